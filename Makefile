@@ -1,0 +1,44 @@
+# `make` alone lists what there is. Every target first brings VENV to the versions of constraints.txt.
+VENV ?= .venv
+PYTHON ?=
+CONFIG ?= grpo.yaml
+
+SHELL := /bin/bash
+PY := "$(VENV)/bin/python"
+export PYTHON
+# Another environment than .venv may be shared by several checkouts: this one's code comes first.
+export PYTHONPATH := $(CURDIR)
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint format docs bench env-run env-dev
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo "  VENV=DIR (now $(VENV)) and PYTHON=/path/to/python3 choose the environment and what makes it"
+
+quickstart: env-run ## Start a first run: python -m launcher --config grpo.yaml (CONFIG=sft.yaml for another)
+	@$(PY) -m launcher --config "$(CONFIG)"
+
+test: env-dev ## The tests (without the slow ones), and that every live key has one
+	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300
+
+lint: env-dev ## ruff check, ruff format --check, mypy
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+format: env-dev ## Put the code into the shape that lint wants
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+docs: env-dev ## Write docs/keys.md, docs/reference.md and docs/schema.json from the configuration classes
+	@$(PY) -m areal_like.config.pages
+
+bench: env-dev ## How long a start takes
+	@$(PY) tests/bench/bench_config.py
+
+env-run:
+	@.ci/venv "$(VENV)"
+
+env-dev:
+	@.ci/venv "$(VENV)" dev,sweeps

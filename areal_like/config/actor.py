@@ -1,0 +1,122 @@
+"""The policy: its model, and how it learns from rewards."""
+
+from areal_like.config.advantage import AdvantageConfig
+from areal_like.config.fields import config, key, optional_section, section
+from areal_like.config.norm import NormConfig
+from areal_like.config.ratio import RatioConfig
+from areal_like.config.train_engine import TrainEngineConfig
+
+
+@config
+class PPOActorConfig(TrainEngineConfig):
+    """A policy model with everything that turns rewards into a gradient."""
+
+    group_size: int = key("${gconfig.n_samples}", ge=1)
+    """Answers per prompt that are compared with each other. Follows `gconfig.n_samples`."""
+
+    ppo_n_minibatches: int = key(4, ge=1)
+    """Optimizer steps per batch: it is cut into so many parts of about equal size in tokens."""
+
+    eps_clip: float = key(0.2, gt=0)
+    """How far from 1 the ratio between new and old policy may go before it brings no further gain."""
+
+    eps_clip_higher: float | None = key(None, gt=0)
+    """The same towards above 1 alone (clip-higher of DAPO). Null: `eps_clip` both ways."""
+
+    c_clip: float | None = key(None, gt=1)
+    """Dual clip: with a negative advantage the loss of a token is at most this times its size. Null: off."""
+
+    temperature: float = key("${gconfig.temperature}", gt=0)
+    """Temperature by which logits are divided before log-probabilities are taken. Must be the one that was sampled
+    with, which it follows."""
+
+    reward_norm: NormConfig | None = optional_section(NormConfig)
+    """Normalization of rewards, after scaling and clipping. Null: none; GRPO wants mean and deviation of the group."""
+
+    reward_scaling: float = key(1.0)
+    """Rewards are multiplied by this, after `reward_bias` has been added."""
+
+    reward_bias: float = key(0.0)
+    """Added to every reward, before scaling."""
+
+    reward_clip: float = key(20.0, gt=0)
+    """Rewards are clipped to between minus this and this, after bias and scaling."""
+
+    overlong_reward_penalty: bool = key(False)
+    """Lower the reward of answers that come near `max_new_tokens`; the two keys below say where and how much."""
+
+    overlong_tokens: int | None = key(None, ge=1)
+    """Width of the zone before `max_new_tokens` over which the penalty grows from nothing to its full size. Null: a
+    fifth of `max_new_tokens`."""
+
+    overlong_penalty_factor: float | None = key(None, ge=0)
+    """Penalty at the full length. Null: 1."""
+
+    mask_no_eos_with_zero: bool = key(False)
+    """Give no reward at the end of an answer that was cut off at its maximum length. Cut off means that generation
+    ended for its length, not that the answer is the longest of its batch."""
+
+    discount: float = key(1.0, ge=0, le=1)
+    """Discount of future rewards per token (gamma)."""
+
+    gae_lambda: float = key(1.0, ge=0, le=1)
+    """Lambda of generalized advantage estimation: 1 has no bias, less has less variance with a good critic."""
+
+    adv_norm: NormConfig | None = optional_section(NormConfig)
+    """Normalization of advantages over tokens. Null: none."""
+
+    kl_ctl: float = key(0.1, ge=0)
+    """Weight of the KL penalty against the reference model, taken off the reward of each token. 0: no penalty, and no
+    reference model is loaded."""
+
+    kl_estimator: str = key("k1", choices=("k1", "k2", "k3"))
+    """How the KL divergence is estimated per token: log-ratio, half its square, or the low-variance positive one."""
+
+    recompute_logprob: bool = key(False)
+    """Compute log-probabilities of the batch with the trainer's model and use them as the old policy's, instead of the
+    servers'. Costs one forward pass."""
+
+    use_decoupled_loss: bool = key(False)
+    """Clip against the policy at the start of the step, and weigh tokens by how far it has moved from the one that
+    sampled. For training on older samples; costs one forward pass."""
+
+    behav_imp_weight_cap: float | None = key(None, gt=0)
+    """With the decoupled loss: tokens whose weight is above this do not count. Null: no cap."""
+
+    dynamic_sampling: bool = key(False)
+    """Leave out groups whose rewards are all equal, as they teach nothing. Whether others take their place is for
+    `rollout.refill` to say."""
+
+    log_agent_stats: bool = key(False)
+    """Log statistics of whole agent trajectories, for workflows of several turns."""
+
+    log_agent_stats_keys: list[str] = key([])
+    """Names of the trajectory's fields whose statistics are logged, when `log_agent_stats` is on."""
+
+    max_new_tokens: int = key("${gconfig.max_new_tokens}", ge=1)
+    """Length that the overlong penalty measures against. Follows `gconfig.max_new_tokens`."""
+
+    loss: str = key("ppo")
+    """The loss: `ppo`, or your own function as `package.module:name` or `file.py:name`."""
+
+    loss_aggregation: str = key(
+        "token_mean",
+        choices=("token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean", "fixed_length"),
+    )
+    """How token losses become one number: mean over tokens; sums or means per sequence and then the mean of these; or
+    sums over a fixed length (Dr. GRPO). Counts are those of the whole batch over all ranks."""
+
+    entropy_coef: float = key(0.0, ge=0)
+    """Weight of an entropy bonus in the loss, against collapse of exploration."""
+
+    advantage: AdvantageConfig = section(AdvantageConfig)
+    """Advantages relative to the group in the manner of prime-rl; use either this or `reward_norm`."""
+
+    ratio: RatioConfig = section(RatioConfig)
+    """How the importance ratio is formed and which tokens it takes out."""
+
+    mask_truncated_completions: bool = key(False)
+    """Take answers that were cut off at their maximum length out of the loss."""
+
+    zero_truncated_completions: bool = key(False)
+    """Count the reward of answers that were cut off at their maximum length as 0, before any normalization."""

@@ -1,0 +1,96 @@
+"""Fills what the configuration leaves open, each with a reason in words.
+
+No GPU: one server and one trainer on the CPU. One GPU: both on it, its memory split between them. More: half of them
+serve and half train. Generation is the longer part of a step, so an odd one serves; over several nodes the halves are
+whole nodes, so that a trainer's collectives stay inside as few nodes as possible.
+"""
+
+from dataclasses import dataclass, replace
+
+from areal_like.config.allocation.base import Cluster, Dims, Part
+from areal_like.config.allocation.hardware import Machine
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The GPUs of the whole cluster, and where that number comes from."""
+
+    n_nodes: int
+    gpus_per_node: int
+    source: str
+
+    @property
+    def num_gpus(self) -> int:
+        return self.n_nodes * self.gpus_per_node
+
+    def __str__(self) -> str:
+        if not self.num_gpus:
+            return f"no GPU on this machine ({self.source})"
+        if self.n_nodes > 1:
+            return f"{self.n_nodes} nodes with {plural(self.gpus_per_node, 'GPU')} each ({self.source})"
+        return f"{plural(self.num_gpus, 'GPU')} ({self.source})"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def devices_of(cluster: Cluster, machine: Machine) -> Devices:
+    if cluster.n_gpus_per_node == "auto":
+        return Devices(cluster.n_nodes, machine.num_gpus, machine.how)
+    return Devices(cluster.n_nodes, cluster.n_gpus_per_node, f"cluster.n_gpus_per_node={cluster.n_gpus_per_node}")
+
+
+def server_name(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tuple[str, str]:
+    """Which engine serves where none is named."""
+    if on_cpu or not devices.num_gpus:
+        return "embedded", "the embedded engine runs on a CPU as it is"
+    if devices.num_gpus == 1:
+        return "embedded", "the embedded engine shares one GPU with the trainer"
+    for name in ("vllm", "sglang"):
+        if name in engines:
+            return name, f"{name} is installed here"
+    return "embedded", "neither vllm nor sglang is installed here"
+
+
+def trainer_name(part: Part) -> tuple[str, str]:
+    """Which engine trains where none is named; sizes that only megatron has mean megatron."""
+    dims = part.dims
+    if dims and (part.ffn or dims.pipeline > 1 or dims.expert > 1):
+        return "megatron", f"pipeline and expert sizes ({dims}) mean megatron"
+    return "fsdp", "fsdp is the trainer of this framework"
+
+
+def size(role: str, part: Part, other: Part | None, devices: Devices, servers_on_cpu: bool) -> tuple[Part, str]:
+    """Gives `part` its number of copies. `role` is "rollout" or "actor", `other` the opposite one where that runs."""
+    count, reason = _count(role, other, devices, servers_on_cpu)
+    return replace(part, dims=Dims(data=count)), reason
+
+
+def _count(role: str, other: Part | None, devices: Devices, servers_on_cpu: bool) -> tuple[int, str]:
+    total = devices.num_gpus
+    if not total:
+        return 1, f"{devices}: one on the CPU"
+    if role == "rollout" and servers_on_cpu:
+        return 1, "the servers run on the CPU (embedded.device=cpu): one"
+    if other is None or servers_on_cpu:
+        return total, f"{devices}: all of them"
+    if other.dims is None:
+        return _half(role, devices)
+    taken = other.dims.world_size
+    if total == 1 and taken == 1:
+        return 1, f"{devices}: one server and the trainer share it, its memory split between them"
+    if taken < total:
+        return total - taken, f"{devices}: what {other} leaves"
+    return 1, f"{devices}: {other} leaves none, so the smallest"
+
+
+def _half(role: str, devices: Devices) -> tuple[int, str]:
+    if devices.num_gpus == 1:
+        return 1, f"{devices}: one server and the trainer share it, its memory split between them"
+    unit, count, noun = (devices.gpus_per_node, devices.n_nodes, "node") if devices.n_nodes > 1 else (1, 0, "GPU")
+    count = count or devices.num_gpus
+    serving = (count + 1) // 2
+    odd = "; generation is the longer part of a step, so the odd one serves" if count % 2 else ""
+    split = f"{plural(serving, noun)} for servers, {plural(count - serving, noun)} for the trainer{odd}"
+    return (serving if role == "rollout" else count - serving) * unit, f"{devices}: {split}"

@@ -1,0 +1,84 @@
+"""Whether an allocation fits the cluster and this machine. What is lacking never stops a plan, only a real start."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from areal_like.config.allocation.auto import Devices, devices_of, plural
+from areal_like.config.allocation.base import Allocation, Cluster, Finding
+from areal_like.config.allocation.hardware import Machine
+
+GPUS_KEY = "cluster.n_gpus_per_node"
+
+
+def against(
+    allocation: Allocation, cluster: Cluster, machine: Machine, keys: Mapping[str, str], servers_on_cpu: bool
+) -> Allocation:
+    """`allocation` with its number of GPUs, what it needs beyond those there are, and what to know about it."""
+    devices = devices_of(cluster, machine)
+    rollout, actor = allocation.rollout, allocation.actor
+    serving = rollout.world_size if rollout and not servers_on_cpu else 0
+    training = actor.world_size if actor else 0
+    shared = devices.num_gpus == 1 and serving == 1 and training == 1
+    wanted = 0 if not devices.num_gpus else 1 if shared else serving + training
+    return replace(
+        allocation,
+        shared_device=shared,
+        num_gpus=wanted,
+        needs=(*allocation.needs, *_lacking(allocation, wanted, devices, cluster, machine, keys)),
+        warnings=(*allocation.warnings, *_worth_knowing(allocation, shared, devices, cluster, machine, keys)),
+    )
+
+
+def _lacking(
+    allocation: Allocation, wanted: int, devices: Devices, cluster: Cluster, machine: Machine, keys: Mapping[str, str]
+) -> Iterator[Finding]:
+    rollout, per_node = allocation.rollout, devices.gpus_per_node
+    key = keys["rollout"] if allocation.rollout else keys["actor"]
+    if wanted > devices.num_gpus:
+        yield Finding(
+            key,
+            f"{allocation} takes {plural(wanted, 'GPU')}; the cluster has {devices}. Write smaller sizes, leave them "
+            f"to auto, or raise cluster.n_nodes or {GPUS_KEY}",
+            (GPUS_KEY, "cluster.n_nodes"),
+        )
+    elif rollout and per_node and rollout.world_size // rollout.data > per_node:
+        one = rollout.world_size // rollout.data
+        yield Finding(
+            key,
+            f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; a server does not reach "
+            f"over nodes. Write a t (and p) of at most {per_node}",
+            (GPUS_KEY,),
+        )
+    if cluster.type == "local" and machine.num_gpus < min(per_node, wanted):
+        has = plural(machine.num_gpus, "GPU") if machine.num_gpus else "none"
+        yield Finding(
+            GPUS_KEY,
+            f"{allocation} wants {plural(min(per_node, wanted), 'GPU')} on this machine, which has {has} "
+            f"({machine.how}). Write {GPUS_KEY}=auto to use what is there",
+        )
+
+
+def _worth_knowing(
+    allocation: Allocation, shared: bool, devices: Devices, cluster: Cluster, machine: Machine, keys: Mapping[str, str]
+) -> Iterator[Finding]:
+    if allocation.servers_only:
+        yield Finding(
+            "allocation_mode",
+            f"{allocation} starts servers and no trainer. To train as well, name one after '+', such as "
+            f"{allocation}+fsdp:d1",
+        )
+    if shared:
+        yield Finding(keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them")
+    if cluster.type != "local" and cluster.n_gpus_per_node == "auto":
+        found = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
+        yield Finding(
+            GPUS_KEY,
+            f"the nodes of a {cluster.type} cluster are taken to be like this machine: {found} ({machine.how}). "
+            f"Write how many they have",
+        )
+    processes = sum(part.world_size for part in (allocation.rollout, allocation.actor) if part)
+    if not devices.num_gpus and cluster.type == "local" and processes > machine.num_cpu_cores:
+        yield Finding(
+            keys["rollout"] if allocation.rollout else keys["actor"],
+            f"{allocation} is {processes} processes on {plural(machine.num_cpu_cores, 'CPU core')} without a GPU: slow",
+        )

@@ -1,0 +1,146 @@
+"""What sizes mean together: the combinations that cannot be, and those that this framework does not run."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from areal_like.config.allocation.base import SERVERS, Dims, Finding, Mode, Parallel, Part
+
+FSDP_ALSO_DOES = "It takes d (data), t (tensor) and c (context)"
+
+
+def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -> Iterator[Finding]:
+    """Why `part`, run by `backend`, cannot be; `key` is where its sizes stand."""
+    dims, shown = part.dims, replace(part, backend=backend)
+    if dims is None:
+        return
+    if backend == "embedded" and dims.tensor * dims.pipeline > 1:
+        yield Finding(
+            key,
+            f"{shown} is not possible: an embedded server is one process on one device, so its t and p are 1. "
+            f"Write embedded:d{dims.world_size} for {dims.world_size} servers, or vllm:{dims} to divide the model",
+            also,
+        )
+    elif backend == "fsdp" and (part.ffn or dims.pipeline > 1 or dims.expert > 1):
+        extra = [f"p{dims.pipeline} (pipeline)"] if dims.pipeline > 1 else []
+        extra += [f"e{dims.expert} (expert)"] if dims.expert > 1 else []
+        what = " and ".join(extra) if extra else "attention and experts divided differently"
+        yield Finding(
+            key,
+            f"{shown} is not possible: fsdp does not do {what}. {FSDP_ALSO_DOES}; experts are sharded like all "
+            f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}",
+            also,
+        )
+    elif part.ffn:
+        yield from (replace(finding, also=also) for finding in _uneven(part, dims, part.ffn, key))
+    elif dims.expert > 1 and dims.world_size % (dims.pipeline * dims.expert):
+        within = f" (in each of the {dims.pipeline} stages of p{dims.pipeline})" if dims.pipeline > 1 else ""
+        share = dims.world_size // dims.pipeline
+        yield Finding(
+            key,
+            f"{shown} is not possible: e{dims.expert} does not divide the {devices(share)}{within}. "
+            f"Allowed: {_divisors(share)}",
+            also,
+        )
+
+
+def _uneven(part: Part, attention: Dims, experts: Dims, key: str) -> Iterator[Finding]:
+    expert_world = experts.data * experts.tensor * experts.pipeline * experts.expert
+    if attention.pipeline != experts.pipeline:
+        yield Finding(
+            key,
+            f"{part} is not possible: attn has p{attention.pipeline} and ffn has p{experts.pipeline}, but both lie in "
+            f"the same pipeline stages. Give both the same p",
+        )
+    elif attention.world_size != expert_world:
+        yield Finding(
+            key,
+            f"{part} is not possible: attn spans {devices(attention.world_size)} (d*t*p*c) and ffn spans "
+            f"{devices(expert_world)} (d*t*p*e), but they are the same devices. Leave out the d of ffn and it "
+            f"follows, if t*p*e of ffn divides {attention.world_size}",
+        )
+
+
+def colocated(mode: Mode, key: str) -> Finding:
+    """Why servers and trainers cannot stand on the same devices, and what to write."""
+    rollout, train = mode.rollout, mode.train
+    if rollout and train and rollout.dims and train.dims and not train.ffn:
+        halves = rollout.dims.data % 2 == 0 and train.dims.data % 2 == 0
+        if halves and rollout.dims.world_size == train.dims.world_size:
+            rollout = replace(rollout, dims=replace(rollout.dims, data=rollout.dims.data // 2))
+            train = replace(train, dims=replace(train.dims, data=train.dims.data // 2))
+    return Finding(
+        key,
+        f"{mode} puts servers and trainers on the same devices ('|'), which is not supported: each takes its own. "
+        f"Write {rollout}+{train}, or {key}=auto (on a machine with one GPU both share it then)",
+    )
+
+
+def contradiction(own_key: str, own: Part, mode_key: str, mode: Mode, said: Part) -> Finding:
+    """Two places that say different things of the same role."""
+    kept = _possible(merged(own, said))
+    fixed = replace(mode, rollout=kept) if said is mode.rollout else replace(mode, train=kept)
+    return Finding(
+        own_key,
+        f"{own_key}={own} and {mode_key}={mode} contradict each other: {own} in one, {said} in the other. "
+        f"Say it once: {own_key}=auto keeps {said}, {mode_key}={fixed} keeps {kept}",
+        (mode_key,),
+    )
+
+
+def _possible(part: Part) -> Part:
+    """The same number of devices in sizes that the engine can do."""
+    if part.dims and part.backend == "embedded":
+        return Part(part.backend, Dims(data=part.dims.world_size))
+    if part.dims and part.backend == "fsdp":
+        return Part(part.backend, _fsdp_sizes(part.dims))
+    return part
+
+
+def differ(own: Part, said: Part) -> bool:
+    """Whether two parts name different engines or different sizes; what one leaves open cannot differ."""
+    names = own.backend and said.backend and own.backend != said.backend
+    sizes = own.dims and said.dims and (own.dims, own.ffn) != (said.dims, said.ffn)
+    return bool(names or sizes)
+
+
+def merged(own: Part, said: Part) -> Part:
+    """`own`, and for what it leaves open `said`."""
+    sizes = own if own.dims else said
+    return Part(own.backend or said.backend, sizes.dims, sizes.ffn)
+
+
+def not_run_here(parallel: Parallel, key: str, also: tuple[str, ...] = ()) -> Iterator[Finding]:
+    """Why an allocation that is sound in itself cannot be started by this framework."""
+    if parallel.backend == "megatron":
+        yield Finding(
+            key,
+            f"{parallel} wants megatron, which is not a backend of this framework. Use fsdp: {as_fsdp(parallel)} "
+            f"takes the same {devices(parallel.world_size)}",
+            also,
+        )
+    if parallel.backend in SERVERS and parallel.pipeline > 1:
+        divided = replace(parallel, tensor=parallel.tensor * parallel.pipeline, pipeline=1)
+        yield Finding(
+            key,
+            f"{parallel} wants servers with a pipeline (p{parallel.pipeline}), into which weights cannot be loaded "
+            f"while they run. Use tensor parallelism: {divided} takes the same {devices(parallel.world_size)}",
+            also,
+        )
+
+
+def as_fsdp(dims: Dims) -> str:
+    return f"fsdp:{_fsdp_sizes(dims)}"
+
+
+def _fsdp_sizes(dims: Dims) -> Dims:
+    """The same number of devices under fsdp: pipeline stages become copies."""
+    return Dims(data=dims.data * dims.pipeline, tensor=dims.tensor, context=dims.context)
+
+
+def devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+def _divisors(number: int) -> str:
+    some = [f"e{size}" for size in range(2, min(number, 64) + 1) if number % size == 0]
+    return f"{', '.join(some)} or no e" if some else "no e at all"

@@ -1,0 +1,84 @@
+"""What this machine has, found without torch and without a library of the driver: files first, a program last."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import ceil
+from pathlib import Path
+
+DRIVER_FILES = ("proc/driver/nvidia/gpus", "dev/nvidiactl", "dev/dxg", "dev/kfd")
+NVIDIA_SMI_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs that a process started here would see, the cores it may use, and how both were found."""
+
+    num_gpus: int
+    num_cpu_cores: int
+    how: str
+    engines: tuple[str, ...] = ("sglang", "vllm")
+    """Inference engines that are installed here, besides the embedded one."""
+
+
+def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
+    """Looks at this machine. Starts a program (`nvidia-smi`) only where a driver is there but its files are not."""
+    num_gpus, how = _gpus(os.environ if environ is None else environ, root)
+    engines = tuple(name for name in ("sglang", "vllm") if find_spec(name) is not None)
+    return Machine(num_gpus, _cpu_cores(root), how, engines)
+
+
+def _gpus(environ: Mapping[str, str], root: Path) -> tuple[int, str]:
+    has_driver = any((root / name).exists() for name in DRIVER_FILES)
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        how = f"CUDA_VISIBLE_DEVICES={visible}"
+        wanted = _visible(visible)
+        if wanted and not has_driver and not shutil.which("nvidia-smi"):
+            return 0, f"{how}, but no GPU driver is loaded"
+        present = _driver_entries(root)
+        if present is not None and wanted > present and visible.replace(",", "").replace(" ", "").isdigit():
+            return present, f"{how}, of which the driver has {present}"
+        return wanted, how
+    present = _driver_entries(root)
+    if present is not None:
+        return present, "/proc/driver/nvidia/gpus"
+    program = shutil.which("nvidia-smi")
+    return (_ask(program), "nvidia-smi -L") if program else (0, "no NVIDIA driver")
+
+
+def _visible(value: str) -> int:
+    """CUDA reads the list up to the first entry that names nothing."""
+    count = 0
+    for entry in (entry.strip() for entry in value.split(",")):
+        if not entry or entry.startswith("-") or entry.lower() in ("none", "void", "nodevfiles"):
+            break
+        count += 1
+    return count
+
+
+def _driver_entries(root: Path) -> int | None:
+    try:
+        return sum(1 for _ in (root / "proc/driver/nvidia/gpus").iterdir())
+    except OSError:
+        return None
+
+
+def _ask(program: str) -> int:
+    try:
+        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0
+
+
+def _cpu_cores(root: Path) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, ceil(int(quota) / int(period))))

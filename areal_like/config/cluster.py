@@ -1,0 +1,27 @@
+"""The machines of a run."""
+
+from areal_like.config.fields import Auto, config, key, section
+from areal_like.config.name_resolve import NameResolveConfig
+
+
+@config
+class ClusterSpecConfig:
+    """Which machines a run may use, and where it puts what it writes."""
+
+    name_resolve: NameResolveConfig = section(NameResolveConfig)
+    """How processes find each other."""
+
+    cluster_name: str = key("local")
+    """Name of the cluster, for logs and reports."""
+
+    fileroot: str = key("./runs")
+    """Folder above all run directories. On several nodes all of them must see the same one."""
+
+    n_nodes: int = key(1, ge=1)
+    """Number of nodes."""
+
+    n_gpus_per_node: int | Auto = key("auto", ge=0)
+    """GPUs of each node that the run may use. `auto` takes what is there, also none."""
+
+    type: str = key("local", choices=("local", "slurm", "ray"))
+    """What starts the processes: this machine itself, Slurm, or a Ray cluster."""

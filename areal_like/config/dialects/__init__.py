@@ -1,0 +1,1 @@
+"""Dialects: files written for another framework, read as they are. One module for each framework."""

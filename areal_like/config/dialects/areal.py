@@ -1,0 +1,196 @@
+"""AReaL's own files: which experiment one means, what in it belongs to others, and why its run cannot start here.
+
+Pure functions. `infer_experiment`, `legacy` and `subclass_keys` look at the mapping a file was parsed into, before
+anything is composed; `cannot_start` looks at the composed values. None of them opens a file.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it and set {owner}.backend=fsdp"
+
+FOREIGN_SECTIONS: dict[str, str] = {
+    f"{owner}.megatron": _MEGATRON.format(owner=owner) for owner in ("actor", "ref", "critic", "model")
+}
+"""Sections that AReaL's files have and we do not: they compose as free maps, and the plan gives the reason."""
+
+SUBCLASS_KEYS: dict[str, str] = {
+    "n_trajs": "multi-turn math and deep research",
+    "max_turns": "multi-turn math and search agent",
+    "max_tokens_per_trajectory": "multi-turn math and deep research",
+    "max_llm_calls_per_run": "deep research",
+    "judge_engine": "deep research",
+    "log_agent_stats": "deep research",
+    "tir": "tool-integrated reasoning",
+}
+"""Top-level keys that AReaL's example scripts add in a configuration class of their own, and which examples do."""
+
+_READABLE_SUFFIXES = (".jsonl", ".json")
+_UNREADABLE_SUFFIXES = (".parquet", ".arrow", ".csv")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_VISION_MODEL = re.compile(
+    r"(?:^|[-_.\d])(?:vlm?|vision)(?:[-_.\d]|$)|internvl|smolvlm|llava|pixtral|paligemma|idefics|minicpm-v",
+    re.IGNORECASE,
+)
+_VISION_DATA = re.compile(r"clevr|geometry3k|geo3k", re.IGNORECASE)
+
+_LEGACY_KEYS = ("exp_ctrl", "torch_cache_mysophobia", "actor_train", "actor_inf", "ref_inf")
+_LEGACY_COMPANIONS_OF_MODE = ("recover_mode", "recover_retries", "dataset", "ppo", "wandb", "ray_temp_path")
+_LEGACY_MODELS = ("actor", "critic", "ref", "rew", "model")
+_LEGACY_HOMES = {
+    "mode": "cluster.type",
+    "dataset.path": "train_dataset.path",
+    "dataset.train_path": "train_dataset.path",
+    "dataset.valid_path": "valid_dataset.path",
+    "dataset.train_bs_n_seqs": "train_dataset.batch_size",
+    "dataset.max_prompt_len": "train_dataset.max_length",
+    "group_size": "gconfig.n_samples",
+    "ppo.gen.max_new_tokens": "gconfig.max_new_tokens",
+    "ppo.gen.temperature": "gconfig.temperature",
+    "ppo.ppo_n_minibatches": "actor.ppo_n_minibatches",
+    "ppo.eps_clip": "actor.eps_clip",
+    "ppo.kl_ctl": "actor.kl_ctl",
+    "max_head_offpolicyness": "rollout.max_head_offpolicyness",
+    "max_concurrent_rollouts": "rollout.max_concurrent_rollouts",
+    "actor_train.mb_spec": "actor.mb_spec",
+    "allocation.mb_spec": "model.mb_spec",
+    "exp_ctrl.total_train_epochs": "total_train_epochs",
+    "exp_ctrl.save_freq_epochs": "saver.freq_epochs",
+    "exp_ctrl.save_freq_steps": "saver.freq_steps",
+    "exp_ctrl.ckpt_freq_secs": "recover.freq_secs",
+    "recover_mode": "recover.mode",
+    "wandb": "stats_logger.wandb",
+}
+
+
+def infer_experiment(body: Mapping[str, Any]) -> str:
+    """The experiment that a file means: it names none, but its sections tell."""
+    if body.get("critic") is not None:
+        return "ppo"
+    if body.get("actor") is not None:
+        return "grpo"
+    dataset_type = _at(body, "train_dataset.type")
+    if dataset_type == "rw":
+        return "reward_model"
+    if "model" in body or dataset_type == "sft":
+        return "sft"
+    return "grpo"
+
+
+def legacy(body: Mapping[str, Any]) -> str | None:
+    """What to say about a file of AReaL's first generation (realhf); None where `body` is not one."""
+    marks = [key for key in _LEGACY_KEYS if key in body]
+    marks += [f"{model}.type._class" for model in _LEGACY_MODELS if _at(body, f"{model}.type._class") is not None]
+    if "mode" in body and (marks or any(key in body for key in _LEGACY_COMPANIONS_OF_MODE)):
+        marks.insert(0, "mode")
+    if not marks:
+        return None
+    template = "grpo" if "ppo" in body else "sft"
+    if _at(body, "ppo.disable_value") is False:
+        template = "ppo"
+    homes = [f"{old} -> {new}" for old, new in _LEGACY_HOMES.items() if _at(body, old) is not None]
+    carry_over = f" and carry over what you need: {', '.join(homes)}" if homes else ""
+    return (
+        f"this file is for realhf, AReaL's first generation (it has {', '.join(marks)}), whose keys are those of "
+        f"another program; such files cannot be loaded here: start from experiments/{template}.yaml{carry_over}"
+    )
+
+
+def subclass_keys(body: Mapping[str, Any]) -> dict[str, str]:
+    """For each top-level key of `body` that an AReaL example declares in a class of its own: how to have it here."""
+    base = {"grpo": "GRPOConfig", "ppo": "PPOConfig", "sft": "SFTConfig", "reward_model": "RWConfig"}[
+        infer_experiment(body)
+    ]
+    return {
+        key: (
+            f"{key} belongs to a class of its own in AReaL's example ({examples}); write such a class, a dataclass "
+            f"that extends areal_like.config.experiment.{base} with `{key}: {_annotation(body[key])}`, and name it by "
+            f"--schema my.module:MyConfig"
+        )
+        for key, examples in SUBCLASS_KEYS.items()
+        if key in body
+    }
+
+
+def cannot_start(values: Mapping[str, Any], cls_name: str = "") -> list[tuple[str, str]]:
+    """Why a run with these composed values cannot start, each as (key, reason), from the configuration alone.
+
+    `cls_name` is the class of the experiment; the keys that a user's own class adds are named with it.
+    """
+    reasons = [*_foreign(values), *_vision(values), *_data(values)]
+    if "rollout" in values:
+        reasons += [*_reward(values), *_workflow(values, cls_name)]
+    return reasons
+
+
+def _foreign(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for path, reason in FOREIGN_SECTIONS.items():
+        if _at(values, path) is not None:
+            yield path, reason
+
+
+def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for key in ("actor.path", "critic.path", "ref.path", "model.path"):
+        path = _at(values, key)
+        if isinstance(path, str) and path not in seen and _VISION_MODEL.search(path.rstrip("/").rsplit("/", 1)[-1]):
+            seen.add(path)
+            yield key, f"{path} is a vision model by its name, and text models only are trained here"
+    for key in _dataset_paths(values):
+        path = _at(values, key)
+        if _VISION_DATA.search(path):
+            yield key, f"{path} holds images by its name, and text only is read here"
+    if _at(values, "sglang.enable_multimodal"):
+        yield "sglang.enable_multimodal", "asks for images in prompts, and text only is served here; set it to false"
+
+
+def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if _at(values, "task.name") or _at(values, "environments.train"):
+        return  # a task and an environment bring their own rows, and read a path as they like
+    for key in _dataset_paths(values):
+        path = _at(values, key)
+        section = key.removesuffix(".path")
+        if _at(values, f"{section}.fake") is not None or _VISION_DATA.search(path):
+            continue
+        if not path:
+            yield key, f"names no data; set {key}=FILE.jsonl or task.name"
+        elif path.endswith(_UNREADABLE_SUFFIXES):
+            yield key, f"{path} is of a format that nothing here reads yet; write it as .jsonl, or set task.name"
+        elif _HUB_NAME.fullmatch(path) and not path.endswith(_READABLE_SUFFIXES):
+            remedy = f"set {key}=FILE.jsonl (a folder of this machine is written ./{path}), or set task.name"
+            yield key, f"{path} is a name on a hub, and nothing here downloads data yet; {remedy}"
+
+
+def _reward(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    named_by_others = _at(values, "task.name") or _at(values, "environments.train")
+    if not _at(values, "reward.name") and not named_by_others and ":" not in (_at(values, "workflow.name") or ""):
+        yield "reward.name", "names no reward; set reward.name=NAME, reward.name=pkg.mod:function or file.py:function"
+
+
+def _workflow(values: Mapping[str, Any], cls_name: str) -> Iterator[tuple[str, str]]:
+    added = [key for key in SUBCLASS_KEYS if key in values]
+    if added and not _at(values, "workflow.name"):
+        reader = f"nothing else reads {', '.join(added)} of {cls_name or 'this schema'}"
+        yield "workflow.name", f"names no workflow, and {reader}; set workflow.name=pkg.mod:MyWorkflow"
+
+
+def _dataset_paths(values: Mapping[str, Any]) -> list[str]:
+    keys = ("train_dataset.path", "valid_dataset.path")
+    return [key for key in keys if isinstance(_at(values, key), str)]
+
+
+def _annotation(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "MySection"
+    return type(value).__name__ if isinstance(value, bool | int | float | str) else "Any"
+
+
+def _at(tree: Mapping[str, Any], path: str) -> Any:
+    """What stands at a dotted path; None where nothing does."""
+    node: Any = tree
+    for name in path.split("."):
+        if not isinstance(node, Mapping):
+            return None
+        node = node.get(name)
+    return node

@@ -1,0 +1,73 @@
+"""How a configuration key is declared: a dataclass field made by `key`, its help a string literal below it.
+
+The declaration is the only home of a key's name, type, default, choices, range and meaning. Help, documents, the
+JSON Schema and every check are read from it.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, dataclass_transform
+
+Auto: TypeAlias = Literal["auto"]
+"""Union with a type (`int | Auto`) where the value may be left for the machine to decide."""
+
+METADATA_KEY = "areal_like"
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a value must satisfy beyond its type."""
+
+    choices: tuple[Any, ...] | None = None
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    pattern: str | None = None
+    pattern_hint: str = ""
+    secret: bool = False
+    required: bool = False
+
+
+def key(
+    default: Any = None,
+    *,
+    choices: tuple[Any, ...] | None = None,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    pattern: str | None = None,
+    pattern_hint: str = "",
+    secret: bool = False,
+    required: bool = False,
+) -> Any:
+    """A configuration key. Lists and maps may be given as they are; each instance gets its own copy.
+
+    A default of the form "${a.b}" is an interpolation from the root of the experiment. `required` means that a real
+    value must come from a file, a group or the command line; its default is then None. For a list, `choices`, ranges
+    and `pattern` hold for each item.
+    """
+    constraints = Constraints(choices, ge, gt, le, lt, pattern, pattern_hint, secret, required)
+    metadata = {METADATA_KEY: constraints}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def section(cls: type, /, **overrides: Any) -> Any:
+    """A nested section that is always there. `overrides` replace defaults of `cls` at this place in the tree; a key of
+    a section below is written with a double underscore (`optimizer__lr=1e-4`); `optimizer={}` expands an optional
+    section that `cls` leaves at None, `optimizer=None` empties one."""
+    return field(default_factory=cls, metadata={METADATA_KEY: Constraints(), "overrides": overrides})
+
+
+def optional_section(cls: type, /) -> Any:
+    """A nested section that is absent (null) until a file, a group or an override sets something below it."""
+    return field(default=None, metadata={METADATA_KEY: Constraints(), "section": cls})
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(key, section, optional_section, field))
+def config(cls: type) -> type:
+    """Marks a class as a section of the configuration (a keyword-only dataclass)."""
+    return dataclass(kw_only=True, eq=True, repr=False)(cls)

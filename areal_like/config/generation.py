@@ -1,0 +1,57 @@
+"""How answers are sampled."""
+
+from areal_like.config.fields import config, key
+
+
+@config
+class GenerationHyperparameters:
+    """How answers are sampled. The trainer reckons with the same distribution; what it cannot reproduce is refused in
+    training unless `rollout.allow_mismatched_sampling` allows it."""
+
+    n_samples: int = key(1, ge=1)
+    """Answers per prompt: the group whose rewards are compared with each other. GRPO and its kin need at least 2."""
+
+    max_new_tokens: int = key(16384, ge=1)
+    """Most tokens of one answer. An answer cut off here counts as truncated."""
+
+    min_new_tokens: int = key(0, ge=0)
+    """Before so many tokens an answer cannot end."""
+
+    max_tokens: int = key(65536, ge=1)
+    """Most tokens of prompt and answer together. A long prompt leaves less than `max_new_tokens` for its answer."""
+
+    greedy: bool = key(False)
+    """Always take the likeliest token, whatever the temperature. All answers of a group are then alike, so this is for
+    evaluation."""
+
+    top_p: float = key(1.0, gt=0, le=1)
+    """Sample only from the likeliest tokens that together reach this probability. Below 1 the trainer cannot
+    reproduce it."""
+
+    top_k: int = key(100_000_000, ge=-1)
+    """Sample only from so many of the likeliest tokens; 0, -1 or more than the vocabulary is all of them. A real limit
+    the trainer cannot reproduce."""
+
+    temperature: float = key(1.0, ge=0)
+    """Logits are divided by this before sampling, and by the trainer too. 0 is greedy."""
+
+    stop_token_ids: list[int] = key([], ge=0)
+    """Token ids that end an answer, besides the model's own end tokens."""
+
+    stop: list[str] | None = key(None)
+    """Texts that end an answer as soon as it contains one of them. Null: none."""
+
+    frequency_penalty: float = key(0.0, ge=-2, le=2)
+    """Lowers a token's logit by this for every time it is in the answer already; negative values encourage
+    repetition. Other than 0 the trainer cannot reproduce it."""
+
+    repetition_penalty: float = key(1.0, gt=0)
+    """Above 1 makes tokens that were seen already less likely. Other than 1 the trainer cannot reproduce it."""
+
+    min_p: float = key(0.0, ge=0, le=1)
+    """Drop tokens less likely than this share of the likeliest token's probability. Above 0 the trainer cannot
+    reproduce it."""
+
+    seed: int | None = key(None, ge=0)
+    """Seed of the sampling noise; every answer of a group still gets noise of its own. Null: derived from the
+    experiment's `seed`."""

@@ -1,0 +1,134 @@
+"""Hands our files to Hydra: a ConfigSource that serves what was read and checked here, and nothing else.
+
+Hydra decides what is merged in which order and merges it; it reads no file of its own accord but its own settings.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+ROOT = "__root__"
+SCHEMA = "__schema__"
+SCHEME = "areal-like"
+
+
+@dataclass
+class Served:
+    """What Hydra is served: contents by config path, and the options of each group."""
+
+    content: Callable[[str], tuple[dict[str, Any], dict[str, str]] | None]
+    options_of: Callable[[str], list[str] | None]
+
+
+_serving: list[Served] = []
+
+
+class Source(ConfigSource):
+    """Public extension point of Hydra for configurations that are no files of its own."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def available(self) -> bool:
+        return bool(_serving)
+
+    def is_config(self, config_path: str) -> bool:
+        return bool(_serving) and _serving[-1].content(_name(config_path)) is not None
+
+    def is_group(self, config_path: str) -> bool:
+        return bool(_serving) and _serving[-1].options_of(config_path) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if not _serving or results_filter == ObjectType.GROUP:
+            return []
+        return _serving[-1].options_of(config_path) or []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        found = _serving[-1].content(_name(config_path)) if _serving else None
+        if found is None:
+            raise ConfigLoadError(f"Config not found: {config_path}")
+        content, header = found
+        return ConfigResult(
+            config=OmegaConf.create(content), path=f"{SCHEME}://{config_path}", provider=SCHEME, header={"package": None, **header}
+        )
+
+
+class SearchPath(SearchPathPlugin):
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if _serving:
+            search_path.prepend(provider=SCHEME, path=f"{SCHEME}://here")
+
+
+def _name(config_path: str) -> str:
+    return config_path.removesuffix(".yaml")
+
+
+@contextmanager
+def serving(served: Served) -> Iterator[None]:
+    """Hydra, initialized on what is served; whatever was initialized before is put back afterwards."""
+    plugins = Plugins.instance()
+    if Source not in plugins.discover(ConfigSource):
+        plugins.register(Source)
+        plugins.register(SearchPath)
+    _serving.append(served)
+    wants_base = hydra.__version__.startswith("1.3")
+    arguments: dict[str, Any] = {"version_base": "1.3"} if wants_base else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with hydra.initialize(config_path=None, job_name="areal_like", **arguments):
+                yield
+    finally:
+        _serving.pop()
+
+
+class HydraRefused(Exception):
+    """Hydra could not compose what it was served."""
+
+
+def merge_order() -> list[tuple[str, str]]:
+    """(config path, package) of each layer below the overrides, weakest first, as Hydra decides it."""
+    loader = GlobalHydra.instance().config_loader()
+    try:
+        result = loader.compute_defaults_list(config_name=ROOT, overrides=[], run_mode=RunMode.RUN)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise HydraRefused(_first_line(error)) from None
+    return [
+        (str(default.config_path), default.package or "")
+        for default in result.defaults
+        if default.config_path is not None
+        and not default.config_path.startswith("hydra/")
+        and not (default.package or "").startswith("hydra")
+    ]
+
+
+def compose(overrides: list[str]) -> dict[str, Any]:
+    """The composed tree, references unresolved."""
+    try:
+        composed = hydra.compose(config_name=ROOT, overrides=overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise HydraRefused(_first_line(error)) from None
+    assert isinstance(composed, DictConfig)
+    plain = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(plain, dict)
+    return {str(name): value for name, value in plain.items()}
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error or error.__cause__).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,114 @@
+"""References from one value to another: `${a.b}`.
+
+Plain references are followed here, with messages that name both ends; everything else that OmegaConf can do
+(`${oc.env:NAME}`, relative references, nesting) is left to OmegaConf.
+"""
+
+import re
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.suggest import did_you_mean
+
+NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
+WHOLE = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
+PLAIN = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
+
+
+class Broken(Exception):
+    """A reference that leads nowhere. `source` is the dotted path at which the following stopped, if there is one."""
+
+    def __init__(self, message: str, source: str = "") -> None:
+        self.source = source
+        super().__init__(message)
+
+
+def syntax_error(text: str) -> str | None:
+    """What is wrong with the spelling of an interpolation, or None."""
+    rest = PLAIN.sub("", text)
+    if "${" not in rest:
+        return None
+    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.grammar_parser import parse
+
+    try:
+        parse(text)
+    except (OmegaConfBaseException, RecursionError, ValueError):
+        return f"{text!r} is not an interpolation; write ${{section.key}}, or \\${{ for the characters themselves"
+    return None
+
+
+class Resolver:
+    """Follows the references of one tree."""
+
+    def __init__(self, tree: dict[str, Any], names: list[str]) -> None:
+        self.tree, self.names = tree, names
+        self.following: list[str] = []
+        self._omegaconf: Any = None
+
+    def resolve(self, path: str, value: Any) -> Any:
+        """The value at `path` with every reference in it followed; raises Broken."""
+        if isinstance(value, dict):
+            return {name: self.resolve(f"{path}.{name}", item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.resolve(f"{path}.{index}", item) for index, item in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if path in self.following:
+            circle = " -> ".join([*self.following[self.following.index(path) :], path])
+            raise Broken(f"refers to itself: {circle}", path)
+        self.following.append(path)
+        try:
+            whole = WHOLE.fullmatch(value)
+            if whole:
+                return self._look_up(whole[1])
+            if "\\" not in value and "${" not in PLAIN.sub("", value):
+                return PLAIN.sub(lambda match: _text(self._look_up(match[1]), match[1]), value)
+            return self._by_omegaconf(path, value)
+        finally:
+            self.following.pop()
+
+    def _look_up(self, reference: str) -> Any:
+        reference = ALIASES.get(reference, reference)
+        node: Any = self.tree
+        walked: list[str] = []
+        for name in reference.split("."):
+            if isinstance(node, str) and "${" in node:
+                node = self.resolve(".".join(walked), node)
+            if node is None:
+                raise Broken(f"refers to ${{{reference}}}, but {'.'.join(walked)} is null here")
+            if isinstance(node, list) and name.isdigit() and int(name) < len(node):
+                node = node[int(name)]
+            elif isinstance(node, dict) and name in node:
+                node = node[name]
+            else:
+                raise Broken(f"refers to ${{{reference}}}: no such key{did_you_mean(reference, self.names)}")
+            walked.append(name)
+        return self.resolve(reference, node)
+
+    def _by_omegaconf(self, path: str, value: str) -> Any:
+        from omegaconf import Container, OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        if self._omegaconf is None:
+            self._omegaconf = OmegaConf.create(self.tree)
+        try:
+            node = self._omegaconf
+            *above, name = path.split(".")
+            for step in above:
+                node = node[int(step) if isinstance(node, list) or OmegaConf.is_list(node) else step]
+            found = node[int(name) if OmegaConf.is_list(node) else name]
+            return OmegaConf.to_container(found, resolve=True) if isinstance(found, Container) else found
+        except OmegaConfBaseException as error:
+            said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise Broken(f"{value!r} cannot be resolved: {said}") from None
+        except (RecursionError, KeyError, IndexError, ValueError, TypeError) as error:
+            raise Broken(f"{value!r} cannot be resolved ({type(error).__name__})") from None
+
+
+def _text(value: Any, reference: str) -> str:
+    if isinstance(value, dict | list):
+        raise Broken(f"${{{reference}}} is no single value and cannot be part of a text")
+    if value is None or isinstance(value, bool):
+        return {None: "None", True: "True", False: "False"}[value]
+    return str(value)

@@ -1,0 +1,105 @@
+"""The schema as JSON Schema, for editors that complete and check YAML as it is typed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.help import meaning
+from areal_like.config.schema import Key, Kind, Schema
+
+REFERENCE = {"type": "string", "pattern": r"\$\{"}
+TYPES = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
+
+
+def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
+    """One JSON Schema that takes every file of these experiments."""
+    root: dict[str, Any] = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "areal-like experiment",
+        "type": "object",
+        "properties": {
+            "defaults": {
+                "type": "array",
+                "description": "What this file builds on: `- group: option` pairs, files, and `_self_`.",
+                "items": {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]},
+            },
+            "hydra": {"type": "object", "description": "Settings of Hydra itself, for sweeps."},
+        },
+        "additionalProperties": False,
+    }
+    for schema in schemas:
+        for path, section in schema.sections.items():
+            if path and "[]" not in path:
+                node = _place(root, path)
+                if node is not None and "anyOf" not in node:
+                    inner = {"type": "object", "properties": {}, "additionalProperties": False}
+                    choices: list[Any] = [inner, REFERENCE, *([{"type": "null"}] if section.optional else [])]
+                    node.update(description=meaning(section), anyOf=choices)
+        for path, key in schema.keys.items():
+            if "[]" not in path:
+                node = _place(root, path)
+                if node is not None and not node:
+                    node.update(_described(schema, key))
+        for alias, real in ALIASES.items():
+            if real in schema.keys:
+                node = _place(root, alias)
+                if node is not None and not node:
+                    node.update(_described(schema, schema.keys[real]))
+                    node["description"] = f"Short for {real}. " + node.get("description", "")
+    return root
+
+
+def _place(root: dict[str, Any], path: str) -> dict[str, Any] | None:
+    """The node of `path`, made if it is not there; None where a section above it is missing."""
+    node = root
+    *above, name = path.split(".")
+    for step in above:
+        child = node["properties"].get(step)
+        if child is None or "anyOf" not in child:
+            return None
+        node = child["anyOf"][0]
+    found: dict[str, Any] = node["properties"].setdefault(name, {})
+    return found
+
+
+def _described(schema: Schema, key: Key) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": meaning(key), "anyOf": [_typed(schema, key, key.kind), REFERENCE]}
+    if key.kind.auto:
+        described["anyOf"].append({"const": "auto"})
+    if key.kind.optional:
+        described["anyOf"].append({"type": "null"})
+    if not key.constraints.required:
+        described["default"] = key.default
+    return described
+
+
+def _typed(schema: Schema, key: Key, kind: Kind, item: bool = False) -> dict[str, Any]:
+    constraints = key.constraints
+    choices = constraints.choices if constraints.choices is not None else kind.choices
+    if kind.name == "list":
+        inner = kind.item or Kind("any", optional=True)
+        if inner.name == "section":
+            prefix = f"{key.path}[]."
+            below = {path[len(prefix) :]: k for path, k in schema.keys.items() if path.startswith(prefix)}
+            required = [name for name, k in below.items() if k.constraints.required]
+            properties = {name: _described(schema, k) for name, k in below.items()}
+            node = {"type": "object", "properties": properties, "additionalProperties": False, "required": required}
+            return {"type": "array", "items": node}
+        return {"type": "array", "items": {"anyOf": [_typed(schema, key, inner, item=True), REFERENCE]}}
+    if kind.name == "map":
+        return {"type": "object"}
+    if kind.name in ("any", "section"):
+        return {}
+    if kind.name == "union":
+        return {"anyOf": [_typed(schema, key, variant) for variant in kind.variants]}
+    if choices is not None:
+        return {"enum": list(choices)}
+    typed: dict[str, Any] = {"type": TYPES[kind.name]} if kind.name != "str" else {"type": ["string", "integer"]}
+    limits = {"minimum": constraints.ge, "exclusiveMinimum": constraints.gt, "maximum": constraints.le,
+              "exclusiveMaximum": constraints.lt}
+    typed.update({name: limit for name, limit in limits.items() if limit is not None})
+    if constraints.pattern is not None:
+        typed["pattern"] = f"^(?:{constraints.pattern})$"
+    return typed
+
+

@@ -1,0 +1,197 @@
+"""What one layer (a file, a group option, an override) sets: its values by dotted path, checked, each with its place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.check import Refused, check_key, expectation, is_interpolation, show
+from areal_like.config.dialects.areal import FOREIGN_SECTIONS
+from areal_like.config.interpolation import syntax_error
+from areal_like.config.problems import Problem
+from areal_like.config.schema import Key, Kind, Schema, ancestors
+from areal_like.config.suggest import did_you_mean
+from areal_like.config.yaml_reader import Node
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value that a layer sets. `written` is the key as it stands there (an alias, perhaps)."""
+
+    path: str
+    value: Any
+    where: str
+    written: str
+
+
+@dataclass
+class Leaves:
+    """A layer as read against the schema: what is right in it, and what is wrong."""
+
+    leaves: list[Leaf] = field(default_factory=list)
+    foreign: list[Leaf] = field(default_factory=list)
+    """Sections of other systems that are read but lead nowhere here."""
+    problems: list[Problem] = field(default_factory=list)
+
+
+class Reader:
+    """Reads one layer. `place` turns a line number into what a message shows; `package` is where the layer stands."""
+
+    def __init__(self, schema: Schema, place: Callable[[int], str], package: str = "") -> None:
+        self.schema, self.place, self.package = schema, place, package
+        self.result = Leaves()
+        self.names = schema.names()
+
+    def read(self, node: Node) -> Leaves:
+        self._walk(self.package, node)
+        self._refuse_contradictions()
+        return self.result
+
+    def read_at(self, path: str, node: Node) -> Leaves:
+        """Reads what is set at one path, as an override does."""
+        self._walk(path, node)
+        return self.result
+
+    def _problem(self, key: str, line: int, message: str) -> None:
+        self.result.problems.append(Problem(key, message, self.place(line)))
+
+    def _leaf(self, path: str, value: Any, line: int, written: str) -> None:
+        self.result.leaves.append(Leaf(path, value, self.place(line), written))
+
+    def _walk(self, path: str, node: Node, written: str | None = None) -> None:
+        written = written if written is not None else path
+        if path == "" or path in self.schema.sections:
+            self._section(path, node, written)
+        elif path in self.schema.keys:
+            self._key(self.schema.keys[path], node, written)
+        elif self.schema.map_above(path) is not None:
+            self._entry(path, node, written)
+        elif any(above in FOREIGN_SECTIONS for above in (path, *ancestors(path))):
+            self.result.foreign.append(Leaf(path, node.plain(), self.place(node.line), written))
+        elif ALIASES.get(path) in self.schema.keys:
+            self._walk(ALIASES[path], node, written)
+        else:
+            count = len(node.value) if isinstance(node.value, dict) else 0
+            unread = f" ({count} keys below it were not read)" if count > 1 else ""
+            self._problem(written, node.line, f"no such key{did_you_mean(path, self.names)}{unread}")
+
+    def _section(self, path: str, node: Node, written: str) -> None:
+        section = self.schema.sections[path]
+        if isinstance(node.value, dict):
+            for name, child in node.value.items():
+                below = f"{path}.{name}" if path else name
+                if not name or "." in name:
+                    self._problem(below, node.line if child.line is None else child.line,
+                                  "a key has no dots in a file; nest it: `a:` and below it `b:`")
+                    continue
+                self._walk(below, child)
+        elif is_interpolation(node.value):
+            self._interpolated(path, node, written)
+        elif section.optional and node.value in (None, "None"):
+            self._leaf(path, None, node.line, written)
+        else:
+            what = "null" if node.value is None else show(node.plain())
+            self._problem(written, node.line, f"is a section and cannot be {what}; set keys below it, or leave it out")
+
+    def _interpolated(self, path: str, node: Node, written: str) -> None:
+        error = syntax_error(node.value)
+        if error:
+            self._problem(written, node.line, error)
+        else:
+            self._leaf(path, node.value, node.line, written)
+
+    def _key(self, key: Key, node: Node, written: str) -> None:
+        if key.kind.name == "map" and isinstance(node.value, dict):
+            if not node.value:
+                self._leaf(key.path, {}, node.line, written)
+            for name, child in node.value.items():
+                self._entry(f"{key.path}.{name}", child, f"{written}.{name}", name)
+            return
+        if _is_list_of_sections(key.kind) and isinstance(node.value, list):
+            self._list_of_sections(key, node, written)
+            return
+        for text in _interpolations(node.plain()):
+            error = syntax_error(text)
+            if error:
+                self._problem(written, node.line, error)
+                return
+        try:
+            self._leaf(key.path, check_key(key, node.plain()), node.line, written)
+        except Refused as refusal:
+            wanted = f"does not fit; expected {expectation(key.kind, key.constraints)} (a secret, so not shown)"
+            self._problem(written, node.line, wanted if key.constraints.secret else str(refusal))
+
+    def _entry(self, path: str, node: Node, written: str, name: str = "entry") -> None:
+        """Something inside a map: any name is allowed; its value fits what the map holds."""
+        key = self.schema.map_above(path)
+        assert key is not None
+        if not name or "." in name:
+            self._problem(written, node.line, "a key has no dots in a file; nest it: `a:` and below it `b:`")
+            return
+        if isinstance(node.value, dict) and (key.kind.item is None or key.kind.item.name == "any"):
+            if not node.value:
+                self._leaf(path, {}, node.line, written)
+            for child_name, child in node.value.items():
+                self._entry(f"{path}.{child_name}", child, f"{written}.{child_name}", child_name)
+            return
+        for text in _interpolations(node.plain()):
+            error = syntax_error(text)
+            if error:
+                self._problem(written, node.line, error)
+                return
+        try:
+            inside = Key(path, key.kind.item or Kind("any", optional=True), None, key.constraints, key.owner, name)
+            self._leaf(path, check_key(inside, node.plain()), node.line, written)
+        except Refused as refusal:
+            self._problem(written, node.line, str(refusal))
+
+    def _list_of_sections(self, key: Key, node: Node, written: str) -> None:
+        items: list[dict[str, Any]] = []
+        found = len(self.result.problems)
+        for index, item in enumerate(node.value):
+            place = f"{written}[{index}]"
+            if not isinstance(item.value, dict):
+                self._problem(place, item.line, f"{show(item.plain())} is not a mapping; write `- name: value` lines")
+                continue
+            checked: dict[str, Any] = {}
+            for name, child in item.value.items():
+                inner = self.schema.keys.get(f"{key.path}[].{name}")
+                if inner is None:
+                    options = [path.removeprefix(f"{key.path}[].") for path in self.schema.keys
+                               if path.startswith(f"{key.path}[].")]
+                    self._problem(f"{place}.{name}", child.line, f"no such key; there are: {', '.join(options)}")
+                    continue
+                try:
+                    checked[name] = check_key(inner, child.plain())
+                except Refused as refusal:
+                    self._problem(f"{place}.{name}", child.line, str(refusal))
+            missing = [inner.name for path, inner in self.schema.keys.items()
+                       if path.startswith(f"{key.path}[].") and inner.constraints.required and not checked.get(inner.name)]
+            for name in missing:
+                if not any(p.key == f"{place}.{name}" for p in self.result.problems):
+                    wanted = self.schema.keys[f"{key.path}[].{name}"]
+                    self._problem(f"{place}.{name}", item.line, f"a value is required: {expectation(wanted.kind, wanted.constraints)}")
+            items.append(checked)
+        if len(self.result.problems) == found:
+            self._leaf(key.path, items, node.line, written)
+
+    def _refuse_contradictions(self) -> None:
+        """An alias and its real path in one layer: nobody can say which was meant."""
+        by_path: dict[str, Leaf] = {}
+        for leaf in self.result.leaves:
+            first = by_path.setdefault(leaf.path, leaf)
+            if first is not leaf and first.written != leaf.written:
+                message = f"{first.written} and {leaf.written} are one key and both stand here; keep one"
+                self.result.problems.append(Problem(leaf.path, message, leaf.where))
+
+
+def _is_list_of_sections(kind: Kind) -> bool:
+    return kind.name == "list" and kind.item is not None and kind.item.name == "section"
+
+
+def _interpolations(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [text for item in value for text in _interpolations(item)]
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in _interpolations(item)]
+    return [value] if is_interpolation(value) else []

@@ -1,0 +1,132 @@
+"""A configuration that has been composed and found right."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.leaves import Leaf
+from areal_like.config.provenance import Origin, Replay
+from areal_like.config.schema import Schema, ancestors
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """`raw` has the references as written, `values` what they lead to; "auto" stays "auto" in both."""
+
+    file: Path
+    overrides: tuple[str, ...]
+    experiment: str
+    schema: Schema
+    schema_name: str | None
+    raw: dict[str, Any]
+    values: dict[str, Any]
+    replay: Replay
+    foreign: tuple[Leaf, ...] = ()
+    hydra_section: dict[str, Any] = dataclasses.field(default_factory=dict)
+    hydra_defaults: tuple[Any, ...] = ()
+
+    @property
+    def cls(self) -> type:
+        return self.schema.cls
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The value at a dotted path; `default` where there is none (a section that is null, say)."""
+        return at(self.values, path, default)
+
+    def get_raw(self, path: str, default: Any = None) -> Any:
+        return at(self.raw, path, default)
+
+    @cached_property
+    def config(self) -> Any:
+        """The values as an instance of the experiment's dataclass: `loaded.config.actor.optimizer.lr`."""
+        return build(self.cls, self.values)
+
+    def origin(self, path: str) -> Origin:
+        """Where the value at `path` came from, and what it beat."""
+        found = self.replay.origin(path)
+        default = self._default_origin(path)
+        if found is not None:
+            beaten = found.beaten if default is None else (*found.beaten, default)
+            return dataclasses.replace(found, beaten=beaten)
+        for above in reversed(ancestors(path)):
+            whole = self.replay.origin(above)
+            if whole is not None and not isinstance(whole.value, dict):
+                return Origin(whole.kind, whole.where, self.get_raw(path), whole.beaten)
+        return default or Origin("default", "not set", None)
+
+    def _default_origin(self, path: str) -> Origin | None:
+        key = self.schema.keys.get(path)
+        if key is not None:
+            return Origin("default", f"default of {key.owner.__name__}.{key.name}", key.default)
+        section = self.schema.sections.get(path)
+        if section is not None and section.default_null:
+            return Origin("default", "default", None)
+        return None
+
+    def changed(self) -> list[str]:
+        """The paths whose value differs from the schema's default, in the order of the tree."""
+        order = {name: index for index, name in enumerate(self.schema.names())}
+        paths = [path for path in self.replay.history if self._is_changed(path)]
+        return sorted(paths, key=lambda path: (order.get(path, order.get(path.rpartition(".")[0], len(order))), path))
+
+    def _is_changed(self, path: str) -> bool:
+        default = self._default_origin(path)
+        now = at(self.raw, path, MISSING)
+        if now is MISSING:
+            return False
+        return default is None or now != default.value or type(now) is not type(default.value)
+
+    def with_values(self, values: dict[str, Any]) -> "Loaded":
+        return dataclasses.replace(self, values=values)
+
+
+MISSING: Any = object()
+
+
+def at(tree: Any, path: str, default: Any = None) -> Any:
+    node = tree
+    for name in path.split(".") if path else ():
+        if isinstance(node, list) and name.isdigit() and int(name) < len(node):
+            node = node[int(name)]
+        elif isinstance(node, dict) and name in node:
+            node = node[name]
+        else:
+            return default
+    return node
+
+
+def build(cls: type, values: dict[str, Any]) -> Any:
+    """An instance of a section's dataclass, and of those below it."""
+    schema_kinds = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
+    arguments = {}
+    for name, kind in _kinds(cls).items():
+        value = schema_kinds[name]
+        if kind.name == "section" and isinstance(value, dict) and kind.cls is not None:
+            value = build(kind.cls, value)
+        elif kind.name == "list" and kind.item is not None and kind.item.name == "section" and isinstance(value, list):
+            assert kind.item.cls is not None
+            value = [build(kind.item.cls, item) for item in value]
+        arguments[name] = value
+    return cls(**arguments)
+
+
+def _kinds(cls: type) -> dict[str, Any]:
+    from areal_like.config.schema import declarations
+
+    return {name: kind for name, (kind, _) in declarations(cls).items()}
+
+
+def experiment_of(cls: type) -> str:
+    """The shipped experiment that a class is, or extends."""
+    names = {shipped: name for name, shipped in EXPERIMENTS.items()}
+    for base in cls.__mro__:
+        if base in names:
+            return names[base]
+    raise TypeError(f"{cls.__name__} extends none of {', '.join(c.__name__ for c in EXPERIMENTS.values())}")
+
+
+def tidy(overrides: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(word) for word in overrides)

@@ -1,0 +1,71 @@
+"""The optimizer and the course of its learning rate."""
+
+from areal_like.config.fields import config, key
+
+
+@config
+class OptimizerConfig:
+    """Optimizer, learning rate schedule and gradient clipping of one model."""
+
+    type: str = key("adam", choices=("adam", "sgd", "adam_bf16", "muon"))
+    """`adam` is AdamW; `adam_bf16` holds its moments in bfloat16 to save memory; `muon` orthogonalizes the updates of
+    weight matrices and leaves embeddings, output head and vectors to AdamW."""
+
+    lr: float = key(2e-5, ge=0)
+    """Learning rate at the top of the schedule."""
+
+    weight_decay: float = key(0.05, ge=0)
+    """Decoupled weight decay: each step shrinks the weights by the learning rate times this."""
+
+    beta1: float = key(0.9, ge=0, lt=1)
+    """Decay of the running mean of gradients in AdamW."""
+
+    beta2: float = key(0.95, ge=0, lt=1)
+    """Decay of the running mean of squared gradients in AdamW."""
+
+    eps: float = key(1e-5, gt=0)
+    """Added to the denominator of AdamW's update."""
+
+    min_lr_ratio: float = key(0.0, ge=0, le=1)
+    """Lowest learning rate of the schedule, as a share of `lr`."""
+
+    lr_scheduler_type: str = key("constant", choices=("linear", "cosine", "constant", "warmup_stable_decay"))
+    """Course of the learning rate after warm-up. `warmup_stable_decay` stays at the top and falls only over the last
+    `decay_steps`; `linear` and `cosine` fall all the way to the last step."""
+
+    warmup_steps_proportion: float = key(0.001, ge=0, le=1)
+    """Share of all steps over which the learning rate rises to `lr`. `warmup_steps` wins where it is set."""
+
+    offload: bool = key(False)
+    """Keep the optimizer's state in host memory. Saves GPU memory and costs a copy per step."""
+
+    initial_loss_scale: float = key(4294967296.0, gt=0)
+    """Loss scale to begin with. Loss scaling is for `dtype: float16` alone."""
+
+    min_loss_scale: float = key(1.0, gt=0)
+    """Loss scale never falls below this. For `dtype: float16` alone."""
+
+    loss_scale_window: float = key(5.0, gt=0)
+    """Steps in a row with finite gradients after which the loss scale is doubled. For `dtype: float16` alone."""
+
+    hysteresis: int = key(2, ge=1)
+    """Steps with non-finite gradients that are let pass before the loss scale is lowered. For `dtype: float16`
+    alone."""
+
+    gradient_clipping: float = key(1.0, ge=0)
+    """Largest norm of the whole gradient; a larger one is scaled down to it. 0: no clipping."""
+
+    nesterov: bool = key(True)
+    """Look ahead along the momentum in `sgd` and `muon`. Means nothing where `momentum` is 0."""
+
+    momentum: float = key(0.9, ge=0, lt=1)
+    """Momentum of `sgd` and `muon`; 0 makes `sgd` plain gradient descent."""
+
+    warmup_steps: int | None = key(None, ge=0)
+    """Steps over which the learning rate rises to `lr`. Null: `warmup_steps_proportion` of all steps."""
+
+    decay_steps: int | None = key(None, ge=0)
+    """Steps at the end over which `warmup_stable_decay` lowers the learning rate. Null: a tenth of all steps."""
+
+    min_lr: float | None = key(None, ge=0)
+    """Lowest learning rate of the schedule in absolute terms; wins over `min_lr_ratio`. Null: by the ratio."""

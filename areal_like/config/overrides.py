@@ -1,0 +1,218 @@
+"""The command line's `key=value` words: read by Hydra's own grammar, checked against the schema, all at once."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.leaves import Leaf, Leaves, Reader
+from areal_like.config.problems import Problem
+from areal_like.config.schema import Schema
+from areal_like.config.suggest import did_you_mean, nearest
+from areal_like.config.yaml_reader import Node
+
+
+MAP_NAMES = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
+
+
+@dataclass(frozen=True)
+class GroupChoice:
+    """`rollout=vllm`: an option (or several, or none) of a group. `key` has the package where one is given."""
+
+    key: str
+    options: tuple[str, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class ValueOverride:
+    """`actor.lr=1e-4`, as Hydra gets it (`++actor.optimizer.lr=1e-4`) and as the leaves that it sets."""
+
+    hydra: str
+    leaves: tuple[Leaf, ...]
+    deletes: str | None = None
+
+
+@dataclass
+class Overrides:
+    """The command line as read: groups first, values on top; `hydra` are the words about Hydra itself."""
+
+    groups: dict[str, GroupChoice] = field(default_factory=dict)
+    values: list[ValueOverride] = field(default_factory=list)
+    foreign: list[Leaf] = field(default_factory=list)
+    hydra: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Word:
+    """One override as Hydra's grammar reads it."""
+
+    text: str
+    parsed: Any
+
+    secret: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"override {self.text.partition('=')[0]}=<secret>" if self.secret else f"override {self.text}"
+
+    @property
+    def key(self) -> str:
+        return str(self.parsed.key_or_group)
+
+    @property
+    def group_key(self) -> str:
+        return self.key + (f"@{self.parsed.package}" if self.parsed.package else "")
+
+    @property
+    def is_hydra(self) -> bool:
+        return self.key.startswith(("hydra.", "hydra/")) or self.key == "hydra"
+
+
+def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
+    """Each word by Hydra's grammar; what it cannot read is a problem of its own."""
+    if not texts:
+        return [], []
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    words, problems = [], []
+    for text in texts:
+        try:
+            words.append(Word(text, parser.parse_override(text)))
+        except HydraException as error:
+            key, has_value, _ = text.partition("=")
+            said = str(error).splitlines()[0] if str(error) else "is not an override"
+            message = f"cannot be read as an override ({said}); quote special characters: {key}='\"...\"'"
+            if not has_value:
+                message = "is neither a verb nor an override; write key=value, group=option, ~key, or a flag (--help)"
+            problems.append(Problem(key.lstrip("+~") or text, message, f"override {text}"))
+        except RecursionError:
+            problems.append(Problem(text.partition("=")[0][:60], "is nested too deep to be read", f"override {text[:60]}..."))
+    return words, problems
+
+
+def read_words(
+    words: Sequence[Word], schema: Schema, options_of: Callable[[str], list[str] | None], sweeping: bool = False
+) -> Overrides:
+    """`options_of(group)` lists a group's options, or None where there is no such group."""
+    read = Overrides()
+    written: dict[str, Leaf] = {}
+    for word in words:
+        word = replace(word, secret=_is_secret(word.key, schema))
+        if word.is_hydra:
+            read.hydra.append(word.text)
+            continue
+        if word.parsed.is_sweep_override() and not sweeping:
+            message = "is a sweep; add --multirun, or quote the value if it is one text, or write a list as [a,b]"
+            read.problems.append(Problem(word.key, message, word.where))
+            continue
+        options = options_of(word.key)
+        value = word.parsed.value()
+        chooses = options is not None and not isinstance(value, dict)
+        if chooses and (word.key not in schema.keys):
+            _read_group(word, value, options or [], read)
+        elif word.parsed.package is not None:
+            message = f"no group {word.key!r}, and only a group has a package (`@{word.parsed.package}`)"
+            read.problems.append(Problem(word.key, message, word.where))
+        else:
+            _read_value(word, value, schema, options_of, read, written)
+    return read
+
+
+def _is_secret(path: str, schema: Schema) -> bool:
+    """Whether an override holds a secret, so that no message and no plan may repeat it."""
+    keys = (key for name, key in schema.keys.items() if name == path or name.startswith(path + "."))
+    return any(key.constraints.secret for key in keys)
+
+
+def _read_group(word: Word, value: Any, options: list[str], read: Overrides) -> None:
+    if word.parsed.is_delete() or value is None or value == "null":
+        read.groups[word.group_key] = GroupChoice(word.group_key, (), word.where)
+        return
+    chosen = tuple(str(option) for option in value) if isinstance(value, list) else (str(value),)
+    unknown = [option for option in chosen if option not in options]
+    for option in unknown:
+        guess = nearest(option, options)
+        hint = f"; did you mean {guess[0]}?" if guess else ""
+        message = f"the group has no option {option!r}{hint} There are: {', '.join(options)}"
+        read.problems.append(Problem(word.group_key, message, word.where))
+    if not unknown:
+        read.groups[word.group_key] = GroupChoice(word.group_key, chosen, word.where)
+
+
+def _read_value(
+    word: Word, value: Any, schema: Schema, options_of: Callable[[str], list[str] | None], read: Overrides,
+    written: dict[str, Leaf],
+) -> None:
+    path = ALIASES[word.key] if ALIASES.get(word.key) in schema.keys else word.key
+    inside_map = schema.map_above(path) is not None
+    parsed = word.parsed
+    if parsed.is_add() and not inside_map:
+        known = path in schema.keys or path in schema.sections
+        message = "exists already; drop the `+`" if known else (
+            f"no such key, and `+` adds only inside maps{did_you_mean(path, schema.names())}")
+        read.problems.append(Problem(word.key, message, word.where))
+        return
+    if parsed.is_delete() and inside_map:
+        read.values.append(ValueOverride(f"~{path}", (), deletes=path))
+        return
+    node = node_of(None if parsed.is_delete() else value)
+    leaves = Reader(schema, lambda _: word.where).read_at(word.key, node)
+    if not leaves.leaves and not leaves.problems and not leaves.foreign:
+        return
+    if leaves.problems:
+        read.problems += [_or_group(problem, word, options_of) for problem in leaves.problems]
+        return
+    read.foreign += leaves.foreign
+    for leaf in leaves.leaves:
+        first = written.setdefault(leaf.path, leaf)
+        if first.written != leaf.written and word.key in ALIASES or first.written in ALIASES and first.written != leaf.written:
+            message = f"{first.written} and {leaf.written} are one key and both stand here; keep one"
+            read.problems.append(Problem(leaf.path, message, word.where))
+            return
+    for leaf in leaves.leaves:
+        if not MAP_NAMES.fullmatch(leaf.path):
+            message = "on the command line a name in a map has letters, digits, `_` and `-` only; set it in a file"
+            read.problems.append(Problem(leaf.written, message, word.where))
+            return
+    for leaf in leaves.leaves:
+        read.values.append(ValueOverride(f"++{leaf.path}={_hydra_literal(leaf.value)}", (leaf,)))
+
+
+def _or_group(problem: Problem, word: Word, options_of: Callable[[str], list[str] | None]) -> Problem:
+    """A key that is unknown may have been meant as a group."""
+    if "." in word.key or not problem.message.startswith("no such key"):
+        return problem
+    groups = options_of("") or []
+    guess = nearest(word.key, groups, 0.7)
+    if not guess or guess[0] == word.key:
+        return problem
+    return Problem(problem.key, f"no such key or group; did you mean {guess[0]}={word.parsed.value()}?", problem.where)
+
+
+def _hydra_literal(value: Any) -> str:
+    """A checked value in Hydra's override grammar."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}:{_hydra_literal(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_hydra_literal(item) for item in value) + "]"
+    if not isinstance(value, str):
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        return repr(value)
+    quoted = re.sub(r"(\\*)'", lambda match: match[1] * 2 + "\\'", value)
+    trailing = len(quoted) - len(quoted.rstrip("\\"))
+    return f"'{quoted}{chr(92) * trailing}'"
+
+
+def node_of(value: Any) -> Node:
+    """A value from the command line in the shape of a file's."""
+    if isinstance(value, dict):
+        return Node({str(name): node_of(item) for name, item in value.items()}, 0)
+    if isinstance(value, list):
+        return Node([node_of(item) for item in value], 0)
+    return Node(value, 0)

@@ -1,0 +1,69 @@
+"""What is wrong with a configuration: each problem once, where it stands, and what to do; all of them at once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`key` is a dotted key (or a file), `where` the file and line, group file or override that said it."""
+
+    key: str
+    message: str
+    where: str = ""
+    follows: tuple["Problem", ...] = ()
+    """What follows from this problem and needs no mending of its own."""
+
+    def text(self) -> str:
+        place = f" [{self.where}]" if self.where and self.where != self.key else ""
+        lines = [f"{self.key}{place}: {self.message}"]
+        if self.follows:
+            names = ", ".join(sorted({problem.key for problem in self.follows}))
+            lines.append(f"    follows from it: {names}")
+        return "\n".join(lines)
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used, with every problem found in it."""
+
+    def __init__(self, problems: Iterable[Problem], title: str = "") -> None:
+        self.problems = tuple(sort_problems(problems))
+        self.title = title
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        count = len(self.problems)
+        lines = [self.title] if self.title else []
+        lines += [problem.text() for problem in self.problems]
+        if count > 1:
+            lines.append(f"{count} problems; nothing was started.")
+        return "\n".join(lines)
+
+
+def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """By key, then place; the same finding twice counts once."""
+    unique = {(p.key, p.where, p.message): p for p in problems}
+    return [unique[key] for key in sorted(unique)]
+
+
+def fold(problems: Iterable[Problem]) -> list[Problem]:
+    """Puts a problem whose message starts from another's key under that other one.
+
+    A required key that is missing because its name was misspelt is named by the misspelling's suggestion: mending the
+    one mends the other, so it is reported as a consequence.
+    """
+    kept: list[Problem] = []
+    missing: list[Problem] = []
+    for problem in problems:
+        (missing if problem.message.startswith(MISSING_VALUE) else kept).append(problem)
+    for consequence in missing:
+        for index, cause in enumerate(kept):
+            if f"did you mean {consequence.key}" in cause.message:
+                kept[index] = Problem(cause.key, cause.message, cause.where, (*cause.follows, consequence))
+                break
+        else:
+            kept.append(consequence)
+    return kept
+
+
+MISSING_VALUE = "a value is required"

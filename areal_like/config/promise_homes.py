@@ -1,0 +1,97 @@
+"""Where the keys of AReaL stand in our tree: found by walking the types that its own classes give, never by a list."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SEED_KEYS_PATH = Path(__file__).with_name("seed_keys.json")
+
+OUR_CLASS = {
+    "BaseExperiment Configuration": "BaseExperimentConfig",
+    "GRPO Configuration": "GRPOConfig",
+    "PPO Configuration": "PPOConfig",
+    "RW Configuration": "RWConfig",
+    "SFT Configuration": "SFTConfig",
+    "FSDPEngine Configuration": "FSDPEngineConfig",
+    "FSDPWrapPolicy": "FSDPWrapPolicy",
+    "MicroBatch Specification": "MicroBatchSpec",
+    "Norm Configuration": "NormConfig",
+    "Optimizer Configuration": "OptimizerConfig",
+    "PPOActor Configuration": "PPOActorConfig",
+    "PPOCritic Configuration": "PPOCriticConfig",
+    "TrainEngine Configuration": "TrainEngineConfig",
+    "GenerationHyperparameters": "GenerationHyperparameters",
+    "InferenceEngine Configuration": "InferenceEngineConfig",
+    "SGLang Configuration": "SGLangConfig",
+    "vLLM Configuration": "vLLMConfig",
+    "Dataset Configuration": "DatasetConfig",
+    "Cluster Specification Configuration": "ClusterSpecConfig",
+    "Launcher Configuration": "LauncherConfig",
+    "NameResolve Configuration": "NameResolveConfig",
+    "SlurmLauncher Configuration": "SlurmLauncherConfig",
+    "Evaluator Configuration": "EvaluatorConfig",
+    "Recover Configuration": "RecoverConfig",
+    "Saver Configuration": "SaverConfig",
+    "StatsLogger Configuration": "StatsLoggerConfig",
+    "Swanlab Configuration": "SwanlabConfig",
+    "TensorBoard Configuration": "TensorBoardConfig",
+    "WandB Configuration": "WandBConfig",
+    "Scheduler Configuration": "SchedulerConfig",
+}
+"""Title of a class in the seed keys -> our dataclass. The types of the seed keys use the same class names."""
+
+SEED_ROOTS = {
+    "grpo": "GRPO Configuration",
+    "ppo": "PPO Configuration",
+    "sft": "SFT Configuration",
+    "reward_model": "RW Configuration",
+}
+SEED_BASE = "BaseExperiment Configuration"
+
+_TITLE_OF_TYPE = {our_class: title for title, our_class in OUR_CLASS.items()}
+
+
+@dataclass(frozen=True)
+class Home:
+    """A place in the tree (items of a list of sections as `a.b[].c`), and the kinds of experiment that have it."""
+
+    path: str
+    experiments: tuple[str, ...] = ()
+
+
+@cache
+def seed_keys() -> dict[str, Any]:
+    """The seed keys as they are on file."""
+    seed: dict[str, Any] = json.loads(SEED_KEYS_PATH.read_text(encoding="utf-8"))
+    return seed
+
+
+def seed_class(seed_type: str) -> str | None:
+    """Title of the class that a seed type names (`NormConfig | None` -> "Norm Configuration"), None for a value."""
+    return _TITLE_OF_TYPE.get(seed_type.removesuffix(" | None"))
+
+
+@cache
+def areal_homes() -> dict[tuple[str, str], tuple[Home, ...]]:
+    """(title of the class, key) -> every place where the class's own types put that key."""
+    classes = seed_keys()["areal"]
+    places: dict[tuple[str, str], dict[str, list[str]]] = {}
+
+    def walk(title: str, prefix: str, experiment: str) -> None:
+        for name, row in classes[title].items():
+            path = prefix + name
+            places.setdefault((title, name), {}).setdefault(path, []).append(experiment)
+            below = seed_class(row["type"])
+            if below is not None:
+                walk(below, path + ".", experiment)
+
+    for experiment, title in SEED_ROOTS.items():
+        walk(title, "", experiment)
+        for name in classes[SEED_BASE]:
+            places.setdefault((SEED_BASE, name), {}).setdefault(name, []).append(experiment)
+    return {
+        origin: tuple(Home(path, tuple(experiments)) for path, experiments in by_path.items())
+        for origin, by_path in places.items()
+    }

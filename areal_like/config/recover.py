@@ -1,0 +1,33 @@
+"""What is written to go on after a failure or a stop, and when that is done."""
+
+from areal_like.config.fields import config, key
+from areal_like.config.frequency import FrequencyConfig
+
+
+@config
+class RecoverConfig(FrequencyConfig):
+    """How often everything needed to go on is written, and what is done with it at a start."""
+
+    mode: str = key("disabled", choices=("disabled", "auto", "fault", "resume"))
+    """`auto` goes on from the newest complete checkpoint where there is one; `resume` must find one; `fault` goes on
+    only after a failure within this start. With `disabled` nothing is written, and a dead trainer or controller ends
+    the run."""
+
+    retries: int = key(3, ge=0)
+    """Recoveries in a row without a new complete checkpoint before the run is given up."""
+
+    keep: int | None = key(2, ge=1)
+    """How many of the newest complete checkpoints keep what is needed to resume. Null: all of them. What the saver
+    keeps stays in any case."""
+
+    skip_progress: bool = key(False)
+    """When resuming, start counting at step 0 instead of taking over step, token and sample counts."""
+
+    skip_curriculum: bool = key(False)
+    """When resuming, forget what the curriculum had learnt about the difficulty of prompts."""
+
+    skip_scheduler: bool = key(False)
+    """When resuming, start the learning rate schedule anew."""
+
+    skip_dataloader: bool = key(False)
+    """When resuming, read the data from its beginning instead of where the run stood."""

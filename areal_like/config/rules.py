@@ -1,0 +1,162 @@
+"""What several keys together must keep: copies of a shared fact agree, bounds are in order, parts fit each other.
+
+A rule sees the resolved values and yields what is wrong; which key of the parties a message begins with is the one
+that a user would change. Rules about what only this machine lacks are the plan's.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Get = Callable[[str], Any]
+Finding = tuple[tuple[str, ...], str]
+"""The keys that take part, the first being the one to change; and the message."""
+
+SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", "recover", "stats_logger")
+
+MUST_AGREE: tuple[tuple[str, str], ...] = (
+    *((f"{section}.{name}", name) for section in SECTIONS for name in ("experiment_name", "trial_name")),
+    *((f"{section}.fileroot", "cluster.fileroot") for section in ("saver", "evaluator", "recover", "stats_logger")),
+    ("actor.temperature", "gconfig.temperature"),
+    ("ref.temperature", "gconfig.temperature"),
+    ("rollout.consumer_batch_size", "train_dataset.batch_size"),
+)
+GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_norm.group_size")
+SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
+
+
+def findings(get: Get, said_by_user: Callable[[str], bool]) -> Iterator[Finding]:
+    """Everything that contradicts. `get` gives None for what is absent; `said_by_user` is false for a default."""
+    yield from _copies(get)
+    yield from _group_sizes(get)
+    yield from _served_models(get)
+    for rule in (_lengths, _clipping, _overlong, _curriculum, _environments, _minibatches, _schedule, _padding,
+                 _resume, _lora):
+        yield from rule(get, said_by_user)
+
+
+def _copies(get: Get) -> Iterator[Finding]:
+    for copy, fact in MUST_AGREE:
+        there, truth = get(copy), get(fact)
+        if there is not None and truth is not None and there != truth:
+            yield (copy, fact), f"is {there!r}, but {fact} is {truth!r}; they must agree: leave {copy} out"
+
+
+def _group_sizes(get: Get) -> Iterator[Finding]:
+    """A workflow of the user's may return groups of its own size; the built-in ones return n_samples."""
+    workflow = get("workflow.name")
+    if workflow is not None and (":" in workflow):
+        return
+    n_samples = get("gconfig.n_samples")
+    for copy in GROUP_SIZES:
+        size = get(copy)
+        if size is not None and n_samples is not None and size != n_samples:
+            message = f"is {size}, but gconfig.n_samples is {n_samples}; they must agree: leave {copy} out"
+            yield (copy, "gconfig.n_samples"), message
+
+
+def _served_models(get: Get) -> Iterator[Finding]:
+    path = get("actor.path")
+    backend = str(get("rollout.backend") or "auto").partition(":")[0]
+    allocation = str(get("allocation_mode") or "")
+    for engine, key in SERVED_MODELS.items():
+        served = get(key)
+        used = backend == engine or (backend in ("auto", "") and allocation.startswith(engine))
+        if path and served and used and served != path:
+            message = f"is {served!r}, but actor.path is {path!r}; the servers must serve the model that is trained"
+            yield (key, "actor.path"), f"{message}: leave {key} out"
+
+
+def _lengths(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    low, high, total = get("gconfig.min_new_tokens"), get("gconfig.max_new_tokens"), get("gconfig.max_tokens")
+    if low is not None and high is not None and low > high:
+        yield ("gconfig.min_new_tokens", "gconfig.max_new_tokens"), f"is {low}, above gconfig.max_new_tokens={high}"
+    if high is not None and total is not None and high > total:
+        message = f"is {high}, above gconfig.max_tokens={total}, which bounds prompt and completion together"
+        yield ("gconfig.max_new_tokens", "gconfig.max_tokens"), message
+
+
+def _clipping(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    c_clip = get("actor.c_clip")
+    if c_clip is not None and c_clip <= 1:
+        yield ("actor.c_clip",), f"is {c_clip}; dual clipping needs a bound above 1 (or null: off)"
+    low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
+    if low is not None and high is not None and low >= high:
+        yield ("actor.ratio.mask_low", "actor.ratio.mask_high"), f"is {low}, not below actor.ratio.mask_high={high}"
+
+
+def _overlong(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    if not get("actor.overlong_reward_penalty"):
+        return
+    tokens, longest = get("actor.overlong_tokens"), get("actor.max_new_tokens")
+    if tokens is not None and longest is not None and tokens > longest:
+        message = f"is {tokens}, above actor.max_new_tokens={longest}: every completion would be overlong"
+        yield ("actor.overlong_tokens", "actor.max_new_tokens"), message
+
+
+def _curriculum(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    for low, high in (
+        ("curriculum.hard_border", "curriculum.easy_border"),
+        ("curriculum.min_reward", "curriculum.max_reward"),
+        ("curriculum.hard_threshold", "curriculum.easy_threshold"),
+    ):
+        below, above = get(low), get(high)
+        if below is not None and above is not None and below > above:
+            yield (low, high), f"is {below}, above {high}={above}"
+    easy, hard = get("curriculum.easy_fraction"), get("curriculum.hard_fraction")
+    if easy is not None and hard is not None and easy + hard > 1:
+        yield ("curriculum.easy_fraction", "curriculum.hard_fraction"), (
+            f"is {easy}, which with curriculum.hard_fraction={hard} is more than the whole batch")
+
+
+def _environments(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    trained, shares = get("environments.train") or [], get("environments.mix.probabilities")
+    if shares is not None and len(shares) != len(trained):
+        yield ("environments.mix.probabilities", "environments.train"), (
+            f"has {len(shares)} entries for {len(trained)} environments; give one for each")
+    if shares is not None and (sum(shares) <= 0 or min(shares, default=0) < 0):
+        yield ("environments.mix.probabilities",), "must be no less than 0 each, and more than 0 together"
+
+
+def _minibatches(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    prompts, samples = get("train_dataset.batch_size"), get("gconfig.n_samples") or 1
+    for engine in ("actor", "critic"):
+        key = f"{engine}.ppo_n_minibatches"
+        parts = get(key)
+        if parts is not None and prompts is not None and parts > prompts * samples and said(key):
+            yield (key, "train_dataset.batch_size", "gconfig.n_samples"), (
+                f"is {parts}, but a step has only {prompts * samples} samples "
+                f"(train_dataset.batch_size={prompts} x gconfig.n_samples={samples})")
+
+
+def _schedule(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    steps = get("total_train_steps")
+    for engine in ("actor", "critic", "model"):
+        warm, decay = get(f"{engine}.optimizer.warmup_steps"), get(f"{engine}.optimizer.decay_steps")
+        for name, value in (("warmup_steps", warm), ("decay_steps", decay)):
+            if steps is not None and value is not None and value > steps:
+                yield (f"{engine}.optimizer.{name}", "total_train_steps"), (
+                    f"is {value}, more than total_train_steps={steps}")
+
+
+def _padding(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    for engine in ("actor", "critic", "model"):
+        if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
+            yield (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"), (
+                f"is null, but {engine}.pad_to_maximum pads to it; set it, or leave the padding off")
+
+
+def _resume(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    if get("resume_step") is not None and get("resume") is None:
+        yield ("resume_step", "resume"), "says which step, but resume does not say which run; set resume=RUN"
+
+
+def _lora(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+    for engine in ("actor", "critic", "model"):
+        if get(f"{engine}.weight_update_mode") == "adapter":
+            if not get(f"{engine}.use_lora"):
+                yield (f"{engine}.weight_update_mode", f"{engine}.use_lora"), (
+                    f"sends an adapter, but {engine}.use_lora is false; turn it on, or choose disk or collective")
+            elif get(f"{engine}.lora_modules_to_save"):
+                yield (f"{engine}.weight_update_mode", f"{engine}.lora_modules_to_save"), (
+                    "sends the adapter alone, and an adapter cannot carry "
+                    f"{engine}.lora_modules_to_save; choose disk or collective")

@@ -1,0 +1,276 @@
+"""The schema as data: every key that the dataclasses declare, by its dotted path.
+
+Nothing here knows Hydra. The composition, the checks, the help, the JSON Schema and the documents all read this.
+"""
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from areal_like.config.fields import METADATA_KEY, Constraints
+
+NO_CONSTRAINTS = Constraints()
+SCALARS = {bool: "bool", int: "int", float: "float", str: "str"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type, as far as configuration needs it."""
+
+    name: str
+    """bool, int, float, str, list, map, section, union or any"""
+    optional: bool = False
+    auto: bool = False
+    item: "Kind | None" = None
+    variants: tuple["Kind", ...] = ()
+    choices: tuple[Any, ...] | None = None
+    cls: type | None = None
+
+    def __str__(self) -> str:
+        if self.name in ("list", "map"):
+            text = {"list": "list", "map": "map"}[self.name] + (f" of {self.item}" if self.item else "")
+        elif self.name == "union":
+            text = " | ".join(str(variant) for variant in self.variants)
+        elif self.name == "section":
+            text = self.cls.__name__ if self.cls else "section"
+        else:
+            text = self.name
+        return text + (" | auto" if self.auto else "") + (" | null" if self.optional else "")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One leaf of the tree. `path` of a key inside a list of sections reads `section.list[].key`."""
+
+    path: str
+    kind: Kind
+    default: Any
+    constraints: Constraints
+    owner: type
+    name: str
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        return self.constraints.choices if self.constraints.choices is not None else self.kind.choices
+
+
+@dataclass(frozen=True)
+class Section:
+    """An inner node of the tree; `optional` ones are null until something below them is set."""
+
+    path: str
+    cls: type
+    optional: bool
+    owner: type | None
+    name: str
+    default_null: bool = False
+
+
+class SchemaError(TypeError):
+    """A dataclass that cannot be a schema: a mistake in code, not in a configuration."""
+
+
+class Schema:
+    """The keys and sections of one experiment class."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.keys: dict[str, Key] = {}
+        self.sections: dict[str, Section] = {"": Section("", cls, False, None, "")}
+        self._walk("", cls, _own_defaults(cls))
+
+    @staticmethod
+    @cache
+    def of(cls: type) -> "Schema":
+        return Schema(cls)
+
+    def _walk(self, prefix: str, cls: type, defaults: dict[str, Any]) -> None:
+        for name, (kind, constraints) in declarations(cls).items():
+            path = f"{prefix}{name}"
+            default = defaults.get(name)
+            if kind.name == "section":
+                assert kind.cls is not None
+                self.sections[path] = Section(path, kind.cls, kind.optional, cls, name, default is None)
+                self._walk(path + ".", kind.cls, _own_defaults(kind.cls) if default is None else default)
+                continue
+            self.keys[path] = Key(path, kind, default, constraints, cls, name)
+            if kind.name == "list" and kind.item is not None and kind.item.name == "section":
+                assert kind.item.cls is not None
+                self.sections[path + "[]"] = Section(path + "[]", kind.item.cls, False, cls, name)
+                self._walk(path + "[].", kind.item.cls, _own_defaults(kind.item.cls))
+
+    def defaults(self, expanded: Iterable[str] = ()) -> dict[str, Any]:
+        """The tree of defaults. Optional sections are null, except the `expanded` ones and what contains them."""
+        opened = set(expanded)
+        tree: dict[str, Any] = {}
+        for path, section in self.sections.items():
+            if path and "[]" not in path:
+                parent, _, name = path.rpartition(".")
+                node = _node(tree, parent)
+                if isinstance(node, dict):
+                    node[name] = None if section.default_null and path not in opened else {}
+        for path, key in self.keys.items():
+            if "[]" not in path:
+                parent, _, name = path.rpartition(".")
+                node = _node(tree, parent)
+                if isinstance(node, dict):
+                    node[name] = deepcopy(key.default)
+        return tree
+
+    def section_defaults(self, path: str) -> dict[str, Any]:
+        """The defaults below one section, as if it had just been opened."""
+        node: Any = self.defaults(expanded=[path, *ancestors(path)])
+        for name in path.split("."):
+            node = node[name]
+        return node
+
+    def map_above(self, path: str) -> Key | None:
+        """The map (or untyped) field that contains this path, if there is one: inside it any name is allowed."""
+        for above in ancestors(path):
+            key = self.keys.get(above)
+            if key is not None:
+                return key if accepts_map(key.kind) else None
+        return None
+
+    def optional_above(self, path: str) -> Iterator[str]:
+        """The optional sections that hold this path (itself included, when it is one)."""
+        for above in (*ancestors(path), path):
+            section = self.sections.get(above)
+            if section is not None and section.default_null:
+                yield above
+
+    def names(self) -> list[str]:
+        return [*self.keys, *(path for path in self.sections if path)]
+
+
+def accepts_map(kind: Kind) -> bool:
+    return kind.name in ("map", "any") or any(accepts_map(variant) for variant in kind.variants)
+
+
+def ancestors(path: str) -> list[str]:
+    """`a.b.c` -> `a`, `a.b`"""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _node(tree: dict[str, Any], path: str) -> Any:
+    node: Any = tree
+    for name in path.split(".") if path else ():
+        if not isinstance(node, dict):
+            return None
+        node = node.get(name)
+    return node
+
+
+@cache
+def declarations(cls: type) -> dict[str, tuple[Kind, Constraints]]:
+    hints = _hints(cls)
+    declared = {}
+    for field in dataclasses.fields(cls):
+        constraints = field.metadata.get(METADATA_KEY)
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if constraints is None:
+            constraints = Constraints(required=required or field.default == "???")
+        declared[field.name] = (kind_of(hints[field.name], f"{cls.__name__}.{field.name}"), constraints)
+    return declared
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """Annotations of a dataclass. Those of our own classes are types already; a user's module may have strings."""
+    if not any(isinstance(field.type, str) for field in dataclasses.fields(cls)):
+        return {field.name: field.type for field in dataclasses.fields(cls)}
+    return typing.get_type_hints(cls)
+
+
+def kind_of(annotation: Any, name: str) -> Kind:
+    """The kind of an annotation; raises SchemaError for one that a configuration cannot hold."""
+    if annotation is Any:
+        return Kind("any", optional=True)
+    if annotation in SCALARS:
+        return Kind(SCALARS[annotation])
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return Kind("section", cls=annotation)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return Kind("str", choices=tuple(member.value for member in annotation))
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return Kind(SCALARS[type(arguments[0])], choices=arguments)
+    if origin in (types.UnionType, typing.Union):
+        return _union(arguments, name)
+    if origin is list or annotation is list:
+        return Kind("list", item=kind_of(arguments[0], name) if arguments else Kind("any", optional=True))
+    if origin is dict or annotation is dict:
+        return Kind("map", item=kind_of(arguments[1], name) if arguments else Kind("any", optional=True))
+    raise SchemaError(f"{name}: a configuration cannot hold {annotation!r}; use bool, int, float, str, list, dict, "
+                      "a dataclass, or one of them or None")
+
+
+def _union(arguments: tuple[Any, ...], name: str) -> Kind:
+    auto = any(typing.get_origin(a) is typing.Literal and typing.get_args(a) == ("auto",) for a in arguments)
+    kinds = [
+        kind_of(argument, name)
+        for argument in arguments
+        if argument is not type(None)
+        and not (typing.get_origin(argument) is typing.Literal and typing.get_args(argument) == ("auto",))
+    ]
+    optional = type(None) in arguments
+    if len(kinds) == 1:
+        return dataclasses.replace(kinds[0], optional=optional, auto=auto)
+    return Kind("union", optional=optional, auto=auto, variants=tuple(kinds))
+
+
+@cache
+def _cached_defaults(cls: type) -> dict[str, Any]:
+    return {field.name: _default_of(field) for field in dataclasses.fields(cls)}
+
+
+def _own_defaults(cls: type) -> dict[str, Any]:
+    return deepcopy(_cached_defaults(cls))
+
+
+def _default_of(field: "dataclasses.Field[Any]") -> Any:
+    if field.default is not dataclasses.MISSING:
+        return _plain(field.default) if field.default != "???" else None
+    if field.default_factory is dataclasses.MISSING:
+        return None
+    factory = field.default_factory
+    tree = _own_defaults(factory) if dataclasses.is_dataclass(factory) and isinstance(factory, type) else None
+    if tree is None:
+        return _plain(factory())
+    for place, value in field.metadata.get("overrides", {}).items():
+        _override(tree, factory, place, value)
+    return tree
+
+
+def _override(tree: dict[str, Any], cls: Any, place: str, value: Any) -> None:
+    """Sets the default that `section(cls, a__b=value)` asks for; an empty dict opens an optional section."""
+    *above, name = place.split("__")
+    node: Any = tree
+    for step in above:
+        kind, _ = declarations(cls)[step]
+        cls = kind.cls
+        if node[step] is None:
+            node[step] = _own_defaults(cls)
+        node = node[step]
+    if name not in declarations(cls):
+        raise SchemaError(f"section({cls.__name__}, {place}=...): no such key")
+    kind, _ = declarations(cls)[name]
+    node[name] = _own_defaults(kind.cls) if kind.name == "section" and value == {} and kind.cls else value
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value

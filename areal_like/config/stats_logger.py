@@ -1,0 +1,29 @@
+"""Where metrics go, besides the run directory."""
+
+from areal_like.config.fields import config, key, section
+from areal_like.config.swanlab import SwanlabConfig
+from areal_like.config.tensorboard import TensorBoardConfig
+from areal_like.config.wandb import WandBConfig
+
+
+@config
+class StatsLoggerConfig:
+    """Trackers that metrics are sent to. The run directory has them in any case, in `metrics.jsonl`."""
+
+    experiment_name: str = key("${experiment_name}")
+    """Experiment that metrics belong to. Follows the experiment's own name; another value is refused."""
+
+    trial_name: str = key("${trial_name}")
+    """Trial that metrics belong to. Follows the experiment's own trial; another value is refused."""
+
+    fileroot: str = key("${cluster.fileroot}")
+    """Folder above all run directories. Follows `cluster.fileroot`; another value is refused."""
+
+    wandb: WandBConfig = section(WandBConfig)
+    """Weights & Biases."""
+
+    swanlab: SwanlabConfig = section(SwanlabConfig)
+    """SwanLab."""
+
+    tensorboard: TensorBoardConfig = section(TensorBoardConfig)
+    """TensorBoard."""

@@ -1,0 +1,62 @@
+"""`--schema my.module:MyConfig`: a user's dataclass that extends an experiment by keys of its own."""
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.experiment import EXPERIMENTS, BaseExperimentConfig
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.schema import Schema, SchemaError
+from areal_like.config.suggest import nearest
+
+KEY = "--schema"
+
+
+def load_schema(name: str) -> type:
+    """The class that `pkg.module:Class` or `file.py:Class` names; raises ConfigError."""
+    module_name, _, class_name = name.rpartition(":")
+    if not module_name or not class_name:
+        raise _refuse(f"{name!r} names no class; write my.module:MyConfig or path/to/file.py:MyConfig")
+    module = _import(module_name)
+    found = getattr(module, class_name, None)
+    if found is None:
+        classes = [word for word, thing in vars(module).items() if isinstance(thing, type)]
+        guess = nearest(class_name, classes)
+        raise _refuse(f"{module_name} has no {class_name}" + (f"; did you mean {guess[0]}?" if guess else ""))
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found) and issubclass(found, BaseExperimentConfig)):
+        known = ", ".join(cls.__name__ for cls in EXPERIMENTS.values())
+        raise _refuse(f"{name} must be a dataclass that extends one of {known} (from areal_like.config.experiment)")
+    try:
+        Schema.of(found)
+    except (SchemaError, NameError, TypeError) as error:
+        raise _refuse(f"{name}: {error}") from None
+    return found
+
+
+def _import(module_name: str) -> Any:
+    """The user's module is their code: whatever it raises is theirs to read, in one line."""
+    try:
+        if module_name.endswith(".py"):
+            path = Path(module_name).expanduser().resolve()
+            if not path.is_file():
+                raise _refuse(f"no file {module_name}")
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(path.stem, module)
+            spec.loader.exec_module(module)
+            return module
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(module_name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _refuse(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from None
+
+
+def _refuse(message: str) -> ConfigError:
+    return ConfigError([Problem(KEY, message)])

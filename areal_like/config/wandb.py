@@ -1,0 +1,67 @@
+"""Options of the tracker Weights & Biases."""
+
+from typing import Any
+
+from areal_like.config.fields import config, key, section
+
+
+@config
+class WandBLogExtras:
+    """What is sent besides the metrics."""
+
+    samples: bool = key(True)
+    """Send a table of sampled prompts and answers with their rewards."""
+
+    distributions: bool = key(True)
+    """Send histograms of rewards and advantages."""
+
+    interval: int = key(10, ge=1)
+    """Send both every so many steps."""
+
+
+@config
+class WandBConfig:
+    """Weights & Biases; off by default."""
+
+    mode: str = key("disabled", choices=("disabled", "online", "offline", "shared"))
+    """`online` sends while the run goes on, `offline` writes files for a later `wandb sync`, `shared` lets several
+    processes write into one run."""
+
+    wandb_base_url: str = key("")
+    """URL of a server of one's own. Empty: the public service."""
+
+    wandb_api_key: str = key("", secret=True)
+    """API key. Better left empty, with WANDB_API_KEY in the environment or in `launcher.env_file`."""
+
+    entity: str | None = key(None)
+    """User or team that the run belongs to. Null: the account's default."""
+
+    project: str | None = key(None)
+    """Project. Null: the experiment's name."""
+
+    name: str | None = key(None)
+    """Name of the run. Null: the trial's name."""
+
+    job_type: str | None = key(None)
+    """Kind of job, to filter runs by."""
+
+    group: str | None = key(None)
+    """Group that runs are shown under. Null: experiment and trial, joined by an underscore."""
+
+    notes: str | None = key(None)
+    """A description of the run."""
+
+    tags: list[str] | None = key(None)
+    """Tags of the run."""
+
+    config: dict[str, Any] | None = key(None)
+    """Further entries for the run's configuration page, beside the resolved configuration."""
+
+    id_suffix: str | None = key("train")
+    """End of the run's id, after experiment and trial; `timestamp` puts the time of the start."""
+
+    id: str | None = key(None)
+    """Id of the run; an id that exists is continued. Null: experiment, trial and `id_suffix`."""
+
+    log_extras: WandBLogExtras = section(WandBLogExtras)
+    """What is sent besides the metrics."""

@@ -1,0 +1,233 @@
+"""YAML files, read strictly: where each value stands, no duplicate keys, `true` and `false` the only booleans.
+
+PyYAML's scanner does the reading; the values are made here, from its events, for three reasons: lines are kept, what
+YAML 1.1 does behind one's back (`yes`, `1:30`, `010`) is not done, and a hostile file (deep nesting, a bomb of
+aliases) ends in a message.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from areal_like.config.problems import Problem
+
+MAX_DEPTH = 40
+MAX_NODES = 50_000
+INT = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)$")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+SPECIAL = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", "+.inf", "inf", "+inf", ".Inf", ".INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", "nan", ".NaN", ".NAN"), float("nan")),
+}
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass
+class Node:
+    """A value and the line it stands on; `value` is a scalar, a list of nodes or a dict of nodes."""
+
+    value: Any
+    line: int
+
+    def plain(self) -> Any:
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+@dataclass
+class YamlFile:
+    """A file as read: `root` is None when it could not be; the problems say why."""
+
+    path: Path
+    shown: str
+    root: Node | None
+    header: dict[str, str]
+    problems: list[Problem]
+
+
+class _Refused(Exception):
+    def __init__(self, line: int, message: str) -> None:
+        self.line, self.message = line, message
+
+
+def scalar(text: str) -> Any:
+    """What a plain (unquoted) YAML scalar means here."""
+    if text in SPECIAL:
+        return SPECIAL[text]
+    if INT.match(text):
+        return int(text) if len(text) < 400 else text
+    if FLOAT.match(text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
+    """Reads one file; never raises for what is in it. `shown` is how messages name it."""
+    file = YamlFile(path, shown, None, {}, [])
+
+    def refuse(message: str, line: int | None = None) -> YamlFile:
+        file.problems.append(Problem(shown, message, f"{shown}:{line}" if line else ""))
+        return file
+
+    if path.is_dir():
+        return refuse("is a directory; name a YAML file")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return refuse("no such file")
+    except OSError as error:
+        return refuse(f"cannot be read ({error.strerror}); check its permissions")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return refuse(f"is not UTF-8 text (byte {error.start}); save it as UTF-8", content[: error.start].count(b"\n") + 1)
+    file.header = _header(text)
+    try:
+        file.root = _Builder(shown, file.problems).build(text)
+    except _Refused as refusal:
+        return refuse(refusal.message, refusal.line)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        return refuse(_syntax_message(error, text), mark.line + 1 if mark else None)
+    except yaml.YAMLError as error:
+        return refuse(f"is not YAML: {' '.join(str(error).split())}")
+    if file.root is None or file.root.value is None:
+        file.root = Node({}, 1) if allow_empty else None
+        if allow_empty:
+            return file
+        return refuse("is empty; an experiment needs at least `experiment_name:`")
+    if not isinstance(file.root.value, dict):
+        file.root = None
+        return refuse("must be a mapping of keys to values (`key: value` lines)", 1)
+    return file
+
+
+def _header(text: str) -> dict[str, str]:
+    """`# @package _global_` lines at the top, as Hydra has them."""
+    found = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        if not line.startswith("#"):
+            break
+        match = re.match(r"#\s*@(\w+)\s+(\S+)\s*$", line)
+        if match:
+            found[match[1]] = match[2]
+    return found
+
+
+def _syntax_message(error: yaml.MarkedYAMLError, text: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in (error.problem or ""):
+        return "a tab is used for indentation; YAML wants spaces"
+    said = " ".join((error.problem or error.context or "cannot be read").split())
+    column = f", column {mark.column + 1}" if mark else ""
+    return f"is not YAML: {said}{column}"
+
+
+class _Builder:
+    """Makes nodes from PyYAML's events."""
+
+    def __init__(self, shown: str, problems: list[Problem]) -> None:
+        self.shown, self.problems = shown, problems
+        self.anchors: dict[str, Node] = {}
+        self.open_anchors: set[str] = set()
+        self.nodes = 0
+
+    def build(self, text: str) -> Node | None:
+        events = iter(yaml.parse(text, Loader=_Loader))
+        root: Node | None = None
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise _Refused(event.start_mark.line + 1, "holds more than one document (`---`); keep one")
+                root = self._node(next(events), events, 0)
+        return root
+
+    def _count(self, line: int, depth: int) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _Refused(line, f"holds more than {MAX_NODES} values (aliases counted); this is no configuration")
+        if depth > MAX_DEPTH:
+            raise _Refused(line, f"is nested more than {MAX_DEPTH} levels deep")
+
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+        line = event.start_mark.line + 1
+        self._count(line, depth)
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in self.open_anchors or event.anchor not in self.anchors:
+                raise _Refused(line, f"alias *{event.anchor} stands for itself or for nothing")
+            return self._copy(self.anchors[event.anchor], line, depth)
+        if isinstance(event, yaml.ScalarEvent):
+            node = Node(self._scalar(event, line), line)
+        elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
+            if event.anchor:
+                self.open_anchors.add(event.anchor)
+            make = self._sequence if isinstance(event, yaml.SequenceStartEvent) else self._mapping
+            node = Node(make(events, depth), line)
+            self.open_anchors.discard(event.anchor or "")
+        else:
+            raise _Refused(line, "is not YAML")
+        if event.anchor:
+            self.anchors[event.anchor] = node
+        return node
+
+    def _copy(self, node: Node, line: int, depth: int) -> Node:
+        self._count(line, depth)
+        if isinstance(node.value, dict):
+            return Node({name: self._copy(item, line, depth + 1) for name, item in node.value.items()}, line)
+        if isinstance(node.value, list):
+            return Node([self._copy(item, line, depth + 1) for item in node.value], line)
+        return Node(node.value, line)
+
+    def _scalar(self, event: Any, line: int) -> Any:
+        if event.tag and event.tag not in ("!", "tag:yaml.org,2002:str"):
+            raise _Refused(line, f"tag {event.tag} is not read here; write a plain value")
+        return scalar(event.value) if event.implicit[0] and not event.style else event.value
+
+    def _sequence(self, events: Iterator[Any], depth: int) -> list[Node]:
+        items = []
+        for event in events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            items.append(self._node(event, events, depth + 1))
+        return items
+
+    def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for event in events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            line = event.start_mark.line + 1
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _Refused(line, "a key must be a plain name")
+            name = event.value
+            value = self._node(next(events), events, depth + 1)
+            if name == "<<" and not event.style:
+                for source in value.value if isinstance(value.value, list) else [value]:
+                    if not isinstance(source.value, dict):
+                        raise _Refused(line, "`<<` merges mappings only")
+                    merged = {**source.value, **merged}
+            elif name in found:
+                first = found[name].line
+                message = f"stands twice in one mapping (first on line {first}); keep one"
+                self.problems.append(Problem(name, message, f"{self.shown}:{line}"))
+            else:
+                value.line = line if not isinstance(value.value, dict | list) else value.line
+                found[name] = Node(value.value, line)
+        return {**{name: node for name, node in merged.items() if name not in found}, **found}

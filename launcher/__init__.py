@@ -1,0 +1,1 @@
+"""The command line: checks, explains, plans and starts experiments. Imports no torch."""

@@ -1,0 +1,130 @@
+"""The command. Each answer imports only what it needs: `--help` knows no Hydra, and nothing here knows torch."""
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from areal_like.config.problems import ConfigError, Problem
+from launcher.arguments import Arguments, parse_arguments
+from launcher.terminal import bold, red, width
+
+OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    gc.disable()
+    try:
+        code = _answer(parse_arguments(words))
+        sys.stdout.flush()
+        return code
+    except ConfigError as error:
+        print(_colored(error), file=sys.stderr)
+        return BAD_CONFIGURATION
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        gc.enable()
+
+
+def _answer(arguments: Arguments) -> int:
+    if arguments.version:
+        from areal_like import __version__
+
+        print(f"areal-like {__version__}")
+        return OK
+    if arguments.help is not None:
+        return _help(arguments)
+    if arguments.verb == "keys":
+        from areal_like.config.promises import summary_text
+
+        print(summary_text())
+        return OK
+    if arguments.schema is not None and arguments.config is None:
+        return _schema(arguments.schema_class)
+    if arguments.config is None:
+        raise ConfigError([Problem("--config", "is missing; name a file or a shipped experiment: --config grpo.yaml")])
+    if arguments.multirun:
+        from launcher.multirun import multirun
+
+        return multirun(arguments)
+    return _single(arguments)
+
+
+def _single(arguments: Arguments) -> int:
+    from areal_like.config.compose import load
+
+    assert arguments.config is not None
+    loaded = load(arguments.config, arguments.overrides, arguments.schema_class)
+    if arguments.schema is True:
+        return _print_schema([loaded.schema])
+    if arguments.explain is not None:
+        from launcher.explain import explain
+
+        print(explain(loaded, arguments.explain, bold))
+        return OK
+    if arguments.cfg is not None:
+        from launcher.cfg import configuration_text
+
+        print(configuration_text(loaded, arguments.cfg if isinstance(arguments.cfg, str) else None), end="")
+        return OK
+    from launcher.start import dry_run, start
+
+    if arguments.dry_run is not None:
+        return dry_run(loaded, as_json=arguments.dry_run == "json")
+    return start(loaded)
+
+
+def _help(arguments: Arguments) -> int:
+    if arguments.help is True:
+        from launcher.usage import usage
+
+        print(usage())
+        return OK
+    from areal_like.config.experiment import EXPERIMENTS
+    from areal_like.config.help import help_text
+    from areal_like.config.schema import Schema
+
+    classes = list(dict.fromkeys([EXPERIMENTS["grpo"], EXPERIMENTS["ppo"], *EXPERIMENTS.values()]))
+    if arguments.schema_class:
+        from areal_like.config.user_schema import load_schema
+
+        classes.insert(0, load_schema(arguments.schema_class))
+    assert isinstance(arguments.help, str)
+    print(help_text(arguments.help, [Schema.of(cls) for cls in classes], bold, width()))
+    return OK
+
+
+def _schema(name: str | None) -> int:
+    from areal_like.config.experiment import EXPERIMENTS
+    from areal_like.config.schema import Schema
+
+    if name is None:
+        return _print_schema([Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft", "reward_model")])
+    from areal_like.config.user_schema import load_schema
+
+    return _print_schema([Schema.of(load_schema(name))])
+
+
+def _print_schema(schemas: list) -> int:  # type: ignore[type-arg]
+    from areal_like.config.json_schema import json_schema
+
+    print(json.dumps(json_schema(schemas), indent=1))
+    return OK
+
+
+def _colored(error: ConfigError) -> str:
+    """The problems, keys in red on a terminal."""
+    lines = [error.title] if error.title else []
+    for problem in error.problems:
+        text = problem.text()
+        lines.append(red(problem.key, sys.stderr) + text[len(problem.key) :])
+    if len(error.problems) > 1:
+        lines.append(f"{len(error.problems)} problems; nothing was started.")
+    return "\n".join(lines)

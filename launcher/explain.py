@@ -1,0 +1,66 @@
+"""`--explain KEY`: a value, where it came from, and what it beat."""
+
+from collections.abc import Callable, Iterator
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.check import is_interpolation
+from areal_like.config.dump import scalar_text
+from areal_like.config.interpolation import WHOLE
+from areal_like.config.loaded import MISSING, Loaded
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.provenance import Origin
+from areal_like.config.suggest import did_you_mean
+
+
+def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
+    """The text for one key, or for every key of a section; raises ConfigError for a key that is not there."""
+    path = ALIASES.get(key, key)
+    if loaded.get(path, MISSING) is MISSING and path not in loaded.schema.sections:
+        above = next((p for p in loaded.schema.optional_above(path) if loaded.get(p) is None), None)
+        if above is not None and path in loaded.schema.keys:
+            raise ConfigError([Problem(key, f"has no value: {above} is null ({loaded.origin(above).where})", "--explain")])
+        raise ConfigError([Problem(key, f"no such key{did_you_mean(path, loaded.schema.names())}", "--explain")])
+    if path in loaded.schema.sections and loaded.get(path) is not None:
+        prefix = f"{path}." if path else ""
+        below = [name for name in loaded.schema.keys if name.startswith(prefix) and "[]" not in name
+                 and loaded.get(name, MISSING) is not MISSING]
+        return "\n".join(_one_line(loaded, name) for name in below)
+    return "\n".join(_lines(loaded, path, bold))
+
+
+def _one_line(loaded: Loaded, path: str) -> str:
+    return f"{path} = {_shown(loaded, path, loaded.get(path))}  [{loaded.origin(path).where}]"
+
+
+def _lines(loaded: Loaded, path: str, bold: Callable[[str], str]) -> Iterator[str]:
+    origin = loaded.origin(path)
+    yield f"{bold(path)} = {_shown(loaded, path, loaded.get(path))}"
+    yield f"  from  {_told(loaded, path, origin)}"
+    yield from _reference(loaded, loaded.get_raw(path), seen=[path])
+    for beaten in origin.beaten:
+        yield f"  beats {_told(loaded, path, beaten)}"
+
+
+def _reference(loaded: Loaded, raw: object, seen: list[str]) -> Iterator[str]:
+    """Follows a plain reference to the key that said the value."""
+    match = WHOLE.fullmatch(raw) if isinstance(raw, str) else None
+    if match is None:
+        return
+    source = ALIASES.get(match[1], match[1])
+    if source in seen:
+        return
+    origin = loaded.origin(source)
+    yield f"  via   {source} = {_shown(loaded, source, loaded.get_raw(source))}  [{origin.kind}: {origin.where}]"
+    yield from _reference(loaded, loaded.get_raw(source), [*seen, source])
+
+
+def _told(loaded: Loaded, path: str, origin: Origin) -> str:
+    place = origin.where if origin.kind in ("default", "override") else f"{origin.kind}: {origin.where}"
+    return f"{_shown(loaded, path, origin.value)}  [{place}]"
+
+
+def _shown(loaded: Loaded, path: str, value: object) -> str:
+    key = loaded.schema.keys.get(path)
+    if key is not None and key.constraints.secret and value and not is_interpolation(value):
+        return "<secret>"
+    return scalar_text(value)

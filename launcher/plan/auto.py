@@ -1,0 +1,132 @@
+"""What every `auto` becomes on this machine, and why. The run's config.yaml will hold these values."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.host import Host
+from launcher.plan.memory import trained_models
+from launcher.plan.model_shape import BYTES, find_config, shape_of
+from launcher.plan.plan import Resolved, RunDirectory
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+FLASH_DTYPES = ("bfloat16", "float16")
+HOPPER = ("H100", "H200", "H800", "H20", "GH200")
+CORES_PER_EPISODE_WORKER = 4
+MOST_EPISODE_WORKERS = 8
+EPISODE_WORKERS_OF_A_NODE = 4
+SHARE_OF_MAIN_MEMORY = 0.25
+
+
+def resolve_auto(
+    config: "BaseExperimentConfig", allocation: Allocation | None, host: Host, directory: RunDirectory
+) -> dict[str, Resolved]:
+    """By key, in the order of the tree. A key that says what it wants is not here."""
+    found: list[Resolved] = []
+    if config.trial_name == "auto":
+        found.append(Resolved("trial_name", directory.trial, directory.reason))
+    if config.cluster.n_gpus_per_node == "auto":
+        found.append(Resolved("cluster.n_gpus_per_node", host.machine.num_gpus, host.machine.how))
+    if allocation:
+        found += _backends(config, allocation)
+        found += _attention(config, allocation, host)
+        if isinstance(config, GRPOConfig):
+            found += _rollout(config, host)
+            if allocation.rollout and allocation.rollout.backend == "embedded":
+                found += _embedded(config, allocation, host)
+    return {resolved.key: resolved for resolved in found}
+
+
+def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
+    if config.allocation_mode.strip() in ("", "auto", "heuristic"):
+        yield Resolved("allocation_mode", _mode(allocation), "what the backends below say together")
+    said = {"rollout": getattr(config, "rollout", None)} | dict(trained_models(config))
+    for name, section in said.items():
+        parallel = getattr(allocation, "actor" if name == "model" else name)
+        key = f"{name}.backend"
+        if section is not None and parallel is not None and section.backend != str(parallel):
+            yield Resolved(key, str(parallel), allocation.reasons.get(key, "follows from allocation_mode"))
+
+
+def _mode(allocation: Allocation) -> str:
+    parts = [str(part) for part in (allocation.rollout, allocation.actor) if part is not None]
+    return "+".join([*parts, "eval"] if allocation.eval_only else parts)
+
+
+def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> Iterator[Resolved]:
+    for name, engine in trained_models(config):
+        if engine.attn_impl == "auto":
+            value, reason = attention(engine.dtype, bool(allocation.num_gpus), host)
+            yield Resolved(f"{name}.attn_impl", value, reason)
+
+
+def attention(dtype: str, on_gpu: bool, host: Host) -> tuple[str, str]:
+    """The fastest attention over packed sequences that there is for this device and dtype."""
+    if not on_gpu:
+        return "sdpa", "no GPU: torch's own attention, one packed sequence after the other"
+    if dtype not in FLASH_DTYPES:
+        return "flex_attention", f"flash attention does not compute in {dtype}"
+    hopper = bool(host.gpus) and all(any(word in gpu.name.split() for word in HOPPER) for gpu in host.gpus)
+    if "flash_attn_interface" in host.packages and hopper:
+        return "flash_attention_3", f"flash_attn 3 is installed and {host.gpus[0].name} can run it"
+    if "flash_attn" in host.packages:
+        return "flash_attention_2", "flash_attn is installed: attention over packed sequences of any length"
+    return "flex_attention", "flash_attn is not installed; torch has flex_attention"
+
+
+def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
+    if config.rollout.num_episode_workers == "auto":
+        yield Resolved("rollout.num_episode_workers", *episode_workers(config, host))
+    if config.rollout.server_addresses and config.rollout.server_type == "auto":
+        yield Resolved("rollout.server_type", "asked at the start", "the servers at rollout.server_addresses answer it")
+
+
+def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
+    batch = config.rollout.consumer_batch_size
+    if config.cluster.type != "local":
+        count = min(EPISODE_WORKERS_OF_A_NODE, batch)
+        return count, f"{count} processes: the cores of a {config.cluster.type} node are not known here"
+    cores = host.machine.num_cpu_cores
+    count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MOST_EPISODE_WORKERS, batch))
+    return count, f"one for every {CORES_PER_EPISODE_WORKER} of {cores} cores, at most {MOST_EPISODE_WORKERS}"
+
+
+def _embedded(config: GRPOConfig, allocation: Allocation, host: Host) -> Iterator[Resolved]:
+    embedded = config.embedded
+    on_gpu = bool(allocation.num_gpus) and embedded.device != "cpu"
+    if embedded.dtype == "auto":
+        yield Resolved("embedded.dtype", config.actor.dtype, "that of actor.dtype")
+    if embedded.device == "auto":
+        reason = f"{host.machine.num_gpus} found ({host.machine.how})" if on_gpu else f"no GPU ({host.machine.how})"
+        yield Resolved("embedded.device", "cuda" if on_gpu else "cpu", reason)
+    if embedded.kv_cache_tokens == "auto":
+        tokens = _cache_tokens(config, allocation, host, on_gpu)
+        if tokens is None:
+            reason = "the size of the model or of the device's memory is not known before the start"
+            yield Resolved("embedded.kv_cache_tokens", "auto", f"the server decides when it has loaded: {reason}")
+        else:
+            yield Resolved("embedded.kv_cache_tokens", *tokens)
+
+
+def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: Host, on_gpu: bool) -> tuple[int, str] | None:
+    """Enough for all requests at their greatest length, as far as a share of the memory goes."""
+    shape = shape_of(find_config(config.actor.path, host)[0])
+    memory = (host.gpus[0].memory_bytes if host.gpus else None) if on_gpu else host.memory_bytes
+    if shape is None or memory is None or allocation.rollout is None:
+        return None
+    width = BYTES.get(config.embedded.dtype, BYTES[config.actor.dtype])
+    longest = min(config.gconfig.max_tokens, config.embedded.context_length or shape.max_positions or 1 << 30)
+    wanted = config.embedded.max_running_requests * longest
+    if on_gpu:
+        share = (0.5 if allocation.shared_device else 0.9) * memory - shape.parameters() * width
+        said = "half of the GPU's memory" if allocation.shared_device else "nine tenths of the GPU's memory"
+    else:
+        share = SHARE_OF_MAIN_MEMORY * memory / allocation.rollout.data
+        said = "a quarter of main memory" + (" over all servers" if allocation.rollout.data > 1 else "")
+    room = max(longest, int(share) // (shape.kv_per_token * width))
+    if wanted <= room:
+        return wanted, f"embedded.max_running_requests={config.embedded.max_running_requests} of {longest} tokens each"
+    return room, f"what fits into {said}"

@@ -1,0 +1,154 @@
+"""The arithmetic of a step: how many prompts, samples, optimizer steps and tokens, and how old they may be."""
+
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.plan import Batch
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+
+def plan_batch(config: "BaseExperimentConfig", allocation: Allocation | None) -> Batch:
+    """All numbers of a step, each said once."""
+    ranks = allocation.actor.data if allocation and allocation.actor else 1
+    if isinstance(config, GRPOConfig):
+        return _rollout_batch(config, ranks)
+    return _dataset_batch(config, ranks)
+
+
+def staleness_bound(config: GRPOConfig) -> int:
+    return config.rollout.max_head_offpolicyness if config.async_training else 0
+
+
+def _rollout_batch(config: GRPOConfig, ranks: int) -> Batch:
+    prompts, group = config.train_dataset.batch_size, config.gconfig.n_samples
+    samples, updates = prompts * group, config.actor.ppo_n_minibatches
+    bound = staleness_bound(config)
+    concurrent = config.rollout.max_concurrent_rollouts or config.rollout.consumer_batch_size
+    longest = _longest_sample(config)
+    numbers = Batch(
+        prompts_per_step=prompts,
+        samples_per_prompt=group,
+        samples_per_step=samples,
+        optimizer_steps_per_step=updates,
+        samples_per_optimizer_step=samples / updates,
+        data_parallel_ranks=ranks,
+        max_tokens_per_micro_batch=config.actor.mb_spec.max_tokens_per_mb,
+        max_new_tokens=config.gconfig.max_new_tokens,
+        max_tokens_per_sample=longest,
+        max_tokens_per_step=samples * longest,
+        staleness_bound=bound,
+        max_prompts_ahead=(bound + 1) * prompts,
+        max_concurrent_prompts=concurrent,
+        total_steps=_total_steps(config, samples),
+        words=(),
+    )
+    return _with_words(numbers, [*_sizes(numbers), *_tokens(numbers, "actor"), *_age(numbers), _end(config, numbers)])
+
+
+def _longest_sample(config: GRPOConfig) -> int:
+    prompt = config.train_dataset.max_length
+    if prompt is None:
+        return config.gconfig.max_tokens
+    return min(config.gconfig.max_tokens, prompt + config.gconfig.max_new_tokens)
+
+
+def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> Batch:
+    fake = config.train_dataset.fake
+    rows = fake.batch_size if fake else config.train_dataset.batch_size
+    per_row = 2 if config.train_dataset.type == "rw" else 1
+    longest = fake.seq_len if fake else config.train_dataset.max_length
+    model = getattr(config, "model", None)
+    numbers = Batch(
+        prompts_per_step=rows,
+        samples_per_prompt=per_row,
+        samples_per_step=rows * per_row,
+        optimizer_steps_per_step=1,
+        samples_per_optimizer_step=float(rows * per_row),
+        data_parallel_ranks=ranks,
+        max_tokens_per_micro_batch=model.mb_spec.max_tokens_per_mb if model else None,
+        max_new_tokens=None,
+        max_tokens_per_sample=longest,
+        max_tokens_per_step=None if longest is None else rows * per_row * longest,
+        staleness_bound=None,
+        max_prompts_ahead=None,
+        max_concurrent_prompts=None,
+        total_steps=_total_steps(config, rows * per_row),
+        words=(),
+    )
+    unit = "pairs" if per_row == 2 else "rows"
+    key = "train_dataset.fake.batch_size" if fake else "train_dataset.batch_size"
+    what = f"{rows} {unit} = {rows * 2} sequences" if per_row == 2 else f"{rows} {unit}"
+    first = f"a step trains on {what} ({key}) in one optimizer step{_per_rank(rows * per_row, ranks)}"
+    return _with_words(numbers, [first, *_tokens(numbers, "model"), _end(config, numbers)])
+
+
+def _with_words(numbers: Batch, words: list[str]) -> Batch:
+    return Batch(**{**vars(numbers), "words": tuple(words)})
+
+
+def _sizes(batch: Batch) -> list[str]:
+    samples = (
+        f"a step trains on {batch.prompts_per_step} prompts x {batch.samples_per_prompt} samples = "
+        f"{batch.samples_per_step} samples (train_dataset.batch_size x gconfig.n_samples)"
+        f"{_per_rank(batch.samples_per_step, batch.data_parallel_ranks)}"
+    )
+    each = batch.samples_per_optimizer_step
+    part = f"{each:.0f}" if each == int(each) else f"about {each:.1f}"
+    updates = (
+        f"it makes {_plural(batch.optimizer_steps_per_step, 'optimizer step')} (actor.ppo_n_minibatches), "
+        f"each on {part} samples"
+    )
+    return [samples, updates]
+
+
+def _per_rank(samples: int, ranks: int) -> str:
+    return "" if ranks == 1 else f"; about {samples / ranks:g} on each of {ranks} data-parallel ranks, balanced by tokens"
+
+
+def _tokens(batch: Batch, owner: str) -> list[str]:
+    limit = batch.max_tokens_per_micro_batch
+    key = f"{owner}.mb_spec.max_tokens_per_mb"
+    micro = f"a micro-batch holds at most {limit:,} tokens ({key})" if limit else f"a micro-batch has no limit ({key})"
+    longest = batch.max_tokens_per_sample
+    if longest is None:
+        return [f"{micro}; sequences are as long as the data has them (train_dataset.max_length)"]
+    sample = f"a sample has at most {longest:,} tokens"
+    if batch.max_new_tokens is not None:
+        sample += f", at most {min(batch.max_new_tokens, longest):,} of them generated"
+    return [micro, f"{sample}; a step at most {batch.max_tokens_per_step:,}"]
+
+
+def _age(batch: Batch) -> list[str]:
+    if not batch.staleness_bound:
+        return [
+            "synchronous: every sample is generated by the weights it trains (staleness bound 0); "
+            f"at most {batch.max_concurrent_prompts} prompts at once"
+        ]
+    return [
+        f"asynchronous: a token is at most {_plural(batch.staleness_bound, 'weight version')} older than the weights it "
+        f"trains (rollout.max_head_offpolicyness); generation runs at most {batch.max_prompts_ahead} prompts ahead, "
+        f"{batch.max_concurrent_prompts} at once"
+    ]
+
+
+def _total_steps(config: "BaseExperimentConfig", samples: int) -> int | None:
+    limits = [config.total_train_steps] if config.total_train_steps else []
+    if config.total_train_n_seqs:
+        limits.append(-(-config.total_train_n_seqs // samples))
+    return min(limits) if limits else None
+
+
+def _end(config: "BaseExperimentConfig", batch: Batch) -> str:
+    epochs = _plural(config.total_train_epochs, "epoch")
+    if batch.total_steps is None:
+        return f"the run ends after {epochs} of the data (total_train_epochs)"
+    key = "total_train_steps" if batch.total_steps == config.total_train_steps else "total_train_n_seqs"
+    total = batch.total_steps * batch.samples_per_step
+    return f"the run ends after {_plural(batch.total_steps, 'step')} ({key}), {total:,} samples, or {epochs} of the data"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,77 @@
+"""The environment that each process is given beyond the launcher's own. Secrets are named, never shown."""
+
+from typing import TYPE_CHECKING
+
+from launcher.plan.placement import Seat
+from launcher.plan.plan import PORT, SECRET, Obstacle
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+TOKEN = "AREAL_LIKE_TOKEN"
+PROCESS = "AREAL_LIKE_PROCESS"
+RUN_DIR = "AREAL_LIKE_RUN_DIR"
+OURS = (
+    *(TOKEN, PROCESS, RUN_DIR, "CUDA_VISIBLE_DEVICES"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+)
+"""Variables that the launcher alone sets: another value would put a process where the plan does not say."""
+
+
+def node_address(node: int, num_nodes: int) -> str:
+    """Loopback unless the run spans nodes; addresses of nodes are known when they have been given."""
+    return "127.0.0.1" if num_nodes == 1 else f"<node {node}>"
+
+
+def base_environment(
+    config: "BaseExperimentConfig", name: str, seat: Seat, run_dir: str, hide_gpus: bool
+) -> dict[str, str]:
+    """What every process gets, the user's variables last but for those that are ours."""
+    role = name.partition("/")[0]
+    variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(seat.threads)}
+    variables |= {key: value for key, value in user_variables(config, role).items() if key not in OURS}
+    if seat.visible or hide_gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(seat.visible)
+    return variables | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
+
+
+def user_variables(config: "BaseExperimentConfig", role: str) -> dict[str, str]:
+    """`launcher.env`, then what is for this role alone."""
+    lists = {"server": config.launcher.inference_server_env_vars, "trainer": config.launcher.trainer_env_vars}
+    return {name: str(value) for name, value in config.launcher.env.items()} | parse_list(lists.get(role, ""))
+
+
+def parse_list(text: str) -> dict[str, str]:
+    """`A=1,B=x=y` -> A is "1", B is "x=y"; a part without "=" is dropped here and refused by `obstacles`."""
+    pairs = (part.split("=", 1) for part in text.split(",") if "=" in part)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def obstacles(config: "BaseExperimentConfig") -> list[Obstacle]:
+    """What is wrong with the user's variables."""
+    found = []
+    sources = {"launcher.env": {name: str(value) for name, value in config.launcher.env.items()}}
+    for name in ("inference_server_env_vars", "trainer_env_vars"):
+        key, text = f"launcher.{name}", getattr(config.launcher, name)
+        sources[key] = parse_list(text)
+        if any("=" not in part for part in text.split(",") if part.strip()):
+            found.append(Obstacle(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
+    for key, variables in sources.items():
+        found += [
+            Obstacle(f"{key}.{name}" if key == "launcher.env" else key, f"{name} is set by the launcher; leave it out")
+            for name in variables
+            if name in OURS
+        ]
+    return found
+
+
+def trainer_environment(rank: int, world_size: int, seat: Seat, master: str) -> dict[str, str]:
+    """torchrun's variables."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(seat.local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(seat.local_world_size),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": PORT,
+    }

@@ -1,0 +1,83 @@
+"""What is known of this machine beyond its numbers of GPUs and cores: which ones, how large, where models lie."""
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from areal_like.config.allocation import Machine, machine
+
+ATTENTION_PACKAGES = ("flash_attn", "flash_attn_interface")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """`id` is what CUDA_VISIBLE_DEVICES calls it."""
+
+    id: str
+    name: str = "GPU"
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that plans, with all that `auto` values, placement and warnings look at. Tests make their own."""
+
+    machine: Machine
+    cores: tuple[int, ...]
+    gpus: tuple[Gpu, ...] = ()
+    memory_bytes: int | None = None
+    python: str = sys.executable
+    directory: Path = Path()
+    hub: Path = Path()
+    packages: frozenset[str] = frozenset()
+
+
+def here(known: Machine | None = None) -> Host:
+    """This machine; `known` replaces what would be found out about its GPUs and cores."""
+    found = machine() if known is None else known
+    return Host(
+        machine=found,
+        cores=_cores(found.num_cpu_cores),
+        gpus=_gpus(found.num_gpus, look=known is None),
+        memory_bytes=_memory_bytes(),
+        directory=Path.cwd(),
+        hub=_hub(),
+        packages=frozenset(name for name in ATTENTION_PACKAGES if find_spec(name) is not None),
+    )
+
+
+def _cores(count: int) -> tuple[int, ...]:
+    """The ids of so many cores, those that this process may use first."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return tuple(allowed[:count]) if len(allowed) >= count else tuple(range(count))
+
+
+def _gpus(count: int, look: bool) -> tuple[Gpu, ...]:
+    """Under the names that CUDA_VISIBLE_DEVICES gives them, where it is set."""
+    if not count:
+        return ()
+    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
+    if not look or len(names) < count:
+        names = [str(index) for index in range(count)]
+    if not look or not Path("/dev/nvidiactl").exists():
+        return tuple(Gpu(name) for name in names)
+    from launcher.plan.nvml import list_gpus
+
+    sizes = {gpu.id: gpu for gpu in list_gpus()}
+    return tuple(sizes.get(name, Gpu(name)) for name in names)
+
+
+def _memory_bytes() -> int | None:
+    if "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _hub() -> Path:
+    """The Hugging Face cache, by the rules of huggingface_hub."""
+    if hub := os.environ.get("HF_HUB_CACHE"):
+        return Path(hub).expanduser()
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(home).expanduser() / "hub"

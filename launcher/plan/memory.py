@@ -1,0 +1,159 @@
+"""Bytes that can be known before a model is loaded: per trainer rank, and per token of a server's cache."""
+
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.allocation import Allocation, Parallel
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.host import Host
+from launcher.plan.model_shape import BYTES, ModelShape, find_config, shape_of
+from launcher.plan.plan import Memory, ModelMemory, ServerMemory
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.train_engine import TrainEngineConfig
+
+FLOAT32 = 4
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> Memory:
+    """What each rank and each server will hold, as far as config.json tells."""
+    unknown: list[str] = []
+    trainer = []
+    for name, engine in trained_models(config):
+        shape = _shape(f"{name}.path", engine, host, unknown)
+        if shape and allocation and allocation.actor:
+            parallel = getattr(allocation, name, None) or allocation.actor
+            trainer.append(model_memory(name, engine, shape, parallel))
+    rank = sum(model.total for model in trainer) if trainer and not unknown else None
+    server = _server(config, allocation, host) if isinstance(config, GRPOConfig) else None
+    return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(_words(trainer, rank, server, allocation, host)))
+
+
+def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngineConfig"]]:
+    """The models that every trainer rank holds its part of."""
+    if not isinstance(config, GRPOConfig):
+        return [("model", config.model)] if hasattr(config, "model") else []
+    models: list[tuple[str, TrainEngineConfig]] = [("actor", config.actor)]
+    if config.actor.kl_ctl > 0:
+        models.append(("ref", config.ref))
+    if hasattr(config, "critic"):
+        models.append(("critic", config.critic))
+    return models
+
+
+def model_memory(name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: Parallel) -> ModelMemory:
+    """One model on one rank. FSDP shards over all ranks of a tensor group's replica; a frozen model has no master copy,
+    and with LoRA only the adapters have gradients and optimizer state."""
+    whole = shape.parameters(engine.is_critic)
+    shards = max(1, parallel.data * parallel.context // engine.fsdp.dp_replicate)
+    split = shards * parallel.tensor
+    dtype, master = BYTES[engine.dtype], BYTES[engine.master_dtype]
+    frozen = engine.optimizer is None
+    trainable = 0 if frozen else lora_parameters(engine, shape) if engine.use_lora else whole
+    base = 0 if trainable == whole else whole
+    gathered = whole // parallel.tensor if not engine.fsdp.reshard_after_forward else 2 * shape.largest_unit
+    return ModelMemory(
+        model=name,
+        path=engine.path,
+        parameters=whole,
+        trainable=trainable,
+        weights=(base * dtype + trainable * master) // split,
+        gradients=trainable * master // split,
+        optimizer=int(_optimizer_bytes(engine.optimizer, trainable, shape, master) // split),
+        working=gathered * dtype // (1 if not engine.fsdp.reshard_after_forward else parallel.tensor),
+    )
+
+
+def lora_parameters(engine: "TrainEngineConfig", shape: ModelShape) -> int:
+    """Two thin matrices beside each adapted one; all linear layers of the blocks where no names are given."""
+    query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    inner = shape.mlp // (3 * shape.hidden)
+    sides = {
+        "q_proj": shape.hidden + query,
+        "k_proj": shape.hidden + kv,
+        "v_proj": shape.hidden + kv,
+        "o_proj": query + shape.hidden,
+        "gate_proj": shape.hidden + inner,
+        "up_proj": shape.hidden + inner,
+        "down_proj": inner + shape.hidden,
+    }
+    names = [name for name in engine.target_modules if name in sides] or list(sides)
+    return engine.lora_rank * shape.layers * sum(sides[name] for name in names)
+
+
+def _optimizer_bytes(optimizer: Any, trainable: int, shape: ModelShape, master: int) -> float:
+    if optimizer is None:
+        return 0
+    if optimizer.type == "sgd":
+        return trainable * master if optimizer.momentum else 0
+    if optimizer.type == "adam_bf16":
+        return 2 * trainable * BYTES["bfloat16"]
+    if optimizer.type == "muon":  # one buffer for matrices; AdamW's two for embeddings, head and vectors
+        vectors = min(trainable, (1 if shape.tied else 2) * shape.embedding)
+        return (trainable + vectors) * master
+    return 2 * trainable * master
+
+
+def _server(config: GRPOConfig, allocation: Allocation | None, host: Host) -> ServerMemory | None:
+    shape = _shape("actor.path", config.actor, host, [])
+    if shape is None or allocation is None or allocation.rollout is None:
+        return None
+    rollout = allocation.rollout
+    dtype = {"embedded": config.embedded, "vllm": config.vllm, "sglang": config.sglang}[rollout.backend].dtype
+    width = BYTES.get({"half": "float16", "float": "float32", "auto": config.actor.dtype}.get(dtype, dtype), 2)
+    kv_width = 1 if rollout.backend == "sglang" and config.sglang.kv_cache_dtype.startswith("fp8") else width
+    share = rollout.tensor * rollout.pipeline
+    kv = shape.kv_per_token * kv_width // (min(rollout.tensor, shape.kv_heads) * rollout.pipeline)
+    longest = min(config.gconfig.max_tokens, shape.max_positions or config.gconfig.max_tokens)
+    return ServerMemory("actor", config.actor.path, shape.parameters() * width // share, kv, kv * longest)
+
+
+def _shape(key: str, engine: "TrainEngineConfig", host: Host, unknown: list[str]) -> ModelShape | None:
+    content, where = find_config(engine.path, host)
+    shape = shape_of(content, engine.debug.num_layers if engine.debug else None)
+    if shape is None:
+        unknown.append(f"{key}: " + (where if content is None else f"{where} describes no model whose size is known here"))
+    return shape
+
+
+def _words(
+    trainer: list[ModelMemory], rank: int | None, server: ServerMemory | None, allocation: Allocation | None, host: Host
+) -> list[str]:
+    words = []
+    on_gpu = bool(allocation and allocation.num_gpus)
+    for model in trainer:
+        size = f"{model.model}: {count(model.parameters)} parameters"
+        if 0 < model.trainable < model.parameters:
+            size += f", {count(model.trainable)} of them in adapters and trained"
+        parts = [("weights", model.weights), ("gradients", model.gradients), ("optimizer", model.optimizer)]
+        parts.append(("gathered while computing", model.working))
+        listed = " + ".join(f"{name} {nbytes(size)}" for name, size in parts if size)
+        words.append(f"{size}; on each trainer rank {listed} = {nbytes(model.total)}")
+    if rank is not None:
+        place = "GPU" if on_gpu else "process"
+        words.append(f"each trainer {place} holds {nbytes(rank)} before activations")
+    if server is not None:
+        text = f"server: weights {nbytes(server.weights)}, cache {nbytes(server.kv_bytes_per_token)} per token"
+        if server.kv_bytes_longest_sample:
+            text += f", {nbytes(server.kv_bytes_longest_sample)} for a sequence of the greatest length"
+        words.append(text)
+    return words
+
+
+def nbytes(size: int) -> str:
+    """12.3 GiB, 45 MiB, 112 KiB"""
+    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
+        if size >= scale:
+            amount = size / scale
+            return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
+    return f"{size} B"
+
+
+def count(number: int) -> str:
+    """596 M, 8.03 B"""
+    for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= scale:
+            amount = number / scale
+            return f"{amount:.2f} {unit}" if amount < 10 else f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
+    return str(number)

@@ -1,0 +1,176 @@
+"""The size of a model, read from the `config.json` beside its weights: parameters and KV cache, without loading it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.plan.host import Host
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The dimensions that memory depends on."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    attention: int
+    """parameters of one layer's attention"""
+    mlp: int
+    """parameters of one layer's feed-forward part (of the largest kind of layer)"""
+    mlp_total: int
+    """the same over all layers"""
+    kv_per_token: int
+    """numbers that the KV cache holds per token, all layers together"""
+    max_positions: int | None
+
+    def parameters(self, critic: bool = False) -> int:
+        """All parameters; a critic has one output per token where a policy has one per word."""
+        embedding = self.vocab * self.hidden
+        head = self.hidden if critic else (0 if self.tied else embedding)
+        norms = (2 * self.layers + 1) * self.hidden
+        return embedding + head + self.layers * self.attention + self.mlp_total + norms
+
+    @property
+    def embedding(self) -> int:
+        return self.vocab * self.hidden
+
+    @property
+    def largest_unit(self) -> int:
+        """The largest part that is gathered at once: a layer, or the embedding."""
+        return max(self.attention + self.mlp + 2 * self.hidden, self.embedding)
+
+
+def find_config(path: str, host: Host) -> tuple[dict[str, Any] | None, str]:
+    """The content of a local model's config.json, or None and why there is none to read."""
+    if not path:
+        return None, "no model is named"
+    if path.startswith("builtin:"):
+        return None, f"{path} is made when the run starts and has no config.json yet"
+    folder = host.directory / Path(path).expanduser()
+    if folder.is_dir():
+        file = folder / "config.json"
+        if not file.is_file():
+            return None, f"{path} has no config.json"
+        return _read(file), str(file)
+    snapshots = host.hub / ("models--" + path.replace("/", "--")) / "snapshots"
+    if path.count("/") <= 1 and snapshots.is_dir():
+        for snapshot in _newest_first(snapshots):
+            if (snapshot / "config.json").is_file():
+                return _read(snapshot / "config.json"), str(snapshot / "config.json")
+    return None, f"{path} is neither a folder nor in the Hugging Face cache ({host.hub})"
+
+
+def _newest_first(snapshots: Path) -> list[Path]:
+    """The snapshot that `main` points to, then the others by name."""
+    main = snapshots.parent / "refs" / "main"
+    chosen = main.read_text().strip() if main.is_file() else ""
+    return sorted(snapshots.iterdir(), key=lambda folder: (folder.name != chosen, folder.name))
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text())
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def shape_of(config: dict[str, Any] | None, num_layers: int | None = None) -> ModelShape | None:
+    """The dimensions of a decoder in the Llama family's form; None when the config describes something else."""
+    if config is None:
+        return None
+    text = config.get("text_config")
+    if isinstance(text, dict):
+        config = {"tie_word_embeddings": config.get("tie_word_embeddings", True), **text}
+    try:
+        return _shape(config, num_layers)
+    except (KeyError, TypeError):
+        return None
+
+
+def _shape(config: dict[str, Any], num_layers: int | None) -> ModelShape:
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    layers = min(config["num_hidden_layers"], num_layers or config["num_hidden_layers"])
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or hidden // heads
+    kind = str(config.get("model_type", ""))
+    dense, sparse = _dense_mlp(config), _sparse_mlp(config)
+    num_sparse = _sparse_layers(config, layers) if sparse else 0
+    return ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=config["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)),
+        attention=_attention(config, kind, hidden, heads * head_dim, kv_heads * head_dim, head_dim),
+        mlp=max(sparse if num_sparse else 0, dense if num_sparse < layers else 0),
+        mlp_total=num_sparse * sparse + (layers - num_sparse) * dense,
+        kv_per_token=_kv_per_token(config, layers, kv_heads, head_dim),
+        max_positions=config.get("max_position_embeddings"),
+    )
+
+
+TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3_text", "gpt2")
+
+
+def _attention(config: dict[str, Any], kind: str, hidden: int, query: int, kv: int, head_dim: int) -> int:
+    if "kv_lora_rank" in config:
+        return _latent_attention(config, hidden)
+    weights = hidden * query + 2 * hidden * kv + query * hidden
+    if kind.startswith("qwen2") or config.get("attention_bias"):
+        weights += query + 2 * kv
+    if kind.startswith(("qwen3", "gemma3", "olmo2")):
+        weights += 2 * head_dim
+    return weights
+
+
+def _latent_attention(config: dict[str, Any], hidden: int) -> int:
+    """DeepSeek's attention over a compressed cache."""
+    heads, rank, rope = config["num_attention_heads"], config["kv_lora_rank"], config["qk_rope_head_dim"]
+    nope, value, query_rank = config["qk_nope_head_dim"], config["v_head_dim"], config.get("q_lora_rank")
+    query = heads * (nope + rope)
+    queries = hidden * query_rank + query_rank + query_rank * query if query_rank else hidden * query
+    return int(queries + hidden * (rank + rope) + rank + rank * heads * (nope + value) + heads * value * hidden)
+
+
+def _dense_mlp(config: dict[str, Any]) -> int:
+    return 3 * int(config["hidden_size"]) * int(config["intermediate_size"])
+
+
+def _sparse_mlp(config: dict[str, Any]) -> int:
+    """One mixture-of-experts layer: router, experts, shared experts."""
+    experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
+    if not experts:
+        return 0
+    hidden = config["hidden_size"]
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
+    shared = config.get("shared_expert_intermediate_size") or 0
+    gate = hidden if shared else 0
+    shared += (config.get("n_shared_experts") or 0) * width
+    return int(hidden * experts + 3 * hidden * width * experts + 3 * hidden * shared + gate)
+
+
+def _sparse_layers(config: dict[str, Any], layers: int) -> int:
+    """How many of the layers have experts."""
+    step = config.get("decoder_sparse_step") or 1
+    dense = set(config.get("mlp_only_layers") or ()) | set(range(config.get("first_k_dense_replace") or 0))
+    return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+
+
+def _kv_per_token(config: dict[str, Any], layers: int, kv_heads: int, head_dim: int) -> int:
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list):  # layers of linear attention keep a state of fixed size instead
+        layers = sum(1 for kind in kinds[:layers] if "linear" not in str(kind))
+    if "kv_lora_rank" in config:
+        return layers * int(config["kv_lora_rank"] + config["qk_rope_head_dim"])
+    return 2 * layers * kv_heads * head_dim

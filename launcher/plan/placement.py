@@ -1,0 +1,152 @@
+"""Which node, GPUs and cores each process gets. Servers come first, then the trainer, in the order of the devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.launcher import LauncherConfig
+from launcher.plan.host import Gpu, Host
+
+MOST_THREADS_BESIDE_A_GPU = 16
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A place for one process. `visible` is its CUDA_VISIBLE_DEVICES; a trainer rank sees the GPUs of all ranks of its
+    node and picks one by LOCAL_RANK, as under torchrun. No `cores`: the process is not bound to any."""
+
+    node: int
+    gpus: tuple[int, ...]
+    visible: tuple[str, ...]
+    cores: tuple[int, ...]
+    threads: int
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A seat for every process that computes or works on episodes."""
+
+    servers: tuple[Seat, ...]
+    trainers: tuple[Seat, ...]
+    controller: Seat
+    episodes: tuple[Seat, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        return 1 + max(seat.node for seat in (*self.servers, *self.trainers, self.controller))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What has to be seated: GPUs of each server (0: on the CPU), ranks of the trainer and whether they take GPUs."""
+
+    server_gpus: tuple[int, ...]
+    trainer_ranks: int
+    trainer_on_gpu: bool
+    episodes: int
+    shared_device: bool
+
+
+def wanted(allocation: Allocation, starts_servers: bool, servers_on_cpu: bool, episodes: int) -> Wanted:
+    on_gpu = allocation.num_gpus > 0
+    rollout = allocation.rollout if starts_servers else None
+    per_server = rollout.tensor * rollout.pipeline if rollout and on_gpu and not servers_on_cpu else 0
+    return Wanted(
+        server_gpus=(per_server,) * (rollout.data if rollout else 0),
+        trainer_ranks=allocation.actor.world_size if allocation.actor else 0,
+        trainer_on_gpu=on_gpu,
+        episodes=episodes,
+        shared_device=allocation.shared_device,
+    )
+
+
+def place(want: Wanted, gpus_per_node: int, host: Host, limits: LauncherConfig, local: bool) -> Placement:
+    """Seats for all. On other machines than this one cores are asked for by number, not named."""
+    gpu_servers = [size for size in want.server_gpus if size]
+    cpu_servers = len(want.server_gpus) - len(gpu_servers)
+    cpu_trainers = 0 if want.trainer_on_gpu else want.trainer_ranks
+    shares, rest = _share_cores(host.cores, cpu_servers + cpu_trainers, want.episodes + 1 if want.episodes else 0)
+    on_gpus = len(gpu_servers) + (want.trainer_ranks if want.trainer_on_gpu else 0)
+    beside = _threads(host, min(on_gpus, gpus_per_node)) if local else 0
+
+    taken = _Nodes(gpus_per_node, host.gpus if local else ())
+    servers = [taken.seat(size, beside or size * limits.inference_server_cpus_per_gpu) for size in gpu_servers]
+    servers += [_cpu_seat(share, limits.inference_server_cpus_per_gpu, local) for share in shares[:cpu_servers]]
+    if want.trainer_on_gpu:
+        if want.shared_device:
+            taken = _Nodes(gpus_per_node, host.gpus if local else ())
+        trainers = taken.ranks(want.trainer_ranks, beside or limits.trainer_cpus_per_gpu)
+    else:
+        trainers = [
+            Seat(0, (), (), seat.cores, seat.threads, rank, cpu_trainers)
+            for rank, share in enumerate(shares[cpu_servers:])
+            for seat in [_cpu_seat(share, limits.trainer_cpus_per_gpu, local)]
+        ]
+    light = Seat(0, (), (), rest if local else (), 1)
+    return Placement(tuple(servers), tuple(trainers), light, tuple(repeat(light, want.episodes)))
+
+
+def _threads(host: Host, processes: int) -> int:
+    """A share of the cores for each process that has a GPU, and one share for all the others together."""
+    return max(1, min(MOST_THREADS_BESIDE_A_GPU, len(host.cores) // (processes + 1)))
+
+
+def _cpu_seat(share: tuple[int, ...], cores_elsewhere: int, local: bool) -> Seat:
+    return Seat(0, (), (), share if local else (), len(share) if local else cores_elsewhere)
+
+
+def _share_cores(
+    cores: tuple[int, ...], computing: int, light: int
+) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """Neighbouring cores for each process that computes, and those that the light ones share (all, where few)."""
+    if not computing:
+        return [], ()
+    reserved = min(light, len(cores) // 4)
+    pool, rest = cores[: len(cores) - reserved], cores[len(cores) - reserved :]
+    if len(pool) < computing:
+        return [(pool[index % len(pool)],) for index in range(computing)], rest
+    size, larger = divmod(len(pool), computing)
+    shares, start = [], 0
+    for index in range(computing):
+        end = start + size + (index < larger)
+        shares.append(pool[start:end])
+        start = end
+    return shares, rest
+
+
+class _Nodes:
+    """Gives GPUs away in order; what belongs together stays on one node."""
+
+    def __init__(self, per_node: int, known: Sequence[Gpu]) -> None:
+        self.per_node, self.known, self.next = max(1, per_node), known, 0
+
+    def seat(self, size: int, threads: int) -> Seat:
+        used = self.next % self.per_node
+        if used and used + size > self.per_node:
+            self.next += self.per_node - used
+        slots = range(self.next, self.next + size)
+        self.next += size
+        return Seat(slots[0] // self.per_node, self._numbers(slots), self._names(slots), (), threads)
+
+    def ranks(self, count: int, threads: int) -> list[Seat]:
+        slots = range(self.next, self.next + count)
+        self.next += count
+        seats = []
+        for slot in slots:
+            node = slot // self.per_node
+            here = [other for other in slots if other // self.per_node == node]
+            rank, size = here.index(slot), len(here)
+            seats.append(Seat(node, self._numbers([slot]), self._names(here), (), threads, rank, size))
+        return seats
+
+    def _names(self, slots: Sequence[int]) -> tuple[str, ...]:
+        local = [slot % self.per_node for slot in slots]
+        return tuple(self.known[slot].id if slot < len(self.known) else str(slot) for slot in local)
+
+    def _numbers(self, slots: Sequence[int]) -> tuple[int, ...]:
+        """GPU numbers as the user knows them; places in the list where GPUs go by other names."""
+        names = self._names(slots)
+        return tuple(int(name) if name.isdigit() else slot % self.per_node for name, slot in zip(names, slots, strict=True))

@@ -1,0 +1,199 @@
+"""What a run will be, as data: the thing that a dry run prints and that the launcher executes.
+
+Nothing here decides anything. `<secret>` and `<port>` stand for what exists only when a process is started.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+VERSION = 1
+SECRET = "<secret>"
+PORT = "<port>"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key whose value differs from its default; `beaten` are the weaker sayings about it, strongest first."""
+
+    key: str
+    value: Any
+    where: str
+    beaten: tuple["Beaten", ...] = ()
+
+
+@dataclass(frozen=True)
+class Beaten:
+    """A value that somebody wrote and that something stronger replaced."""
+
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True)
+class BeatenBodyValue:
+    """A value from the body of the user's file that a group chosen on the command line replaced."""
+
+    key: str
+    written: Any
+    where: str
+    value: Any
+    by: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What an `auto` became on this machine, and why."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a real start would be refused."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process: where it runs, how it is started, and what it is given beyond the launcher's own environment."""
+
+    role: str
+    index: int
+    node: int
+    gpus: tuple[int, ...]
+    cores: tuple[int, ...]
+    threads: int
+    command: tuple[str, ...]
+    env: dict[str, str]
+    log: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}/{self.index}"
+
+
+@dataclass(frozen=True)
+class Port:
+    """Something that listens: `policy` is "bound" (port 0, published), "leased" (taken under a lock) or "fixed"."""
+
+    process: str
+    purpose: str
+    host: str
+    policy: str
+    port: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arithmetic of a training step. None means: not limited, or not known before the data are read."""
+
+    prompts_per_step: int
+    samples_per_prompt: int
+    samples_per_step: int
+    optimizer_steps_per_step: int
+    samples_per_optimizer_step: float
+    data_parallel_ranks: int
+    max_tokens_per_micro_batch: int | None
+    max_new_tokens: int | None
+    max_tokens_per_sample: int | None
+    max_tokens_per_step: int | None
+    staleness_bound: int | None
+    max_prompts_ahead: int | None
+    max_concurrent_prompts: int | None
+    total_steps: int | None
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """Bytes that one trainer rank holds for one model."""
+
+    model: str
+    path: str
+    parameters: int
+    trainable: int
+    weights: int
+    gradients: int
+    optimizer: int
+    working: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.working
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """Bytes of one GPU (or process) of a server."""
+
+    model: str
+    path: str
+    weights: int
+    kv_bytes_per_token: int
+    kv_bytes_longest_sample: int | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What can be said of memory before anything is loaded; `unknown` says why the rest cannot."""
+
+    trainer: tuple[ModelMemory, ...]
+    trainer_rank_bytes: int | None
+    server: ServerMemory | None
+    unknown: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where the run writes. `state`: "new", "continues" or "exists" (and is then refused)."""
+
+    path: str
+    trial: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is known of a run before it starts."""
+
+    version: int
+    experiment: str
+    command: str
+    file: str | None
+    run_dir: str
+    run_directory: RunDirectory
+    changed: tuple[Setting, ...]
+    beaten_body_values: tuple[BeatenBodyValue, ...]
+    allocation: dict[str, Any]
+    auto: tuple[Resolved, ...]
+    processes: tuple[Process, ...]
+    servers: dict[str, Any]
+    ports: tuple[Port, ...]
+    batch: Batch
+    memory: Memory
+    cluster: dict[str, Any]
+    warnings: tuple[str, ...]
+    cannot_start: tuple[Obstacle, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, in the order of the fields; holds no secret."""
+        plain = _plain(self)
+        assert isinstance(plain, dict)
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

@@ -1,0 +1,56 @@
+"""What listens where. Our own servers bind port 0 and publish what they got; the others get a port under a lock."""
+
+from typing import TYPE_CHECKING
+
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.plan import Obstacle, Port, Process
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+PUBLISHED = "takes a free one and publishes it under its name"
+LEASED = "taken under a file lock before the start, tried again when it is in use"
+COLLECTIVE = ("collective", "xccl", "nccl")
+
+
+def plan_ports(
+    config: "BaseExperimentConfig", processes: tuple[Process, ...], backend: str | None, spans_nodes: bool
+) -> tuple[tuple[Port, ...], list[Obstacle]]:
+    """In the order of the processes, and what is wrong with numbers that were asked for."""
+    ports: list[Port] = []
+    anywhere = "the node's address" if spans_nodes else "127.0.0.1"
+    if isinstance(config, GRPOConfig):
+        first, host = config.rollout.port, config.rollout.host or anywhere
+        ports += [_server_port(p, host, first, backend) for p in processes if p.role == "server"]
+        ports += [Port(p.name, "http", anywhere, "bound", None, PUBLISHED) for p in processes if p.role == "rollout"]
+    trainers = [process for process in processes if process.role == "trainer"]
+    if trainers:
+        ports.append(Port("trainer/0", "MASTER_PORT", anywhere, "leased", None, LEASED))
+    if trainers and isinstance(config, GRPOConfig) and config.actor.weight_update_mode in COLLECTIVE:
+        ports.append(_weights_port(config))
+    return tuple(ports), _obstacles(ports)
+
+
+def _server_port(process: Process, host: str, first: int, backend: str | None) -> Port:
+    if first:
+        return Port(process.name, "http", host, "fixed", first + process.index, "counts up from rollout.port")
+    if backend == "embedded":
+        return Port(process.name, "http", host, "bound", None, PUBLISHED)
+    return Port(process.name, "http", host, "leased", None, LEASED)
+
+
+def _weights_port(config: GRPOConfig) -> Port:
+    broadcast = config.weights.broadcast
+    policy = ("fixed", broadcast.port, "weights.broadcast.port") if broadcast.port else ("bound", None, PUBLISHED)
+    return Port("trainer/0", "weights", broadcast.host, *policy)
+
+
+def _obstacles(ports: list[Port]) -> list[Obstacle]:
+    too_high = [port for port in ports if port.port is not None and port.port > 65535]
+    if too_high:
+        return [Obstacle("rollout.port", f"leaves no number for {too_high[0].process}: the highest port is 65535")]
+    fixed = [port.port for port in ports if port.port is not None]
+    twice = next((number for number in fixed if fixed.count(number) > 1), None)
+    if twice is not None:
+        return [Obstacle("weights.broadcast.port", f"{twice} is also the port of a server; choose another, or 0")]
+    return []

@@ -1,0 +1,99 @@
+"""Keeps secrets out of a plan: by the schema's mark, by the name of the key, and inside texts that people typed."""
+
+import re
+from typing import Any
+
+from launcher.plan.plan import SECRET
+
+_ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_-]?key|token|password|passwd|passphrase"
+_ENDINGS += r"|secret|credentials?|authorization)"
+_NAME = re.compile(rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|^key$)|[A-Z0-9]_KEY$")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ASSIGNMENT = re.compile(
+    rf"(?P<name>(?:[\w.-]*(?i:{_ENDINGS})|[A-Z0-9_]+_KEY)['\"]?\s*[=:]\s*)"
+    r"(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;}\]]+)"
+)
+_ACCOUNT = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s@]+@")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key of this name holds a secret: `wandb_api_key`, `HF_TOKEN`; not `max_new_tokens`, `api_key_var`."""
+    return _NAME.search(_CAMEL.sub("_", name)) is not None
+
+
+def scrub(text: str) -> str:
+    """A text that somebody typed, without the values after secret names and without accounts in addresses."""
+    text = _ASSIGNMENT.sub(lambda match: match["name"] + SECRET, text)
+    return _ACCOUNT.sub(lambda match: f"{match['scheme']}{SECRET}@", text)
+
+
+def redact(path: str, value: Any, marked: bool = False) -> Any:
+    """The value of a key as it may be shown. Numbers, switches and empty values are never secrets."""
+    if value is None or isinstance(value, bool | int | float) or value == "":
+        return value
+    name = path.rpartition(".")[2]
+    if marked or is_secret_name(name):
+        return SECRET
+    if isinstance(value, dict):
+        return {str(key): redact(f"{path}.{key}", item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(path, item) for item in value]
+    return scrub(value) if isinstance(value, str) else value
+
+
+def without(text: str, secrets: tuple[str, ...]) -> str:
+    """A text without these very values, wherever in it they stand."""
+    for secret in secrets:
+        text = text.replace(secret, SECRET)
+    return text
+
+
+def secret_values(tree: Any, marked: frozenset[str], path: str = "") -> list[str]:
+    """The values of all secret keys of a tree, longest first, so that texts can be searched for them."""
+    found = _collect(tree, marked, path)
+    return sorted(set(found), key=lambda value: (-len(value), value))
+
+
+def _collect(value: Any, marked: frozenset[str], path: str) -> list[str]:
+    if isinstance(value, dict):
+        places = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+        return [text for place, item in places for text in _collect(item, marked, place)]
+    if isinstance(value, list):
+        return [text for item in value for text in _collect(item, marked, path)]
+    if not isinstance(value, str) or not value:
+        return []
+    if path in marked or is_secret_name(path.rpartition(".")[2]):
+        return [value]
+    return [match["value"].strip("'\"") for match in _ASSIGNMENT.finditer(value)]
+
+
+class Redactor:
+    """Shows the values of one configuration."""
+
+    def __init__(self, marked: frozenset[str], values: dict[str, Any]) -> None:
+        self.marked = marked
+        self.secrets = tuple(secret_values(values, marked))
+
+    def value(self, path: str, value: Any) -> Any:
+        return self._deep(redact(path, value, marked=path in self.marked))
+
+    def text(self, text: str) -> str:
+        return without(scrub(text), self.secrets)
+
+    def _deep(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return without(value, self.secrets)
+        if isinstance(value, dict):
+            return {key: self._deep(item) for key, item in value.items()}
+        return [self._deep(item) for item in value] if isinstance(value, list) else value
+
+    def command(self, words: list[str]) -> list[str]:
+        """A command line without secrets: also where the name of a flag stands in one word and its value in the next."""
+        shown, hide = [], False
+        for word in words:
+            shown.append(SECRET if hide else self.text(word))
+            hide = word.startswith("-") and "=" not in word and is_secret_name(word)
+        return shown
+
+    def environment(self, variables: dict[str, str]) -> dict[str, str]:
+        return {name: SECRET if is_secret_name(name) and value else self.text(value) for name, value in variables.items()}

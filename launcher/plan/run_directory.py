@@ -1,0 +1,105 @@
+"""Which directory a run writes to. Looks, and creates nothing."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.plan.host import Host
+from launcher.plan.plan import Obstacle, RunDirectory
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+TRIAL = re.compile(r"r(\d{4,})")
+STEP = re.compile(r"step_(\d+)")
+THREE_WAYS = "name another with trial_name=, go on with resume={run}, or begin anew with --replace"
+
+
+def plan_run_directory(
+    config: "BaseExperimentConfig", file: Path | None, host: Host, replace: bool = False
+) -> tuple[RunDirectory, list[Obstacle]]:
+    """The directory, and what stands against using it."""
+    root = Path(os.path.abspath(host.directory / Path(config.cluster.fileroot).expanduser()))
+    if config.resume is not None:
+        return _resumed(config, root, file, host)
+    experiment = root / config.experiment_name
+    if config.trial_name == "auto":
+        trial, reason = next_trial(experiment)
+        return RunDirectory(str(experiment / trial), trial, "new", reason), []
+    path, trial = experiment / config.trial_name, config.trial_name
+    if not path.is_dir() or not any(path.iterdir()):
+        return RunDirectory(str(path), trial, "new", "does not exist yet"), []
+    if replace:
+        return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
+    return _existing(config, path)
+
+
+def next_trial(experiment: Path) -> tuple[str, str]:
+    """The free number after the highest one that is taken."""
+    taken = [int(match[1]) for name in _names(experiment) if (match := TRIAL.fullmatch(name))]
+    if not taken:
+        return "r0001", f"the first trial in {experiment}"
+    return f"r{max(taken) + 1:04d}", f"the next free one after r{max(taken):04d} in {experiment}"
+
+
+def complete_steps(path: Path) -> list[int]:
+    """The steps of which the run has a complete checkpoint, oldest first."""
+    folder = path / "checkpoints"
+    found = [(int(match[1]), name) for name in _names(folder) if (match := STEP.fullmatch(name))]
+    return sorted(step for step, name in found if (folder / name / ".complete").exists())
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder)) if folder.is_dir() else []
+
+
+def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory, list[Obstacle]]:
+    trial, mode = config.trial_name, config.recover.mode
+    run = f"{config.experiment_name}/{trial}"
+    if mode not in ("auto", "resume"):
+        reason = f"the run directory {path} exists; " + THREE_WAYS.format(run=run)
+        return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
+    steps = complete_steps(path)
+    if steps:
+        return RunDirectory(str(path), trial, "continues", f"recover.mode={mode}: from step {steps[-1]}"), []
+    if mode == "auto":
+        return RunDirectory(str(path), trial, "continues", "recover.mode=auto: no complete checkpoint, from the start"), []
+    reason = f"{path} has no complete checkpoint to go on from; set recover.mode=auto to begin at the start"
+    return RunDirectory(str(path), trial, "exists", reason), [Obstacle("recover.mode", reason)]
+
+
+def _resumed(
+    config: "BaseExperimentConfig", root: Path, file: Path | None, host: Host
+) -> tuple[RunDirectory, list[Obstacle]]:
+    assert config.resume is not None
+    path = find_run(config.resume, root, file, host)
+    if path is None:
+        reason = f"no run {config.resume} is found under {root}; give its folder, experiment/trial or a unique trial name"
+        missing = RunDirectory(str(root / config.experiment_name / config.trial_name), config.trial_name, "exists", reason)
+        return missing, [Obstacle("resume", reason)]
+    steps, wanted = complete_steps(path), config.resume_step
+    if not steps:
+        reason = f"{path} has no complete checkpoint to go on from"
+        return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume", reason)]
+    if wanted is not None and wanted >= 0 and wanted not in steps:
+        listed = ", ".join(str(step) for step in steps[-10:])
+        reason = f"{path} has no complete checkpoint of step {wanted}; it has those of steps {listed}"
+        return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume_step", reason)]
+    step = steps[-1] if wanted is None or wanted < 0 else wanted
+    return RunDirectory(str(path), path.name, "continues", f"resume={config.resume}: from step {step}"), []
+
+
+def find_run(run: str, root: Path, file: Path | None, host: Host) -> Path | None:
+    """A run by its folder, by experiment/trial, or by a trial name that only one experiment has."""
+    if file is not None and file.name == "config.yaml" and (file.parent / "checkpoints").is_dir():
+        own = file.parent.resolve()
+        if run in (own.name, f"{own.parent.name}/{own.name}") or (host.directory / run).resolve() == own:
+            return own
+    for path in (host.directory / Path(run).expanduser(), root / run):
+        if (path / "config.yaml").is_file():
+            return Path(os.path.abspath(path))
+    if "/" in run:
+        return None
+    found = [root / name / run for name in _names(root) if (root / name / run / "config.yaml").is_file()]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,48 @@
+"""Which keys differ from their defaults, who said so, and what they beat."""
+
+from typing import TYPE_CHECKING
+
+from launcher.plan.plan import Beaten, BeatenBodyValue, Setting
+from launcher.plan.redact import Redactor
+
+if TYPE_CHECKING:
+    from areal_like.config.loaded import Loaded
+    from areal_like.config.provenance import Origin
+
+BODY, CHOSEN = "file", "group of the command line"
+
+
+def redactor(loaded: "Loaded") -> Redactor:
+    marked = frozenset(path for path, key in loaded.schema.keys.items() if key.constraints.secret)
+    return Redactor(marked, loaded.values)
+
+
+def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[Setting, ...]:
+    """In the order of the tree."""
+    settings = []
+    for path in loaded.changed():
+        origin = loaded.origin(path)
+        beaten = tuple(Beaten(redactor.value(path, o.value), redactor.text(o.where)) for o in origin.beaten)
+        settings.append(Setting(path, redactor.value(path, loaded.get(path)), redactor.text(origin.where), beaten))
+    return tuple(settings)
+
+
+def beaten_body_values(loaded: "Loaded", redactor: Redactor) -> tuple[BeatenBodyValue, ...]:
+    """Every value in the body of the user's file that a group chosen on the command line replaced by another."""
+    found = []
+    for path in loaded.replay.history:
+        origin = loaded.origin(path)
+        pair = _beaten_by_group([origin, *origin.beaten])
+        if pair is not None:
+            body, group = pair
+            written, value = redactor.value(path, body.value), redactor.value(path, group.value)
+            found.append(BeatenBodyValue(path, written, redactor.text(body.where), value, redactor.text(group.where)))
+    return tuple(found)
+
+
+def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin"] | None:
+    body = next((index for index, origin in enumerate(strongest_first) if origin.kind == BODY), None)
+    group = next((origin for origin in strongest_first[:body] if origin.kind == CHOSEN), None) if body else None
+    if body is None or group is None or group.value == strongest_first[body].value:
+        return None
+    return strongest_first[body], group

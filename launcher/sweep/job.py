@@ -1,0 +1,167 @@
+"""One job of a sweep: what Hydra calls for a point, in this process or in one of its launcher's."""
+
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import CompactHydraException
+
+from areal_like.config.problems import ConfigError
+from launcher.sweep.points import Points
+from launcher.sweep.request import Check, PointResult, RunDir, RunPoint
+from launcher.sweep.session import outside_hydra
+
+RECORD = "point.json"
+INTERRUPTED, STOPPED_EARLY = 130, 75
+
+
+@dataclass(frozen=True)
+class Record:
+    """A job's file, from which the table is made: another process may have run it."""
+
+    sweep: str
+    number: int
+    trial: str
+    values: Mapping[str, str]
+    state: str = "running"
+    objective: float | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    message: str = ""
+    seconds: float = 0.0
+
+    def write(self, directory: Path) -> None:
+        half = directory / f"{RECORD}.tmp"
+        half.write_text(json.dumps(asdict(self), indent=2, default=str) + "\n", encoding="utf-8")
+        half.replace(directory / RECORD)
+
+
+def records(directory: Path, sweep: str) -> list[Record]:
+    """What the jobs of this sweep have left, by number."""
+    found = [Record(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.rglob(RECORD)]
+    return sorted((one for one in found if one.sweep == sweep), key=lambda one: one.number)
+
+
+class PointFailed(CompactHydraException):
+    """Tells an optimizing sweeper that it has no objective to learn from."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all jobs of a sweep share."""
+
+    sweep: str
+    trial: str
+    points: Points
+    check: Check | None
+    """Called again just before a point starts; None where nothing can have changed."""
+    run_point: RunPoint
+    run_dir: RunDir | None = None
+    dry_run: bool = False
+    quiet: bool = False
+    argv: Sequence[str] = ()
+
+    def task(self) -> Callable[[Any], float | None]:
+        def task(_composed: Any) -> float | None:
+            return self.run()
+
+        return task
+
+    def run(self) -> float | None:
+        settings = HydraConfig.get()
+        number, directory = int(settings.job.num), Path(settings.runtime.output_dir)
+        values = dict(text.partition("=")[::2] for text in settings.overrides.task)
+        trial = f"{self.trial}-{number}"
+        record = Record(self.sweep, number, trial, values)
+        record.write(directory)
+        if not self.quiet:
+            print(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}", flush=True)
+        started = time.monotonic()
+        with outside_hydra(self.argv):
+            ended = self._attempt(record, directory)
+        ended = Record(**{**asdict(ended), "seconds": round(time.monotonic() - started, 3)})
+        ended.write(directory)
+        return self._answer(ended)
+
+    def _attempt(self, record: Record, directory: Path) -> Record:
+        overrides = named(self.points.overrides(record.values), record.trial)
+        try:
+            if self.check and (problems := self.check(overrides)):
+                raise ConfigError(problems)
+            if self.run_dir and not self.dry_run:
+                link(directory, self.run_dir(overrides, record.trial))
+            result = self.run_point(overrides, record.trial, record.number)
+            if result.run_dir is not None and not self.dry_run:
+                link(directory, result.run_dir)
+            return self._judge(record, result)
+        except KeyboardInterrupt:
+            return _ended(record, "interrupted")
+        except ConfigError as error:
+            print(error.text(), file=sys.stderr, flush=True)
+            return _ended(record, "refused", error.text())
+        except SystemExit as error:
+            return _ended(record, "failed", f"it exited with {error.code}")
+        except Exception as error:
+            traceback.print_exc()
+            return _ended(record, "failed", f"{type(error).__name__}: {error}")
+
+    def _judge(self, record: Record, result: PointResult) -> Record:
+        state, message = "done", ""
+        if result.exit_code == INTERRUPTED:
+            state = "interrupted"
+        elif result.exit_code == STOPPED_EARLY:
+            state = "stopped early"
+        elif result.exit_code:
+            state, message = "failed", f"exit code {result.exit_code}"
+        elif self.points.optimizing and not self.dry_run and not _finite(result.objective):
+            state, message = "failed", f"the objective is {result.objective}, and the sweeper needs a number"
+        return Record(
+            **{
+                **asdict(record),
+                "state": "planned" if self.dry_run and state == "done" else state,
+                "message": message,
+                "objective": result.objective,
+                "summary": dict(result.summary),
+            }
+        )
+
+    def _answer(self, record: Record) -> float | None:
+        """What Hydra is told. The basic sweeper would give up its next batch for one failure; an optimizing one has a
+        setting for how many it may see, so it is told."""
+        if record.state == "interrupted":
+            raise KeyboardInterrupt
+        if record.state == "stopped early":
+            raise SystemExit(STOPPED_EARLY)
+        if record.state == "planned":
+            return 0.0 if self.points.optimizing else None
+        if record.state != "done" and self.points.optimizing:
+            raise PointFailed(f"{record.trial} {record.state}: {record.message}")
+        return record.objective if record.state == "done" else None
+
+
+def _ended(record: Record, state: str, message: str = "") -> Record:
+    return Record(**{**asdict(record), "state": state, "message": message})
+
+
+def _finite(objective: float | None) -> bool:
+    return objective is not None and math.isfinite(objective)
+
+
+def named(overrides: Sequence[str], trial: str) -> list[str]:
+    """The overrides with the point's own trial name in place of the sweep's."""
+    others = [text for text in overrides if text.partition("=")[0].lstrip("+~") != "trial_name"]
+    return [*others, f"trial_name={trial}"]
+
+
+def link(directory: Path, run_dir: str | Path) -> None:
+    """`<job>/run` leads to the run's own directory."""
+    path = directory / "run"
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.path.relpath(Path(run_dir).resolve(), directory.resolve()))

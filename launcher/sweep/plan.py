@@ -1,0 +1,125 @@
+"""A sweep worked out before anything starts: Hydra's settings, the points, and what Hydra will be told."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from areal_like.config.problems import ConfigError, Problem
+from launcher.sweep.points import Points, expand, first_line
+from launcher.sweep.request import SweepRequest, key_of
+from launcher.sweep.root import Root
+from launcher.sweep.session import Settings, flat, settled
+
+PARAMS = "hydra.sweeper.params"
+
+
+@dataclass(frozen=True)
+class Plan:
+    root: Root
+    settings: Settings
+    points: Points
+    hydra_overrides: Sequence[str]
+    """For Hydra as it starts; the points of `hydra.sweeper.params` are among the arguments instead."""
+
+
+def prepare(request: SweepRequest) -> Plan:
+    """Raises ConfigError where Hydra's settings or the sweep itself are wrong; the points are not checked yet."""
+    params, hydra_overrides = _own_params(request.hydra_overrides)
+    root = Root(
+        groups={name: list(options) for name, options in request.groups.items()},
+        names=list(request.names),
+        placeholders=list(request.groups),
+        hydra=request.hydra_section,
+        hydra_choices=request.hydra_choices,
+    )
+    with settled(root, hydra_overrides) as (settings, loader):
+        _judge(settings)
+        points = expand(
+            request.overrides,
+            loader=loader,
+            params={**settings.params, **params},
+            optimizing=settings.optimizing,
+            aliases=request.aliases,
+        )
+    hydra_overrides = [text for text in hydra_overrides if key_of(text) != "hydra.sweep.dir"]
+    if settings.params:
+        hydra_overrides.append(f"{PARAMS}=null")
+    root = replace(root, names=_names(root, points), placeholders=_placeholders(root, points))
+    if request.dry_run:
+        root, hydra_overrides = _harmless(root, settings, hydra_overrides)
+    return Plan(root, settings, points, hydra_overrides)
+
+
+def _own_params(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What the command line says about `hydra.sweeper.params`, and the other overrides. Hydra itself would take neither
+    a dotted key there nor a sweep that is not quoted."""
+    params: dict[str, Any] = {}
+    others = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        name = key.lstrip("+")
+        if name.startswith(f"{PARAMS}."):
+            params[name.removeprefix(f"{PARAMS}.")] = _unquoted(value)
+        elif name == PARAMS and value.startswith("{"):
+            params |= flat(_parsed(text))
+        else:
+            others.append(text)
+    return params, others
+
+
+def _parsed(text: str) -> dict[Any, Any]:
+    try:
+        value = OverridesParser.create().parse_override(text).value()
+    except HydraException as error:
+        message = f"it is {{key: 'sweep', ...}}, each sweep in quotes ({first_line(error)})"
+        raise ConfigError([Problem(PARAMS, message, f"override {text}")]) from error
+    assert isinstance(value, dict)
+    return value
+
+
+def _names(root: Root, points: Points) -> list[str]:
+    """Swept keys of no known section stand there too: refusing them is the check's to do, not Hydra's."""
+    swept = [key_of(axis.key).partition(".")[0] for axis in points.axes if key_of(axis.key) not in root.groups]
+    return list(dict.fromkeys([*root.names, *(name for name in swept if "@" not in name and "/" not in name)]))
+
+
+def _placeholders(root: Root, points: Points) -> list[str]:
+    """Hydra chooses an option only for a group that its defaults list names, and adds (`+`) only one it does not."""
+    added = {key_of(axis.key) for axis in points.axes if axis.key.startswith("+")}
+    packaged = [key_of(axis.key) for axis in points.axes if "@" in axis.key]
+    return [name for name in dict.fromkeys([*root.groups, *packaged]) if name not in added]
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def _judge(settings: Settings) -> None:
+    problems = []
+    direction = direction_of(settings.options)
+    if direction not in ("minimize", "maximize"):
+        message = f"{direction}: a run has one objective, to minimize or to maximize"
+        problems.append(Problem("hydra.sweeper.direction", message))
+    if settings.chdir:
+        message = "runs keep the directory that the command was given in; leave it false"
+        problems.append(Problem("hydra.job.chdir", message))
+    if problems:
+        raise ConfigError(problems)
+
+
+def direction_of(options: Mapping[str, Any]) -> str:
+    direction = options.get("direction", "minimize")
+    return str(getattr(direction, "name", direction))
+
+
+def _harmless(root: Root, settings: Settings, overrides: Sequence[str]) -> tuple[Root, list[str]]:
+    """A dry run plans its points here, whatever the launcher, and tells no stored study its made-up objective."""
+    kept = [text for text in overrides if not key_of(text).startswith(("hydra/launcher", "hydra.launcher"))]
+    if settings.options.get("storage") is not None:
+        kept.append("hydra.sweeper.storage=null")
+    section = {key: value for key, value in root.hydra.items() if key != "launcher"}
+    choices = {name: option for name, option in root.hydra_choices.items() if name != "hydra/launcher"}
+    return replace(root, hydra=section, hydra_choices=choices), kept

@@ -1,0 +1,180 @@
+"""Which points a sweep has: Hydra's sweep syntax, read before the sweeper reads it, so that all points can be checked.
+
+Of a sweeper that chooses its points as it goes, the corners of its ranges stand for them.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
+from hydra.errors import HydraException
+
+from areal_like.config.problems import ConfigError, Problem
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A swept key as Hydra names it, the texts it takes, and the override that says so to the sweeper."""
+
+    key: str
+    values: tuple[str, ...]
+    argument: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """The product of the axes, the last one turning fastest, as Hydra numbers its jobs. `parts` are the overrides in
+    the order in which they were given, an axis where one was swept."""
+
+    parts: tuple[str | Axis, ...]
+    optimizing: bool = False
+
+    @property
+    def axes(self) -> list[Axis]:
+        return [part for part in self.parts if isinstance(part, Axis)]
+
+    def __len__(self) -> int:
+        return math.prod(len(axis.values) for axis in self.axes)
+
+    def values(self, number: int) -> dict[str, str]:
+        """What point `number` gives to the swept keys."""
+        chosen = {}
+        for axis in reversed(self.axes):
+            number, index = divmod(number, len(axis.values))
+            chosen[axis.key] = axis.values[index]
+        return {axis.key: chosen[axis.key] for axis in self.axes}
+
+    def overrides(self, values: Mapping[str, str]) -> list[str]:
+        """All overrides of the point with these values, each where the user has put it; a key that only the sweeper
+        knows comes last."""
+        left = dict(values)
+        texts = []
+        for part in self.parts:
+            if isinstance(part, str):
+                texts.append(part)
+            elif part.key in left:
+                texts.append(f"{part.key}={left.pop(part.key)}")
+        return texts + [f"{key}={value}" for key, value in left.items()]
+
+    def sample(self, bound: int) -> list[int]:
+        """At most `bound` points to check. Where there are more, every single value is among them first."""
+        if len(self) <= bound:
+            return list(range(len(self)))
+        singles, stride = [0], 1
+        for axis in reversed(self.axes):
+            singles += [index * stride for index in range(1, len(axis.values))]
+            stride *= len(axis.values)
+        rest = (number for number in range(len(self)) if number not in set(singles))
+        return sorted(itertools.islice(itertools.chain(singles, rest), bound))
+
+
+def expand(
+    overrides: Sequence[str],
+    *,
+    loader: ConfigLoader,
+    params: Mapping[str, Any] | None = None,
+    optimizing: bool = False,
+    aliases: Mapping[str, str] | None = None,
+) -> Points:
+    """The points of these overrides and of the sweeper's own `params`, which the overrides beat."""
+    parser = OverridesParser.create(config_loader=loader)
+    problems: list[Problem] = []
+    given: set[str] = set()
+    parts: list[str | Axis] = []
+    swept: set[str] = set()
+    for text in overrides:
+        part, name = _part(parser, text, optimizing, aliases or {}, problems)
+        if name in swept or (name in given and isinstance(part, Axis)):
+            problems.append(Problem(name, "given twice, and swept; say it once", f"override {text}"))
+        given.add(name)
+        swept |= {name} if isinstance(part, Axis) else set()
+        parts.append(part)
+    own: list[str | Axis] = []
+    for key, value in (params or {}).items():
+        text = f"{key}={'null' if value is None else value}"
+        part, name = _part(parser, text, optimizing, aliases or {}, problems, "hydra.sweeper.params")
+        if name not in given:
+            own.append(part)
+    if problems:
+        raise ConfigError(problems)
+    return Points((*own, *parts), optimizing)
+
+
+def _part(
+    parser: OverridesParser,
+    text: str,
+    optimizing: bool,
+    aliases: Mapping[str, str],
+    problems: list[Problem],
+    where: str = "",
+) -> tuple[str | Axis, str]:
+    where = where or f"override {text}"
+    try:
+        [override] = parser.parse_overrides([text])
+    except HydraException as error:
+        name = text.partition("=")[0]
+        problems.append(Problem(name, first_line(error), where))
+        return text, name
+    key = override.key_or_group
+    name = aliases.get(key, key) + (f"@{override.package}" if override.package else "")
+    if not override.is_sweep_override():
+        return text, name
+    try:
+        return _axis(override, optimizing), name
+    except (ValueError, HydraException) as error:
+        problems.append(Problem(key, first_line(error), where))
+        return text, name
+
+
+def _axis(override: Override, optimizing: bool) -> Axis:
+    key, value = override.get_key_element(), override.value()
+    if override.is_delete():
+        raise ValueError("a key cannot be deleted by a sweep; sweep over values, null among them")
+    if override.key_or_group == "trial_name":
+        raise ValueError("a sweep names its runs itself, <trial>-<number>; give one name")
+    if isinstance(value, IntervalSweep):
+        if not optimizing:
+            raise ValueError(
+                "an interval needs a sweeper that chooses points (hydra/sweeper=optuna); the basic one takes lists, "
+                "choice(...), range(...) and glob(...)"
+            )
+        if value.start is None or value.end is None or value.start > value.end:
+            raise ValueError(f"the interval starts at {value.start}, above its end {value.end}")
+        return Axis(key, _texts([value.start, value.end]), f"{key}={override.get_value_string()}")
+    texts = tuple(override.sweep_string_iterator())
+    if not texts:
+        raise ValueError(_nothing(override))
+    if isinstance(value, Glob) or getattr(value, "shuffle", False):
+        # A glob needs to know the groups, and no two shuffles are alike: the sweeper gets what was read here.
+        return Axis(key, texts, f"{key}=choice({','.join(texts)})")
+    if optimizing and isinstance(value, RangeSweep):
+        texts = _texts(_ends(value))
+    return Axis(key, texts, f"{key}={override.get_value_string()}")
+
+
+def _ends(sweep: RangeSweep) -> list[float]:
+    """An optimizing sweeper may take the stop as well, where the steps meet it."""
+    assert sweep.start is not None and sweep.stop is not None
+    steps = math.floor((sweep.stop - sweep.start) / sweep.step + 1e-9)
+    return [sweep.start, sweep.start + steps * sweep.step]
+
+
+def _texts(values: Iterable[float]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(value) for value in values))
+
+
+def _nothing(override: Override) -> str:
+    if not isinstance(override.value(), Glob):
+        return "the sweep has no value at all"
+    options = override.config_loader.get_group_options(override.key_or_group) if override.config_loader else []
+    known = f"it has {', '.join(options)}" if options else "it is no config group"
+    return f"no option of {override.key_or_group} matches {override.get_value_string()}; {known}"
+
+
+def first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

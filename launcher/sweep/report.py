@@ -1,0 +1,143 @@
+"""What a sweep says: what it will do, what is wrong with its points, and the table of runs and results that ends it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.sweep.job import Record
+from launcher.sweep.plan import Plan, direction_of
+from launcher.sweep.points import Points
+from launcher.sweep.request import Check, SweepRequest
+
+LISTED_AT_MOST = 50
+
+
+def check_points(points: Points, sample: Sequence[int], check: Check) -> list[str]:
+    """Each problem once, with the points that have it; then how many there are. Nothing where all is well."""
+    found: dict[str, list[int]] = {}
+    for number in sample:
+        for problem in check(points.overrides(points.values(number))):
+            holders = found.setdefault(problem.text(), [])
+            if number not in holders[-1:]:
+                holders.append(number)
+    if not found:
+        return []
+    lines = [f"{_holders(points, holders, len(sample))}{text}" for text, holders in found.items()]
+    if len(lines) > LISTED_AT_MOST:
+        lines[LISTED_AT_MOST:] = [f"... and {len(lines) - LISTED_AT_MOST} more"]
+    return [*lines, f"{len(found)} problem{'s' if len(found) > 1 else ''}; nothing was started."]
+
+
+def _holders(points: Points, holders: Sequence[int], all_of_them: int) -> str:
+    if len(holders) == all_of_them:
+        return "every point: " if all_of_them > 1 else ""
+    if not points.optimizing:
+        return f"point{'s' if len(holders) > 1 else ''} {numbers(holders)}: "
+    corners = ["{" + " ".join(f"{key}={value}" for key, value in points.values(one).items()) + "}" for one in holders]
+    return f"corner {', '.join(corners[:3])}{f' and {len(corners) - 3} more' if len(corners) > 3 else ''}: "
+
+
+def announcement(request: SweepRequest, plan: Plan, checked: int, directory: Path) -> list[str]:
+    """What is about to happen."""
+    settings, count = plan.settings, len(plan.points)
+    share = f"all {count}" if checked == count else f"{checked} of the {count}"
+    if plan.points.optimizing:
+        trials = settings.options.get("n_trials")
+        lines = [
+            f"sweep {request.trial}: hydra/sweeper={settings.sweeper} chooses {trials or 'the'} points",
+            f"checked: {share} corners of its ranges; each point is checked before it starts",
+        ]
+    else:
+        lines = [f"sweep {request.trial}: {count} point{'s' if count > 1 else ''}"]
+        if checked < count:
+            lines.append(f"checked: {share} points, every single value among them; the others before they start")
+    if not request.dry_run:
+        return [*lines, f"hydra/launcher={settings.launcher}, records in {directory}"]
+    lines.append("planned here, one after another; nothing is started")
+    if settings.launcher != "basic":
+        lines[-1] += f" (a real start hands them to hydra/launcher={settings.launcher})"
+    if plan.points.optimizing:
+        lines.append("a plan has no objective: the sweeper is told 0.0 for every point")
+    return lines
+
+
+def ending(rows: Sequence[Record], plan: Plan, code: int) -> list[str]:
+    """The table, and what it does not say: what never started, and which was best."""
+    options = plan.settings.options
+    lines = ["", table(rows)] if rows else ["", "no point was started"]
+    if left := missing(rows, plan):
+        lines.append(f"not started: point{'s' if len(left) > 1 else ''} {numbers(left)}")
+    if code == 1 and plan.points.optimizing:
+        rate = options.get("max_failure_rate")
+        allowed = (
+            "" if rate is None else f" (hydra.sweeper.max_failure_rate={rate}: the share of a batch that may fail)"
+        )
+        lines.append(f"hydra/sweeper={plan.settings.sweeper} gave up after {len(rows)} points{allowed}")
+    scores = [(row.objective, row) for row in rows if row.state == "done" and row.objective is not None]
+    if plan.points.optimizing and scores:
+        best = max if direction_of(options) == "maximize" else min
+        objective, row = best(scores, key=lambda score: score[0])
+        lines.append(f"best: {row.trial}, objective {objective:.6g}")
+    return lines
+
+
+def missing(rows: Sequence[Record], plan: Plan) -> list[int]:
+    """The points that never started, where they are known."""
+    if plan.points.optimizing:
+        return []
+    return sorted(set(range(len(plan.points))) - {row.number for row in rows})
+
+
+def table(rows: Sequence[Record]) -> str:
+    """A row per point: its trial, the swept values, the objective, what else the runs had to say, and how it ended."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.values))
+    extras = list(dict.fromkeys(key for row in rows for key in row.summary))
+    objective = any(row.objective is not None for row in rows)
+    head = ["point", "trial", *keys, *(["objective"] if objective else []), *extras, "result"]
+    lines = [head]
+    for row in rows:
+        middle = [_text(row.objective)] if objective else []
+        middle += [_text(row.summary.get(key)) for key in extras]
+        values = [_short(row.values.get(key, "")) for key in keys]
+        lines.append([str(row.number), row.trial, *values, *middle, _result(row)])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in lines
+    )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _short(text: str) -> str:
+    """A sweeper's number with all its digits is in the records."""
+    try:
+        return f"{float(text):.6g}" if len(text) > 12 else text
+    except ValueError:
+        return text
+
+
+def _result(row: Record) -> str:
+    first = row.message.strip().splitlines()[:1]
+    time = f" in {row.seconds:.1f} s" if row.state == "done" else ""
+    state = "did not end" if row.state == "running" else row.state
+    return f"{state}{time}" + (f": {first[0]}" if first else "")
+
+
+def numbers(values: Sequence[int]) -> str:
+    """`0-2, 5` for 0, 1, 2, 5."""
+    groups: list[list[int]] = []
+    for value in sorted(values):
+        if groups and value == groups[-1][-1] + 1:
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    return ", ".join(_span(group) for group in groups)
+
+
+def _span(group: Sequence[int]) -> str:
+    if len(group) > 2:
+        return f"{group[0]}-{group[-1]}"
+    return ", ".join(str(value) for value in group)

@@ -1,0 +1,70 @@
+"""What a sweep is told, and what it calls. Imports no Hydra."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.problems import Problem
+
+CHECKED_AT_MOST = 1000
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """What a point's run came to. `summary` holds further columns of the table (JSON values)."""
+
+    objective: float | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    run_dir: str | Path | None = None
+    exit_code: int = 0
+
+
+Check = Callable[[list[str]], Sequence[Problem]]
+RunPoint = Callable[[list[str], str, int], PointResult]
+RunDir = Callable[[list[str], str], str | Path]
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What the command line and the user's file say about a sweep."""
+
+    overrides: Sequence[str]
+    """All that are not Hydra's, swept or not, in their order."""
+    trial: str
+    """The trial name, resolved once; job n is `<trial>-<n>`."""
+    hydra_overrides: Sequence[str] = ()
+    hydra_section: Mapping[str, Any] = field(default_factory=dict)
+    """The `hydra:` section of the user's file."""
+    hydra_choices: Mapping[str, Any] = field(default_factory=dict)
+    """Its `override hydra/...` entries, e.g. {"hydra/launcher": "joblib"}."""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Config groups and their options, shipped and beside the user's file."""
+    names: Sequence[str] = ()
+    """The top-level keys of the experiment."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    run_dir: RunDir | None = None
+    """Where a point's run will live: job n is linked to it before it starts."""
+    dry_run: bool = False
+    quiet: bool = False
+    """Prints nothing but problems."""
+    checked_at_most: int = CHECKED_AT_MOST
+
+
+def is_hydra_override(text: str) -> bool:
+    return key_of(text).startswith(("hydra.", "hydra/"))
+
+
+def hydra_parts(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file says to Hydra itself: its `hydra:` section, and the choices of its `override hydra/...` defaults."""
+    choices: dict[str, Any] = {}
+    for entry in content.get("defaults") or []:
+        for key, option in entry.items() if isinstance(entry, Mapping) else ():
+            name = str(key).removeprefix("override ").strip().lstrip("/")
+            if str(key).startswith("override ") and name.startswith("hydra/"):
+                choices[name] = option
+    return dict(content.get("hydra") or {}), choices
+
+
+def key_of(text: str) -> str:
+    return text.partition("=")[0].lstrip("+~")

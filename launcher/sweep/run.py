@@ -1,0 +1,99 @@
+"""`--multirun`: every point known beforehand is checked before the first one starts; then Hydra's sweeper and launcher
+run them, and a table of runs and results ends it.
+
+    code = sweep(SweepRequest(overrides, trial="r0001", hydra_overrides=..., groups=...), check, run_point)
+"""
+
+import itertools
+import sys
+import tempfile
+import traceback
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TextIO
+
+from areal_like.config.problems import ConfigError
+from launcher.sweep.job import INTERRUPTED, STOPPED_EARLY, Job, records
+from launcher.sweep.plan import Plan, prepare
+from launcher.sweep.report import announcement, check_points, ending, missing
+from launcher.sweep.request import Check, RunPoint, SweepRequest
+from launcher.sweep.session import multirun, quoted
+
+
+def sweep(
+    request: SweepRequest, check: Check, run_point: RunPoint, out: TextIO | None = None, err: TextIO | None = None
+) -> int:
+    """0 all points done, 1 some failed, 2 nothing was started because of the configuration, 75 or 130 stopped."""
+    out, err = out or sys.stdout, err or sys.stderr
+
+    def say(line: str) -> None:
+        if not request.quiet:
+            print(line, file=out, flush=True)
+
+    try:
+        plan = prepare(request)
+    except ConfigError as error:
+        print(error.text(), file=err)
+        return 2
+    points, settings = plan.points, plan.settings
+    sample = points.sample(request.checked_at_most)
+    if len(sample) > 20:
+        say(f"checking {len(sample)} {'corners' if points.optimizing else 'points'} ...")
+    if lines := check_points(points, sample, check):
+        print("\n".join(lines), file=err)
+        return 2
+    with ExitStack() as stack:
+        if request.dry_run:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweep-")))
+        else:
+            directory = claim(Path(settings.directory))
+        for line in announcement(request, plan, len(sample), directory):
+            say(line)
+        certain = request.dry_run and not points.optimizing and len(sample) == len(points)
+        job = Job(
+            sweep=uuid.uuid4().hex,
+            trial=request.trial,
+            points=points,
+            check=None if certain else check,
+            run_point=run_point,
+            run_dir=request.run_dir,
+            dry_run=request.dry_run,
+            quiet=request.quiet,
+            argv=tuple(sys.argv),
+        )
+        code = _start(plan, directory, job)
+        rows = records(directory, job.sweep)
+        last = ending(rows, plan, code)
+        for line in last:
+            say(line)
+        if not request.dry_run:
+            (directory / "table.txt").write_text("\n".join(last) + "\n", encoding="utf-8")
+    if code in (INTERRUPTED, STOPPED_EARLY):
+        return code
+    ended_well = all(row.state in ("done", "planned") for row in rows)
+    return int(code != 0 or not ended_well or bool(missing(rows, plan)))
+
+
+def claim(directory: Path) -> Path:
+    """A directory of its own for this sweep: two sweeps of one second, or of one `hydra.sweep.dir`, do not mix."""
+    for path in itertools.chain([directory], (Path(f"{directory}-{number}") for number in itertools.count(2))):
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if path.is_dir() and not any(path.iterdir()):
+                return path
+    raise AssertionError("unreachable")
+
+
+def _start(plan: Plan, directory: Path, job: Job) -> int:
+    arguments = [axis.argument for axis in plan.points.axes]
+    arguments += [*plan.hydra_overrides, f"hydra.sweep.dir={quoted(str(directory))}"]
+    try:
+        return multirun(plan.root, arguments, job.task())
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception:  # only with HYDRA_FULL_ERROR=1; else Hydra has printed it
+        traceback.print_exc()
+        return 1

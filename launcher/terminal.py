@@ -1,0 +1,24 @@
+"""Colours and widths: only on a terminal, and never where NO_COLOR is set."""
+
+import os
+import shutil
+import sys
+from typing import TextIO
+
+
+def has_color(stream: TextIO) -> bool:
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if has_color(sys.stdout) else text
+
+
+def red(text: str, stream: TextIO) -> str:
+    return f"\x1b[31m{text}\x1b[0m" if has_color(stream) else text
+
+
+def width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 120)

@@ -1,0 +1,59 @@
+"""The text of `--help`: what can be typed, what is shipped, and where to read on."""
+
+from pathlib import Path
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.shipped import data_folder
+from launcher.arguments import VERBS
+from launcher.terminal import bold
+
+
+def usage() -> str:
+    lines = [
+        bold("python -m launcher [VERB] --config NAME [key=value] [group=option] [flags]"),
+        "",
+        "Reinforcement learning of language models from one YAML file. Nothing is started before everything was checked.",
+        "",
+        bold("Examples"),
+        "  python -m launcher --config grpo.yaml actor.lr=1e-4 --dry-run",
+        "  python -m launcher --config mine.yaml rollout=vllm cluster=slurm actor=qwen3_0_6b gconfig.n_samples=16",
+        "  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout=embedded,vllm",
+        "",
+        bold("Verbs"),
+        *(f"  {verb:<22} {text}" for verb, text in VERBS.items()),
+        "",
+        bold("Flags"),
+        "  --config NAME          a path, a file here, or a shipped experiment; with or without .yaml",
+        "  --dry-run[=json]       print the plan (processes, batches, memory, warnings) and start nothing",
+        "  --multirun, -m         one run for each point of the sweeps in the overrides (Hydra's syntax)",
+        "  --explain KEY          a key's value, where it came from, and what it beat",
+        "  --cfg[=SECTION]        the resolved configuration, as YAML that loads again",
+        "  --help[=SECTION]       this text; or every key of a section: type, default, choices, meaning",
+        "  --schema               JSON Schema of the files, for editors",
+        "  --schema my.mod:Class  a class of yours that extends an experiment by keys of your own",
+        "  --replace              let the run take the place of an existing run directory",
+        "  --version              the version",
+        "",
+        bold("Experiments"),
+        *(f"  {path.name:<22} {_first_comment(path)}" for path in sorted(data_folder("experiments").glob("*.yaml"))),
+        "",
+        bold("Groups (group=option)"),
+        *_groups(),
+        "",
+        bold("Short names"),
+        *(f"  {short:<22} {real}" for short, real in ALIASES.items()),
+        "",
+        "Exit codes: 0 done, 1 failed, 2 the configuration is wrong, 75 stopped early with a checkpoint, 130 interrupted.",
+    ]
+    return "\n".join(lines)
+
+
+def _groups() -> list[str]:
+    groups = sorted(folder for folder in data_folder("conf").iterdir() if folder.is_dir())
+    return [f"  {group.name:<22} {', '.join(sorted(path.stem for path in group.glob('*.yaml')))}" for group in groups]
+
+
+def _first_comment(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        first = next((line for line in lines if line.startswith("# ") and "@package" not in line), "")
+    return first.removeprefix("# ").strip()

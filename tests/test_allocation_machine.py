@@ -1,0 +1,69 @@
+"""Counting GPUs and cores without torch, on machines made of files."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.allocation import machine
+
+
+def fake_root(path: Path, cards: int) -> Path:
+    for card in range(cards):
+        (path / f"proc/driver/nvidia/gpus/0000:{card:02x}:00.0").mkdir(parents=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 4), ("", 0), ("-1", 0), ("0", 1), ("2,3", 2), ("0,-1,1", 1), ("NoDevFiles", 0), ("0,1,2,3,4,5", 4)],
+)
+def test_gpus_are_counted_from_the_environment_then_the_driver(tmp_path, visible, count):
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = machine(environ, fake_root(tmp_path, 4))
+    assert found.num_gpus == count
+    assert ("CUDA_VISIBLE_DEVICES" in found.how) == (visible is not None)
+    assert found.num_cpu_cores >= 1
+
+
+def test_parts_of_gpus_count_by_name(tmp_path):
+    assert machine({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, fake_root(tmp_path, 1)).num_gpus == 2
+
+
+def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine({}, tmp_path).num_gpus == 0
+    found = machine({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
+    assert found.num_gpus == 0 and "no GPU driver" in found.how
+
+
+@pytest.mark.parametrize(("script", "count"), [("echo 'GPU 0: A'; echo '  MIG 1g'; echo 'GPU 1: A'", 2), ("exit 9", 0)])
+def test_nvidia_smi_is_asked_where_files_are_missing(tmp_path, monkeypatch, script, count):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machine({}, tmp_path)
+    assert (found.num_gpus, found.how) == (count, "nvidia-smi -L")
+
+
+def test_cores_are_those_that_the_container_may_use(tmp_path):
+    quota = tmp_path / "sys/fs/cgroup/cpu.max"
+    quota.parent.mkdir(parents=True)
+    quota.write_text("100000 100000\n")
+    assert machine({}, tmp_path).num_cpu_cores == 1
+    quota.write_text("max 100000\n")
+    assert machine({}, tmp_path).num_cpu_cores == len(os.sched_getaffinity(0))
+
+
+def test_looking_without_a_gpu_takes_no_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine({}, tmp_path)
+
+    def look() -> float:
+        start = time.perf_counter()
+        machine({}, tmp_path)
+        return time.perf_counter() - start
+
+    assert min(look() for _ in range(20)) < 0.005
