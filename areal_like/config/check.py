@@ -22,8 +22,9 @@ def check_key(key: Key, value: Any) -> Any:
     return check(key.kind, key.constraints, value)
 
 
-def check(kind: Kind, constraints: Constraints, value: Any) -> Any:
-    if is_interpolation(value):
+def check(kind: Kind, constraints: Constraints, value: Any, references: bool = True) -> Any:
+    """`references` is false once they have been followed: then `${` is text like any other."""
+    if references and is_interpolation(value):
         return value
     if value is None or (kind.optional and value == "None"):
         if kind.optional or constraints.required:
@@ -32,14 +33,14 @@ def check(kind: Kind, constraints: Constraints, value: Any) -> Any:
     if kind.auto and value == "auto":
         return value
     if kind.name == "list":
-        return _check_list(kind, constraints, value)
+        return _check_list(kind, constraints, value, references)
     if kind.name == "map":
         if not isinstance(value, dict):
             raise Refused(f"{show(value)} is not a mapping; write `name: value` lines below it")
         item = kind.item or Kind("any", optional=True)
-        return {name: check(item, NO_CONSTRAINTS, entry) for name, entry in value.items()}
+        return {name: check(item, NO_CONSTRAINTS, entry, references) for name, entry in value.items()}
     if kind.name == "union":
-        return _check_union(kind, constraints, value)
+        return _check_union(kind, constraints, value, references)
     checked = value if kind.name in ("any", "section") else _check_type(kind, constraints, value)
     _check_constraints(kind, constraints, checked)
     return checked
@@ -78,23 +79,23 @@ def _check_type(kind: Kind, constraints: Constraints, value: Any) -> Any:
     raise Refused(f"{show(value)} is not a string; expected {expected}")
 
 
-def _check_list(kind: Kind, constraints: Constraints, value: Any) -> list[Any]:
+def _check_list(kind: Kind, constraints: Constraints, value: Any, references: bool) -> list[Any]:
     if not isinstance(value, list):
         raise Refused(f"{show(value)} is not a list; write [{show(value) if not isinstance(value, dict) else '...'}]")
     item = kind.item or Kind("any", optional=True)
     checked = []
     for index, entry in enumerate(value):
         try:
-            checked.append(check(item, constraints, entry))
+            checked.append(check(item, constraints, entry, references))
         except Refused as refusal:
             raise Refused(f"item {index + 1}: {refusal}") from None
     return checked
 
 
-def _check_union(kind: Kind, constraints: Constraints, value: Any) -> Any:
+def _check_union(kind: Kind, constraints: Constraints, value: Any, references: bool) -> Any:
     for variant in kind.variants:
         try:
-            return check(variant, constraints, value)
+            return check(variant, constraints, value, references)
         except Refused:
             continue
     raise Refused(f"{show(value)} fits none of: {kind}")

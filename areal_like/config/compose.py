@@ -112,7 +112,23 @@ class Composition:
             if name.split()[-1:] and name.split()[-1].lstrip("/") == "experiment"
         ]
         known = [name for name in (*said, *in_file) if name in EXPERIMENTS]
-        return known[0] if known else infer_experiment({name: node.plain() for name, node in self.body.items()})
+        return known[0] if known else infer_experiment(self._said_in_files(self.yaml, self.body, items, {self.file}))
+
+    def _said_in_files(
+        self, file: YamlFile, body: dict[str, Node], defaults: Sequence[Node], seen: set[Path]
+    ) -> dict[str, Any]:
+        """What a file holds, and below it what the files that it builds on hold (top-level keys only are merged)."""
+        merged: dict[str, Any] = {}
+        for item in defaults:
+            path = self.library.path_of(item.value.lstrip("/")) if isinstance(item.value, str) else None
+            if path is None or path in seen:
+                continue
+            included = self.library.read(path)
+            below = dict(included.root.value) if included.root is not None else {}
+            node = below.pop("defaults", None)
+            inner = node.value if node is not None and isinstance(node.value, list) else []
+            merged |= self._said_in_files(included, below, inner, {*seen, path})
+        return {**merged, **{name: node.plain() for name, node in body.items()}}
 
     # The root that Hydra starts from
 

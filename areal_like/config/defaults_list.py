@@ -115,5 +115,6 @@ def _read_group(
         return
     (read.overridden if "override" in flags else read.groups).add(key)
     read.configs += [f"{absolute}/{choice}" for choice in wanted if str(choice) in options]
-    read.entries.append({written: [str(choice) for choice in value] if isinstance(value, list)
+    entry = f"optional {name}" if "optional" in flags else name
+    read.entries.append({entry: [str(choice) for choice in value] if isinstance(value, list)
                          else None if value is None else str(value)})

@@ -267,7 +267,7 @@ class RWConfig(BaseExperimentConfig):
     train_dataset: DatasetConfig = section(DatasetConfig, type="rw")
     """The data that is trained on."""
 
-    model: TrainEngineConfig = section(TrainEngineConfig, is_critic=True, mb_spec__granularity=2, optimizer={})
+    model: TrainEngineConfig = section(TrainEngineConfig, is_critic=True, optimizer={})
     """The reward model that is trained. Pairs stay together in a micro-batch."""
 
     task: TaskConfig = section(TaskConfig)

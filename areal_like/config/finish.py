@@ -1,17 +1,19 @@
 """The last step: references followed, what they lead to checked, required values there, keys in agreement."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from areal_like.config.check import Refused, check, check_key, expectation, is_interpolation
-from areal_like.config.interpolation import Broken, Resolver
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.interpolation import Broken, Resolver, references_in
 from areal_like.config.leaves import Reader
 from areal_like.config.loaded import MISSING, at
 from areal_like.config.overrides import node_of
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.provenance import Replay
 from areal_like.config.rules import findings
-from areal_like.config.schema import Key, Kind, Schema
+from areal_like.config.schema import Key, Schema
 
 
 def finish(
@@ -26,15 +28,14 @@ class _Finisher:
         self.schema, self.raw, self.replay = schema, raw, replay
         self.resolver = Resolver(raw, schema.names())
         self.problems: list[Problem] = []
-        self.broken: dict[str, list[Problem]] = {}
 
     def finish(self, known: Sequence[Problem]) -> tuple[dict[str, Any], list[Problem]]:
         values = self._section("", self.raw)
-        self._fold_broken()
-        touched = {problem.key for problem in (*known, *self.problems)} | {
-            follower.key for problem in self.problems for follower in problem.follows
-        }
-        for keys, message in findings(lambda path: at(values, path), lambda path: self.replay.origin(path) is not None):
+        touched = {problem.key for problem in (*known, *self.problems)}
+        self.problems = self._folded()
+        own_class = self.schema.cls not in EXPERIMENTS.values()
+        said = findings(lambda path: at(values, path), lambda path: self.replay.origin(path) is not None, own_class)
+        for keys, message in said:
             if not touched & set(keys):
                 self.problems.append(Problem(keys[0], message + self._others(keys), self._where(keys)))
         return values, self.problems
@@ -61,8 +62,7 @@ class _Finisher:
             return self._items(key, resolved)
         if _holds_reference(value):
             try:
-                kind = Kind("any", optional=True) if key.kind.name == "map" and not is_interpolation(value) else key.kind
-                resolved = check(kind, key.constraints, _literal(resolved))
+                resolved = check(key.kind, key.constraints, resolved, references=False)
             except Refused as refusal:
                 self._refuse(key.path, f"{refusal}, from {value}")
                 return key.default
@@ -105,17 +105,38 @@ class _Finisher:
         try:
             return self.resolver.resolve(path, value)
         except Broken as broken:
-            problem = Problem(path, str(broken), self._where((path,)))
-            cause = broken.source or path
-            self.broken.setdefault(cause, []).append(problem)
+            self._refuse(path, str(broken))
             return MISSING
 
-    def _fold_broken(self) -> None:
-        """One problem for each end that leads nowhere; whoever refers to it follows from it."""
-        for cause, found in self.broken.items():
-            own = next((problem for problem in found if problem.key == cause), found[0])
-            followers = tuple(problem for problem in found if problem is not own)
-            self.problems.append(Problem(own.key, own.message, own.where, followers))
+    def _folded(self) -> list[Problem]:
+        """A problem of a value that others refer to is theirs too: told once, where it starts."""
+        by_key = {problem.key: problem for problem in self.problems}
+        reached = {key: self._reached(key) for key in by_key}
+        causes: dict[str, list[Problem]] = {}
+        for key, problem in by_key.items():
+            ends = [
+                other
+                for other in (key, *reached[key])
+                if other in by_key and all(key in reached[end] or end == other or other in reached[end]
+                                           for end in reached[other] if end in by_key)
+            ]
+            cause = min(ends, key=lambda end: (self.replay.origin(end) is None, end))
+            causes.setdefault(cause, []).append(problem)
+        return [
+            replace(by_key[cause], follows=tuple(problem for problem in found if problem.key != cause))
+            for cause, found in causes.items()
+        ]
+
+    def _reached(self, path: str) -> set[str]:
+        """The paths that a value refers to, directly or through others."""
+        reached: set[str] = set()
+        waiting = [path]
+        while waiting:
+            for text in references_in(at(self.raw, waiting.pop())):
+                if text not in reached:
+                    reached.add(text)
+                    waiting.append(text)
+        return reached
 
     def _refuse(self, path: str, message: str) -> None:
         self.problems.append(Problem(path, message, self._where((path,))))
@@ -139,10 +160,3 @@ def _holds_reference(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_holds_reference(item) for item in value.values())
     return is_interpolation(value)
-
-
-def _literal(value: Any) -> Any:
-    """A resolved value is final: `${` in it is text, so it must not pass as a reference again."""
-    return value
-
-

@@ -16,11 +16,7 @@ PLAIN = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
 
 
 class Broken(Exception):
-    """A reference that leads nowhere. `source` is the dotted path at which the following stopped, if there is one."""
-
-    def __init__(self, message: str, source: str = "") -> None:
-        self.source = source
-        super().__init__(message)
+    """A reference that leads nowhere, or round in a circle."""
 
 
 def syntax_error(text: str) -> str | None:
@@ -36,6 +32,15 @@ def syntax_error(text: str) -> str | None:
     except (OmegaConfBaseException, RecursionError, ValueError):
         return f"{text!r} is not an interpolation; write ${{section.key}}, or \\${{ for the characters themselves"
     return None
+
+
+def references_in(value: Any) -> list[str]:
+    """The paths that a value names in plain references, aliases by their real names."""
+    if isinstance(value, dict):
+        return [path for item in value.values() for path in references_in(item)]
+    if isinstance(value, list):
+        return [path for item in value for path in references_in(item)]
+    return [ALIASES.get(path, path) for path in PLAIN.findall(value)] if isinstance(value, str) else []
 
 
 class Resolver:
@@ -56,7 +61,7 @@ class Resolver:
             return value
         if path in self.following:
             circle = " -> ".join([*self.following[self.following.index(path) :], path])
-            raise Broken(f"refers to itself: {circle}", path)
+            raise Broken(f"refers to itself: {circle}")
         self.following.append(path)
         try:
             whole = WHOLE.fullmatch(value)

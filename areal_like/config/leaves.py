@@ -78,6 +78,8 @@ class Reader:
     def _section(self, path: str, node: Node, written: str) -> None:
         section = self.schema.sections[path]
         if isinstance(node.value, dict):
+            if not node.value and section.optional:
+                self._leaf(path, {}, node.line, written)
             for name, child in node.value.items():
                 below = f"{path}.{name}" if path else name
                 if not name or "." in name:

@@ -89,7 +89,7 @@ class Replay:
 def complete(schema: Schema, tree: dict[str, Any]) -> dict[str, Any]:
     """Fills what an optional section lacks that was emptied by one layer and opened again by a stronger one."""
     for path, section in schema.sections.items():
-        if not path or "[]" in path or not section.default_null:
+        if "[]" in path or not section.optional:
             continue
         node: Any = tree
         for name in path.split("."):

@@ -24,10 +24,12 @@ GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_no
 SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
-def findings(get: Get, said_by_user: Callable[[str], bool]) -> Iterator[Finding]:
-    """Everything that contradicts. `get` gives None for what is absent; `said_by_user` is false for a default."""
+def findings(get: Get, said_by_user: Callable[[str], bool], own_class: bool = False) -> Iterator[Finding]:
+    """Everything that contradicts. `get` gives None for what is absent; `said_by_user` is false for a default;
+    `own_class` says that the experiment is of a class of the user's, whose workflow makes groups of its own size."""
     yield from _copies(get)
-    yield from _group_sizes(get)
+    if not own_class:
+        yield from _group_sizes(get)
     yield from _served_models(get)
     for rule in (_lengths, _clipping, _overlong, _curriculum, _environments, _minibatches, _schedule, _padding,
                  _resume, _lora):
@@ -76,9 +78,9 @@ def _lengths(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
 
 
 def _clipping(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
-    c_clip = get("actor.c_clip")
-    if c_clip is not None and c_clip <= 1:
-        yield ("actor.c_clip",), f"is {c_clip}; dual clipping needs a bound above 1 (or null: off)"
+    lower, higher = get("actor.eps_clip"), get("actor.eps_clip_higher")
+    if lower is not None and higher is not None and higher < lower and said("actor.eps_clip_higher"):
+        yield ("actor.eps_clip_higher", "actor.eps_clip"), f"is {higher}, below actor.eps_clip={lower}"
     low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
     if low is not None and high is not None and low >= high:
         yield ("actor.ratio.mask_low", "actor.ratio.mask_high"), f"is {low}, not below actor.ratio.mask_high={high}"

@@ -31,8 +31,8 @@ def find_config(name: str | Path) -> Path:
     if _is_dir(wanted):
         raise ConfigError([Problem(text, "is a directory; name a YAML file in it")])
     shipped = [path.stem for path in sorted(data_folder("experiments").glob("*.yaml"))]
-    guess = nearest(wanted.stem, shipped)
-    hint = f" Did you mean {guess[0]}.yaml?" if guess else ""
+    guess = nearest(wanted.stem, shipped, 0.75)
+    hint = f" Did you mean {' or '.join(f'{name}.yaml' for name in guess)}?" if guess else ""
     raise ConfigError([Problem(text, f"no such file, and no shipped experiment; those are: {', '.join(shipped)}.{hint}")])
 
 

@@ -181,6 +181,9 @@ class Plan:
     cluster: dict[str, Any]
     warnings: tuple[str, ...]
     cannot_start: tuple[Obstacle, ...]
+    """What the configuration asks for and this framework does not do: a real start exits 2."""
+    needs: tuple[Obstacle, ...]
+    """What is not there yet (GPUs, files, a free run directory), also said in `warnings`: a real start exits 2."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, in the order of the fields; holds no secret."""

@@ -1,5 +1,6 @@
 """One job of a sweep: what Hydra calls for a point, in this process or in one of its launcher's."""
 
+import contextlib
 import json
 import math
 import os
@@ -67,6 +68,8 @@ class Job:
     dry_run: bool = False
     quiet: bool = False
     argv: Sequence[str] = ()
+    cwd: str = "."
+    """A launcher's process may have been made in another directory."""
 
     def task(self) -> Callable[[Any], float | None]:
         def task(_composed: Any) -> float | None:
@@ -84,7 +87,7 @@ class Job:
         if not self.quiet:
             print(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}", flush=True)
         started = time.monotonic()
-        with outside_hydra(self.argv):
+        with outside_hydra(self.argv), contextlib.chdir(self.cwd):
             ended = self._attempt(record, directory)
         ended = Record(**{**asdict(ended), "seconds": round(time.monotonic() - started, 3)})
         ended.write(directory)

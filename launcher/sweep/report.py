@@ -42,8 +42,9 @@ def announcement(request: SweepRequest, plan: Plan, checked: int, directory: Pat
     share = f"all {count}" if checked == count else f"{checked} of the {count}"
     if plan.points.optimizing:
         trials = settings.options.get("n_trials")
+        aim = f"to {direction_of(settings.options)} the objective"
         lines = [
-            f"sweep {request.trial}: hydra/sweeper={settings.sweeper} chooses {trials or 'the'} points",
+            f"sweep {request.trial}: hydra/sweeper={settings.sweeper} chooses {trials or 'the'} points, {aim}",
             f"checked: {share} corners of its ranges; each point is checked before it starts",
         ]
     else:
@@ -76,7 +77,7 @@ def ending(rows: Sequence[Record], plan: Plan, code: int) -> list[str]:
     if plan.points.optimizing and scores:
         best = max if direction_of(options) == "maximize" else min
         objective, row = best(scores, key=lambda score: score[0])
-        lines.append(f"best: {row.trial}, objective {objective:.6g}")
+        lines.append(f"best: {row.trial}, objective {_text(objective)}")
     return lines
 
 
@@ -108,7 +109,7 @@ def table(rows: Sequence[Record]) -> str:
 def _text(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value + 0.0:.6g}" if isinstance(value, float) else str(value)
 
 
 def _short(text: str) -> str:

@@ -5,6 +5,7 @@ run them, and a table of runs and results ends it.
 """
 
 import itertools
+import os
 import sys
 import tempfile
 import traceback
@@ -61,6 +62,7 @@ def sweep(
             dry_run=request.dry_run,
             quiet=request.quiet,
             argv=tuple(sys.argv),
+            cwd=os.getcwd(),
         )
         code = _start(plan, directory, job)
         rows = records(directory, job.sweep)
@@ -89,7 +91,7 @@ def claim(directory: Path) -> Path:
 
 def _start(plan: Plan, directory: Path, job: Job) -> int:
     arguments = [axis.argument for axis in plan.points.axes]
-    arguments += [*plan.hydra_overrides, f"hydra.sweep.dir={quoted(str(directory))}"]
+    arguments += [*plan.hydra_overrides, f"hydra.sweep.dir={quoted(str(directory.absolute()))}"]
     try:
         return multirun(plan.root, arguments, job.task())
     except KeyboardInterrupt:

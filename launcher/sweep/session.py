@@ -10,6 +10,7 @@ import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -24,6 +25,7 @@ PACKAGES = {
     "hydra/launcher/submitit_slurm": "hydra-submitit-launcher",
     "hydra/sweeper/optuna": "hydra-optuna-sweeper",
 }
+UNHELPFUL = ("To append to your config", "See https", "full_key:", "reference_type=", "object_type=")
 # Hydra 1.3 wants to be told which version's behaviour is meant, 1.4 no longer.
 VERSION_BASE: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
@@ -60,6 +62,9 @@ class Settings:
 @contextmanager
 def settled(root: Root, overrides: Sequence[str]) -> Iterator[tuple[Settings, ConfigLoader]]:
     """Hydra's settings with these overrides of them, and a loader that knows the groups."""
+    if swept := [text for text in overrides if _is_sweep(text)]:
+        message = "a setting of Hydra itself cannot be swept; quote the value if it is one"
+        raise ConfigError(Problem(text.partition("=")[0], message, f"override {text}") for text in swept)
     announce(root)
     with outside_hydra(), hydra.initialize(config_path=None, job_name="sweep", **VERSION_BASE):
         try:
@@ -67,8 +72,15 @@ def settled(root: Root, overrides: Sequence[str]) -> Iterator[tuple[Settings, Co
             HydraConfig.instance().set_config(composed)
             settings = _settings(composed.hydra)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError([Problem("hydra", _explain(error))]) from error
+            raise ConfigError([_explain(error, overrides)]) from error
         yield settings, GlobalHydra.instance().config_loader()
+
+
+def _is_sweep(text: str) -> bool:
+    try:
+        return OverridesParser.create().parse_override(text).is_sweep_override()
+    except HydraException:
+        return False  # composing says what is wrong with it
 
 
 def _settings(node: DictConfig) -> Settings:
@@ -94,13 +106,21 @@ def flat(params: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def _explain(error: Exception) -> str:
-    causes = [str(one).strip() for one in (error, error.__cause__) if one is not None and str(one).strip()]
-    text = "\n    ".join(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
+def _explain(error: Exception, overrides: Sequence[str]) -> Problem:
+    """Hydra's words, without the advice that does not hold here."""
+    causes = [str(one) for one in (error, error.__cause__) if one is not None]
+    lines = [line.strip() for cause in causes for line in cause.partition("Config search path")[0].splitlines()]
+    text = "; ".join(line for line in lines if line and not line.startswith(UNHELPFUL)).replace(":; ", ": ")
+    text = text or type(error).__name__
     for option, package in PACKAGES.items():
         if f"'{option}'" in text:
-            text += f"\n    {option.rpartition('/')[2]} comes with the package {package} (pip install {package})"
-    return text or type(error).__name__
+            text += f"; it comes with the package {package} (pip install {package})"
+    key, where = "hydra", ""
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if override in text or (f"'{name.lstrip('+')}" in text and (value in text or "." in name)):
+            key, where = name.lstrip("+"), f"override {override}"
+    return Problem(key, text, where)
 
 
 def quoted(text: str) -> str:

@@ -1,0 +1,161 @@
+"""From a composed configuration to the plan of its run. Looks at the machine and at files, and changes nothing."""
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.allocation import Allocation, Machine, Parallel
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan import allocate
+from launcher.plan.auto import resolve_auto
+from launcher.plan.batch import plan_batch
+from launcher.plan.host import Host, here
+from launcher.plan.lacks import lacks
+from launcher.plan.memory import plan_memory
+from launcher.plan.notices import notices
+from launcher.plan.obstacles import obstacles
+from launcher.plan.placement import Placement, place, wanted
+from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
+from launcher.plan.ports import plan_ports
+from launcher.plan.processes import Site, plan_processes, server_starts
+from launcher.plan.ray import plan_ray
+from launcher.plan.redact import Redactor
+from launcher.plan.run_directory import plan_run_directory
+from launcher.plan.settings import beaten_body_values, changed_settings, redactor
+from launcher.plan.slurm import plan_slurm
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.loaded import Loaded
+
+
+def build_plan(
+    loaded: "Loaded", machine: Machine | None = None, *, host: Host | None = None, replace: bool = False
+) -> Plan:
+    """The plan of this run. `machine` (or `host`, which knows more of it) stands in for the one at hand; `replace` is
+    the command's --replace."""
+    config = loaded.config
+    host = host or here(machine)
+    shown = redactor(loaded)
+    directory, standing_against = plan_run_directory(config, loaded.file, host, replace)
+    allocation, problems = allocate.allocate(config, host.machine)
+    auto = resolve_auto(config, allocation, host, directory)
+    batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
+    argv = command_line(loaded, host, replace)
+
+    placement, processes, starts = None, (), []
+    if allocation is not None:
+        placement = _placement(config, allocation, auto, host)
+        nodes = max(placement.num_nodes, 1)
+        site = Site(config, allocation, placement, host, directory.path, nodes, tuple(argv))
+        starts = server_starts(site)
+        processes = plan_processes(site, starts)
+    spans = placement is not None and placement.num_nodes > 1
+    backend = allocation.rollout.backend if allocation and allocation.rollout else None
+    ports, port_obstacles = plan_ports(config, processes, backend, spans)
+    processes = tuple(_redacted(process, shown) for process in processes)
+    cluster, cluster_obstacles = _cluster(config, processes, placement, host, directory.path)
+
+    missing = [*standing_against, *lacks(config, allocation, placement, host)]
+    against = [*obstacles(loaded, allocation, problems, starts), *port_obstacles, *cluster_obstacles]
+    warnings = [f"{need.key}: {need.reason}" for need in missing]
+    warnings += notices(config, allocation, batch, memory, starts, host)
+    return Plan(
+        version=VERSION,
+        experiment=loaded.experiment,
+        command=" ".join(shlex.quote(word) for word in shown.command(["python", *argv[1:]])),
+        file=str(loaded.file),
+        run_dir=directory.path,
+        run_directory=directory,
+        changed=changed_settings(loaded, shown),
+        beaten_body_values=beaten_body_values(loaded, shown),
+        allocation=_allocation(config, allocation),
+        auto=tuple(auto.values()),
+        processes=processes,
+        servers=_servers(config, allocation, shown),
+        ports=ports,
+        batch=batch,
+        memory=memory,
+        cluster=cluster,
+        warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
+        cannot_start=_once(shown, against),
+        needs=_once(shown, missing),
+    )
+
+
+def command_line(loaded: "Loaded", host: Host, replace: bool) -> list[str]:
+    """The command that starts this run."""
+    words = [host.python, "-m", "launcher", "--config", str(loaded.file)]
+    words += ["--schema", loaded.schema_name] if loaded.schema_name else []
+    words += ["--replace"] if replace else []
+    return [*words, *loaded.overrides]
+
+
+def _placement(
+    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: Host
+) -> Placement:
+    episodes = 0
+    if isinstance(config, GRPOConfig):
+        chosen = auto.get("rollout.num_episode_workers")
+        episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
+    want = wanted(allocation, allocate.starts_servers(config), allocate.servers_on_cpu(config), episodes)
+    per_node = allocate.gpus_per_node(config, host.machine)
+    return place(want, per_node, host, config.launcher, config.cluster.type == "local")
+
+
+def _redacted(process: Process, shown: Redactor) -> Process:
+    fields = vars(process)
+    command = tuple(shown.command(list(process.command)))
+    return Process(**{**fields, "command": command, "env": shown.environment(process.env)})
+
+
+def _cluster(
+    config: "BaseExperimentConfig",
+    processes: tuple[Process, ...],
+    placement: Placement | None,
+    host: Host,
+    run_dir: str,
+) -> tuple[dict[str, Any], list[Obstacle]]:
+    if config.cluster.type == "slurm" and placement and processes:
+        per_node = allocate.gpus_per_node(config, host.machine)
+        return plan_slurm(config, processes, max(placement.num_nodes, config.cluster.n_nodes), per_node, run_dir)
+    if config.cluster.type == "ray":
+        return plan_ray(config, processes), []
+    return {"type": config.cluster.type}, []
+
+
+def _allocation(config: "BaseExperimentConfig", allocation: Allocation | None) -> dict[str, Any]:
+    if allocation is None:
+        return {"mode": config.allocation_mode, "rollout": None, "actor": None, "reasons": {}}
+    starts = allocate.starts_servers(config)
+    return {
+        "mode": config.allocation_mode,
+        "rollout": _part(allocation.rollout) if starts else None,
+        "actor": _part(allocation.actor),
+        "ref": _part(allocation.ref),
+        "critic": _part(allocation.critic),
+        "num_gpus": allocation.num_gpus,
+        "shared_device": allocation.shared_device,
+        "eval_only": allocation.eval_only,
+        "reasons": dict(allocation.reasons),
+    }
+
+
+def _part(parallel: Parallel | None) -> dict[str, Any] | None:
+    if parallel is None:
+        return None
+    return {"backend": parallel.backend, "dims": parallel.dims, "world_size": parallel.world_size}
+
+
+def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor) -> dict[str, Any]:
+    """Those that are started, or the addresses of those that run already."""
+    if not isinstance(config, GRPOConfig):
+        return {"started": 0, "addresses": []}
+    addresses = [shown.text(address) for address in config.rollout.server_addresses]
+    started = allocation.rollout.data if allocation and allocation.rollout and not addresses else 0
+    return {"started": started, "addresses": addresses}
+
+
+def _once(shown: Redactor, found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
+    clean = [Obstacle(obstacle.key, shown.text(obstacle.reason)) for obstacle in found]
+    return tuple(dict.fromkeys(clean))

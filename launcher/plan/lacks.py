@@ -1,0 +1,95 @@
+"""What this machine, or the cluster, does not have and a run needs. Said in a plan; refused at a real start."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.allocate import starts_servers
+from launcher.plan.host import Host
+from launcher.plan.memory import trained_models
+from launcher.plan.placement import Placement
+from launcher.plan.plan import Obstacle
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+PACKAGE_OF = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+
+
+def lacks(
+    config: "BaseExperimentConfig", allocation: Allocation | None, placement: Placement | None, host: Host
+) -> list[Obstacle]:
+    """By kind: devices, programs, files."""
+    found = []
+    local = config.cluster.type == "local"
+    if allocation:
+        found += [Obstacle(finding.key, finding.message) for finding in allocation.needs]
+        if placement and not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
+            reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
+            found.append(Obstacle("cluster.n_nodes", reason))
+        found += _attention(config, allocation, host)
+        if local:
+            found += _engine(config, allocation, host)
+    found += _commands(config.cluster.type)
+    return found + _files(config, host)
+
+
+def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:
+    found = []
+    for name, engine in trained_models(config):
+        key, wanted = f"{name}.attn_impl", engine.attn_impl
+        if not allocation.num_gpus and wanted in (*PACKAGE_OF, "flex_attention"):
+            found.append(Obstacle(key, f"{wanted} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
+        elif wanted in PACKAGE_OF and PACKAGE_OF[wanted] not in host.packages and config.cluster.type == "local":
+            found.append(Obstacle(key, f"{wanted} needs the package {PACKAGE_OF[wanted]}, which is not installed; try auto"))
+        elif wanted in PACKAGE_OF and engine.dtype == "float32":
+            found.append(Obstacle(key, f"{wanted} does not compute in float32; set {name}.dtype=bfloat16, or use auto"))
+    return found
+
+
+def _engine(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:
+    """The environment of an engine that is not ours."""
+    if not isinstance(config, GRPOConfig) or not starts_servers(config) or allocation.rollout is None:
+        return []
+    name = allocation.rollout.backend
+    if name == "embedded":
+        return []
+    python = config.vllm.python if name == "vllm" else config.sglang.python
+    if python is None:
+        if name in host.machine.engines:
+            return []
+        reason = f"{name} is not installed beside this program; give the Python of its own environment"
+        return [Obstacle(f"{name}.python", reason)]
+    if shutil.which(str(host.directory / Path(python).expanduser())) or shutil.which(python):
+        return []
+    return [Obstacle(f"{name}.python", f"{python} is not a program that can be run here")]
+
+
+def _commands(cluster: str) -> list[Obstacle]:
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        return [Obstacle("cluster.type", "sbatch is not found here; start from a machine of the Slurm cluster")]
+    return []
+
+
+def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
+    found = []
+    for file in config.launcher.env_file:
+        if not (host.directory / Path(file).expanduser()).is_file():
+            found.append(Obstacle("launcher.env_file", f"{file} does not exist"))
+    for name, engine in trained_models(config):
+        path = engine.path
+        if path.startswith((".", "/", "~")) and not (host.directory / Path(path).expanduser()).is_dir():
+            found.append(Obstacle(f"{name}.path", f"there is no folder {path}"))
+    for name in ("train_dataset", "valid_dataset"):
+        data = getattr(config, name)
+        if data is not None and data.fake is None and data.path.endswith((".jsonl", ".json")):
+            if not (host.directory / Path(data.path).expanduser()).is_file():
+                found.append(Obstacle(f"{name}.path", f"there is no file {data.path}"))
+    root = host.directory / Path(config.cluster.fileroot).expanduser()
+    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not os.access(existing, os.W_OK):
+        found.append(Obstacle("cluster.fileroot", f"nothing can be written into {existing}"))
+    return found

@@ -1,0 +1,122 @@
+"""What is worth knowing before a start and stops nothing."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.allocate import starts_servers
+from launcher.plan.batch import staleness_bound
+from launcher.plan.host import Host
+from launcher.plan.memory import nbytes, trained_models
+from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.plan import Batch, Memory
+from launcher.plan.servers import ServerStart
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+
+def notices(
+    config: "BaseExperimentConfig",
+    allocation: Allocation | None,
+    batch: Batch,
+    memory: Memory,
+    starts: list[ServerStart],
+    host: Host,
+) -> Iterator[str]:
+    """Each begins with the key that it is about."""
+    if allocation:
+        yield from (f"{finding.key}: {finding.message}" for finding in allocation.warnings)
+        yield from _room(allocation, memory, config, host)
+    yield from _models(config, host)
+    yield from _batch(batch, allocation)
+    if isinstance(config, GRPOConfig):
+        yield from _rollout(config, allocation, host)
+        for start in starts[:1]:
+            yield from (f"{hint}: accepted, and without effect: the engine no longer has it" for hint in start.without_effect)
+    if config.cluster.type == "slurm" and config.recover.mode not in ("auto", "resume"):
+        yield f"recover.mode: {config.recover.mode} means that a job put back into the queue begins anew; set it to auto"
+
+
+def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
+    rank, server = memory.trainer_rank_bytes, memory.server
+    if config.cluster.type != "local":
+        return
+    if allocation.num_gpus:
+        size = min((gpu.memory_bytes or 1 << 60 for gpu in host.gpus), default=1 << 60)
+        if rank is not None and rank > size:
+            yield f"actor.backend: a trainer rank needs {nbytes(rank)} before activations, and a GPU has {nbytes(size)}"
+        if server is not None and server.weights > size:
+            yield f"rollout.backend: a server's weights are {nbytes(server.weights)}, and a GPU has {nbytes(size)}"
+    elif host.memory_bytes:
+        ranks = (rank or 0) * (allocation.actor.world_size if allocation.actor else 0)
+        servers = (server.weights if server else 0) * (allocation.rollout.world_size if allocation.rollout else 0)
+        if ranks + servers > host.memory_bytes:
+            needed, there = nbytes(ranks + servers), nbytes(host.memory_bytes)
+            yield f"actor.path: trainer and servers need {needed} before activations, and this machine has {there}"
+
+
+def _models(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
+    seen = set()
+    for name, engine in trained_models(config):
+        content, why = find_config(engine.path, host)
+        known = engine.path.startswith(("builtin:", ".", "/", "~")) or not engine.path
+        if content is None and engine.path not in seen and not known:
+            yield f"{name}.path: {why}; it would be downloaded at the start"
+        seen.add(engine.path)
+        if name != "actor" and isinstance(config, GRPOConfig):
+            for fact in ("path", "dtype"):
+                own, actor = getattr(engine, fact), getattr(config.actor, fact)
+                if own != actor:
+                    yield f"{name}.{fact}: {own} is not the actor's ({actor})"
+    if config.cluster.type == "local" and not host.gpus:
+        for name, engine in trained_models(config):
+            if engine.dtype != "float32":
+                yield f"{name}.dtype: {engine.dtype} is slow on a CPU; {name}.dtype=float32 is faster and more exact"
+
+
+def _batch(batch: Batch, allocation: Allocation | None) -> Iterator[str]:
+    parts = batch.data_parallel_ranks * batch.optimizer_steps_per_step
+    if allocation and batch.samples_per_step < parts:
+        yield (
+            f"train_dataset.batch_size: {batch.samples_per_step} samples are fewer than {batch.data_parallel_ranks} ranks "
+            f"x {batch.optimizer_steps_per_step} optimizer steps, so that some ranks would idle"
+        )
+    limit, generated = batch.max_tokens_per_micro_batch, batch.max_new_tokens
+    if limit and generated and generated > limit:
+        yield (
+            f"actor.mb_spec.max_tokens_per_mb: {limit} tokens cannot hold an answer of gconfig.max_new_tokens={generated}; "
+            f"such a sample would be an error"
+        )
+
+
+def _rollout(config: GRPOConfig, allocation: Allocation | None, host: Host) -> Iterator[str]:
+    if staleness_bound(config) and not config.actor.use_decoupled_loss:
+        yield (
+            f"actor.use_decoupled_loss: off, while samples may be {staleness_bound(config)} weight versions old; "
+            f"true corrects for that"
+        )
+    if not config.async_training and config.rollout.max_head_offpolicyness:
+        yield "rollout.max_head_offpolicyness: means nothing while async_training is false"
+    if config.rollout.server_addresses and config.rollout.server_type == "openai":
+        yield "rollout.server_type: an openai service cannot be given new weights; its answers grow stale"
+    if starts_servers(config) and allocation and allocation.rollout:
+        yield from _server_lengths(config, allocation.rollout.backend, host)
+        if allocation.shared_device and allocation.rollout.backend != "embedded":
+            key = "vllm.gpu_memory_utilization" if allocation.rollout.backend == "vllm" else "sglang.mem_fraction_static"
+            yield f"{key}: the trainer shares this GPU; 0.4 leaves it room"
+
+
+def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[str]:
+    """A context that is too short for an answer, or longer than the model was made for."""
+    key, context = {
+        "embedded": ("embedded.context_length", config.embedded.context_length),
+        "vllm": ("vllm.max_model_len", config.vllm.max_model_len),
+        "sglang": ("sglang.context_length", config.sglang.context_length),
+    }[backend]
+    shape = shape_of(find_config(config.actor.path, host)[0])
+    if context is not None and config.gconfig.max_new_tokens >= context:
+        yield f"{key}: {context} tokens leave no room for a prompt beside gconfig.max_new_tokens={config.gconfig.max_new_tokens}"
+    if shape and shape.max_positions and context is not None and context > shape.max_positions:
+        yield f"{key}: {context} is more than the {shape.max_positions} positions of {config.actor.path}; {backend} refuses that"

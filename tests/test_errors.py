@@ -1,0 +1,280 @@
+"""The promise: every problem at once, each with its key, its place, what is allowed and what was meant; exit 2."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.problems import ConfigError, Problem
+
+GOOD = "experiment_name: e\nactor: {path: m}\n"
+
+
+def problems(text: str | bytes, tmp_path: Path, *overrides: str) -> list[Problem]:
+    file = tmp_path / "f.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as raised:
+        load(file, overrides)
+    return list(raised.value.problems)
+
+
+def only(text: str | bytes, tmp_path: Path, *overrides: str) -> str:
+    found = problems(text, tmp_path, *overrides)
+    assert len(found) == 1, found
+    return found[0].text()
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("override", "said"),
+        [
+            ("actor.use_lora=yes", "'yes' is not a boolean; write true"),
+            ("actor.use_lora=1", "1 is not a boolean"),
+            ("gconfig.n_samples=1.5", "1.5 is not an integer; expected an integer >= 1"),
+            ("gconfig.n_samples=4.0", "4.0 is not an integer; write 4"),
+            ("gconfig.n_samples=true", "true is not an integer"),
+            ("gconfig.n_samples=0", "0 is out of range; expected an integer >= 1"),
+            ("gconfig.n_samples=null", "null is not allowed here"),
+            ("actor.lr=fast", "'fast' is not a number; expected a number >= 0"),
+            ("actor.lr='1e-4'", "'1e-4' is not a number"),
+            ("actor.lr=nan", "nan is not a number"),
+            ("actor.lr=-1", "out of range"),
+            ("trial_name=true", 'is not a string; write it in quotes ("true")'),
+            ("trial_name=1.50", "is not a string; write it in quotes"),
+            ("trial_name=a/b", "does not fit"),
+            ("actor.kl_estimator=k9", "'k9' is not one of k1, k2, k3"),
+            ("actor.target_modules=q_proj", "is not a list; write ['q_proj']"),
+            ("actor.target_modules=[q,[r]]", "item 2"),
+            ("launcher.env=3", "is not a mapping"),
+            ("actor.fsdp=3", "is a section and cannot be 3"),
+            ("actor.fsdp=null", "is a section and cannot be null"),
+            ("rollout.max_head_offpolicyness=-1", "out of range"),
+        ],
+    )
+    def test_a_value_that_does_not_fit_says_what_would(self, tmp_path: Path, override: str, said: str) -> None:
+        text = only(GOOD, tmp_path, override)
+        assert said in text
+        assert f"[override {override}]" in text
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("use_lora: yes", "'yes' is not a boolean; write true"),
+            ("use_lora: off", "write false"),
+            ("lora_rank: 1.5", "1.5 is not an integer"),
+            ("lora_rank: '4'", "'4' is not an integer"),
+            ("eps_clip: '0.2'", "'0.2' is not a number"),
+            ("dtype: 12:30", "'12:30' is not one of"),
+        ],
+    )
+    def test_a_file_says_the_line(self, tmp_path: Path, line: str, said: str) -> None:
+        text = only(f"experiment_name: e\nactor:\n  path: m\n  {line}\n", tmp_path)
+        assert said in text
+        assert "f.yaml:4]" in text
+
+    @pytest.mark.parametrize(("written", "value"), [("1e-4", 1e-4), ("1", 1.0), (".5", 0.5), ("1E2", 100.0)])
+    def test_numbers_are_read_alike_in_files_and_overrides(self, tmp_path: Path, written: str, value: float) -> None:
+        file = tmp_path / "f.yaml"
+        file.write_text(f"experiment_name: e\nactor: {{path: m, lr: {written}}}\n")
+        assert load(file).get("actor.optimizer.lr") == value
+        assert load(file, [f"actor.lr={written}"]).get("actor.optimizer.lr") == value
+
+    @pytest.mark.parametrize("written", ["None", "null", "~"])
+    def test_none_and_null_are_null(self, tmp_path: Path, written: str) -> None:
+        file = tmp_path / "f.yaml"
+        file.write_text(f"{GOOD}total_train_steps: {written}\n")
+        assert load(file).get("total_train_steps") is None
+        if written != "~":
+            assert load(file, [f"total_train_steps={written}"]).get("total_train_steps") is None
+        assert load(file, ["~total_train_steps"]).get("total_train_steps") is None
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("override", "meant"),
+        [
+            ("actor.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
+            ("critic.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
+            ("actor.optimizer.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
+            ("gconfig.n_sample=1", "gconfig.n_samples (short: n_samples)"),
+            ("actr.path=x", "actor.path"),
+            ("actor.eps_clip_high=1", "actor.eps_clip_higher"),
+            ("rollout.max_head_offpolicynes=1", "rollout.max_head_offpolicyness"),
+            ("num_generations=4", "gconfig.n_samples"),
+            ("cluster.file_root=x", "cluster.fileroot"),
+            ("saver.freq_step=1", "saver.freq_steps"),
+            ("max_steps=5", "total_train_steps"),
+        ],
+    )
+    def test_an_unknown_key_names_the_nearest_right_one(self, tmp_path: Path, override: str, meant: str) -> None:
+        assert f"no such key; did you mean {meant}" in only(GOOD, tmp_path, override)
+
+    def test_plus_adds_only_inside_maps(self, tmp_path: Path) -> None:
+        assert "`+` adds only inside maps" in only(GOOD, tmp_path, "+actor.zz=1")
+        assert "drop the `+`" in only(GOOD, tmp_path, "+actor.path=x")
+        assert "no such key" in only(GOOD, tmp_path, "++actor.zz=1")
+
+    def test_an_unknown_group_or_option_names_what_there_is(self, tmp_path: Path) -> None:
+        assert "no option 'vlm'; did you mean vllm? There are: embedded, sglang, vllm" in only(
+            GOOD, tmp_path, "rollout=vlm")
+        assert "did you mean algorithm=dapo?" in only(GOOD, tmp_path, "algoritm=dapo")
+        text = "defaults: [{rolout: vllm}]\n" + GOOD
+        assert "no group 'rolout'; did you mean rollout?" in only(text, tmp_path)
+        text = "defaults:\n  - rollout: vlm\n" + GOOD
+        assert "f.yaml:2" in only(text, tmp_path)
+
+    def test_a_misspelt_section_is_one_problem(self, tmp_path: Path) -> None:
+        text = only("experiment_name: e\nactr:\n  path: m\n  lr: x\n  foo: 1\n", tmp_path)
+        assert "did you mean actor? (3 keys below it were not read)" in text
+
+    def test_what_follows_is_folded_under_its_cause(self, tmp_path: Path) -> None:
+        found = problems("experiment_nam: e\nactor: {path: m}\n", tmp_path)
+        assert [p.key for p in found] == ["experiment_nam"]
+        assert found[0].follows[0].key == "experiment_name"
+
+    def test_an_alias_beside_its_real_path_is_a_contradiction(self, tmp_path: Path) -> None:
+        text = "experiment_name: e\nactor: {path: m, lr: 1.0, optimizer: {lr: 2.0}}\n"
+        assert "are one key and both stand here" in only(text, tmp_path)
+        assert "are one key and both stand here" in only(GOOD, tmp_path, "actor.lr=1", "actor.optimizer.lr=1")
+
+    def test_a_key_of_the_users_own_names_the_schema_flag(self, tmp_path: Path) -> None:
+        assert "--schema my.module:MyConfig" in only(GOOD + "my_very_own_thing: 3\n", tmp_path)
+
+
+class TestReferences:
+    def test_a_reference_to_nothing_names_what_was_meant(self, tmp_path: Path) -> None:
+        text = only(GOOD + "gconfig:\n  temperature: ${actor.temprature}\n", tmp_path)
+        assert "f.yaml:4" in text
+        assert "no such key; did you mean actor.temperature?" in text
+
+    def test_a_circle_is_one_problem(self, tmp_path: Path) -> None:
+        found = problems(GOOD + "gconfig: {n_samples: '${seed}'}\nseed: ${gconfig.n_samples}\n", tmp_path)
+        assert len(found) == 1
+        assert "refers to itself" in found[0].message
+
+    def test_a_circle_through_a_default_is_found(self, tmp_path: Path) -> None:
+        found = problems(GOOD + "gconfig: {temperature: '${actor.temperature}'}\n", tmp_path)
+        assert len(found) == 1
+        assert "refers to itself" in found[0].message
+
+    def test_what_a_reference_leads_to_is_checked(self, tmp_path: Path) -> None:
+        text = only(GOOD + "gconfig:\n  n_samples: ${experiment_name}\n", tmp_path)
+        assert "'e' is not an integer" in text
+        assert "from ${experiment_name}" in text
+
+    def test_a_broken_spelling_is_a_problem_of_the_file(self, tmp_path: Path) -> None:
+        assert "is not an interpolation" in only(GOOD + "gconfig:\n  n_samples: ${seed\n", tmp_path)
+
+    def test_an_environment_variable_that_is_not_set(self, tmp_path: Path) -> None:
+        assert "NO_SUCH_VARIABLE" in only(GOOD + "tokenizer_path: ${oc.env:NO_SUCH_VARIABLE}\n", tmp_path)
+
+    def test_a_section_can_refer_to_another_but_not_be_set_below_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "f.yaml"
+        file.write_text("experiment_name: e\nactor: {path: m, lr: 0.5}\ncritic: {optimizer: '${actor.optimizer}'}\n")
+        assert load(file).get("critic.optimizer.lr") == 0.5
+        with pytest.raises(ConfigError, match="keys below a reference cannot be set"):
+            load(file, ["critic.lr=1"])
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("", "is empty"),
+            ("# only a comment\n", "is empty"),
+            ("- a\n- b\n", "must be a mapping"),
+            ("just text\n", "must be a mapping"),
+            ("a: b: c\n", "is not YAML"),
+            ("a: [1, 2\n", "is not YAML"),
+            ("actor:\n\tpath: m\n", "a tab is used for indentation"),
+            (b"experiment_name: \xff\xfe\n", "is not UTF-8"),
+            ("experiment_name: &a [*a]\n", "stands for itself"),
+            ("experiment_name: !!python/object:os.system x\n", "tag"),
+            ("experiment_name: e\n---\nactor: {}\n", "more than one document"),
+            ("a: " + "[" * 500 + "]" * 500, "levels deep"),
+            ("a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+                f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)), "values"),
+            ("experiment_name: a\0b\n", "is not YAML"),
+        ],
+    )
+    def test_a_file_that_cannot_be_read_is_one_clear_problem(
+        self, tmp_path: Path, content: str | bytes, said: str
+    ) -> None:
+        assert said in only(content, tmp_path)
+
+    def test_a_key_that_stands_twice_is_refused_with_both_lines(self, tmp_path: Path) -> None:
+        text = only("experiment_name: e\nactor:\n  path: m\n  lr: 1\n  lr: 2\n", tmp_path)
+        assert "f.yaml:5" in text
+        assert "first on line 4" in text
+
+    def test_a_file_that_is_not_there_names_what_is(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"Did you mean grpo\.yaml"):
+            load("grpoo.yaml")
+
+    def test_a_directory_and_an_unreadable_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="is a directory"):
+            load(tmp_path)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load("/proc/self/mem")
+
+    def test_a_broken_file_that_is_built_upon_is_the_only_problem(self, tmp_path: Path) -> None:
+        (tmp_path / "base.yaml").write_text("actor: [\n")
+        found = problems("defaults: [base]\nexperiment_name: e\n", tmp_path)
+        assert len(found) == 1
+        assert found[0].key.endswith("base.yaml")
+
+    def test_a_required_value_is_asked_for(self, tmp_path: Path) -> None:
+        assert only("actor: {path: m}\n", tmp_path).startswith("experiment_name: a value is required")
+
+
+class TestContradictions:
+    @pytest.mark.parametrize(
+        ("override", "key", "other"),
+        [
+            ("saver.experiment_name=other", "saver.experiment_name", "experiment_name"),
+            ("recover.fileroot=/x", "recover.fileroot", "cluster.fileroot"),
+            ("actor.temperature=0.3", "actor.temperature", "gconfig.temperature"),
+            ("rollout.consumer_batch_size=77", "rollout.consumer_batch_size", "train_dataset.batch_size"),
+            ("actor.group_size=77", "actor.group_size", "gconfig.n_samples"),
+            ("gconfig.min_new_tokens=20000", "gconfig.min_new_tokens", "gconfig.max_new_tokens"),
+            ("actor.eps_clip_higher=0.1", "actor.eps_clip_higher", "actor.eps_clip"),
+            ("resume_step=3", "resume_step", "resume"),
+            ("actor.weight_update_mode=adapter", "actor.weight_update_mode", "actor.use_lora"),
+        ],
+    )
+    def test_keys_that_cannot_stand_together_name_each_other(
+        self, tmp_path: Path, override: str, key: str, other: str
+    ) -> None:
+        text = only(GOOD, tmp_path, override)
+        assert text.startswith(f"{key} ")
+        assert other in text
+
+    def test_equal_copies_are_no_contradiction(self, tmp_path: Path) -> None:
+        file = tmp_path / "f.yaml"
+        file.write_text(GOOD + "saver: {experiment_name: e}\ngconfig: {temperature: 0.6}\n")
+        assert load(file, ["actor.temperature=0.6"]).get("saver.experiment_name") == "e"
+
+
+def test_all_problems_are_told_at_once_sorted_with_exit_code_2_and_no_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("experiment_name: e\nzeta: 1\nactor:\n  use_lora: yes\n  lr: x\ngconfig: {n_samples: 0}\n")
+    command = [sys.executable, "-m", "launcher", "--config", str(file), "actor.learning_rate=1", "rollout=vlm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    keys = [line.split(" ")[0] for line in done.stderr.splitlines()[:-1]]
+    assert keys == sorted(keys)
+    assert keys == ["actor.learning_rate", "actor.lr", "actor.use_lora", "gconfig.n_samples", "rollout", "zeta"]
+    assert done.stderr.splitlines()[-1] == "6 problems; nothing was started."
+
+
+def test_no_message_repeats_a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(GOOD + "stats_logger: {wandb: {wandb_api_key: [topsecret]}}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file, ["stats_logger.swanlab.api_key=[topsecret]"])
+    assert len(raised.value.problems) == 2
+    assert "topsecret" not in str(raised.value)

@@ -1,0 +1,116 @@
+"""The promise: one order of layers, weakest first, whoever sets a key. One table over every pair of them."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.compose import load
+
+KEY = "model.mb_spec.granularity"
+LAYERS = ["default", "group of the schema", "group of the file", "file", "group of the command line", "override"]
+VALUES = {name: index + 3 for index, name in enumerate(LAYERS)}
+"""The value that a layer sets; what the schema and its group set is theirs to say."""
+VALUES["default"] = 1
+VALUES["group of the schema"] = 2
+
+
+def experiment(folder: Path, layers: set[str]) -> tuple[Path, list[str]]:
+    """A reward-model experiment in which exactly these layers (the default always) set KEY."""
+    (folder / "mine").mkdir()
+    (folder / "mine" / "none.yaml").write_text("# @package _global_\nexperiment_name: from-a-group\n")
+    (folder / "other").mkdir()
+    for option, layer in (("mine/infile", "group of the file"), ("other/online", "group of the command line")):
+        text = f"# @package _global_\nmodel:\n  mb_spec:\n    granularity: {VALUES[layer]}\n"
+        (folder / f"{option}.yaml").write_text(text)
+    body = f"model:\n  mb_spec:\n    granularity: {VALUES['file']}\n" if "file" in layers else ""
+    kind = "reward_model" if "group of the schema" in layers else "sft"
+    option = "infile" if "group of the file" in layers else "none"
+    file = folder / "mine.yaml"
+    file.write_text(f"defaults:\n  - mine: {option}\nexperiment_name: layers\ntrain_dataset:\n  type: "
+                    f"{'rw' if kind == 'reward_model' else 'sft'}\n{body}")
+    overrides = ["other=online"] if "group of the command line" in layers else []
+    if "override" in layers:
+        overrides.append(f"{KEY}={VALUES['override']}")
+    return file, overrides
+
+
+@pytest.mark.parametrize(("weaker", "stronger"), list(combinations(LAYERS, 2)))
+def test_the_stronger_of_any_two_layers_wins_and_says_what_it_beat(tmp_path: Path, weaker: str, stronger: str) -> None:
+    file, overrides = experiment(tmp_path, {weaker, stronger})
+    loaded = load(file, overrides)
+    origin = loaded.origin(KEY)
+    assert (loaded.get(KEY), origin.kind) == (VALUES[stronger], stronger)
+    assert (origin.beaten[0].kind, origin.beaten[0].value) == (weaker, VALUES[weaker])
+
+
+def test_all_layers_at_once_stand_in_one_order(tmp_path: Path) -> None:
+    file, overrides = experiment(tmp_path, set(LAYERS))
+    origin = load(file, overrides).origin(KEY)
+    assert [origin.kind, *(beaten.kind for beaten in origin.beaten)] == LAYERS[::-1]
+
+
+def test_self_is_honoured_where_it_stands(tmp_path: Path) -> None:
+    file, _ = experiment(tmp_path, {"group of the file", "file"})
+    assert load(file).get(KEY) == VALUES["file"]
+    file.write_text(file.read_text().replace("defaults:\n", "defaults:\n  - _self_\n"))
+    assert load(file).get(KEY) == VALUES["group of the file"]
+
+
+def test_a_file_can_build_on_another_and_override_its_groups(tmp_path: Path) -> None:
+    file, _ = experiment(tmp_path, {"group of the file"})
+    top = tmp_path / "top.yaml"
+    top.write_text("defaults:\n  - mine\nexperiment_name: top\n")
+    assert load(top).get(KEY) == VALUES["group of the file"]
+    assert load(top).get("experiment_name") == "top"
+    top.write_text("defaults:\n  - mine\n  - override /mine: none\nexperiment_name: top\n")
+    assert load(top).get(KEY) == VALUES["default"]
+    assert load(top, ["mine=infile"]).get(KEY) == VALUES["group of the file"]
+    assert load(top, ["~mine"]).get(KEY) == VALUES["default"]
+
+
+def test_an_alias_is_its_real_path_in_files_and_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("experiment_name: a\nactor:\n  lr: 3e-4\n")
+    assert load(file).get("actor.optimizer.lr") == 3e-4
+    assert load(file, ["actor.optimizer.lr=1e-3"]).get("actor.optimizer.lr") == 1e-3
+    assert load(file, ["actor.lr=2"]).get("actor.optimizer.lr") == 2.0
+    assert load(file, ["fileroot=/somewhere"]).get("saver.fileroot") == "/somewhere"
+
+
+def test_an_optional_section_opens_when_something_below_it_is_set(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("experiment_name: a\nactor:\n  path: m\n")
+    assert load(file).get("actor.adv_norm") is None
+    opened = load(file, ["actor.adv_norm.std_level=None"])
+    assert opened.get("actor.adv_norm.std_level") is None
+    assert opened.get("actor.adv_norm.mean_level") == "batch"
+    assert load(file, ["actor.optimizer=null"]).get("actor.optimizer") is None
+    assert load(file, ["~actor.optimizer"]).get("actor.optimizer") is None
+    reopened = load(file, ["actor.optimizer=None", "actor.lr=0.5"]).get("actor.optimizer")
+    assert (reopened["lr"], reopened["beta1"]) == (0.5, 0.9)
+
+
+def test_shared_facts_flow_to_every_copy(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("experiment_name: a\nactor:\n  path: some/model\n  dtype: float32\n")
+    loaded = load(file, ["gconfig.n_samples=6", "gconfig.temperature=0.7", "seed=9", "train_dataset.batch_size=5",
+                         "gconfig.max_new_tokens=77", "cluster.fileroot=/data", "trial_name=t"])
+    config = loaded.config
+    assert config.actor.group_size == 6
+    assert config.actor.temperature == config.ref.temperature == 0.7
+    assert config.actor.max_new_tokens == 77
+    assert config.rollout.consumer_batch_size == 5
+    assert config.tokenizer_path == config.ref.path == config.vllm.model == config.sglang.model_path == "some/model"
+    assert config.vllm.dtype == config.sglang.dtype == config.ref.dtype == "float32"
+    assert config.vllm.seed == config.sglang.random_seed == 9
+    assert config.saver.fileroot == config.stats_logger.fileroot == "/data"
+    assert config.recover.trial_name == config.actor.trial_name == "t"
+
+
+def test_maps_grow_and_shrink_from_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("experiment_name: a\nactor: {path: m}\nlauncher:\n  env: {A: one, B: 2}\n")
+    assert load(file).get("launcher.env") == {"A": "one", "B": "2"}
+    changed = load(file, ["+launcher.env.C=3", "launcher.env.A=x", "~launcher.env.B", "++launcher.env.D='${seed}'"])
+    assert changed.get("launcher.env") == {"A": "x", "C": "3", "D": "1"}

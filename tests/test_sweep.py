@@ -1,0 +1,583 @@
+"""Sweeps: the points of Hydra's syntax, their check before anything starts, and real sweepers and launchers."""
+
+import contextlib
+import importlib.util
+import io
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_like.config.problems import ConfigError, Problem
+from launcher.sweep.plan import Plan, prepare
+from launcher.sweep.points import Axis, Points
+from launcher.sweep.report import numbers
+from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
+from launcher.sweep.root import Root
+from launcher.sweep.run import claim, sweep
+from launcher.sweep.session import VERSION_BASE, settled
+
+GROUPS = {"rollout": ["embedded", "sglang", "vllm"], "algorithm": ["dapo", "grpo"], "actor": ["tiny"]}
+NAMES = ["actor", "rollout", "gconfig", "launcher", "seed", "trial_name"]
+
+
+def plugin(module: str) -> Any:
+    """A test of a plugin that may be missing; what others' code warns about is theirs to mend."""
+    found = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec(f"hydra_plugins.{module}")
+    missing = pytest.mark.skipif(not found, reason=f"the package {module.replace('_', '-')} is not installed here")
+    return lambda test: pytest.mark.filterwarnings("ignore")(missing(test))
+
+
+needs_joblib = plugin("hydra_joblib_launcher")
+needs_optuna = plugin("hydra_optuna_sweeper")
+
+
+def request(*words: str, **more: Any) -> SweepRequest:
+    own = [word for word in words if is_hydra_override(word)]
+    rest = [word for word in words if not is_hydra_override(word)]
+    more = {"groups": GROUPS, "names": NAMES, "aliases": {"actor.lr": "actor.optimizer.lr"}, **more}
+    return SweepRequest(rest, "r0001", own, **more)
+
+
+def plan(*words: str, **more: Any) -> Plan:
+    return prepare(request(*words, **more))
+
+
+def points(*words: str, **more: Any) -> list[list[str]]:
+    found = plan(*words, **more).points
+    return [found.overrides(found.values(number)) for number in range(len(found))]
+
+
+def refused(*words: str, **more: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        plan(*words, **more)
+    return {problem.key: problem.message for problem in caught.value.problems}
+
+
+def value(overrides: Sequence[str], key: str) -> float:
+    return next(float(text.partition("=")[2]) for text in overrides if text.partition("=")[0] == key)
+
+
+def accept(_overrides: list[str]) -> list[Problem]:
+    return []
+
+
+def positive(overrides: list[str]) -> list[Problem]:
+    bad = [text for text in overrides if text.startswith("actor.lr=") and value([text], "actor.lr") <= 0]
+    return [Problem("actor.optimizer.lr", "must be greater than 0", f"override {text}") for text in bad]
+
+
+def run_seed(overrides: list[str], trial: str, _number: int) -> PointResult:
+    """A run that is the better, the nearer its seed is to 3, and fails at 13."""
+    seed = value(overrides, "seed")
+    if seed == 13:
+        raise RuntimeError("unlucky")
+    Path("runs", trial).mkdir(parents=True)
+    return PointResult(-abs(seed - 3.0), {"process": os.getpid()}, Path("runs", trial))
+
+
+class Sweep:
+    """A sweep that has run, and what it has left."""
+
+    def __init__(self, *words: str, check: Any = accept, run: Any = run_seed, **more: Any) -> None:
+        out, err, printed = io.StringIO(), io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            self.code = sweep(request(*words, **more), check, run, out, err)
+        self.out, self.err, self.printed = out.getvalue(), err.getvalue(), printed.getvalue()
+        self.directories = sorted(Path("multirun").glob("*/*"))
+
+    def records(self) -> list[dict[str, Any]]:
+        [directory] = self.directories
+        found = [json.loads(path.read_text()) for path in directory.glob("*/point.json")]
+        return sorted(found, key=lambda record: record["number"])
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    argv = list(sys.argv)
+    yield
+    assert sys.argv == argv
+    assert not GlobalHydra.instance().is_initialized()
+    assert not HydraConfig.initialized()
+
+
+# --- which points
+
+
+def test_lists_ranges_choices_and_groups_in_the_order_of_hydra() -> None:
+    assert points("actor.lr=1e-5,1e-4", "seed=range(1,4,2)", "rollout=choice(embedded,vllm)") == [
+        ["actor.lr=1e-05", "seed=1", "rollout=embedded"],
+        ["actor.lr=1e-05", "seed=1", "rollout=vllm"],
+        ["actor.lr=1e-05", "seed=3", "rollout=embedded"],
+        ["actor.lr=1e-05", "seed=3", "rollout=vllm"],
+        ["actor.lr=0.0001", "seed=1", "rollout=embedded"],
+        ["actor.lr=0.0001", "seed=1", "rollout=vllm"],
+        ["actor.lr=0.0001", "seed=3", "rollout=embedded"],
+        ["actor.lr=0.0001", "seed=3", "rollout=vllm"],
+    ]
+
+
+def test_every_override_stands_where_the_user_has_put_it() -> None:
+    assert points("~actor.ref", "seed=1,2", "actor.path='a,b'", "+launcher.env.X=1") == [
+        ["~actor.ref", "seed=1", "actor.path='a,b'", "+launcher.env.X=1"],
+        ["~actor.ref", "seed=2", "actor.path='a,b'", "+launcher.env.X=1"],
+    ]
+
+
+def test_a_glob_takes_the_options_of_a_group() -> None:
+    assert points("rollout=glob(*)") == [["rollout=embedded"], ["rollout=sglang"], ["rollout=vllm"]]
+    assert points("rollout=glob(*l*,exclude=vllm)") == [["rollout=sglang"]]
+
+
+def test_values_keep_their_quotes_lists_and_maps() -> None:
+    assert points("actor.path='a b','c,d'", "gconfig.stop=[1,2],[]", "actor.optimizer={lr:1},null")[::3] == [
+        ["actor.path='a b'", "gconfig.stop=[1,2]", "actor.optimizer={lr:1}"],
+        ["actor.path='a b'", "gconfig.stop=[]", "actor.optimizer=null"],
+        ["actor.path='c,d'", "gconfig.stop=[]", "actor.optimizer={lr:1}"],
+    ]
+
+
+def test_tags_sorting_and_shuffling_are_hydras() -> None:
+    assert points("seed=tag(a,choice(2,1))") == [["seed=2"], ["seed=1"]]
+    assert points("seed=sort(3,1,2)") == [["seed=1"], ["seed=2"], ["seed=3"]]
+    found = plan("seed=shuffle(range(20))").points
+    assert sorted(found.axes[0].values, key=int) == [str(number) for number in range(20)]
+    assert found.axes[0].argument == f"seed=choice({','.join(found.axes[0].values)})", "the sweeper shuffles no more"
+
+
+def test_a_map_takes_new_keys_and_a_group_another_package() -> None:
+    assert points("+launcher.env.X=1,2", "rollout@old=vllm,sglang")[1] == ["+launcher.env.X=1", "rollout@old=sglang"]
+
+
+def test_no_sweep_is_one_point() -> None:
+    assert points("seed=1") == [["seed=1"]]
+    assert points() == [[]]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"words": ["hydra.sweeper.params.actor.lr=1e-5,1e-4"]},
+        {"words": ["+hydra.sweeper.params.actor.lr='1e-5,1e-4'"]},
+        {"words": ["hydra.sweeper.params={actor.lr: '1e-5,1e-4'}"]},
+        {"words": [], "hydra_section": {"sweeper": {"params": {"actor.lr": "1e-5,1e-4"}}}},
+    ],
+)
+def test_the_sweepers_own_params(said: dict[str, Any]) -> None:
+    words = said.pop("words")
+    assert points("seed=1", *words, **said) == [["actor.lr=1e-05", "seed=1"], ["actor.lr=0.0001", "seed=1"]]
+    assert points("actor.optimizer.lr=1", *words, **said) == [["actor.optimizer.lr=1"]], "the command line is stronger"
+
+
+@needs_optuna
+def test_the_corners_of_what_an_optimizing_sweeper_may_choose() -> None:
+    found = plan(
+        "hydra/sweeper=optuna", "actor.lr=tag(log,interval(1e-5,1e-4))", "seed=range(1,6)", "rollout=vllm,sglang"
+    ).points
+    assert [axis.values for axis in found.axes] == [("1e-05", "0.0001"), ("1", "6"), ("vllm", "sglang")]
+    assert found.optimizing
+    assert found.axes[0].argument == "actor.lr=tag(log,interval(1e-5,1e-4))"
+    assert plan("hydra/sweeper=optuna", "seed=range(1,6,2)").points.axes[0].values == ("1", "5")
+    assert plan("hydra/sweeper=optuna", "seed=int(interval(2,2))").points.axes[0].values == ("2",)
+    assert plan("hydra/sweeper=optuna", "hydra.sweeper.params.seed=int(interval(1,2))").points.axes[0].values == (
+        "1",
+        "2",
+    )
+
+
+@given(st.lists(st.integers(1, 4), max_size=4))
+def test_points_are_numbered_like_a_product(sizes: list[int]) -> None:
+    axes = [Axis(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
+    product = list(itertools.product(*(axis.values for axis in axes)))
+    found = Points(tuple(axes))
+    assert len(found) == len(product)
+    assert [tuple(found.values(number).values()) for number in range(len(found))] == product
+
+
+@given(st.lists(st.integers(1, 9), max_size=4), st.integers(30, 60))
+def test_where_not_all_points_are_checked_every_value_is(sizes: list[int], bound: int) -> None:
+    axes = [Axis(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
+    found = Points(tuple(axes))
+    sample = found.sample(bound)
+    assert len(sample) == len(set(sample)) == min(bound, len(found))
+    if bound > sum(sizes):
+        for axis in axes:
+            assert {found.values(number)[axis.key] for number in sample} == set(axis.values)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "part"),
+    [
+        (["seed=interval(1,2)"], "seed", "hydra/sweeper=optuna"),
+        (["rollout=glob(x*)"], "rollout", "it has embedded, sglang, vllm"),
+        (["nothing=glob(*)"], "nothing", "no config group"),
+        (["seed=range(3,1)"], "seed", "no value"),
+        (["seed=choice("], "seed", "no viable alternative"),
+        (["~seed=1,2"], "seed", "cannot be deleted by a sweep"),
+        (["seed=1,2", "seed=3"], "seed", "given twice"),
+        (["actor.optimizer.lr=3", "actor.lr=1,2"], "actor.optimizer.lr", "given twice"),
+        (["trial_name=a,b"], "trial_name", "give one name"),
+        (["hydra.sweep.dir=a,b"], "hydra.sweep.dir", "cannot be swept"),
+        (["hydra.job.chdir=true"], "hydra.job.chdir", "leave it false"),
+        (["hydra.sweeper.max_batch=2"], "hydra.sweeper.max_batch", "not in 'BasicSweeperConf'"),
+        (["hydra/sweeper=nevermind"], "hydra/sweeper", "Available options in 'hydra/sweeper': basic"),
+        (["hydra.sweeper.params={seed: 1,2}"], "hydra.sweeper.params", "in quotes"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(words: list[str], key: str, part: str) -> None:
+    assert part in refused(*words)[key]
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    assert len(refused("seed=range(3,1)", "rollout=glob(x*)", "actor.lr=interval(1,2)", "n=1,2")) == 3
+
+
+@needs_optuna
+@pytest.mark.parametrize("direction", ["max", "[minimize,maximize]"])
+def test_an_optimizing_sweeper_has_one_direction(direction: str) -> None:
+    assert list(refused("hydra/sweeper=optuna", f"hydra.sweeper.direction={direction}")) == ["hydra.sweeper.direction"]
+
+
+@needs_optuna
+def test_an_interval_has_a_start_below_its_end() -> None:
+    assert "above its end" in refused("hydra/sweeper=optuna", "seed=interval(2,1)")["seed"]
+
+
+def test_a_plugin_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.sweep.session.PACKAGES", {"hydra/launcher/rocket": "hydra-rocket-launcher"})
+    assert "pip install hydra-rocket-launcher" in refused("hydra/launcher=rocket")["hydra/launcher"]
+
+
+def test_what_a_file_says_to_hydra() -> None:
+    content = {
+        "defaults": ["_self_", {"actor": "tiny"}, {"override /hydra/launcher": "joblib"}, {"override rollout": "vllm"}],
+        "hydra": {"sweep": {"dir": "sweeps/mine"}},
+        "seed": 1,
+    }
+    assert hydra_parts(content) == ({"sweep": {"dir": "sweeps/mine"}}, {"hydra/launcher": "joblib"})
+    assert hydra_parts({}) == ({}, {})
+
+
+def test_the_roots_state_is_in_its_address() -> None:
+    section = {"sweep": {"dir": "a/${now:%Y}"}, "job": {"env_set": {"GREETING": "grüß ${oc.env:HOME} {x}"}}}
+    root = Root(groups=GROUPS, names=["seed"], placeholders=list(GROUPS), hydra=section)
+    assert "$" not in root.address()
+    with settled(root, []) as (settings, loader):
+        assert settings.directory.startswith("a/2")
+        assert loader.get_group_options("rollout") == ["embedded", "sglang", "vllm"]
+
+
+def test_one_sweeps_root_is_not_on_the_next_search_path() -> None:
+    plan("seed=1,2")
+    with hydra.initialize(config_path=None, **VERSION_BASE), pytest.raises(Exception, match="areal_like_sweep"):
+        hydra.compose("areal_like_sweep")
+
+
+# --- checked before anything starts
+
+
+def test_problems_are_said_once_with_the_points_that_have_them() -> None:
+    def check(overrides: list[str]) -> list[Problem]:
+        return [*positive(overrides), Problem("tokenizer_path", "is missing", "grpo.yaml:3")]
+
+    done = Sweep("actor.lr=1,-1,-2", "seed=1,2,3", check=check)
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        "every point: tokenizer_path [grpo.yaml:3]: is missing",
+        "points 3-5: actor.optimizer.lr [override actor.lr=-1]: must be greater than 0",
+        "points 6-8: actor.optimizer.lr [override actor.lr=-2]: must be greater than 0",
+        "3 problems; nothing was started.",
+    ]
+    assert not done.out and not done.printed and not done.directories
+
+
+def test_a_sweep_that_cannot_be_read_starts_nothing() -> None:
+    done = Sweep("seed=range(3,1)")
+    assert done.code == 2
+    assert done.err == "seed [override seed=range(3,1)]: the sweep has no value at all\n"
+    assert not done.directories
+
+
+@needs_optuna
+def test_the_corners_are_checked_before_an_optimizing_sweep_starts() -> None:
+    done = Sweep("hydra/sweeper=optuna", "actor.lr=interval(-1,1)", "rollout=vllm,sglang", check=positive)
+    assert done.code == 2
+    assert done.err.startswith("corner {actor.lr=-1.0 rollout=vllm}, {actor.lr=-1.0 rollout=sglang}: actor.optimizer.lr")
+    assert not done.directories
+
+
+def test_a_bound_on_what_is_checked_is_said_and_the_rest_checked_later() -> None:
+    seen: list[list[str]] = []
+
+    def check(overrides: list[str]) -> list[Problem]:
+        seen.append(overrides)
+        late = len(seen) > 4 and value(overrides, "seed") == 2
+        return [Problem("seed", "2 is taken by now")] if late else []
+
+    done = Sweep("seed=range(6)", check=check, checked_at_most=4)
+    assert "checked: 4 of the 6 points" in done.out
+    assert done.code == 1
+    assert [record["state"] for record in done.records()] == ["done", "done", "refused", "done", "done", "done"]
+    assert "2 is taken by now" in done.out
+
+
+def test_number_ranges() -> None:
+    assert numbers([0, 1, 2, 4, 6, 7]) == "0-2, 4, 6, 7"
+    assert numbers([]) == ""
+
+
+# --- real sweeps
+
+
+def test_jobs_get_trial_names_links_and_a_table() -> None:
+    done = Sweep("seed=1,3", "rollout=glob(*l*,exclude=vllm)", "trial_name=first")
+    [directory] = done.directories
+    assert done.code == 0
+    assert [(record["trial"], record["values"]) for record in done.records()] == [
+        ("r0001-0", {"seed": "1", "rollout": "sglang"}),
+        ("r0001-1", {"seed": "3", "rollout": "sglang"}),
+    ]
+    assert (directory / "1" / "run").resolve() == Path("runs/r0001-1").resolve()
+    assert not (directory / "0" / ".hydra").exists()
+    table = (directory / "table.txt").read_text().strip().splitlines()
+    assert table[0].split() == ["point", "trial", "seed", "rollout", "objective", "process", "result"]
+    assert table[1].split()[:5] == ["0", "r0001-0", "1", "sglang", "-2"]
+    assert table[-1] in done.out
+    assert "--- r0001-1: seed=3 rollout=sglang" in done.printed
+
+
+def test_a_point_gets_its_own_trial_name_and_the_users_command_line() -> None:
+    seen = []
+
+    def run(overrides: list[str], trial: str, number: int) -> PointResult:
+        seen.append((overrides, trial, number, list(sys.argv)))
+        return PointResult()
+
+    Sweep("trial_name=first", "seed=1,2", "~actor.ref", run=run)
+    assert seen[1] == (["seed=2", "~actor.ref", "trial_name=r0001-1"], "r0001-1", 1, sys.argv)
+
+
+def test_a_point_composes_for_itself_inside_of_hydras_job() -> None:
+    def run(_overrides: list[str], _trial: str, _number: int) -> PointResult:
+        assert not HydraConfig.initialized()
+        with hydra.initialize(config_path=None, **VERSION_BASE):
+            assert hydra.compose(overrides=["+a=1"]).a == 1
+        return PointResult(1.0)
+
+    assert Sweep("seed=1,2", run=run).code == 0
+
+
+def test_a_point_that_fails_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    done = Sweep("seed=13,3", "hydra.sweeper.max_batch_size=1")
+    assert done.code == 1
+    assert [record["state"] for record in done.records()] == ["failed", "done"]
+    assert "failed: RuntimeError: unlucky" in done.out
+    assert "in run_seed" in capsys.readouterr().err, "the traceback"
+
+
+@pytest.mark.parametrize(("code", "state"), [(75, "stopped early"), (130, "interrupted")])
+def test_a_run_that_was_told_to_stop_stops_the_sweep(code: int, state: str) -> None:
+    done = Sweep("seed=1,2,3,4", run=lambda _overrides, _trial, number: PointResult(exit_code=code if number else 0))
+    assert done.code == code
+    assert [record["state"] for record in done.records()] == ["done", state]
+    assert "not started: points 2, 3" in done.out
+
+
+def test_ctrl_c_ends_with_the_table() -> None:
+    def run(_overrides: list[str], _trial: str, number: int) -> PointResult:
+        if number:
+            raise KeyboardInterrupt
+        return PointResult(1.0)
+
+    done = Sweep("seed=1,2,3", run=run)
+    assert done.code == 130
+    assert "interrupted" in done.out and "not started: point 2" in done.out
+
+
+def test_other_ways_for_a_run_to_end() -> None:
+    def run(_overrides: list[str], _trial: str, number: int) -> PointResult:
+        if number == 0:
+            return PointResult(exit_code=1)
+        if number == 1:
+            raise SystemExit(3)
+        raise ConfigError([Problem("rollout", "cannot start here")])
+
+    done = Sweep("seed=1,2,3", run=run)
+    assert done.code == 1
+    assert [record["state"] for record in done.records()] == ["failed", "failed", "refused"]
+    assert [record["message"] for record in done.records()] == [
+        "exit code 1",
+        "it exited with 3",
+        "rollout: cannot start here",
+    ]
+
+
+def test_a_job_is_linked_to_its_run_before_it_starts() -> None:
+    def run(_overrides: list[str], trial: str, number: int) -> PointResult:
+        [job] = Path("multirun").glob(f"*/*/{number}")
+        assert (job / "run").resolve() == Path("elsewhere", trial).resolve()
+        return PointResult()
+
+    assert Sweep("seed=1,2", run=run, run_dir=lambda _overrides, trial: Path("elsewhere", trial)).code == 0
+
+
+def test_the_files_hydra_section_holds_and_the_command_line_is_stronger() -> None:
+    section = {"sweep": {"dir": "mine"}, "job": {"env_set": {"SWEEP_GREETING": "hello"}}}
+    seen = []
+
+    def run(_overrides: list[str], _trial: str, _number: int) -> PointResult:
+        seen.append(os.environ.get("SWEEP_GREETING"))
+        return PointResult()
+
+    assert Sweep("seed=1,2", run=run, hydra_section=section).code == 0
+    assert Sweep("seed=1,2", "hydra.sweep.dir=\"it's mine\"", run=run, hydra_section=section).code == 0
+    assert seen == ["hello"] * 4
+    assert Path("mine/1/point.json").exists() and Path("it's mine/1/point.json").exists()
+
+
+def test_two_sweeps_do_not_mix() -> None:
+    for _ in range(2):
+        assert Sweep("seed=1", "hydra.sweep.dir=mine", run=lambda *_: PointResult()).code == 0
+    assert Path("mine/0/point.json").exists() and Path("mine-2/0/point.json").exists()
+    Path("empty").mkdir()
+    assert claim(Path("empty")) == Path("empty")
+    assert claim(Path("mine")) == Path("mine-3")
+
+
+def test_quiet_prints_nothing() -> None:
+    done = Sweep("seed=1,2", quiet=True)
+    assert (done.code, done.out, done.printed) == (0, "", "")
+
+
+@needs_joblib
+def test_joblib_runs_jobs_in_other_processes() -> None:
+    done = Sweep("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=1,2,13", "rollout=glob(*)", check=positive)
+    assert done.code == 1
+    records = done.records()
+    assert [record["state"] for record in records] == ["done"] * 6 + ["failed"] * 3
+    assert os.getpid() not in {record["summary"].get("process") for record in records}
+    assert done.out.count("unlucky") == 3
+
+
+@needs_optuna
+def test_optuna_learns_from_the_objective() -> None:
+    done = Sweep(
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=12",
+        "hydra.sweeper.direction=maximize",
+        "hydra/sweeper/sampler=grid",
+        "seed=range(1,6)",
+    )
+    assert done.code == 0
+    records = done.records()
+    assert {record["values"]["seed"] for record in records} == {"1", "2", "3", "4", "5"}
+    best = next(record for record in records if record["values"]["seed"] == "3")
+    assert f"best: {best['trial']}, objective 0" in done.out
+    [directory] = done.directories
+    assert "best_value: -0.0" in (directory / "optimization_results.yaml").read_text()
+    assert "to maximize the objective" in done.out
+
+
+@needs_joblib
+@needs_optuna
+def test_optuna_and_joblib_together() -> None:
+    done = Sweep(
+        "hydra/launcher=joblib",
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=5",
+        "hydra.sweeper.direction=maximize",
+        "hydra.sweeper.params.seed=int(interval(1,6))",
+        "rollout=glob(*)",
+        "gconfig.top_p=interval(0.5,1.0)",
+    )
+    assert done.code == 0
+    assert [record["number"] for record in done.records()] == [0, 1, 2, 3, 4]
+    assert os.getpid() not in {record["summary"]["process"] for record in done.records()}
+
+
+@needs_optuna
+def test_an_optimizing_sweeper_decides_how_many_points_may_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1"]
+    done = Sweep(*words, "seed=choice(13)")
+    assert (done.code, len(done.records())) == (1, 1)
+    assert "hydra/sweeper=optuna gave up after 1 points (hydra.sweeper.max_failure_rate=0.0" in done.out
+    assert "r0001-0 failed: RuntimeError: unlucky" in capfd.readouterr().err
+
+
+@needs_optuna
+def test_an_optimizing_sweeper_needs_an_objective(capfd: pytest.CaptureFixture[str]) -> None:
+    done = Sweep("hydra/sweeper=optuna", "seed=1,2", run=lambda *_: PointResult(float("nan")))
+    assert done.code == 1
+    assert "the objective is nan" in done.out
+    assert "the objective is nan" in capfd.readouterr().err
+
+
+@needs_optuna
+def test_each_point_of_an_optimizing_sweeper_is_checked_again(capfd: pytest.CaptureFixture[str]) -> None:
+    def check(overrides: list[str]) -> list[Problem]:
+        between = 0 < value(overrides, "seed") < 1
+        return [Problem("seed", "no fractions")] if between else []
+
+    done = Sweep("hydra/sweeper=optuna", "seed=interval(0.0,1.0)", "hydra.sweeper.n_jobs=1", check=check)
+    assert done.code == 1
+    assert [record["state"] for record in done.records()] == ["refused"]
+    assert "no fractions" in capfd.readouterr().err
+
+
+# --- dry runs
+
+
+def planned(overrides: list[str], _trial: str, _number: int) -> PointResult:
+    print("the plan of", *overrides)
+    return PointResult()
+
+
+def test_a_dry_run_plans_every_point_and_leaves_nothing() -> None:
+    done = Sweep("seed=1,2", "rollout=glob(*)", run=planned, dry_run=True)
+    assert done.code == 0
+    assert done.printed.count("the plan of") == 6
+    assert done.out.count("planned\n") == 6
+    assert "nothing is started" in done.out
+    assert not list(Path().iterdir())
+
+
+@needs_joblib
+@needs_optuna
+def test_a_dry_run_asks_the_sweeper_but_neither_the_launcher_nor_its_storage() -> None:
+    done = Sweep(
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=5",
+        "hydra.sweeper.direction=maximize",
+        "hydra.sweeper.storage=sqlite:///study.db",
+        "seed=interval(1,9)",
+        run=planned,
+        dry_run=True,
+    )
+    assert done.code == 0
+    assert done.printed.count("the plan of") == 5, "in this process, where they can be seen in order"
+    assert done.out.count("the sweeper is told 0.0") == 1
+    assert "a real start hands them to hydra/launcher=joblib" in done.out
+    assert not list(Path().iterdir())
+
+
+@needs_joblib
+def test_a_dry_run_of_a_file_that_chooses_a_launcher() -> None:
+    section = {"launcher": {"n_jobs": 2}}
+    done = Sweep(
+        "seed=1,2", run=planned, dry_run=True, hydra_section=section, hydra_choices={"hydra/launcher": "joblib"}
+    )
+    assert done.code == 0
+    assert done.printed.count("the plan of") == 2
