@@ -1,4 +1,4 @@
-from launcher.cli import main
+from launcher.cli import command
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command())

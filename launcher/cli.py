@@ -33,6 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.enable()
 
 
+def command() -> int:
+    """The installed command, and `python -m launcher`. Leaves at once: tearing the interpreter down takes tens of
+    milliseconds. Not after a sweep, whose workers would be left behind."""
+    code = main()
+    if not {"--multirun", "-m"} & set(sys.argv):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
 def _answer(arguments: Arguments) -> int:
     if arguments.version:
         from areal_like import __version__
@@ -77,8 +88,8 @@ def _single(arguments: Arguments) -> int:
     from launcher.start import dry_run, start
 
     if arguments.dry_run is not None:
-        return dry_run(loaded, as_json=arguments.dry_run == "json")
-    return start(loaded)
+        return dry_run(loaded, arguments.dry_run == "json", arguments.replace)
+    return start(loaded, arguments.replace)
 
 
 def _help(arguments: Arguments) -> int:

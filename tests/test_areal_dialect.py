@@ -106,8 +106,8 @@ class TestCannotStart:
 
     @pytest.mark.parametrize("path", FOREIGN_SECTIONS)
     def test_foreign_sections(self, path):
-        owner = path.partition(".")[0]
-        assert self.keys(**{owner: {"path": "m", "megatron": {"use_deterministic_algorithms": True}}}) == [path]
+        assert [key for key, _ in cannot_start(self.rl, foreign=[path])] == [path]
+        assert [key for key, _ in cannot_start(self.rl, foreign=[f"{path}.ddp.a", f"{path}.b"])] == [path]
 
 
 class TestSubclassKeys:

@@ -28,6 +28,7 @@ FACTS = {"experiment_name": "experiment_name", "trial_name": "trial_name", "file
 """Last word of a copy -> the key that it is a copy of."""
 
 
+@cache
 def dry_run(experiment: str, *overrides: str) -> subprocess.CompletedProcess[str]:
     """A dry run in a fresh folder, on a machine without GPUs of its own."""
     with TemporaryDirectory() as folder:
@@ -88,12 +89,10 @@ def fact_of(path: str) -> str:
     return FACTS[path.rpartition(".")[2]]
 
 
-@cache
 def with_other_copies(experiment: str) -> subprocess.CompletedProcess[str]:
     return dry_run(experiment, *(f"{path}=another" for path in copies_of(experiment)))
 
 
-@cache
 def with_equal_copies(experiment: str) -> subprocess.CompletedProcess[str]:
     values = {"experiment_name": "demo", "trial_name": "first", "cluster.fileroot": "./runs"}
     return dry_run(experiment, *(f"{path}={values[fact_of(path)]}" for path in copies_of(experiment)))
@@ -141,16 +140,16 @@ def test_allocation_mode_says_what_runs_where(experiment: str) -> None:
 
 
 def test_n_nodes_spreads_the_processes() -> None:
-    overrides = ("allocation_mode=vllm:d4+fsdp:d4", "cluster.type=slurm", "cluster.n_gpus_per_node=4")
-    found = plan("grpo", *overrides, "cluster.n_nodes=2")
-    assert sorted(devices(found)) == [(node, gpu) for node in (0, 1) for gpu in range(4)]
-    refused = dry_run("grpo", *overrides, "cluster.n_nodes=1")
-    assert refused.returncode == 2
-    assert "cluster.n_nodes" in refused.stderr
+    for nodes in (1, 2, 3):
+        overrides = ("rollout.backend=vllm", "cluster.type=slurm", "cluster.n_gpus_per_node=4")
+        found = plan("grpo", *overrides, f"cluster.n_nodes={nodes}")
+        assert sorted(devices(found)) == [(node, gpu) for node in range(nodes) for gpu in range(4)]
+        assert found["cluster"]["nodes"] == nodes
 
 
-def test_n_gpus_per_node_bounds_the_gpus_of_a_process() -> None:
-    overrides = ("allocation_mode=vllm:d4+fsdp:d4", "cluster.type=slurm")
+def test_n_gpus_per_node_bounds_the_gpus_of_a_node() -> None:
     for nodes, gpus in ((1, 8), (2, 4), (4, 2)):
-        found = plan("grpo", *overrides, f"cluster.n_nodes={nodes}", f"cluster.n_gpus_per_node={gpus}")
+        overrides = ("allocation_mode=vllm:d4+fsdp:d4", "cluster.type=slurm", f"cluster.n_nodes={nodes}")
+        found = plan("grpo", *overrides, f"cluster.n_gpus_per_node={gpus}")
         assert sorted(devices(found)) == [(node, gpu) for node in range(nodes) for gpu in range(gpus)]
+        assert found["cluster"]["gpus_per_node"] == gpus

@@ -26,6 +26,8 @@ def check(kind: Kind, constraints: Constraints, value: Any, references: bool = T
     """`references` is false once they have been followed: then `${` is text like any other."""
     if references and is_interpolation(value):
         return value
+    if value == "???":
+        raise Refused("'???' stands for a value that is still to be given; give it, or leave the key out")
     if value is None or (kind.optional and value == "None"):
         if kind.optional or constraints.required:
             return None

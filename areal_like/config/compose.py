@@ -17,18 +17,16 @@ from areal_like.config.finish import finish
 from areal_like.config.leaves import Leaf, Reader
 from areal_like.config.library import Library
 from areal_like.config.loaded import Loaded, experiment_of
-from areal_like.config.overrides import GroupChoice, Overrides, Word, parse_words, read_words
+from areal_like.config.overrides import GroupChoice, Overrides, parse_words, read_words
 from areal_like.config.problems import ConfigError, Problem, fold
 from areal_like.config.provenance import Layer, LayerKind, Replay, complete
 from areal_like.config.schema import Schema
-from areal_like.config.shipped import find_config, shown
+from areal_like.config.shipped import find_config
 from areal_like.config.user_schema import load_schema
 from areal_like.config.yaml_reader import Node, YamlFile
 
 
-def load(
-    config: str | Path, overrides: Sequence[str] = (), schema: str | None = None, *, sweeping: bool = False
-) -> Loaded:
+def load(config: str | Path, overrides: Sequence[str] = (), schema: str | None = None) -> Loaded:
     """Composes and checks one experiment; raises ConfigError with every problem that was found."""
     return Composition(config, overrides, schema).load()
 
@@ -86,8 +84,6 @@ class Composition:
         return Loaded(
             file=self.file, overrides=self.texts, experiment=self.experiment, schema=self.schema,
             schema_name=self.schema_name, raw=raw, values=values, replay=replay, foreign=tuple(self.foreign),
-            hydra_section=self.hydra_node.plain() if self.hydra_node else {},
-            hydra_defaults=tuple(self.lists[""].hydra),
         )
 
     def _read_file(self) -> YamlFile:
@@ -314,5 +310,3 @@ def _difference(composed: Any, replayed: Any, path: str = "") -> str:
                 return _difference(composed.get(name), replayed.get(name), f"{path}.{name}".lstrip("."))
     return f"{path}: composed {composed!r}, replayed {replayed!r}; please report this"
 
-
-__all__ = ["ConfigError", "Loaded", "Word", "load", "shown"]

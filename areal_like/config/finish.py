@@ -34,8 +34,7 @@ class _Finisher:
         touched = {problem.key for problem in (*known, *self.problems)}
         self.problems = self._folded()
         own_class = self.schema.cls not in EXPERIMENTS.values()
-        said = findings(lambda path: at(values, path), lambda path: self.replay.origin(path) is not None, own_class)
-        for keys, message in said:
+        for keys, message in findings(lambda path: at(values, path), own_class):
             if not touched & set(keys):
                 self.problems.append(Problem(keys[0], message + self._others(keys), self._where(keys)))
         return values, self.problems

@@ -1,7 +1,6 @@
 """A configuration that has been composed and found right."""
 
 import dataclasses
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ class Loaded:
     values: dict[str, Any]
     replay: Replay
     foreign: tuple[Leaf, ...] = ()
-    hydra_section: dict[str, Any] = dataclasses.field(default_factory=dict)
-    hydra_defaults: tuple[Any, ...] = ()
 
     @property
     def cls(self) -> type:
@@ -79,9 +76,6 @@ class Loaded:
             return False
         return default is None or now != default.value or type(now) is not type(default.value)
 
-    def with_values(self, values: dict[str, Any]) -> "Loaded":
-        return dataclasses.replace(self, values=values)
-
 
 MISSING: Any = object()
 
@@ -127,6 +121,3 @@ def experiment_of(cls: type) -> str:
             return names[base]
     raise TypeError(f"{cls.__name__} extends none of {', '.join(c.__name__ for c in EXPERIMENTS.values())}")
 
-
-def tidy(overrides: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(word) for word in overrides)

@@ -36,12 +36,11 @@ class ValueOverride:
 
 @dataclass
 class Overrides:
-    """The command line as read: groups first, values on top; `hydra` are the words about Hydra itself."""
+    """The command line as read: groups first, values on top."""
 
     groups: dict[str, GroupChoice] = field(default_factory=dict)
     values: list[ValueOverride] = field(default_factory=list)
     foreign: list[Leaf] = field(default_factory=list)
-    hydra: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -89,24 +88,25 @@ def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
             message = f"cannot be read as an override ({said}); quote special characters: {key}='\"...\"'"
             if not has_value:
                 message = "is neither a verb nor an override; write key=value, group=option, ~key, or a flag (--help)"
-            problems.append(Problem(key.lstrip("+~") or text, message, f"override {text}"))
+            problems.append(Problem(key.lstrip("+~") or text or "(empty word)", message, f"override {text}"))
         except RecursionError:
             problems.append(Problem(text.partition("=")[0][:60], "is nested too deep to be read", f"override {text[:60]}..."))
     return words, problems
 
 
 def read_words(
-    words: Sequence[Word], schema: Schema, options_of: Callable[[str], list[str] | None], sweeping: bool = False
+    words: Sequence[Word], schema: Schema, options_of: Callable[[str], list[str] | None]
 ) -> Overrides:
     """`options_of(group)` lists a group's options, or None where there is no such group."""
     read = Overrides()
     written: dict[str, Leaf] = {}
     for word in words:
-        word = replace(word, secret=_is_secret(word.key, schema))
+        word = replace(word, secret=is_secret(word.key, schema))
         if word.is_hydra:
-            read.hydra.append(word.text)
+            message = "a setting of Hydra itself, which acts in a sweep only; add --multirun, or drop it"
+            read.problems.append(Problem(word.key, message, word.where))
             continue
-        if word.parsed.is_sweep_override() and not sweeping:
+        if word.parsed.is_sweep_override():
             message = "is a sweep; add --multirun, or quote the value if it is one text, or write a list as [a,b]"
             read.problems.append(Problem(word.key, message, word.where))
             continue
@@ -123,7 +123,7 @@ def read_words(
     return read
 
 
-def _is_secret(path: str, schema: Schema) -> bool:
+def is_secret(path: str, schema: Schema) -> bool:
     """Whether an override holds a secret, so that no message and no plan may repeat it."""
     keys = (key for name, key in schema.keys.items() if name == path or name.startswith(path + "."))
     return any(key.constraints.secret for key in keys)

@@ -18,7 +18,7 @@ LIVE: MappingProxyType[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("trial_name", _LIVE_TESTS + "test_trial_name_names_the_run_directory[{experiment}]"),
             ("cluster.fileroot", _LIVE_TESTS + "test_fileroot_is_where_the_run_directory_stands"),
             ("cluster.n_nodes", _LIVE_TESTS + "test_n_nodes_spreads_the_processes"),
-            ("cluster.n_gpus_per_node", _LIVE_TESTS + "test_n_gpus_per_node_bounds_the_gpus_of_a_process"),
+            ("cluster.n_gpus_per_node", _LIVE_TESTS + "test_n_gpus_per_node_bounds_the_gpus_of_a_node"),
             ("*.experiment_name", _LIVE_TESTS + "test_a_copy_must_agree[{path}]"),
             ("*.trial_name", _LIVE_TESTS + "test_a_copy_must_agree[{path}]"),
             ("*.fileroot", _LIVE_TESTS + "test_a_copy_must_agree[{path}]"),

@@ -24,16 +24,15 @@ GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_no
 SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
-def findings(get: Get, said_by_user: Callable[[str], bool], own_class: bool = False) -> Iterator[Finding]:
-    """Everything that contradicts. `get` gives None for what is absent; `said_by_user` is false for a default;
-    `own_class` says that the experiment is of a class of the user's, whose workflow makes groups of its own size."""
+def findings(get: Get, own_class: bool = False) -> Iterator[Finding]:
+    """Everything that contradicts. `get` gives None for what is absent; `own_class` says that the experiment is of a
+    class of the user's, whose workflow makes groups of its own size."""
     yield from _copies(get)
     if not own_class:
         yield from _group_sizes(get)
     yield from _served_models(get)
-    for rule in (_lengths, _clipping, _overlong, _curriculum, _environments, _minibatches, _schedule, _padding,
-                 _resume, _lora):
-        yield from rule(get, said_by_user)
+    for rule in (_lengths, _clipping, _overlong, _curriculum, _environments, _schedule, _padding, _resume, _lora):
+        yield from rule(get)
 
 
 def _copies(get: Get) -> Iterator[Finding]:
@@ -68,7 +67,7 @@ def _served_models(get: Get) -> Iterator[Finding]:
             yield (key, "actor.path"), f"{message}: leave {key} out"
 
 
-def _lengths(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _lengths(get: Get) -> Iterator[Finding]:
     low, high, total = get("gconfig.min_new_tokens"), get("gconfig.max_new_tokens"), get("gconfig.max_tokens")
     if low is not None and high is not None and low > high:
         yield ("gconfig.min_new_tokens", "gconfig.max_new_tokens"), f"is {low}, above gconfig.max_new_tokens={high}"
@@ -77,16 +76,16 @@ def _lengths(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
         yield ("gconfig.max_new_tokens", "gconfig.max_tokens"), message
 
 
-def _clipping(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _clipping(get: Get) -> Iterator[Finding]:
     lower, higher = get("actor.eps_clip"), get("actor.eps_clip_higher")
-    if lower is not None and higher is not None and higher < lower and said("actor.eps_clip_higher"):
+    if lower is not None and higher is not None and higher < lower:
         yield ("actor.eps_clip_higher", "actor.eps_clip"), f"is {higher}, below actor.eps_clip={lower}"
     low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
     if low is not None and high is not None and low >= high:
         yield ("actor.ratio.mask_low", "actor.ratio.mask_high"), f"is {low}, not below actor.ratio.mask_high={high}"
 
 
-def _overlong(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _overlong(get: Get) -> Iterator[Finding]:
     if not get("actor.overlong_reward_penalty"):
         return
     tokens, longest = get("actor.overlong_tokens"), get("actor.max_new_tokens")
@@ -95,7 +94,7 @@ def _overlong(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
         yield ("actor.overlong_tokens", "actor.max_new_tokens"), message
 
 
-def _curriculum(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _curriculum(get: Get) -> Iterator[Finding]:
     for low, high in (
         ("curriculum.hard_border", "curriculum.easy_border"),
         ("curriculum.min_reward", "curriculum.max_reward"),
@@ -110,7 +109,7 @@ def _curriculum(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
             f"is {easy}, which with curriculum.hard_fraction={hard} is more than the whole batch")
 
 
-def _environments(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _environments(get: Get) -> Iterator[Finding]:
     trained, shares = get("environments.train") or [], get("environments.mix.probabilities")
     if shares is not None and len(shares) != len(trained):
         yield ("environments.mix.probabilities", "environments.train"), (
@@ -119,18 +118,7 @@ def _environments(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
         yield ("environments.mix.probabilities",), "must be no less than 0 each, and more than 0 together"
 
 
-def _minibatches(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
-    prompts, samples = get("train_dataset.batch_size"), get("gconfig.n_samples") or 1
-    for engine in ("actor", "critic"):
-        key = f"{engine}.ppo_n_minibatches"
-        parts = get(key)
-        if parts is not None and prompts is not None and parts > prompts * samples and said(key):
-            yield (key, "train_dataset.batch_size", "gconfig.n_samples"), (
-                f"is {parts}, but a step has only {prompts * samples} samples "
-                f"(train_dataset.batch_size={prompts} x gconfig.n_samples={samples})")
-
-
-def _schedule(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _schedule(get: Get) -> Iterator[Finding]:
     steps = get("total_train_steps")
     for engine in ("actor", "critic", "model"):
         warm, decay = get(f"{engine}.optimizer.warmup_steps"), get(f"{engine}.optimizer.decay_steps")
@@ -140,19 +128,19 @@ def _schedule(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
                     f"is {value}, more than total_train_steps={steps}")
 
 
-def _padding(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _padding(get: Get) -> Iterator[Finding]:
     for engine in ("actor", "critic", "model"):
         if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
             yield (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"), (
                 f"is null, but {engine}.pad_to_maximum pads to it; set it, or leave the padding off")
 
 
-def _resume(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _resume(get: Get) -> Iterator[Finding]:
     if get("resume_step") is not None and get("resume") is None:
         yield ("resume_step", "resume"), "says which step, but resume does not say which run; set resume=RUN"
 
 
-def _lora(get: Get, said: Callable[[str], bool]) -> Iterator[Finding]:
+def _lora(get: Get) -> Iterator[Finding]:
     for engine in ("actor", "critic", "model"):
         if get(f"{engine}.weight_update_mode") == "adapter":
             if not get(f"{engine}.use_lora"):

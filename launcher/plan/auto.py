@@ -1,13 +1,15 @@
 """What every `auto` becomes on this machine, and why. The run's config.yaml will hold these values."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
 from launcher.plan.memory import trained_models
 from launcher.plan.model_shape import BYTES, find_config, shape_of
+from launcher.plan.placement import Placement
 from launcher.plan.plan import Resolved, RunDirectory
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ CORES_PER_EPISODE_WORKER = 4
 MOST_EPISODE_WORKERS = 8
 EPISODE_WORKERS_OF_A_NODE = 4
 SHARE_OF_MAIN_MEMORY = 0.25
+UNDECIDED = "auto"
+"""The value of what can only be decided by a process that has started."""
 
 
 def resolve_auto(
@@ -38,6 +42,27 @@ def resolve_auto(
             if allocation.rollout and allocation.rollout.backend == "embedded":
                 found += _embedded(config, allocation, host)
     return {resolved.key: resolved for resolved in found}
+
+
+def with_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", placement: Placement) -> None:
+    """Adds what is known once every process has its place."""
+    if isinstance(config, GRPOConfig) and config.embedded.threads == "auto" and placement.servers:
+        backend = found["rollout.backend"].value if "rollout.backend" in found else config.rollout.backend
+        if str(backend).startswith("embedded"):
+            threads = placement.servers[0].threads
+            found["embedded.threads"] = Resolved("embedded.threads", threads, "its share of the cores")
+
+
+def settled(values: dict[str, Any], found: Iterable[Resolved]) -> dict[str, Any]:
+    """The values of a configuration with what every `auto` became: what the run's config.yaml says."""
+    values = deepcopy(values)
+    for resolved in found:
+        *above, name = resolved.key.split(".")
+        node = values
+        for step in above:
+            node = node[step]
+        node[name] = resolved.value
+    return values
 
 
 def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
@@ -81,7 +106,7 @@ def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
     if config.rollout.num_episode_workers == "auto":
         yield Resolved("rollout.num_episode_workers", *episode_workers(config, host))
     if config.rollout.server_addresses and config.rollout.server_type == "auto":
-        yield Resolved("rollout.server_type", "asked at the start", "the servers at rollout.server_addresses answer it")
+        yield Resolved("rollout.server_type", UNDECIDED, "the servers at rollout.server_addresses are asked at the start")
 
 
 def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
@@ -106,7 +131,7 @@ def _embedded(config: GRPOConfig, allocation: Allocation, host: Host) -> Iterato
         tokens = _cache_tokens(config, allocation, host, on_gpu)
         if tokens is None:
             reason = "the size of the model or of the device's memory is not known before the start"
-            yield Resolved("embedded.kv_cache_tokens", "auto", f"the server decides when it has loaded: {reason}")
+            yield Resolved("embedded.kv_cache_tokens", UNDECIDED, f"the server decides when it has loaded: {reason}")
         else:
             yield Resolved("embedded.kv_cache_tokens", *tokens)
 

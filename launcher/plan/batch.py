@@ -86,7 +86,7 @@ def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> Batch:
 
 
 def _with_words(numbers: Batch, words: list[str]) -> Batch:
-    return Batch(**{**vars(numbers), "words": tuple(words)})
+    return numbers._replace(words=tuple(words))
 
 
 def _sizes(batch: Batch) -> list[str]:
@@ -115,10 +115,11 @@ def _tokens(batch: Batch, owner: str) -> list[str]:
     longest = batch.max_tokens_per_sample
     if longest is None:
         return [f"{micro}; sequences are as long as the data has them (train_dataset.max_length)"]
-    sample = f"a sample has at most {longest:,} tokens"
-    if batch.max_new_tokens is not None:
-        sample += f", at most {min(batch.max_new_tokens, longest):,} of them generated"
-    return [micro, f"{sample}; a step at most {batch.max_tokens_per_step:,}"]
+    if batch.max_new_tokens is None:
+        return [micro, f"a sequence has at most {longest:,} tokens, a step at most {batch.max_tokens_per_step:,}"]
+    new = min(batch.max_new_tokens, longest)
+    sample = f"a sample has at most {new:,} generated tokens (gconfig.max_new_tokens), {longest:,} with its prompt"
+    return [micro, f"{sample}; a step generates at most {new * batch.samples_per_step:,}"]
 
 
 def _age(batch: Batch) -> list[str]:

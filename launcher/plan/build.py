@@ -2,18 +2,19 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, Parallel
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan import allocate
-from launcher.plan.auto import resolve_auto
+from launcher.plan.auto import resolve_auto, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.host import Host, here
 from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
 from launcher.plan.notices import notices
-from launcher.plan.obstacles import obstacles
+from launcher.plan.obstacles import obstacles, promised
 from launcher.plan.placement import Placement, place, wanted
 from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
@@ -30,22 +31,23 @@ if TYPE_CHECKING:
 
 
 def build_plan(
-    loaded: "Loaded", machine: Machine | None = None, *, host: Host | None = None, replace: bool = False
+    loaded: "Loaded", machine: Machine | None = None, *, host: Host | None = None, anew: bool = False
 ) -> Plan:
-    """The plan of this run. `machine` (or `host`, which knows more of it) stands in for the one at hand; `replace` is
-    the command's --replace."""
+    """The plan of this run. `machine` (or `host`, which knows more of it) stands in for the one at hand; `anew` is the
+    command's --replace."""
     config = loaded.config
     host = host or here(machine)
     shown = redactor(loaded)
-    directory, standing_against = plan_run_directory(config, loaded.file, host, replace)
+    directory, standing_against = plan_run_directory(config, loaded.file, host, anew)
     allocation, problems = allocate.allocate(config, host.machine)
     auto = resolve_auto(config, allocation, host, directory)
     batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
-    argv = command_line(loaded, host, replace)
+    argv = command_line(loaded, host, anew)
 
     placement, processes, starts = None, (), []
     if allocation is not None:
         placement = _placement(config, allocation, auto, host)
+        with_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
         site = Site(config, allocation, placement, host, directory.path, nodes, tuple(argv))
         starts = server_starts(site)
@@ -57,7 +59,7 @@ def build_plan(
     cluster, cluster_obstacles = _cluster(config, processes, placement, host, directory.path)
 
     missing = [*standing_against, *lacks(config, allocation, placement, host)]
-    against = [*obstacles(loaded, allocation, problems, starts), *port_obstacles, *cluster_obstacles]
+    against = [*obstacles(loaded, allocation, problems, starts), *port_obstacles, *cluster_obstacles, *promised(loaded)]
     warnings = [f"{need.key}: {need.reason}" for need in missing]
     warnings += notices(config, allocation, batch, memory, starts, host)
     return Plan(
@@ -83,11 +85,11 @@ def build_plan(
     )
 
 
-def command_line(loaded: "Loaded", host: Host, replace: bool) -> list[str]:
+def command_line(loaded: "Loaded", host: Host, anew: bool) -> list[str]:
     """The command that starts this run."""
     words = [host.python, "-m", "launcher", "--config", str(loaded.file)]
     words += ["--schema", loaded.schema_name] if loaded.schema_name else []
-    words += ["--replace"] if replace else []
+    words += ["--replace"] if anew else []
     return [*words, *loaded.overrides]
 
 
@@ -104,9 +106,8 @@ def _placement(
 
 
 def _redacted(process: Process, shown: Redactor) -> Process:
-    fields = vars(process)
     command = tuple(shown.command(list(process.command)))
-    return Process(**{**fields, "command": command, "env": shown.environment(process.env)})
+    return replace(process, command=command, env=shown.environment(process.env))
 
 
 def _cluster(

@@ -2,17 +2,16 @@
 
 import os
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
 
 ATTENTION_PACKAGES = ("flash_attn", "flash_attn_interface")
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """`id` is what CUDA_VISIBLE_DEVICES calls it."""
 
     id: str
@@ -20,8 +19,7 @@ class Gpu:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """The machine that plans, with all that `auto` values, placement and warnings look at. Tests make their own."""
 
     machine: Machine

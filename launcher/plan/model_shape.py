@@ -1,17 +1,15 @@
 """The size of a model, read from the `config.json` beside its weights: parameters and KV cache, without loading it."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.plan.host import Host
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True)
-class ModelShape:
+class ModelShape(NamedTuple):
     """The dimensions that memory depends on."""
 
     layers: int

@@ -26,8 +26,7 @@ def obstacles(
     for start in starts[:1]:
         found += start.obstacles
     found += environment.obstacles(loaded.config)
-    found += _processes(loaded, allocation)
-    return found + promised(loaded)
+    return found + _processes(loaded, allocation)
 
 
 def _processes(loaded: "Loaded", allocation: Allocation | None) -> list[Obstacle]:

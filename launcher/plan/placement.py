@@ -1,8 +1,8 @@
 """Which node, GPUs and cores each process gets. Servers come first, then the trainer, in the order of the devices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.launcher import LauncherConfig
@@ -11,8 +11,7 @@ from launcher.plan.host import Gpu, Host
 MOST_THREADS_BESIDE_A_GPU = 16
 
 
-@dataclass(frozen=True)
-class Seat:
+class Seat(NamedTuple):
     """A place for one process. `visible` is its CUDA_VISIBLE_DEVICES; a trainer rank sees the GPUs of all ranks of its
     node and picks one by LOCAL_RANK, as under torchrun. No `cores`: the process is not bound to any."""
 
@@ -25,8 +24,7 @@ class Seat:
     local_world_size: int = 1
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """A seat for every process that computes or works on episodes."""
 
     servers: tuple[Seat, ...]
@@ -39,8 +37,7 @@ class Placement:
         return 1 + max(seat.node for seat in (*self.servers, *self.trainers, self.controller))
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What has to be seated: GPUs of each server (0: on the CPU), ranks of the trainer and whether they take GPUs."""
 
     server_gpus: tuple[int, ...]

@@ -1,8 +1,7 @@
 """Every process of a run, in the order in which it comes to life."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.experiment import GRPOConfig
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 ONE_THREAD = Seat(0, (), (), (), 1)
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """What the processes of one run have in common."""
 
     config: "BaseExperimentConfig"
@@ -56,7 +54,7 @@ def server_starts(site: Site) -> list[ServerStart]:
             parallel.backend,
             site.config,
             ServerSpec(
-                index=index,
+                number=index,
                 host=rollout.host or node_address(seat.node, site.num_nodes),
                 port=rollout.port + index if rollout.port else 0,
                 run_dir=site.run_dir,

@@ -5,26 +5,36 @@ from typing import Any
 
 from launcher.plan.plan import SECRET
 
+_HINTS = ("key", "token", "passw", "passphrase", "secret", "credential", "authorization")
 _ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_-]?key|token|password|passwd|passphrase"
 _ENDINGS += r"|secret|credentials?|authorization)"
-_NAME = re.compile(rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|^key$)|[A-Z0-9]_KEY$")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_ASSIGNMENT = re.compile(
+_NAME = rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|^key$)|[A-Z0-9]_KEY$"
+_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+_ASSIGNMENT = (
     rf"(?P<name>(?:[\w.-]*(?i:{_ENDINGS})|[A-Z0-9_]+_KEY)['\"]?\s*[=:]\s*)"
     r"(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;}\]]+)"
 )
-_ACCOUNT = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s@]+@")
+_ACCOUNT = r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s@]+@"
+
+
+def _may_hide(text: str) -> bool:
+    """A cheap look, as nearly every text has nothing to hide."""
+    lowered = text.lower()
+    return any(hint in lowered for hint in _HINTS)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a key of this name holds a secret: `wandb_api_key`, `HF_TOKEN`; not `max_new_tokens`, `api_key_var`."""
-    return _NAME.search(_CAMEL.sub("_", name)) is not None
+    return _may_hide(name) and re.search(_NAME, re.sub(_CAMEL, "_", name)) is not None
 
 
 def scrub(text: str) -> str:
     """A text that somebody typed, without the values after secret names and without accounts in addresses."""
-    text = _ASSIGNMENT.sub(lambda match: match["name"] + SECRET, text)
-    return _ACCOUNT.sub(lambda match: f"{match['scheme']}{SECRET}@", text)
+    if _may_hide(text):
+        text = re.sub(_ASSIGNMENT, lambda match: match["name"] + SECRET, text)
+    if "://" in text:
+        text = re.sub(_ACCOUNT, lambda match: f"{match['scheme']}{SECRET}@", text)
+    return text
 
 
 def redact(path: str, value: Any, marked: bool = False) -> Any:
@@ -64,7 +74,9 @@ def _collect(value: Any, marked: frozenset[str], path: str) -> list[str]:
         return []
     if path in marked or is_secret_name(path.rpartition(".")[2]):
         return [value]
-    return [match["value"].strip("'\"") for match in _ASSIGNMENT.finditer(value)]
+    if not _may_hide(value):
+        return []
+    return [match["value"].strip("'\"") for match in re.finditer(_ASSIGNMENT, value)]
 
 
 class Redactor:

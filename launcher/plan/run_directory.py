@@ -17,7 +17,7 @@ THREE_WAYS = "name another with trial_name=, go on with resume={run}, or begin a
 
 
 def plan_run_directory(
-    config: "BaseExperimentConfig", file: Path | None, host: Host, replace: bool = False
+    config: "BaseExperimentConfig", file: Path | None, host: Host, anew: bool = False
 ) -> tuple[RunDirectory, list[Obstacle]]:
     """The directory, and what stands against using it."""
     root = Path(os.path.abspath(host.directory / Path(config.cluster.fileroot).expanduser()))
@@ -30,7 +30,7 @@ def plan_run_directory(
     path, trial = experiment / config.trial_name, config.trial_name
     if not path.is_dir() or not any(path.iterdir()):
         return RunDirectory(str(path), trial, "new", "does not exist yet"), []
-    if replace:
+    if anew:
         return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
     return _existing(config, path)
 

@@ -62,7 +62,7 @@ def start_sglang(config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     start = ServerStart([sglang.python or spec.python, "-m", "sglang.launch_server"])
     start.command += ["--host", spec.host, "--port", spec.port_argument]
     start.add("model_path", spec.model)
-    start.add("random_seed", sglang.random_seed + spec.index)
+    start.add("random_seed", sglang.random_seed + spec.number)
     start.add("tp_size", spec.tensor)
     start.add("pp_size", spec.pipeline)
     start.add("trust_remote_code", config.actor.trust_remote_code)

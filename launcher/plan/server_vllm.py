@@ -14,13 +14,14 @@ OUR_TRANSFER = {"backend": "areal_like"}
 NCCL_TRANSFER = {"backend": "nccl"}
 ADAPTERS_AT_ONCE = 2
 GIB_OF_CACHE_ON_CPU = 4
+CPU_BLOCK = 32
+"""On a CPU vLLM's attention takes blocks of a multiple of this and refuses others."""
 
 SAME_NAME = (
     "skip_tokenizer_init",
     "dtype",
     "distributed_executor_backend",
     "max_num_seqs",
-    "block_size",
     "cpu_offload_gb",
     "disable_sliding_window",
     "max_model_len",
@@ -40,7 +41,7 @@ def start_vllm(config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     start = ServerStart([vllm.python or spec.python, "-m", "vllm.entrypoints.openai.api_server"])
     start.command += ["--host", spec.host, "--port", spec.port_argument]
     start.add("model", spec.model)
-    start.add("seed", vllm.seed + spec.index)
+    start.add("seed", vllm.seed + spec.number)
     start.add("tensor_parallel_size", spec.tensor)
     start.add("pipeline_parallel_size", spec.pipeline)
     for name in SAME_NAME:
@@ -66,8 +67,10 @@ def _switch(name: str, value: bool) -> str:
 def _device(vllm: "vLLMConfig", spec: ServerSpec, start: ServerStart) -> None:
     """On a CPU vLLM wants its cores and the size of its cache told; compiling a first request takes it 18 s."""
     if spec.on_gpu:
+        start.add("block_size", vllm.block_size)
         start.add("gpu_memory_utilization", vllm.gpu_memory_utilization)
         return
+    start.add("block_size", -(-vllm.block_size // CPU_BLOCK) * CPU_BLOCK)
     start.env["VLLM_CPU_KVCACHE_SPACE"] = str(GIB_OF_CACHE_ON_CPU)
     start.env["TORCHDYNAMO_DISABLE"] = "1"
     if spec.cores:

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.plan.plan import PORT, Obstacle
 
@@ -11,11 +10,10 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
 
 
-@dataclass(frozen=True)
-class ServerSpec:
+class ServerSpec(NamedTuple):
     """One server: which of them it is, where it listens, and what it may use. `port` is 0 where one is leased."""
 
-    index: int
+    number: int
     host: str
     port: int
     run_dir: str
@@ -31,14 +29,14 @@ class ServerSpec:
         return str(self.port) if self.port else PORT
 
 
-@dataclass
 class ServerStart:
     """`without_effect` names hints that the engine has lost; `obstacles` what it cannot do at all."""
 
-    command: list[str]
-    env: dict[str, str] = field(default_factory=dict)
-    without_effect: list[str] = field(default_factory=list)
-    obstacles: list[Obstacle] = field(default_factory=list)
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.env: dict[str, str] = {}
+        self.without_effect: list[str] = []
+        self.obstacles: list[Obstacle] = []
 
     def add(self, name: str, value: Any) -> None:
         self.command += flag(name, value)
@@ -61,7 +59,7 @@ def start_server(backend: str, config: "GRPOConfig", spec: ServerSpec) -> Server
 
 def start_embedded(spec: ServerSpec) -> ServerStart:
     """Our own server reads everything from the run's config.yaml and publishes the port that it was given."""
-    module = ["-m", "areal_like.serving.embedded", "--run-dir", spec.run_dir, "--index", str(spec.index)]
+    module = ["-m", "areal_like.serving.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
     return ServerStart([spec.python, *module])
 
 

@@ -22,8 +22,14 @@ def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[Setting, ...
     settings = []
     for path in loaded.changed():
         origin = loaded.origin(path)
-        beaten = tuple(Beaten(redactor.value(path, o.value), redactor.text(o.where)) for o in origin.beaten)
-        settings.append(Setting(path, redactor.value(path, loaded.get(path)), redactor.text(origin.where), beaten))
+        default = next((weaker.value for weaker in origin.beaten if weaker.kind == "default"), None)
+        beaten = tuple(
+            Beaten(redactor.value(path, weaker.value), redactor.text(weaker.where))
+            for weaker in origin.beaten
+            if weaker.kind != "default"
+        )
+        value = redactor.value(path, loaded.get(path))
+        settings.append(Setting(path, value, redactor.text(origin.where), redactor.value(path, default), beaten))
     return tuple(settings)
 
 

@@ -1,14 +1,14 @@
 """The batch script of a run on Slurm: one job, one srun for each role, every task on the node that the plan says.
 
 `srun --distribution=arbitrary` reads the node of each task from a file; what differs between the tasks of a role
-(GPUs, ports) is looked up by the task's number.
+(GPUs, ports) is looked up by the task's number. The steps share the job's nodes, and the plan divides these.
 """
 
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from launcher.plan.environment import OURS, TOKEN
+from launcher.plan.environment import PROCESS, TOKEN
 from launcher.plan.plan import PORT, SECRET, Obstacle, Process
 
 if TYPE_CHECKING:
@@ -18,16 +18,54 @@ ROLES = ("server", "rollout", "episodes", "trainer")
 LIGHT_CORES, LIGHT_MEMORY_MB = 2, 8192
 NOTICE_S = 300
 REQUEUE = 75
-PER_TASK = ("CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "GROUP_RANK", "AREAL_LIKE_PROCESS", "VLLM_CPU_OMP_THREADS_BIND")
+PATIENCE_S = 30
 FIRST_PORT, NUM_PORTS = 20000, 20000
+BY_SCRIPT = ("MASTER_ADDR", "MASTER_PORT", PROCESS, "RANK")
+"""Variables that the script sets for itself, as they are known inside the job only."""
+
+PRELUDE = f"""
+# Five minutes before the end Slurm says TERM: the trainer finishes its step and writes a checkpoint, and its exit code
+# {REQUEUE} then means: put me back into the queue.
+: "${{{TOKEN}:?is set by the process that submits this}}"
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export FIRST_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))
+places=$(mktemp -d)
+steps=()
+
+start() {{  # role, cores of a task, nodes of its tasks, command
+    local role=$1 cores=$2 numbers=$3 number; shift 3
+    for number in $numbers; do echo "${{nodes[$number]}}"; done > "$places/$role"
+    SLURM_HOSTFILE="$places/$role" srun --overlap --cpu-bind=none --distribution=arbitrary --job-name="$role" \\
+        --ntasks="$(wc -l < "$places/$role")" --nodes="$(sort -u "$places/$role" | wc -l)" --cpus-per-task="$cores" \\
+        --output="$logs/$role-%t.log" --open-mode=append @EXTRA@ "$@" &
+    steps+=($!)
+}}"""
+
+ENDING = f"""
+# srun itself would answer TERM by killing its step, so the tasks are told by scancel. The last role (the trainer) alone is
+# told at first: it needs the others to finish its step.
+step_of() {{ squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j' | awk -v role="$1" '$2 == role {{print $1}}'; }}
+trap 'told=yes; scancel --signal=TERM "$(step_of @LAST@)"' TERM
+last=${{steps[-1]}} told=
+wait -n "${{steps[@]}}"; code=$?
+while [[ $told ]]; do wait "$last"; code=$?; kill -0 "$last" 2> /dev/null || break; done
+trap '' TERM
+scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null
+(sleep {PATIENCE_S}; scancel --signal=KILL "$SLURM_JOB_ID") &
+wait "${{steps[@]}}"
+kill $! 2> /dev/null
+rm -rf "$places"
+if ((code == {REQUEUE})); then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+"""
 
 
 def plan_slurm(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], num_nodes: int, gpus_per_node: int, run_dir: str
 ) -> tuple[dict[str, Any], list[Obstacle]]:
-    """The script and what it asks for."""
-    tasks = {role: [process for process in processes if process.role == role] for role in ROLES}
-    tasks = {role: found for role, found in tasks.items() if found}
+    """The script and what it asks for, and why Slurm could not run it."""
+    found = {role: [process for process in processes if process.role == role] for role in ROLES}
+    tasks = {role: some for role, some in found.items() if some}
     needs = [_node_needs(config, tasks, node) for node in range(num_nodes)]
     resources = {
         "nodes": num_nodes,
@@ -35,7 +73,9 @@ def plan_slurm(
         "cpus_per_node": max(cores for cores, _ in needs),
         "memory_mb_per_node": max(memory for _, memory in needs),
     }
-    script = "\n".join([*_header(config, resources, run_dir), *_prelude(config), *_starts(config, tasks), *_ending(), ""])
+    prelude = PRELUDE.replace("@EXTRA@", config.launcher.slurm.srun_additional_args)
+    ending = ENDING.replace("@LAST@", next(reversed(tasks), ""))
+    script = "\n".join([*_header(config, resources, run_dir), prelude, *_starts(config, tasks, run_dir), ending])
     return {"type": "slurm", **resources, "script": script}, _image_obstacles(config, tasks)
 
 
@@ -50,16 +90,15 @@ def _task_needs(config: "BaseExperimentConfig", process: Process) -> tuple[int, 
 
 
 def _node_needs(config: "BaseExperimentConfig", tasks: dict[str, list[Process]], node: int) -> tuple[int, int]:
-    here = [_task_needs(config, process) for found in tasks.values() for process in found if process.node == node]
-    return sum(cores for cores, _ in here) or 1, sum(memory for _, memory in here) or 1024
+    here = [_task_needs(config, process) for some in tasks.values() for process in some if process.node == node]
+    return sum(cores for cores, _ in here) or LIGHT_CORES, sum(memory for _, memory in here) or LIGHT_MEMORY_MB
 
 
 def _header(config: "BaseExperimentConfig", resources: dict[str, Any], run_dir: str) -> list[str]:
     slurm, gpus = config.launcher.slurm, resources["gpus_per_node"]
     options = {
-        "job-name": f"{config.experiment_name}/{run_dir.rpartition('/')[2]}",
+        "job-name": "/".join(run_dir.split("/")[-2:]),
         "nodes": resources["nodes"],
-        "ntasks-per-node": 1,
         "cpus-per-task": resources["cpus_per_node"],
         "mem": f"{resources['memory_mb_per_node']}M",
         "gres": f"gpu:{gpus}" if gpus else None,
@@ -71,82 +110,51 @@ def _header(config: "BaseExperimentConfig", resources: dict[str, Any], run_dir: 
         "signal": f"B:TERM@{NOTICE_S}",
     }
     lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-    return ["#!/bin/bash", *lines, "#SBATCH --requeue", ""]
+    return ["#!/bin/bash", *lines, "#SBATCH --requeue"]
 
 
-def _prelude(config: "BaseExperimentConfig") -> list[str]:
-    extra = config.launcher.slurm.srun_additional_args
-    return [
-        "# Slurm says TERM five minutes before the end: the roles finish their step and write a checkpoint, and exit",
-        f"# code {REQUEUE} then means: put me back into the queue.",
-        "mapfile -t nodes < <(scontrol show hostnames \"$SLURM_JOB_NODELIST\")",
-        f"export FIRST_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))",
-        "export MASTER_PORT=$FIRST_PORT",
-        f": \"${{{TOKEN}:?the submitting process sets it}}\"",
-        "scratch=$(mktemp -d)",
-        "pids=()",
-        "",
-        "start() {  # role, nodes of its tasks, cores and MB of a task, then the command",
-        "    local role=$1 places=$2 cores=$3 memory=$4 node; shift 4",
-        "    for node in $places; do echo \"${nodes[$node]}\"; done > \"$scratch/$role\"",
-        "    SLURM_HOSTFILE=\"$scratch/$role\" srun --overlap --distribution=arbitrary --job-name=\"$role\" \\",
-        "        --ntasks=\"$(wc -w <<< \"$places\")\" --nodes=\"$(sort -u \"$scratch/$role\" | wc -l)\" \\",
-        f"        --cpus-per-task=\"$cores\" --mem-per-cpu=\"$((memory / cores))M\" {extra} \\",
-        "        --output=\"$logs/$role-%t.log\" --open-mode=append --kill-on-bad-exit=1 \"$@\" &",
-        "    pids+=($!)",
-        "}",
-        "",
-    ]
-
-
-def _starts(config: "BaseExperimentConfig", tasks: dict[str, list[Process]]) -> list[str]:
-    first = next(iter(tasks.values()))[0]
-    lines = [f"logs={shlex.quote(first.log.rpartition('/')[0])}"]
+def _starts(config: "BaseExperimentConfig", tasks: dict[str, list[Process]], run_dir: str) -> list[str]:
+    lines = ["", f"logs={shlex.quote(run_dir + '/logs')}"]
     if "trainer" in tasks:
-        lines.append(f"export MASTER_ADDR=\"${{nodes[{tasks['trainer'][0].node}]}}\"")
-    for role, found in tasks.items():
-        needs = _task_needs(config, found[0])
-        places = " ".join(str(process.node) for process in found)
-        inside = shlex.quote("\n".join(_task_script(found)))
-        container = _container(config, role)
-        lines += ["", f"start {role} {shlex.quote(places)} {needs[0]} {needs[1]} \\", f"    {container}bash -c {inside}"]
+        lines.append(f'export MASTER_ADDR="${{nodes[{tasks["trainer"][0].node}]}}" MASTER_PORT=$FIRST_PORT')
+    for role, some in tasks.items():
+        places = " ".join(str(process.node) for process in some)
+        lines += ["", f"{role}=$(cat << 'TASK'", *_task_script(some), "TASK", ")"]
+        cores, _ = _task_needs(config, some[0])
+        lines.append(f'start {role} {cores} {shlex.quote(places)} {_container(config, role)}bash -c "${role}"')
     return lines
 
 
 def _task_script(tasks: list[Process]) -> list[str]:
-    """What one task does: its own variables, by its number, and then the program."""
-    own = [name for name in tasks[0].env if name in PER_TASK and name not in ("RANK", "AREAL_LIKE_PROCESS")]
-    lines = []
-    for name in own:
-        values = [task.env.get(name, "") for task in tasks]
+    """What one task does: its variables, some by its number, and then the program."""
+    lines = [f"export {PROCESS}={tasks[0].role}/$SLURM_PROCID"]
+    lines += ["export RANK=$SLURM_PROCID"] if tasks[0].role == "trainer" else []
+    for name, value in tasks[0].env.items():
+        values = [task.env[name] for task in tasks]
+        if name in BY_SCRIPT or value == SECRET:
+            continue
         if len(set(values)) == 1:
-            lines.append(f"export {name}={shlex.quote(values[0])}")
+            lines.append(f"export {name}={shlex.quote(value)}")
         else:
             lines.append(f"values=({' '.join(shlex.quote(value) for value in values)})")
-            lines.append(f"export {name}=\"${{values[$SLURM_PROCID]}}\"")
-    lines.append(f"export AREAL_LIKE_PROCESS={tasks[0].role}/$SLURM_PROCID")
-    if tasks[0].role == "trainer":
-        lines.append("export RANK=$SLURM_PROCID")
-    elsewhere = (*PER_TASK, *OURS)
-    for name, value in tasks[0].env.items():
-        if value != SECRET and (name not in elsewhere or name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "AREAL_LIKE_RUN_DIR")):
-            lines.append(f"export {name}={shlex.quote(value)}")
+            lines.append(f'export {name}="${{values[$SLURM_PROCID]}}"')
     return [*lines, f"exec {_command(tasks)}"]
 
 
 def _command(tasks: list[Process]) -> str:
-    """The words that all tasks share, and for the others a look-up by number."""
+    """The words that all tasks share, and for the others a sum with the task's number."""
     words = []
     for place, word in enumerate(tasks[0].command):
         column = [task.command[place] for task in tasks]
         if word == PORT:
             words.append("$((FIRST_PORT + 1 + SLURM_PROCID))")
-        elif column == [str(index) for index in range(len(tasks))] and len(tasks) > 1:
-            words.append("$SLURM_PROCID")
-        elif len(set(column)) > 1 and all(item.isdigit() for item in column):
-            words.append(f"$(({int(column[0])} + SLURM_PROCID))")
+        elif re.fullmatch(r"<node \d+>", word):
+            words.append('"$SLURMD_NODENAME"')
+        elif len(set(column)) > 1:
+            assert column == [str(int(word) + number) for number in range(len(tasks))], column
+            words.append(f"$(({word} + SLURM_PROCID))")
         else:
-            words.append("\"$SLURMD_NODENAME\"" if re.fullmatch(r"<node \d+>", word) else shlex.quote(word))
+            words.append(shlex.quote(word))
     return " ".join(words)
 
 
@@ -166,27 +174,5 @@ def _image_obstacles(config: "BaseExperimentConfig", tasks: dict[str, list[Proce
     wanted = {"trainer_image": slurm.trainer_image}
     if "server" in tasks:
         wanted["inference_server_image"] = slurm.inference_server_image
-    return [
-        Obstacle(
-            f"launcher.slurm.{name}",
-            "is not set, and launcher.slurm.container_type is apptainer; name an image, or set container_type=none",
-        )
-        for name, image in wanted.items()
-        if not image
-    ]
-
-
-def _ending() -> list[str]:
-    return [
-        "",
-        "trap 'kill -TERM \"${pids[@]}\" 2> /dev/null' TERM",
-        "last=${pids[-1]}  # the trainer: when it is done, so is the run",
-        "wait -n -p first \"${pids[@]}\"; code=$?",
-        f"while ((code > 128)) && kill -0 \"$last\" 2> /dev/null; do wait \"$last\"; code=$?; done  # a trap ends a wait",
-        "if [[ ${first:-} && $first != \"$last\" ]]; then echo \"the first step to end was ${first} with code $code\" >&2; fi",
-        "kill -TERM \"${pids[@]}\" 2> /dev/null",
-        "wait",
-        "rm -rf \"$scratch\"",
-        f"if ((code == {REQUEUE})); then scontrol requeue \"$SLURM_JOB_ID\"; fi",
-        "exit \"$code\"",
-    ]
+    reason = "is not set, and launcher.slurm.container_type is apptainer; name an image, or set container_type=none"
+    return [Obstacle(f"launcher.slurm.{name}", reason) for name, image in wanted.items() if not image]

@@ -43,6 +43,7 @@ def prepare(request: SweepRequest) -> Plan:
             params={**settings.params, **params},
             optimizing=settings.optimizing,
             aliases=request.aliases,
+            is_secret=request.is_secret,
         )
     hydra_overrides = [text for text in hydra_overrides if key_of(text) != "hydra.sweep.dir"]
     if settings.params:

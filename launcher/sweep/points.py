@@ -5,8 +5,8 @@ Of a sweeper that chooses its points as it goes, the corners of its ranges stand
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -80,55 +80,60 @@ def expand(
     params: Mapping[str, Any] | None = None,
     optimizing: bool = False,
     aliases: Mapping[str, str] | None = None,
+    is_secret: Callable[[str], bool] = lambda _key: False,
 ) -> Points:
     """The points of these overrides and of the sweeper's own `params`, which the overrides beat."""
-    parser = OverridesParser.create(config_loader=loader)
-    problems: list[Problem] = []
+    reader = _Reader(OverridesParser.create(config_loader=loader), optimizing, aliases or {}, is_secret)
     given: set[str] = set()
     parts: list[str | Axis] = []
     swept: set[str] = set()
     for text in overrides:
-        part, name = _part(parser, text, optimizing, aliases or {}, problems)
+        part, name = reader.read(text)
         if name in swept or (name in given and isinstance(part, Axis)):
-            problems.append(Problem(name, "given twice, and swept; say it once", f"override {text}"))
+            reader.problems.append(Problem(name, "given twice, and swept; say it once", f"override {text}"))
         given.add(name)
         swept |= {name} if isinstance(part, Axis) else set()
         parts.append(part)
     own: list[str | Axis] = []
     for key, value in (params or {}).items():
-        text = f"{key}={'null' if value is None else value}"
-        part, name = _part(parser, text, optimizing, aliases or {}, problems, "hydra.sweeper.params")
+        part, name = reader.read(f"{key}={'null' if value is None else value}", "hydra.sweeper.params")
         if name not in given:
             own.append(part)
-    if problems:
-        raise ConfigError(problems)
+    if reader.problems:
+        raise ConfigError(reader.problems)
     return Points((*own, *parts), optimizing)
 
 
-def _part(
-    parser: OverridesParser,
-    text: str,
-    optimizing: bool,
-    aliases: Mapping[str, str],
-    problems: list[Problem],
-    where: str = "",
-) -> tuple[str | Axis, str]:
-    where = where or f"override {text}"
-    try:
-        [override] = parser.parse_overrides([text])
-    except HydraException as error:
-        name = text.partition("=")[0]
-        problems.append(Problem(name, first_line(error), where))
-        return text, name
-    key = override.key_or_group
-    name = aliases.get(key, key) + (f"@{override.package}" if override.package else "")
-    if not override.is_sweep_override():
-        return text, name
-    try:
-        return _axis(override, optimizing), name
-    except (ValueError, HydraException) as error:
-        problems.append(Problem(key, first_line(error), where))
-        return text, name
+@dataclass
+class _Reader:
+    parser: OverridesParser
+    optimizing: bool
+    aliases: Mapping[str, str]
+    is_secret: Callable[[str], bool]
+    problems: list[Problem] = field(default_factory=list)
+
+    def read(self, text: str, where: str = "") -> tuple[str | Axis, str]:
+        """The override, or its axis if it is swept; and the full name of its key."""
+        where = where or f"override {text}"
+        try:
+            [override] = self.parser.parse_overrides([text])
+        except HydraException as error:
+            key = text.partition("=")[0]
+            self.problems.append(Problem(key, first_line(error), where))
+            return text, key
+        key = override.key_or_group
+        name = self.aliases.get(key, key) + (f"@{override.package}" if override.package else "")
+        if not override.is_sweep_override():
+            return text, name
+        if self.is_secret(name):
+            message = "a secret cannot be swept; its values would stand in the sweep's records"
+            self.problems.append(Problem(key, message, f"override {key}=<secret>"))
+            return text, name
+        try:
+            return _axis(override, self.optimizing), name
+        except (ValueError, HydraException) as error:
+            self.problems.append(Problem(key, first_line(error), where))
+            return text, name
 
 
 def _axis(override: Override, optimizing: bool) -> Axis:

@@ -43,6 +43,8 @@ class SweepRequest:
     names: Sequence[str] = ()
     """The top-level keys of the experiment."""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    is_secret: Callable[[str], bool] = lambda _key: False
+    """Whether a key holds a secret: such a one is in no record, so it cannot be swept."""
     run_dir: RunDir | None = None
     """Where a point's run will live: job n is linked to it before it starts."""
     dry_run: bool = False

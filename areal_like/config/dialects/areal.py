@@ -5,7 +5,7 @@ anything is composed; `cannot_start` looks at the composed values. None of them 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it and set {owner}.backend=fsdp"
@@ -113,21 +113,23 @@ def subclass_keys(body: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def cannot_start(values: Mapping[str, Any], cls_name: str = "") -> list[tuple[str, str]]:
+def cannot_start(values: Mapping[str, Any], cls_name: str = "", foreign: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Why a run with these composed values cannot start, each as (key, reason), from the configuration alone.
 
-    `cls_name` is the class of the experiment; the keys that a user's own class adds are named with it.
+    `cls_name` is the class of the experiment; the keys that a user's own class adds are named with it. `foreign` are
+    the paths that were read in FOREIGN_SECTIONS, which are no part of the values.
     """
-    reasons = [*_foreign(values), *_vision(values), *_data(values)]
+    reasons = [*_foreign(foreign), *_vision(values), *_data(values)]
     if "rollout" in values:
         reasons += [*_reward(values), *_workflow(values, cls_name)]
     return reasons
 
 
-def _foreign(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for path, reason in FOREIGN_SECTIONS.items():
-        if _at(values, path) is not None:
-            yield path, reason
+def _foreign(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    found = list(paths)
+    for section, reason in FOREIGN_SECTIONS.items():
+        if any(path == section or path.startswith(section + ".") for path in found):
+            yield section, reason
 
 
 def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,108 @@
+"""`--multirun`: what the command line and the file say about a sweep, handed to Hydra's sweepers."""
+
+import gc
+import json
+import sys
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.compose import Composition, load
+from areal_like.config.loaded import Loaded
+from areal_like.config.overrides import is_secret, parse_words
+from areal_like.config.problems import ConfigError, Problem
+from launcher.arguments import Arguments
+from launcher.plan import Plan, build_plan
+from launcher.start import NOT_BUILT, plan_text
+from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
+from launcher.sweep.run import check_only, sweep
+
+RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
+
+
+def multirun(arguments: Arguments) -> int:
+    """Checks every point known beforehand, then plans each; 2 where one is wrong."""
+    gc.enable()  # a sweep lives long
+    one_answer = {"--explain": arguments.explain, "--cfg": arguments.cfg, "--schema": arguments.schema is True or None}
+    for flag, value in one_answer.items():
+        if value is not None:
+            raise ConfigError([Problem(flag, "answers for one configuration; drop --multirun", "command line")])
+    points = _Points(arguments)
+    request = points.request()
+    if arguments.dry_run is None:
+        code = check_only(request, points.check)
+        if code == 0:
+            print(NOT_BUILT, file=sys.stderr)
+        return code or 1
+    code = sweep(request, points.check, points.plan)
+    if points.as_json and code != 2:
+        print(json.dumps([plan.to_json() for plan in points.plans], indent=1))
+    return code
+
+
+class _Points:
+    """The points of one sweep, each an experiment of its own."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        assert arguments.config is not None
+        self.config, self.schema_class = arguments.config, arguments.schema_class
+        self.overrides = [word for word in arguments.overrides if not is_hydra_override(word)]
+        self.hydra = [word for word in arguments.overrides if is_hydra_override(word)]
+        self.replace, self.as_json = arguments.replace, arguments.dry_run == "json"
+        self.dry_run = arguments.dry_run is not None
+        self.plans: list[Plan] = []
+        words, problems = parse_words(self.overrides)
+        if problems:
+            raise ConfigError(problems)
+        self.fixed = [word.text for word in words if not word.parsed.is_sweep_override()]
+
+    def load(self, overrides: list[str]) -> Loaded:
+        return load(self.config, overrides, self.schema_class)
+
+    def check(self, overrides: list[str]) -> list[Problem]:
+        try:
+            self.load(overrides)
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+
+    def plan(self, overrides: list[str], trial: str, number: int) -> PointResult:
+        loaded = self.load(overrides)
+        plan = build_plan(loaded, anew=self.replace)
+        self.plans.append(plan)
+        if not self.as_json:
+            print(f"\npoint {number}: {trial}\n{plan_text(plan)}", end="", flush=True)
+        return PointResult(None, {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}, plan.run_dir)
+
+    def request(self) -> SweepRequest:
+        composition = Composition(self.config, self.fixed, self.schema_class)
+        section, choices = hydra_parts(_file_parts(composition))
+        library, schema = composition.library, composition.schema
+        return SweepRequest(
+            self.overrides,
+            self._trial(),
+            self.hydra,
+            hydra_section=section,
+            hydra_choices=choices,
+            groups={group: library.options_of(group) or [] for group in library.options_of("") or []},
+            names=[name for name in schema.names() if "." not in name],
+            aliases=ALIASES,
+            is_secret=lambda key: is_secret(key, schema),
+            dry_run=self.dry_run,
+            quiet=self.as_json,
+        )
+
+    def _trial(self) -> str:
+        """The trial name, once for the whole sweep; job n adds `-n`."""
+        try:
+            loaded = self.load(self.fixed)
+        except ConfigError:
+            return "r0001"  # a point that lacks what only the sweep gives; the points themselves are checked next
+        named: str = loaded.get("trial_name")
+        if named != "auto":
+            return named
+        return build_plan(loaded).run_dir.rstrip("/").rpartition("/")[2]
+
+
+def _file_parts(composition: Composition) -> dict[str, Any]:
+    parts = {"defaults": composition.defaults_node, "hydra": composition.hydra_node}
+    return {name: node.plain() for name, node in parts.items() if node is not None}

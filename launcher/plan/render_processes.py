@@ -1,0 +1,107 @@
+"""The processes of a plan as text: a line for each place, a command line for each role."""
+
+import shlex
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan, Process
+
+MOST_LINES_OF_A_ROLE = 8
+
+
+def process_lines(plan: "Plan", width: int) -> list[str]:
+    """The launcher's own command stands at the end of the page, so that here it has only its place."""
+    common = _common(plan)
+    lines = []
+    for _, group in groupby(plan.processes, key=lambda process: process.role):
+        processes = list(group)
+        lines += _places(processes)
+        if processes[0].env:
+            lines += _folded(_words(processes), width, "      ")
+            own = {name: value for name, value in processes[0].env.items() if name not in common}
+            lines += _folded([f"{name}={_value(processes, name, value)}" for name, value in own.items()], width, "      ")
+    if common:
+        lines.append("  every process but the first two:")
+        lines += _folded([f"{name}={shlex.quote(value)}" for name, value in common.items()], width, "      ")
+    return lines
+
+
+def _common(plan: "Plan") -> dict[str, str]:
+    """The variables that all processes share; the secret one keeps its angle brackets."""
+    environments = [process.env for process in plan.processes if process.env]
+    if len(environments) < 2:
+        return {}
+    first = environments[0]
+    return {name: value for name, value in first.items() if all(env.get(name) == value for env in environments)}
+
+
+def _places(processes: list["Process"]) -> list[str]:
+    rows = [_place([process]) for process in processes]
+    if len(rows) > MOST_LINES_OF_A_ROLE:
+        rows = [_place(list(group)) for _, group in groupby(processes, key=lambda process: process.node)]
+    return [f"  {name:<16}{place:<34}{log}" for name, place, log in rows]
+
+
+def _place(processes: list["Process"]) -> tuple[str, str, str]:
+    first, last = processes[0], processes[-1]
+    several = first is not last
+    name = f"{first.name}..{last.index}" if several else first.name
+    gpus = sorted({gpu for process in processes for gpu in process.gpus})
+    cores = sorted({core for process in processes for core in process.cores})
+    parts = [f"node {first.node}"]
+    if gpus:
+        parts.append(f"GPU {ranges(gpus)}")
+    if cores:
+        parts.append(f"core {ranges(cores)}")
+    if first.env:
+        each = " each" if several else ""
+        parts.append(f"{first.threads} thread{'s' if first.threads > 1 else ''}{each}")
+    folder, _, file = first.log.rpartition("/")
+    log = f"{folder.rpartition('/')[2]}/{file}" if not several else f"{folder.rpartition('/')[2]}/{first.role}-*.log"
+    return name, ", ".join(parts), log
+
+
+def _words(processes: list["Process"]) -> list[str]:
+    """The first one's command; what differs in the others is shown as a range."""
+    words = []
+    for place, word in enumerate(processes[0].command):
+        column = list(dict.fromkeys(process.command[place] for process in processes))
+        if len(column) > 1 and all(item.isdigit() for item in column):
+            words.append(f"{column[0]}..{column[-1]}")
+        else:
+            words.append(word if word.startswith("<") and word.endswith(">") else shlex.quote(word))
+    return words
+
+
+def _value(processes: list["Process"], name: str, value: str) -> str:
+    column = list(dict.fromkeys(process.env.get(name, "") for process in processes))
+    if len(column) == 1:
+        return value if value.startswith("<") else shlex.quote(value)
+    if all(item.isdigit() for item in column):
+        return f"{column[0]}..{column[-1]}"
+    if name == "AREAL_LIKE_PROCESS":
+        return f"{column[0]}..{column[-1].rpartition('/')[2]}"
+    return " | ".join(column) if len(column) <= 4 else f"{column[0]} | ... | {column[-1]}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """0-3,6"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _folded(words: list[str], width: int, indent: str) -> list[str]:
+    """Words in lines, broken between words with the shell's backslash, so that a command can be copied."""
+    lines, line = [], indent
+    for word in words:
+        if len(line) + len(word) + 3 > width and line.strip():
+            lines.append(line + " \\")
+            line = indent + "    "
+        line += word if not line.strip() else " " + word
+    return [*lines, line] if line.strip() else lines
