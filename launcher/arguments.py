@@ -62,7 +62,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
             problems.append(Problem(verb, f"no such verb{hint} There are: {', '.join(VERBS)}.{config}", "command line"))
     while waiting:
         word = waiting.pop(0)
-        if not word.startswith("-") or "=" in word and not word.startswith("--"):
+        if not word.startswith("-") or ("=" in word and not word.startswith("--")):
             arguments.overrides.append(word)
             continue
         name, has_value, value = word.partition("=")

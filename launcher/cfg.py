@@ -20,7 +20,9 @@ def configuration_text(loaded: Loaded, section: str | None = None) -> str:
     for name in path.split("."):
         tree = tree.get(name, MISSING) if isinstance(tree, dict) else MISSING
     if tree is MISSING:
-        raise ConfigError([Problem(section, f"no such section or key{did_you_mean(path, loaded.schema.names())}", "--cfg")])
+        raise ConfigError(
+            [Problem(section, f"no such section or key{did_you_mean(path, loaded.schema.names())}", "--cfg")]
+        )
     for name in reversed(path.split(".")):
         tree = {name: tree}
     return dump(tree)
@@ -38,7 +40,16 @@ def _without_secrets(loaded: Loaded) -> dict[str, Any]:
         if isinstance(node, dict) and node.get(name):
             raw = loaded.get_raw(path)
             node[name] = raw if is_interpolation(raw) else _blank(key.kind.optional)
+    for leaf in loaded.foreign:
+        _put(values, leaf.path, loadable(leaf.value))
     return values
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *above, name = path.split(".")
+    for step in above:
+        tree = tree.setdefault(step, {})
+    tree[name] = value
 
 
 def _blank(optional: bool) -> Any:

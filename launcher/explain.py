@@ -18,12 +18,17 @@ def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
     if loaded.get(path, MISSING) is MISSING and path not in loaded.schema.sections:
         above = next((p for p in loaded.schema.optional_above(path) if loaded.get(p) is None), None)
         if above is not None and path in loaded.schema.keys:
-            raise ConfigError([Problem(key, f"has no value: {above} is null ({loaded.origin(above).where})", "--explain")])
+            raise ConfigError(
+                [Problem(key, f"has no value: {above} is null ({loaded.origin(above).where})", "--explain")]
+            )
         raise ConfigError([Problem(key, f"no such key{did_you_mean(path, loaded.schema.names())}", "--explain")])
     if path in loaded.schema.sections and loaded.get(path) is not None:
         prefix = f"{path}." if path else ""
-        below = [name for name in loaded.schema.keys if name.startswith(prefix) and "[]" not in name
-                 and loaded.get(name, MISSING) is not MISSING]
+        below = [
+            name
+            for name in loaded.schema.keys
+            if name.startswith(prefix) and "[]" not in name and loaded.get(name, MISSING) is not MISSING
+        ]
         return "\n".join(_one_line(loaded, name) for name in below)
     return "\n".join(_lines(loaded, path, bold))
 

@@ -71,7 +71,9 @@ class _Points:
         self.plans.append(plan)
         if not self.as_json:
             print(f"\npoint {number}: {trial}\n{plan_text(plan)}", end="", flush=True)
-        return PointResult(None, {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}, plan.run_dir)
+        return PointResult(
+            None, {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}, plan.run_dir
+        )
 
     def request(self) -> SweepRequest:
         composition = Composition(self.config, self.fixed, self.schema_class)

@@ -47,4 +47,3 @@ def plan_text(plan: Plan) -> str:
 def _place(loaded: Loaded, key: str) -> str:
     known = key in loaded.schema.keys or key in loaded.schema.sections
     return loaded.origin(key).where if known else ""
-

@@ -12,7 +12,7 @@ def usage() -> str:
     lines = [
         bold("python -m launcher [VERB] --config NAME [key=value] [group=option] [flags]"),
         "",
-        "Reinforcement learning of language models from one YAML file. Nothing is started before everything was checked.",
+        "Reinforcement learning of language models from one YAML file. Everything is checked before anything starts.",
         "",
         bold("Examples"),
         "  python -m launcher --config grpo.yaml actor.lr=1e-4 --dry-run",
@@ -43,7 +43,7 @@ def usage() -> str:
         bold("Short names"),
         *(f"  {short:<22} {real}" for short, real in ALIASES.items()),
         "",
-        "Exit codes: 0 done, 1 failed, 2 the configuration is wrong, 75 stopped early with a checkpoint, 130 interrupted.",
+        "Exit codes: 0 done, 1 failed, 2 wrong configuration, 75 stopped early with a checkpoint, 130 interrupted.",
     ]
     return "\n".join(lines)
 

@@ -118,7 +118,8 @@ class TestNames:
 
     def test_an_unknown_group_or_option_names_what_there_is(self, tmp_path: Path) -> None:
         assert "no option 'vlm'; did you mean vllm? There are: embedded, sglang, vllm" in only(
-            GOOD, tmp_path, "rollout=vlm")
+            GOOD, tmp_path, "rollout=vlm"
+        )
         assert "did you mean algorithm=dapo?" in only(GOOD, tmp_path, "algoritm=dapo")
         text = "defaults: [{rolout: vllm}]\n" + GOOD
         assert "no group 'rolout'; did you mean rollout?" in only(text, tmp_path)
@@ -194,8 +195,11 @@ class TestFiles:
             ("experiment_name: !!python/object:os.system x\n", "tag"),
             ("experiment_name: e\n---\nactor: {}\n", "more than one document"),
             ("a: " + "[" * 500 + "]" * 500, "levels deep"),
-            ("a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
-                f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)), "values"),
+            (
+                "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+                + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)),
+                "values",
+            ),
             ("experiment_name: a\0b\n", "is not YAML"),
         ],
     )

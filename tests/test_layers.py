@@ -27,8 +27,10 @@ def experiment(folder: Path, layers: set[str]) -> tuple[Path, list[str]]:
     kind = "reward_model" if "group of the schema" in layers else "sft"
     option = "infile" if "group of the file" in layers else "none"
     file = folder / "mine.yaml"
-    file.write_text(f"defaults:\n  - mine: {option}\nexperiment_name: layers\ntrain_dataset:\n  type: "
-                    f"{'rw' if kind == 'reward_model' else 'sft'}\n{body}")
+    file.write_text(
+        f"defaults:\n  - mine: {option}\nexperiment_name: layers\ntrain_dataset:\n  type: "
+        f"{'rw' if kind == 'reward_model' else 'sft'}\n{body}"
+    )
     overrides = ["other=online"] if "group of the command line" in layers else []
     if "override" in layers:
         overrides.append(f"{KEY}={VALUES['override']}")
@@ -58,7 +60,7 @@ def test_self_is_honoured_where_it_stands(tmp_path: Path) -> None:
 
 
 def test_a_file_can_build_on_another_and_override_its_groups(tmp_path: Path) -> None:
-    file, _ = experiment(tmp_path, {"group of the file"})
+    experiment(tmp_path, {"group of the file"})
     top = tmp_path / "top.yaml"
     top.write_text("defaults:\n  - mine\nexperiment_name: top\n")
     assert load(top).get(KEY) == VALUES["group of the file"]
@@ -94,8 +96,18 @@ def test_an_optional_section_opens_when_something_below_it_is_set(tmp_path: Path
 def test_shared_facts_flow_to_every_copy(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("experiment_name: a\nactor:\n  path: some/model\n  dtype: float32\n")
-    loaded = load(file, ["gconfig.n_samples=6", "gconfig.temperature=0.7", "seed=9", "train_dataset.batch_size=5",
-                         "gconfig.max_new_tokens=77", "cluster.fileroot=/data", "trial_name=t"])
+    loaded = load(
+        file,
+        [
+            "gconfig.n_samples=6",
+            "gconfig.temperature=0.7",
+            "seed=9",
+            "train_dataset.batch_size=5",
+            "gconfig.max_new_tokens=77",
+            "cluster.fileroot=/data",
+            "trial_name=t",
+        ],
+    )
     config = loaded.config
     assert config.actor.group_size == 6
     assert config.actor.temperature == config.ref.temperature == 0.7

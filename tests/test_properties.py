@@ -28,17 +28,63 @@ BASE: dict[str, Any] = {"experiment_name": "p", "actor": {"path": "m"}, "critic"
 
 texts = st.one_of(
     st.text(max_size=12),
-    st.sampled_from(["yes", "no", "on", "None", "null", "auto", "true", "1e-4", "0x10", "1_000", "08", "nan", ".inf", "~",
-                     "${seed}", "${actor.path}", "${", "${a.b}", "\\${x}", "${oc.env:HOME}", "x${seed}y", "${.path}",
-                     "???", "a b", "a:b", "- x", "#", "'", '"', "\\", "sgd", "group", "1:30", "2024-01-01", "[", "{}"]),
+    st.sampled_from(
+        [
+            "yes",
+            "no",
+            "on",
+            "None",
+            "null",
+            "auto",
+            "true",
+            "1e-4",
+            "0x10",
+            "1_000",
+            "08",
+            "nan",
+            ".inf",
+            "~",
+            "${seed}",
+            "${actor.path}",
+            "${",
+            "${a.b}",
+            "\\${x}",
+            "${oc.env:HOME}",
+            "x${seed}y",
+            "${.path}",
+            "???",
+            "a b",
+            "a:b",
+            "- x",
+            "#",
+            "'",
+            '"',
+            "\\",
+            "sgd",
+            "group",
+            "1:30",
+            "2024-01-01",
+            "[",
+            "{}",
+        ]
+    ),
 )
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 10**6), st.integers(), st.floats(), st.floats(0, 1), texts)
+    st.none(), st.booleans(), st.integers(-3, 10**6), st.integers(), st.floats(), st.floats(0, 1), texts
+)
 values = st.recursive(
-    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)), max_leaves=4)
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=4,
+)
 paths = st.one_of(
-    st.sampled_from(KEYS), st.sampled_from(KEYS), st.sampled_from(SECTIONS), st.sampled_from(list(ALIASES)),
-    st.builds(lambda path, extra: f"{path}.{extra}", st.sampled_from(KEYS + SECTIONS), st.sampled_from(["x", "lr", "0"])),
+    st.sampled_from(KEYS),
+    st.sampled_from(KEYS),
+    st.sampled_from(SECTIONS),
+    st.sampled_from(list(ALIASES)),
+    st.builds(
+        lambda path, extra: f"{path}.{extra}", st.sampled_from(KEYS + SECTIONS), st.sampled_from(["x", "lr", "0"])
+    ),
     st.builds(lambda path, cut: path[:cut] + path[cut + 1 :], st.sampled_from(KEYS), st.integers(0, 20)),
 )
 

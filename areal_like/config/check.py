@@ -9,8 +9,14 @@ from areal_like.config.schema import NO_CONSTRAINTS, Key, Kind
 from areal_like.config.suggest import nearest
 
 YAML_11_BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
-ARTICLES = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a string", "list": "a list",
-            "map": "a mapping"}
+ARTICLES = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "list": "a list",
+    "map": "a mapping",
+}
 
 
 class Refused(Exception):

@@ -82,8 +82,15 @@ class Composition:
         if self.problems:
             raise ConfigError(fold(self.problems))
         return Loaded(
-            file=self.file, overrides=self.texts, experiment=self.experiment, schema=self.schema,
-            schema_name=self.schema_name, raw=raw, values=values, replay=replay, foreign=tuple(self.foreign),
+            file=self.file,
+            overrides=self.texts,
+            experiment=self.experiment,
+            schema=self.schema,
+            schema_name=self.schema_name,
+            raw=raw,
+            values=values,
+            replay=replay,
+            foreign=tuple(self.foreign),
         )
 
     def _read_file(self) -> YamlFile:
@@ -147,7 +154,10 @@ class Composition:
         chosen = set(overrides.groups)
         own = self._read_list("", self.yaml, self.defaults_node, chosen)
         chosen |= own.overridden
-        waiting = [*own.configs, *(f"{c.key.partition('@')[0]}/{o}" for c in overrides.groups.values() for o in c.options)]
+        waiting = [
+            *own.configs,
+            *(f"{c.key.partition('@')[0]}/{o}" for c in overrides.groups.values() for o in c.options),
+        ]
         if "experiment" not in chosen | own.groups:
             waiting.append(f"experiment/{self.experiment}")
         while waiting:
@@ -164,8 +174,12 @@ class Composition:
 
     def _read_list(self, name: str, file: YamlFile, node: Node | None, chosen: set[str]) -> DefaultsList:
         listed = read_defaults(
-            node, name.rpartition("/")[0], lambda line: f"{file.shown}:{line}",
-            lambda wanted: self.library.path_of(wanted) is not None, self.library.options_of, chosen,
+            node,
+            name.rpartition("/")[0],
+            lambda line: f"{file.shown}:{line}",
+            lambda wanted: self.library.path_of(wanted) is not None,
+            self.library.options_of,
+            chosen,
         )
         self.problems += listed.problems
         self.lists[name] = listed
@@ -242,7 +256,9 @@ class Composition:
         group, _, option = name.rpartition("/")
         if any(c.key.partition("@")[0] == group and option in c.options for c in overrides.groups.values()):
             return "group of the command line"
-        if name == f"experiment/{self.experiment}" and not any("experiment" in lst.groups for lst in self.lists.values()):
+        if name == f"experiment/{self.experiment}" and not any(
+            "experiment" in lst.groups for lst in self.lists.values()
+        ):
             return "group of the schema"
         return "group of the file"
 
@@ -250,10 +266,13 @@ class Composition:
         """An unknown key may be one of the user's own, whose class we were not told."""
         if not problem.message.startswith("no such key") or self.schema_name:
             return problem
-        if problem.key in subclass_keys({problem.key: None}) or "did you mean" not in problem.message:
-            message = "no such key; if it is one of your own, name the class that has it: --schema my.module:MyConfig"
-            return Problem(problem.key, message, problem.where)
-        return problem
+        hints = subclass_keys({name: node.plain() for name, node in self.body.items()})
+        if problem.key in hints:
+            return Problem(problem.key, hints[problem.key], problem.where)
+        if "did you mean" in problem.message:
+            return problem
+        message = "no such key; if it is one of your own, name the class that has it: --schema my.module:MyConfig"
+        return Problem(problem.key, message, problem.where)
 
     def _refuse_below_references(self, layers: Sequence[Layer]) -> None:
         """`critic.optimizer: ${actor.optimizer}` and `critic.optimizer.lr=1`: the second would reach into the first."""
@@ -262,10 +281,13 @@ class Composition:
             for leaf in layer.leaves:
                 above = next((path for path in references if leaf.path.startswith(path + ".")), None)
                 if above is not None:
-                    message = f"{above} is {references[above].value} ({references[above].where}); keys below a reference cannot be set"
+                    said = f"{references[above].value} ({references[above].where})"
+                    message = f"{above} is {said}; keys below a reference cannot be set"
                     self.problems.append(Problem(leaf.written, message, leaf.where))
-                if isinstance(leaf.value, str) and "${" in leaf.value and (
-                    leaf.path in self.schema.sections or self._is_map(leaf.path)
+                if (
+                    isinstance(leaf.value, str)
+                    and "${" in leaf.value
+                    and (leaf.path in self.schema.sections or self._is_map(leaf.path))
                 ):
                     references[leaf.path] = leaf
                 else:
@@ -309,4 +331,3 @@ def _difference(composed: Any, replayed: Any, path: str = "") -> str:
             if composed.get(name) != replayed.get(name) or (name in composed) != (name in replayed):
                 return _difference(composed.get(name), replayed.get(name), f"{path}.{name}".lstrip("."))
     return f"{path}: composed {composed!r}, replayed {replayed!r}; please report this"
-

@@ -76,8 +76,12 @@ def _read_file(
 
 
 def _read_group(
-    item: Node, folder: str, place: Callable[[int], str], options_of: Callable[[str], list[str] | None],
-    chosen: Collection[str], read: DefaultsList,
+    item: Node,
+    folder: str,
+    place: Callable[[int], str],
+    options_of: Callable[[str], list[str] | None],
+    chosen: Collection[str],
+    read: DefaultsList,
 ) -> None:
     ((written, option),) = item.value.items()
     words = written.split()
@@ -116,5 +120,6 @@ def _read_group(
     (read.overridden if "override" in flags else read.groups).add(key)
     read.configs += [f"{absolute}/{choice}" for choice in wanted if str(choice) in options]
     entry = f"optional {name}" if "optional" in flags else name
-    read.entries.append({entry: [str(choice) for choice in value] if isinstance(value, list)
-                         else None if value is None else str(value)})
+    read.entries.append(
+        {entry: [str(choice) for choice in value] if isinstance(value, list) else None if value is None else str(value)}
+    )

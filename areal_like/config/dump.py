@@ -74,7 +74,11 @@ def _escaped(character: str) -> str:
     if character in named:
         return named[character]
     code = ord(character)
-    if 0x20 <= code < 0x7F or 0xA0 <= code < 0xD800 or 0xE000 <= code < 0xFFFE and code not in (0x2028, 0x2029, 0xFEFF):
+    if (
+        0x20 <= code < 0x7F
+        or 0xA0 <= code < 0xD800
+        or (0xE000 <= code < 0xFFFE and code not in (0x2028, 0x2029, 0xFEFF))
+    ):
         return character
     if code <= 0xFF:
         return f"\\x{code:02x}"

@@ -116,8 +116,12 @@ class _Finisher:
             ends = [
                 other
                 for other in (key, *reached[key])
-                if other in by_key and all(key in reached[end] or end == other or other in reached[end]
-                                           for end in reached[other] if end in by_key)
+                if other in by_key
+                and all(
+                    key in reached[end] or end == other or other in reached[end]
+                    for end in reached[other]
+                    if end in by_key
+                )
             ]
             cause = min(ends, key=lambda end: (self.replay.origin(end) is None, end))
             causes.setdefault(cause, []).append(problem)

@@ -65,7 +65,9 @@ def type_text(key: Key) -> str:
 def _typed(key: Key) -> str:
     text = expectation(key.kind, key.constraints)
     if key.kind.name in ("list", "map") and key.kind.item is not None and key.kind.item.name != "any":
-        text = text.replace("a list", f"a list of {key.kind.item}").replace("a mapping", f"a mapping to {key.kind.item}")
+        text = text.replace("a list", f"a list of {key.kind.item}").replace(
+            "a mapping", f"a mapping to {key.kind.item}"
+        )
     return text
 
 
@@ -98,8 +100,11 @@ def _section_lines(schema: Schema, path: str, bold: Any, width: int) -> Iterator
     for key in inner:
         yield ""
         yield from _key_lines(key, key.path, bold, width)
-    below = [s for name, s in schema.sections.items()
-             if name and name.startswith(prefix) and "." not in name[len(prefix) :] and "[]" not in name]
+    below = [
+        s
+        for name, s in schema.sections.items()
+        if name and name.startswith(prefix) and "." not in name[len(prefix) :] and "[]" not in name
+    ]
     if below:
         yield ""
         yield "Sections below it:"

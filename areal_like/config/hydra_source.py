@@ -64,7 +64,10 @@ class Source(ConfigSource):
             raise ConfigLoadError(f"Config not found: {config_path}")
         content, header = found
         return ConfigResult(
-            config=OmegaConf.create(content), path=f"{SCHEME}://{config_path}", provider=SCHEME, header={"package": None, **header}
+            config=OmegaConf.create(content),
+            path=f"{SCHEME}://{config_path}",
+            provider=SCHEME,
+            header={"package": None, **header},
         )
 
 

@@ -95,11 +95,13 @@ def _typed(schema: Schema, key: Key, kind: Kind, item: bool = False) -> dict[str
     if choices is not None:
         return {"enum": list(choices)}
     typed: dict[str, Any] = {"type": TYPES[kind.name]} if kind.name != "str" else {"type": ["string", "integer"]}
-    limits = {"minimum": constraints.ge, "exclusiveMinimum": constraints.gt, "maximum": constraints.le,
-              "exclusiveMaximum": constraints.lt}
+    limits = {
+        "minimum": constraints.ge,
+        "exclusiveMinimum": constraints.gt,
+        "maximum": constraints.le,
+        "exclusiveMaximum": constraints.lt,
+    }
     typed.update({name: limit for name, limit in limits.items() if limit is not None})
     if constraints.pattern is not None:
         typed["pattern"] = f"^(?:{constraints.pattern})$"
     return typed
-
-

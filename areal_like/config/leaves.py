@@ -1,4 +1,4 @@
-"""What one layer (a file, a group option, an override) sets: its values by dotted path, checked, each with its place."""
+"""What one layer (a file, a group option, an override) sets: its values by dotted path, checked, with their places."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -83,8 +83,11 @@ class Reader:
             for name, child in node.value.items():
                 below = f"{path}.{name}" if path else name
                 if not name or "." in name:
-                    self._problem(below, node.line if child.line is None else child.line,
-                                  "a key has no dots in a file; nest it: `a:` and below it `b:`")
+                    self._problem(
+                        below,
+                        node.line if child.line is None else child.line,
+                        "a key has no dots in a file; nest it: `a:` and below it `b:`",
+                    )
                     continue
                 self._walk(below, child)
         elif is_interpolation(node.value):
@@ -159,20 +162,30 @@ class Reader:
             for name, child in item.value.items():
                 inner = self.schema.keys.get(f"{key.path}[].{name}")
                 if inner is None:
-                    options = [path.removeprefix(f"{key.path}[].") for path in self.schema.keys
-                               if path.startswith(f"{key.path}[].")]
+                    options = [
+                        path.removeprefix(f"{key.path}[].")
+                        for path in self.schema.keys
+                        if path.startswith(f"{key.path}[].")
+                    ]
                     self._problem(f"{place}.{name}", child.line, f"no such key; there are: {', '.join(options)}")
                     continue
                 try:
                     checked[name] = check_key(inner, child.plain())
                 except Refused as refusal:
                     self._problem(f"{place}.{name}", child.line, str(refusal))
-            missing = [inner.name for path, inner in self.schema.keys.items()
-                       if path.startswith(f"{key.path}[].") and inner.constraints.required and not checked.get(inner.name)]
+            missing = [
+                inner.name
+                for path, inner in self.schema.keys.items()
+                if path.startswith(f"{key.path}[].") and inner.constraints.required and not checked.get(inner.name)
+            ]
             for name in missing:
                 if not any(p.key == f"{place}.{name}" for p in self.result.problems):
                     wanted = self.schema.keys[f"{key.path}[].{name}"]
-                    self._problem(f"{place}.{name}", item.line, f"a value is required: {expectation(wanted.kind, wanted.constraints)}")
+                    self._problem(
+                        f"{place}.{name}",
+                        item.line,
+                        f"a value is required: {expectation(wanted.kind, wanted.constraints)}",
+                    )
             items.append(checked)
         if len(self.result.problems) == found:
             self._leaf(key.path, items, node.line, written)

@@ -49,8 +49,15 @@ class Library:
 def _is_plain(name: str) -> bool:
     """A relative path that stays where it starts."""
     parts = name.split("/")
-    return bool(name) and len(name) < 200 and "\0" not in name and all(
-        part and not part.startswith(".") and "*" not in part and "?" not in part and "[" not in part for part in parts)
+    return (
+        bool(name)
+        and len(name) < 200
+        and "\0" not in name
+        and all(
+            part and not part.startswith(".") and "*" not in part and "?" not in part and "[" not in part
+            for part in parts
+        )
+    )
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -120,4 +120,3 @@ def experiment_of(cls: type) -> str:
         if base in names:
             return names[base]
     raise TypeError(f"{cls.__name__} extends none of {', '.join(c.__name__ for c in EXPERIMENTS.values())}")
-

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.leaves import Leaf, Leaves, Reader
+from areal_like.config.leaves import Leaf, Reader
 from areal_like.config.problems import Problem
 from areal_like.config.schema import Schema
 from areal_like.config.suggest import did_you_mean, nearest
 from areal_like.config.yaml_reader import Node
-
 
 MAP_NAMES = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
@@ -90,13 +89,13 @@ def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
                 message = "is neither a verb nor an override; write key=value, group=option, ~key, or a flag (--help)"
             problems.append(Problem(key.lstrip("+~") or text or "(empty word)", message, f"override {text}"))
         except RecursionError:
-            problems.append(Problem(text.partition("=")[0][:60], "is nested too deep to be read", f"override {text[:60]}..."))
+            problems.append(
+                Problem(text.partition("=")[0][:60], "is nested too deep to be read", f"override {text[:60]}...")
+            )
     return words, problems
 
 
-def read_words(
-    words: Sequence[Word], schema: Schema, options_of: Callable[[str], list[str] | None]
-) -> Overrides:
+def read_words(words: Sequence[Word], schema: Schema, options_of: Callable[[str], list[str] | None]) -> Overrides:
     """`options_of(group)` lists a group's options, or None where there is no such group."""
     read = Overrides()
     written: dict[str, Leaf] = {}
@@ -145,7 +144,11 @@ def _read_group(word: Word, value: Any, options: list[str], read: Overrides) -> 
 
 
 def _read_value(
-    word: Word, value: Any, schema: Schema, options_of: Callable[[str], list[str] | None], read: Overrides,
+    word: Word,
+    value: Any,
+    schema: Schema,
+    options_of: Callable[[str], list[str] | None],
+    read: Overrides,
     written: dict[str, Leaf],
 ) -> None:
     path = ALIASES[word.key] if ALIASES.get(word.key) in schema.keys else word.key
@@ -153,8 +156,11 @@ def _read_value(
     parsed = word.parsed
     if parsed.is_add() and not inside_map:
         known = path in schema.keys or path in schema.sections
-        message = "exists already; drop the `+`" if known else (
-            f"no such key, and `+` adds only inside maps{did_you_mean(path, schema.names())}")
+        message = (
+            "exists already; drop the `+`"
+            if known
+            else (f"no such key, and `+` adds only inside maps{did_you_mean(path, schema.names())}")
+        )
         read.problems.append(Problem(word.key, message, word.where))
         return
     if parsed.is_delete() and inside_map:
@@ -170,7 +176,7 @@ def _read_value(
     read.foreign += leaves.foreign
     for leaf in leaves.leaves:
         first = written.setdefault(leaf.path, leaf)
-        if first.written != leaf.written and word.key in ALIASES or first.written in ALIASES and first.written != leaf.written:
+        if first.written != leaf.written and not ALIASES.keys().isdisjoint((first.written, leaf.written)):
             message = f"{first.written} and {leaf.written} are one key and both stand here; keep one"
             read.problems.append(Problem(leaf.path, message, word.where))
             return

@@ -59,7 +59,9 @@ def fold(problems: Iterable[Problem]) -> list[Problem]:
     for consequence in missing:
         for index, cause in enumerate(kept):
             if f"did you mean {consequence.key}" in cause.message:
-                kept[index] = Problem(cause.key, cause.message, cause.where, (*cause.follows, consequence, *consequence.follows))
+                kept[index] = Problem(
+                    cause.key, cause.message, cause.where, (*cause.follows, consequence, *consequence.follows)
+                )
                 break
         else:
             kept.append(consequence)

@@ -15,9 +15,9 @@ stands in our tree, how far it is, and the test that shows what it does.
 - **live**: a test shows its effect. `python -m pytest --require-live-keys` fails when such a test is missing, was
   skipped or is red.
 - **pending**: it has its place and its type and is checked, but nothing acts on it yet. Composing and a dry run go
-  through and list it under "cannot start here:"; a real start that sets it ends with exit code 2.
-- **refused**: it will not mean anything here; the row says why, and what to write instead. Otherwise it is treated
-  like a pending one.
+  through and list it under "cannot start here:"; no real start goes ahead with it.
+- **refused**: it will not mean anything here; the row says why, and what to write instead. Composing and a dry run
+  go through all the same; a real start that sets it ends with exit code 2.
 
 A home such as `a.b[].c` is a key in each item of the list `a.b`. A key of one of AReaL's classes stands wherever that
 class is used; `actor`, `ref`, `rollout` and `gconfig` exist in GRPO and PPO experiments, `critic` in PPO ones, `model`

@@ -1,4 +1,4 @@
-"""Where each value came from and what it beat: the layers replayed leaf by leaf, in the order that Hydra merged them."""
+"""Where each value came from and what it beat: the layers replayed leaf by leaf, in the order of Hydra's merge."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -105,15 +105,19 @@ def _curriculum(get: Get) -> Iterator[Finding]:
             yield (low, high), f"is {below}, above {high}={above}"
     easy, hard = get("curriculum.easy_fraction"), get("curriculum.hard_fraction")
     if easy is not None and hard is not None and easy + hard > 1:
-        yield ("curriculum.easy_fraction", "curriculum.hard_fraction"), (
-            f"is {easy}, which with curriculum.hard_fraction={hard} is more than the whole batch")
+        yield (
+            ("curriculum.easy_fraction", "curriculum.hard_fraction"),
+            (f"is {easy}, which with curriculum.hard_fraction={hard} is more than the whole batch"),
+        )
 
 
 def _environments(get: Get) -> Iterator[Finding]:
     trained, shares = get("environments.train") or [], get("environments.mix.probabilities")
     if shares is not None and len(shares) != len(trained):
-        yield ("environments.mix.probabilities", "environments.train"), (
-            f"has {len(shares)} entries for {len(trained)} environments; give one for each")
+        yield (
+            ("environments.mix.probabilities", "environments.train"),
+            (f"has {len(shares)} entries for {len(trained)} environments; give one for each"),
+        )
     if shares is not None and (sum(shares) <= 0 or min(shares, default=0) < 0):
         yield ("environments.mix.probabilities",), "must be no less than 0 each, and more than 0 together"
 
@@ -124,15 +128,19 @@ def _schedule(get: Get) -> Iterator[Finding]:
         warm, decay = get(f"{engine}.optimizer.warmup_steps"), get(f"{engine}.optimizer.decay_steps")
         for name, value in (("warmup_steps", warm), ("decay_steps", decay)):
             if steps is not None and value is not None and value > steps:
-                yield (f"{engine}.optimizer.{name}", "total_train_steps"), (
-                    f"is {value}, more than total_train_steps={steps}")
+                yield (
+                    (f"{engine}.optimizer.{name}", "total_train_steps"),
+                    (f"is {value}, more than total_train_steps={steps}"),
+                )
 
 
 def _padding(get: Get) -> Iterator[Finding]:
     for engine in ("actor", "critic", "model"):
         if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
-            yield (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"), (
-                f"is null, but {engine}.pad_to_maximum pads to it; set it, or leave the padding off")
+            yield (
+                (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"),
+                (f"is null, but {engine}.pad_to_maximum pads to it; set it, or leave the padding off"),
+            )
 
 
 def _resume(get: Get) -> Iterator[Finding]:
@@ -144,9 +152,15 @@ def _lora(get: Get) -> Iterator[Finding]:
     for engine in ("actor", "critic", "model"):
         if get(f"{engine}.weight_update_mode") == "adapter":
             if not get(f"{engine}.use_lora"):
-                yield (f"{engine}.weight_update_mode", f"{engine}.use_lora"), (
-                    f"sends an adapter, but {engine}.use_lora is false; turn it on, or choose disk or collective")
+                yield (
+                    (f"{engine}.weight_update_mode", f"{engine}.use_lora"),
+                    (f"sends an adapter, but {engine}.use_lora is false; turn it on, or choose disk or collective"),
+                )
             elif get(f"{engine}.lora_modules_to_save"):
-                yield (f"{engine}.weight_update_mode", f"{engine}.lora_modules_to_save"), (
-                    "sends the adapter alone, and an adapter cannot carry "
-                    f"{engine}.lora_modules_to_save; choose disk or collective")
+                yield (
+                    (f"{engine}.weight_update_mode", f"{engine}.lora_modules_to_save"),
+                    (
+                        "sends the adapter alone, and an adapter cannot carry "
+                        f"{engine}.lora_modules_to_save; choose disk or collective"
+                    ),
+                )

@@ -86,9 +86,11 @@ class Schema:
         self._walk("", cls, _own_defaults(cls))
 
     @staticmethod
-    @cache
     def of(cls: type) -> "Schema":
-        return Schema(cls)
+        """The schema of a class, made once."""
+        if cls not in _schemas:
+            _schemas[cls] = Schema(cls)
+        return _schemas[cls]
 
     def _walk(self, prefix: str, cls: type, defaults: dict[str, Any]) -> None:
         for name, (kind, constraints) in declarations(cls).items():
@@ -128,6 +130,7 @@ class Schema:
         node: Any = self.defaults(expanded=[path, *ancestors(path)])
         for name in path.split("."):
             node = node[name]
+        assert isinstance(node, dict)
         return node
 
     def map_above(self, path: str) -> Key | None:
@@ -147,6 +150,9 @@ class Schema:
 
     def names(self) -> list[str]:
         return [*self.keys, *(path for path in self.sections if path)]
+
+
+_schemas: dict[type, Schema] = {}
 
 
 def accepts_map(kind: Kind) -> bool:
@@ -207,8 +213,10 @@ def kind_of(annotation: Any, name: str) -> Kind:
         return Kind("list", item=kind_of(arguments[0], name) if arguments else Kind("any", optional=True))
     if origin is dict or annotation is dict:
         return Kind("map", item=kind_of(arguments[1], name) if arguments else Kind("any", optional=True))
-    raise SchemaError(f"{name}: a configuration cannot hold {annotation!r}; use bool, int, float, str, list, dict, "
-                      "a dataclass, or one of them or None")
+    raise SchemaError(
+        f"{name}: a configuration cannot hold {annotation!r}; use bool, int, float, str, list, dict, "
+        "a dataclass, or one of them or None"
+    )
 
 
 def _union(arguments: tuple[Any, ...], name: str) -> Kind:
@@ -239,7 +247,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         return _plain(field.default) if field.default != "???" else None
     if field.default_factory is dataclasses.MISSING:
         return None
-    factory = field.default_factory
+    factory: Any = field.default_factory
     tree = _own_defaults(factory) if dataclasses.is_dataclass(factory) and isinstance(factory, type) else None
     if tree is None:
         return _plain(factory())

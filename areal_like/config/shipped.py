@@ -33,7 +33,9 @@ def find_config(name: str | Path) -> Path:
     shipped = [path.stem for path in sorted(data_folder("experiments").glob("*.yaml"))]
     guess = nearest(wanted.stem, shipped, 0.75)
     hint = f" Did you mean {' or '.join(f'{name}.yaml' for name in guess)}?" if guess else ""
-    raise ConfigError([Problem(text, f"no such file, and no shipped experiment; those are: {', '.join(shipped)}.{hint}")])
+    raise ConfigError(
+        [Problem(text, f"no such file, and no shipped experiment; those are: {', '.join(shipped)}.{hint}")]
+    )
 
 
 def _is_file(path: Path) -> bool:

@@ -91,7 +91,9 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return refuse(f"is not UTF-8 text (byte {error.start}); save it as UTF-8", content[: error.start].count(b"\n") + 1)
+        return refuse(
+            f"is not UTF-8 text (byte {error.start}); save it as UTF-8", content[: error.start].count(b"\n") + 1
+        )
     file.header = _header(text)
     try:
         file.root = _Builder(shown, file.problems).build(text)
@@ -147,14 +149,14 @@ class _Builder:
         self.nodes = 0
 
     def build(self, text: str) -> Node | None:
-        events = iter(yaml.parse(text, Loader=_Loader))
+        events: Iterator[Any] = iter(yaml.parse(text, Loader=_Loader))
         root: Node | None = None
         documents = 0
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _Refused(event.start_mark.line + 1, "holds more than one document (`---`); keep one")
+                    raise _Refused(_line(event), "holds more than one document (`---`); keep one")
                 root = self._node(next(events), events, 0)
         return root
 
@@ -166,7 +168,7 @@ class _Builder:
             raise _Refused(line, f"is nested more than {MAX_DEPTH} levels deep")
 
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
-        line = event.start_mark.line + 1
+        line = _line(event)
         self._count(line, depth)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self.open_anchors or event.anchor not in self.anchors:
@@ -213,7 +215,7 @@ class _Builder:
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
                 break
-            line = event.start_mark.line + 1
+            line = _line(event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise _Refused(line, "a key must be a plain name")
             name = event.value
@@ -231,3 +233,7 @@ class _Builder:
                 value.line = line if not isinstance(value.value, dict | list) else value.line
                 found[name] = Node(value.value, line)
         return {**{name: node for name, node in merged.items() if name not in found}, **found}
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1

@@ -19,9 +19,7 @@ def allocate(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocati
         allocation, problems = resolve(config.allocation_mode, None, backends, cluster, machine)
         if allocation is not None:
             return allocation, problems
-    return resolve(
-        config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config)
-    )
+    return resolve(config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config))
 
 
 def starts_servers(config: "BaseExperimentConfig") -> bool:

@@ -30,7 +30,7 @@ def resolve_auto(
 ) -> dict[str, Resolved]:
     """By key, in the order of the tree. A key that says what it wants is not here."""
     found: list[Resolved] = []
-    if config.trial_name == "auto":
+    if config.trial_name == "auto" and directory.state != "missing":
         found.append(Resolved("trial_name", directory.trial, directory.reason))
     if config.cluster.n_gpus_per_node == "auto":
         found.append(Resolved("cluster.n_gpus_per_node", host.machine.num_gpus, host.machine.how))
@@ -106,7 +106,8 @@ def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
     if config.rollout.num_episode_workers == "auto":
         yield Resolved("rollout.num_episode_workers", *episode_workers(config, host))
     if config.rollout.server_addresses and config.rollout.server_type == "auto":
-        yield Resolved("rollout.server_type", UNDECIDED, "the servers at rollout.server_addresses are asked at the start")
+        reason = "the servers at rollout.server_addresses are asked at the start"
+        yield Resolved("rollout.server_type", UNDECIDED, reason)
 
 
 def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
@@ -125,7 +126,7 @@ def _embedded(config: GRPOConfig, allocation: Allocation, host: Host) -> Iterato
     if embedded.dtype == "auto":
         yield Resolved("embedded.dtype", config.actor.dtype, "that of actor.dtype")
     if embedded.device == "auto":
-        reason = f"{host.machine.num_gpus} found ({host.machine.how})" if on_gpu else f"no GPU ({host.machine.how})"
+        reason = "it is given a GPU" if on_gpu else f"no GPU ({host.machine.how})"
         yield Resolved("embedded.device", "cuda" if on_gpu else "cpu", reason)
     if embedded.kv_cache_tokens == "auto":
         tokens = _cache_tokens(config, allocation, host, on_gpu)

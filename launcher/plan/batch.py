@@ -97,15 +97,16 @@ def _sizes(batch: Batch) -> list[str]:
     )
     each = batch.samples_per_optimizer_step
     part = f"{each:.0f}" if each == int(each) else f"about {each:.1f}"
-    updates = (
-        f"it makes {_plural(batch.optimizer_steps_per_step, 'optimizer step')} (actor.ppo_n_minibatches), "
-        f"each on {part} samples"
-    )
-    return [samples, updates]
+    if batch.optimizer_steps_per_step == 1:
+        return [samples, "it makes 1 optimizer step, on all of them (actor.ppo_n_minibatches)"]
+    made = f"{batch.optimizer_steps_per_step} optimizer steps"
+    return [samples, f"it makes {made}, each on {part} samples (actor.ppo_n_minibatches)"]
 
 
 def _per_rank(samples: int, ranks: int) -> str:
-    return "" if ranks == 1 else f"; about {samples / ranks:g} on each of {ranks} data-parallel ranks, balanced by tokens"
+    if ranks == 1:
+        return ""
+    return f"; about {samples / ranks:g} on each of {ranks} data-parallel ranks, balanced by tokens"
 
 
 def _tokens(batch: Batch, owner: str) -> list[str]:
@@ -129,8 +130,8 @@ def _age(batch: Batch) -> list[str]:
             f"at most {batch.max_concurrent_prompts} prompts at once"
         ]
     return [
-        f"asynchronous: a token is at most {_plural(batch.staleness_bound, 'weight version')} older than the weights it "
-        f"trains (rollout.max_head_offpolicyness); generation runs at most {batch.max_prompts_ahead} prompts ahead, "
+        f"asynchronous: a token is at most {_plural(batch.staleness_bound, 'weight version')} older than the weights "
+        f"it trains (rollout.max_head_offpolicyness); generation runs at most {batch.max_prompts_ahead} prompts ahead, "
         f"{batch.max_concurrent_prompts} at once"
     ]
 
@@ -147,8 +148,8 @@ def _end(config: "BaseExperimentConfig", batch: Batch) -> str:
     if batch.total_steps is None:
         return f"the run ends after {epochs} of the data (total_train_epochs)"
     key = "total_train_steps" if batch.total_steps == config.total_train_steps else "total_train_n_seqs"
-    total = batch.total_steps * batch.samples_per_step
-    return f"the run ends after {_plural(batch.total_steps, 'step')} ({key}), {total:,} samples, or {epochs} of the data"
+    steps, samples = _plural(batch.total_steps, "step"), batch.total_steps * batch.samples_per_step
+    return f"the run ends after {steps} ({key}), {samples:,} samples, or {epochs} of the data"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -22,6 +22,7 @@ from launcher.plan.processes import Site, plan_processes, server_starts
 from launcher.plan.ray import plan_ray
 from launcher.plan.redact import Redactor
 from launcher.plan.run_directory import plan_run_directory
+from launcher.plan.servers import ServerStart
 from launcher.plan.settings import beaten_body_values, changed_settings, redactor
 from launcher.plan.slurm import plan_slurm
 
@@ -44,7 +45,9 @@ def build_plan(
     batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
     argv = command_line(loaded, host, anew)
 
-    placement, processes, starts = None, (), []
+    placement: Placement | None = None
+    processes: tuple[Process, ...] = ()
+    starts: list[ServerStart] = []
     if allocation is not None:
         placement = _placement(config, allocation, auto, host)
         with_threads(auto, config, placement)
@@ -59,7 +62,8 @@ def build_plan(
     cluster, cluster_obstacles = _cluster(config, processes, placement, host, directory.path)
 
     missing = [*standing_against, *lacks(config, allocation, placement, host)]
-    against = [*obstacles(loaded, allocation, problems, starts), *port_obstacles, *cluster_obstacles, *promised(loaded)]
+    against = [*obstacles(loaded, allocation, problems, placement, starts), *port_obstacles, *cluster_obstacles]
+    against += promised(loaded)
     warnings = [f"{need.key}: {need.reason}" for need in missing]
     warnings += notices(config, allocation, batch, memory, starts, host)
     return Plan(
@@ -158,5 +162,5 @@ def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, show
 
 
 def _once(shown: Redactor, found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
-    clean = [Obstacle(obstacle.key, shown.text(obstacle.reason)) for obstacle in found]
+    clean = [obstacle._replace(reason=shown.text(obstacle.reason)) for obstacle in found]
     return tuple(dict.fromkeys(clean))

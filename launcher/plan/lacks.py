@@ -44,7 +44,8 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
         if not allocation.num_gpus and wanted in (*PACKAGE_OF, "flex_attention"):
             found.append(Obstacle(key, f"{wanted} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
         elif wanted in PACKAGE_OF and PACKAGE_OF[wanted] not in host.packages and config.cluster.type == "local":
-            found.append(Obstacle(key, f"{wanted} needs the package {PACKAGE_OF[wanted]}, which is not installed; try auto"))
+            reason = f"{wanted} needs the package {PACKAGE_OF[wanted]}, which is not installed; {key}=auto does without"
+            found.append(Obstacle(key, reason))
         elif wanted in PACKAGE_OF and engine.dtype == "float32":
             found.append(Obstacle(key, f"{wanted} does not compute in float32; set {name}.dtype=bfloat16, or use auto"))
     return found
@@ -85,9 +86,9 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
             found.append(Obstacle(f"{name}.path", f"there is no folder {path}"))
     for name in ("train_dataset", "valid_dataset"):
         data = getattr(config, name)
-        if data is not None and data.fake is None and data.path.endswith((".jsonl", ".json")):
-            if not (host.directory / Path(data.path).expanduser()).is_file():
-                found.append(Obstacle(f"{name}.path", f"there is no file {data.path}"))
+        reads = data is not None and data.fake is None and data.path.endswith((".jsonl", ".json"))
+        if reads and not (host.directory / Path(data.path).expanduser()).is_file():
+            found.append(Obstacle(f"{name}.path", f"there is no file {data.path}"))
     root = host.directory / Path(config.cluster.fileroot).expanduser()
     existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
     if not os.access(existing, os.W_OK):

@@ -97,10 +97,11 @@ def _optimizer_bytes(optimizer: Any, trainable: int, shape: ModelShape, master: 
 
 def _server(config: GRPOConfig, allocation: Allocation | None, host: Host) -> ServerMemory | None:
     shape = _shape("actor.path", config.actor, host, [])
-    if shape is None or allocation is None or allocation.rollout is None:
+    if shape is None or allocation is None or allocation.rollout is None or config.rollout.server_addresses:
         return None
     rollout = allocation.rollout
-    dtype = {"embedded": config.embedded, "vllm": config.vllm, "sglang": config.sglang}[rollout.backend].dtype
+    dtypes = {"embedded": config.embedded.dtype, "vllm": config.vllm.dtype, "sglang": config.sglang.dtype}
+    dtype = dtypes[rollout.backend]
     width = BYTES.get({"half": "float16", "float": "float32", "auto": config.actor.dtype}.get(dtype, dtype), 2)
     kv_width = 1 if rollout.backend == "sglang" and config.sglang.kv_cache_dtype.startswith("fp8") else width
     share = rollout.tensor * rollout.pipeline
@@ -113,7 +114,8 @@ def _shape(key: str, engine: "TrainEngineConfig", host: Host, unknown: list[str]
     content, where = find_config(engine.path, host)
     shape = shape_of(content, engine.debug.num_layers if engine.debug else None)
     if shape is None:
-        unknown.append(f"{key}: " + (where if content is None else f"{where} describes no model whose size is known here"))
+        why = where if content is None else f"{where} describes no model whose size is known here"
+        unknown.append(f"{key}: {why}")
     return shape
 
 
@@ -155,5 +157,6 @@ def count(number: int) -> str:
     for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= scale:
             amount = number / scale
-            return f"{amount:.2f} {unit}" if amount < 10 else f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
+            digits = 2 if amount < 10 else 1 if amount < 100 else 0
+            return f"{amount:.{digits}f} {unit}"
     return str(number)

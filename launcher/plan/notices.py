@@ -33,10 +33,11 @@ def notices(
     yield from _batch(batch, allocation)
     if isinstance(config, GRPOConfig):
         yield from _rollout(config, allocation, host)
-        for start in starts[:1]:
-            yield from (f"{hint}: accepted, and without effect: the engine no longer has it" for hint in start.without_effect)
+        for hint in starts[0].without_effect if starts else ():
+            yield f"{hint}: accepted, and without effect: the engine no longer has it"
     if config.cluster.type == "slurm" and config.recover.mode not in ("auto", "resume"):
-        yield f"recover.mode: {config.recover.mode} means that a job put back into the queue begins anew; set it to auto"
+        mode = config.recover.mode
+        yield f"recover.mode: with {mode} a job that is put back into the queue begins anew; auto goes on"
 
 
 def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
@@ -80,14 +81,14 @@ def _batch(batch: Batch, allocation: Allocation | None) -> Iterator[str]:
     parts = batch.data_parallel_ranks * batch.optimizer_steps_per_step
     if allocation and batch.samples_per_step < parts:
         yield (
-            f"train_dataset.batch_size: {batch.samples_per_step} samples are fewer than {batch.data_parallel_ranks} ranks "
-            f"x {batch.optimizer_steps_per_step} optimizer steps, so that some ranks would idle"
+            f"train_dataset.batch_size: {batch.samples_per_step} samples are fewer than {batch.data_parallel_ranks} "
+            f"ranks x {batch.optimizer_steps_per_step} optimizer steps, so that some ranks would idle"
         )
     limit, generated = batch.max_tokens_per_micro_batch, batch.max_new_tokens
     if limit and generated and generated > limit:
         yield (
-            f"actor.mb_spec.max_tokens_per_mb: {limit} tokens cannot hold an answer of gconfig.max_new_tokens={generated}; "
-            f"such a sample would be an error"
+            f"actor.mb_spec.max_tokens_per_mb: {limit} tokens cannot hold an answer of "
+            f"gconfig.max_new_tokens={generated}; such a sample would be an error"
         )
 
 
@@ -104,8 +105,8 @@ def _rollout(config: GRPOConfig, allocation: Allocation | None, host: Host) -> I
     if starts_servers(config) and allocation and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
         if allocation.shared_device and allocation.rollout.backend != "embedded":
-            key = "vllm.gpu_memory_utilization" if allocation.rollout.backend == "vllm" else "sglang.mem_fraction_static"
-            yield f"{key}: the trainer shares this GPU; 0.4 leaves it room"
+            keys = {"vllm": "vllm.gpu_memory_utilization", "sglang": "sglang.mem_fraction_static"}
+            yield f"{keys[allocation.rollout.backend]}: the trainer shares this GPU; 0.4 leaves it room"
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[str]:
@@ -116,7 +117,8 @@ def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[st
         "sglang": ("sglang.context_length", config.sglang.context_length),
     }[backend]
     shape = shape_of(find_config(config.actor.path, host)[0])
-    if context is not None and config.gconfig.max_new_tokens >= context:
-        yield f"{key}: {context} tokens leave no room for a prompt beside gconfig.max_new_tokens={config.gconfig.max_new_tokens}"
-    if shape and shape.max_positions and context is not None and context > shape.max_positions:
-        yield f"{key}: {context} is more than the {shape.max_positions} positions of {config.actor.path}; {backend} refuses that"
+    answer, positions = config.gconfig.max_new_tokens, shape.max_positions if shape else None
+    if context is not None and answer >= context:
+        yield f"{key}: {context} tokens leave no room for a prompt beside gconfig.max_new_tokens={answer}"
+    if positions and context is not None and context > positions:
+        yield f"{key}: {context} is more than the {positions} positions of {config.actor.path}; {backend} refuses that"

@@ -5,39 +5,51 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation, Finding
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan import environment
+from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
 from launcher.plan.servers import ServerStart
 
 if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
 
 BY_SCHEMA = ("default", "group of the schema")
 
 
 def obstacles(
-    loaded: "Loaded", allocation: Allocation | None, problems: list[Finding], starts: list[ServerStart]
+    loaded: "Loaded",
+    allocation: Allocation | None,
+    problems: list[Finding],
+    placement: Placement | None,
+    starts: list[ServerStart],
 ) -> list[Obstacle]:
-    """Most particular first; each thing once."""
+    """What the configuration says first, then what follows from it."""
     from areal_like.config.dialects.areal import cannot_start
 
-    found = [Obstacle(key, reason) for key, reason in cannot_start(loaded.values, loaded.cls.__name__)]
+    foreign = [leaf.path for leaf in loaded.foreign]
+    found = [Obstacle(key, reason) for key, reason in cannot_start(loaded.values, loaded.cls.__name__, foreign)]
     found += [Obstacle(finding.key, finding.message) for finding in problems]
     found += [Obstacle(finding.key, finding.message) for finding in (allocation.cannot_start if allocation else ())]
     for start in starts[:1]:
         found += start.obstacles
     found += environment.obstacles(loaded.config)
-    return found + _processes(loaded, allocation)
+    return found + _processes(loaded.config, allocation, placement)
 
 
-def _processes(loaded: "Loaded", allocation: Allocation | None) -> list[Obstacle]:
-    config, found = loaded.config, []
+def _processes(
+    config: "BaseExperimentConfig", allocation: Allocation | None, placement: Placement | None
+) -> list[Obstacle]:
+    found = []
+    if config.cluster.type == "local" and placement is not None and placement.num_nodes > 1:
+        reason = f"local starts processes on this machine alone, and these take {placement.num_nodes} nodes; "
+        found.append(Obstacle("cluster.type", reason + "set it to slurm or ray, or take cluster.n_nodes=1"))
     if config.cluster.name_resolve.type == "memory":
         reason = "memory reaches no other process, and a run is several; use nfs"
         found.append(Obstacle("cluster.name_resolve.type", reason))
     if isinstance(config, GRPOConfig) and allocation and allocation.rollout:
         engine, path = allocation.rollout.backend, config.actor.path
         if engine != "embedded" and path.startswith("builtin:") and not config.rollout.server_addresses:
-            reason = f"{engine} serves folders and names on the Hub, and {path} is neither; set rollout.backend=embedded"
+            reason = f"{engine} serves a folder or a name on the Hub; {path} is served by rollout.backend=embedded"
             found.append(Obstacle("actor.path", reason))
     return found
 
@@ -59,5 +71,5 @@ def promised(loaded: "Loaded") -> list[Obstacle]:
     if pending:
         one = len(pending) == 1
         what = "this key is accepted and has" if one else f"these {len(pending)} keys are accepted and have"
-        refused.append(Obstacle(", ".join(pending), f"{what} no tested effect yet (docs/keys.md)"))
+        refused.append(Obstacle(", ".join(pending), f"{what} no tested effect yet (docs/keys.md)", pending=True))
     return refused

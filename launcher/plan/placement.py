@@ -95,9 +95,7 @@ def _cpu_seat(share: tuple[int, ...], cores_elsewhere: int, local: bool) -> Seat
     return Seat(0, (), (), share if local else (), len(share) if local else cores_elsewhere)
 
 
-def _share_cores(
-    cores: tuple[int, ...], computing: int, light: int
-) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+def _share_cores(cores: tuple[int, ...], computing: int, light: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     """Neighbouring cores for each process that computes, and those that the light ones share (all, where few)."""
     if not computing:
         return [], ()
@@ -145,5 +143,5 @@ class _Nodes:
 
     def _numbers(self, slots: Sequence[int]) -> tuple[int, ...]:
         """GPU numbers as the user knows them; places in the list where GPUs go by other names."""
-        names = self._names(slots)
-        return tuple(int(name) if name.isdigit() else slot % self.per_node for name, slot in zip(names, slots, strict=True))
+        named = zip(self._names(slots), slots, strict=True)
+        return tuple(int(name) if name.isdigit() else slot % self.per_node for name, slot in named)

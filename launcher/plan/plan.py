@@ -48,10 +48,11 @@ class Resolved(NamedTuple):
 
 
 class Obstacle(NamedTuple):
-    """Why a real start would be refused."""
+    """Why a real start would be refused. `pending` marks what is merely not built yet."""
 
     key: str
     reason: str
+    pending: bool = False
 
 
 @dataclass(frozen=True)

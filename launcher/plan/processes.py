@@ -39,9 +39,7 @@ class Site(NamedTuple):
 
 def plan_processes(site: Site, starts: list[ServerStart]) -> tuple[Process, ...]:
     """`starts` are those of the servers, in order."""
-    return tuple(
-        [*_supervision(site), *_servers(site, starts), *_controller(site), *_episodes(site), *_trainers(site)]
-    )
+    return tuple([*_supervision(site), *_servers(site, starts), *_controller(site), *_episodes(site), *_trainers(site)])
 
 
 def server_starts(site: Site) -> list[ServerStart]:

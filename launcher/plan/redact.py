@@ -100,7 +100,7 @@ class Redactor:
         return [self._deep(item) for item in value] if isinstance(value, list) else value
 
     def command(self, words: list[str]) -> list[str]:
-        """A command line without secrets: also where the name of a flag stands in one word and its value in the next."""
+        """A command line without secrets, also where a flag is one word and its value the next."""
         shown, hide = [], False
         for word in words:
             shown.append(SECRET if hide else self.text(word))
@@ -108,4 +108,6 @@ class Redactor:
         return shown
 
     def environment(self, variables: dict[str, str]) -> dict[str, str]:
-        return {name: SECRET if is_secret_name(name) and value else self.text(value) for name, value in variables.items()}
+        return {
+            name: SECRET if value and is_secret_name(name) else self.text(value) for name, value in variables.items()
+        }

@@ -1,8 +1,7 @@
 """A plan as text for a person: what matters most comes first, what to do next last."""
 
-import os
-from collections.abc import Iterator
-from textwrap import wrap
+from collections.abc import Iterator, Sequence
+from textwrap import TextWrapper
 from typing import Any
 
 from launcher.plan.plan import Plan, Setting
@@ -57,7 +56,7 @@ class _Page:
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
         yield from self._section(f"{title} ({len(items)})" if styles else title, lines, *styles)
 
-    def _table(self, rows: list[tuple[str, ...]], widest: tuple[int, ...]) -> list[str]:
+    def _table(self, rows: Sequence[tuple[str, ...]], widest: tuple[int, ...]) -> list[str]:
         """Aligned columns; the last one wraps."""
         sizes = [min(most, max(len(row[column]) for row in rows)) for column, most in enumerate(widest)] if rows else []
         lines = []
@@ -73,6 +72,8 @@ class _Page:
         yield from self._table([*rows, ("would start", self._would_start())], (16,))
 
     def _would_start(self) -> str:
+        if not self.plan.processes:
+            return "nothing, as long as it is not clear what runs where"
         roles: dict[str, int] = {}
         for process in self.plan.processes:
             roles[process.role] = roles.get(process.role, 0) + 1
@@ -80,7 +81,8 @@ class _Page:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
         parts = [_several(count, NOUNS[role].format(backend=backend)) for role, count in roles.items()]
         place = {"local": "on this machine", "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
-        text = f"{len(self.plan.processes)} processes {place}{f', {nodes} nodes' if nodes > 1 else ''}: {', '.join(parts)}"
+        spread = f" on {nodes} nodes" if nodes > 1 else ""
+        text = f"{len(self.plan.processes)} processes {place}{spread}: {', '.join(parts)}"
         addresses = self.plan.servers["addresses"]
         return f"{text}; generation by {', '.join(addresses)}" if addresses else text
 
@@ -127,7 +129,9 @@ class _Page:
             advice = [f"a start would be refused (exit code 2): see to {first}{more}, then run this again"]
         else:
             advice = [f"start it:  {command}"]
-        advice.append(f"all of it as data:  {command} --dry-run=json")
+        advice.append(f"all of this as data:  {command} --dry-run=json")
+        advice.append("what a key means:  python -m launcher --help KEY")
+        advice.append(f"who said its value:  {command} --explain KEY")
         yield from self._section("next", [f"  {line}" for line in advice])
 
 
@@ -159,10 +163,5 @@ def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
     """`text` in lines; the first begins with `first`, the others with `rest`."""
     if width - len(rest) < 30:
         rest = "        "
-    lines = wrap(text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
-    return lines or [first.rstrip()]
-
-
-def wants_color(is_terminal: bool) -> bool:
-    """By the usual rules: a terminal, and nobody has said NO_COLOR."""
-    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text) or [first.rstrip()]

@@ -19,8 +19,8 @@ def process_lines(plan: "Plan", width: int) -> list[str]:
         lines += _places(processes)
         if processes[0].env:
             lines += _folded(_words(processes), width, "      ")
-            own = {name: value for name, value in processes[0].env.items() if name not in common}
-            lines += _folded([f"{name}={_value(processes, name, value)}" for name, value in own.items()], width, "      ")
+            own = [(name, value) for name, value in processes[0].env.items() if name not in common]
+            lines += _folded([f"{name}={_value(processes, name, value)}" for name, value in own], width, "      ")
     if common:
         lines.append("  every process but the first two:")
         lines += _folded([f"{name}={shlex.quote(value)}" for name, value in common.items()], width, "      ")
@@ -51,9 +51,9 @@ def _place(processes: list["Process"]) -> tuple[str, str, str]:
     cores = sorted({core for process in processes for core in process.cores})
     parts = [f"node {first.node}"]
     if gpus:
-        parts.append(f"GPU {ranges(gpus)}")
+        parts.append(f"GPU{'s' if len(gpus) > 1 else ''} {ranges(gpus)}")
     if cores:
-        parts.append(f"core {ranges(cores)}")
+        parts.append(f"core{'s' if len(cores) > 1 else ''} {ranges(cores)}")
     if first.env:
         each = " each" if several else ""
         parts.append(f"{first.threads} thread{'s' if first.threads > 1 else ''}{each}")

@@ -64,7 +64,8 @@ def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory,
     if steps:
         return RunDirectory(str(path), trial, "continues", f"recover.mode={mode}: from step {steps[-1]}"), []
     if mode == "auto":
-        return RunDirectory(str(path), trial, "continues", "recover.mode=auto: no complete checkpoint, from the start"), []
+        reason = "recover.mode=auto: no complete checkpoint, from the start"
+        return RunDirectory(str(path), trial, "continues", reason), []
     reason = f"{path} has no complete checkpoint to go on from; set recover.mode=auto to begin at the start"
     return RunDirectory(str(path), trial, "exists", reason), [Obstacle("recover.mode", reason)]
 
@@ -75,9 +76,10 @@ def _resumed(
     assert config.resume is not None
     path = find_run(config.resume, root, file, host)
     if path is None:
-        reason = f"no run {config.resume} is found under {root}; give its folder, experiment/trial or a unique trial name"
-        missing = RunDirectory(str(root / config.experiment_name / config.trial_name), config.trial_name, "exists", reason)
-        return missing, [Obstacle("resume", reason)]
+        ways = "give its folder, experiment/trial or a unique trial name"
+        reason, trial = f"no run {config.resume} is found under {root}; {ways}", config.trial_name
+        where = str(root / config.experiment_name / trial)
+        return RunDirectory(where, trial, "missing", reason), [Obstacle("resume", reason)]
     steps, wanted = complete_steps(path), config.resume_step
     if not steps:
         reason = f"{path} has no complete checkpoint to go on from"

@@ -42,9 +42,11 @@ start() {{  # role, cores of a task, nodes of its tasks, command
 }}"""
 
 ENDING = f"""
-# srun itself would answer TERM by killing its step, so the tasks are told by scancel. The last role (the trainer) alone is
-# told at first: it needs the others to finish its step.
-step_of() {{ squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j' | awk -v role="$1" '$2 == role {{print $1}}'; }}
+# srun itself would answer TERM by killing its step, so the tasks are told by scancel. The last role (the trainer) is
+# told first, and alone: it needs the others to finish its step.
+step_of() {{
+    squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j' | awk -v role="$1" '$2 == role {{print $1}}'
+}}
 trap 'told=yes; scancel --signal=TERM "$(step_of @LAST@)"' TERM
 last=${{steps[-1]}} told=
 wait -n "${{steps[@]}}"; code=$?
