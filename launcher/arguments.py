@@ -59,7 +59,9 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
             guess = nearest(verb, list(VERBS))
             hint = f"; did you mean {guess[0]}?" if guess else ""
             config = " A file is named by --config." if verb.endswith((".yaml", ".yml")) else ""
-            problems.append(Problem(verb, f"no such verb{hint} There are: {', '.join(VERBS)}.{config}", "command line"))
+            problems.append(
+                Problem(verb, f"no such verb{hint or '.'} There are: {', '.join(VERBS)}.{config}", "command line")
+            )
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("-") or ("=" in word and not word.startswith("--")):

@@ -47,7 +47,7 @@ def test_a_secret_in_the_file_is_not_shown(place, cluster):
     [
         "stats_logger.wandb.wandb_api_key={0}",
         "+launcher.env.HF_TOKEN={0}",
-        "+launcher.env={{HF_TOKEN: {0}, B: 2}}",
+        "launcher.env={{HF_TOKEN: {0}, B: 2}}",
         "launcher.trainer_env_vars='SOME_PASSWORD={0}'",
         "+workflow.args.credentials={0}",
         "+vllm.extra_args.hf_token={0}",

@@ -77,7 +77,7 @@ class Composition:
         complete(self.schema, replay.tree)
         if replay.tree != raw and not self.problems:
             raise ProvenanceMismatch(_difference(raw, replay.tree))
-        values, found = finish(self.schema, raw, replay, self.problems)
+        values, found = finish(self.schema, raw, replay, self.problems, self.file.resolve().parent)
         self.problems += found
         if self.problems:
             raise ConfigError(fold(self.problems))

@@ -103,7 +103,7 @@ def _read_group(
         if "optional" not in flags:
             guess = nearest(absolute, options_of("") or [], 0.7)
             hint = f"; did you mean {guess[0]}?" if guess else ""
-            message = f"no group {absolute!r}{hint} There are: {', '.join(options_of('') or [])}"
+            message = f"no group {absolute!r}{hint or '.'} There are: {', '.join(options_of('') or [])}"
             read.problems.append(Problem("defaults", message, place(item.line)))
         return
     wanted = [] if value is None else value if isinstance(value, list) else [value]
@@ -111,7 +111,7 @@ def _read_group(
         if str(choice) not in options and "optional" not in flags:
             guess = nearest(str(choice), options)
             hint = f"; did you mean {guess[0]}?" if guess else ""
-            message = f"the group has no option {str(choice)!r}{hint} There are: {', '.join(options)}"
+            message = f"the group has no option {str(choice)!r}{hint or '.'} There are: {', '.join(options)}"
             read.problems.append(Problem(key, message, place(option.line)))
             return
     if key in read.groups | read.overridden:

@@ -1,9 +1,12 @@
 """The last step: references followed, what they lead to checked, required values there, keys in agreement."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from areal_like.config import named
 from areal_like.config.check import Refused, check, check_key, expectation, is_interpolation
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import Broken, Resolver, references_in
@@ -17,10 +20,10 @@ from areal_like.config.schema import Key, Schema
 
 
 def finish(
-    schema: Schema, raw: dict[str, Any], replay: Replay, known: Sequence[Problem]
+    schema: Schema, raw: dict[str, Any], replay: Replay, known: Sequence[Problem], folder: Path
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The resolved values, and what is wrong with them. Nothing in `raw` is changed."""
-    return _Finisher(schema, raw, replay).finish(known)
+    return _Finisher(schema, raw, replay).finish(known, folder)
 
 
 class _Finisher:
@@ -29,12 +32,13 @@ class _Finisher:
         self.resolver = Resolver(raw, schema.names())
         self.problems: list[Problem] = []
 
-    def finish(self, known: Sequence[Problem]) -> tuple[dict[str, Any], list[Problem]]:
+    def finish(self, known: Sequence[Problem], folder: Path) -> tuple[dict[str, Any], list[Problem]]:
         values = self._section("", self.raw)
         touched = {problem.key for problem in (*known, *self.problems)}
         self.problems = self._folded()
         own_class = self.schema.cls not in EXPERIMENTS.values()
-        for keys, message in findings(lambda path: at(values, path), own_class):
+        rules = findings(lambda path: at(values, path), own_class)
+        for keys, message in itertools.chain(rules, named.findings(values, folder)):
             if not touched & set(keys):
                 self.problems.append(Problem(keys[0], message + self._others(keys), self._where(keys)))
         return values, self.problems

@@ -137,7 +137,7 @@ def _read_group(word: Word, value: Any, options: list[str], read: Overrides) -> 
     for option in unknown:
         guess = nearest(option, options)
         hint = f"; did you mean {guess[0]}?" if guess else ""
-        message = f"the group has no option {option!r}{hint} There are: {', '.join(options)}"
+        message = f"the group has no option {option!r}{hint or '.'} There are: {', '.join(options)}"
         read.problems.append(Problem(word.group_key, message, word.where))
     if not unknown:
         read.groups[word.group_key] = GroupChoice(word.group_key, chosen, word.where)

@@ -1,0 +1,160 @@
+"""Tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing`, or `file.py:thing`.
+
+Code of a user's is read, never imported: that it is there, and takes the arguments that the configuration gives it.
+What cannot be read so (a module that is not on this machine, a signature made at run time) is left to the worker.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.suggest import nearest
+
+BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
+    "task": {"addition": frozenset({"digits"})},
+    "workflow": {"single_turn": frozenset()},
+    "reward": {"addition": frozenset()},
+    "actor.loss": {"ppo": frozenset()},
+}
+"""The names that are ours, and the arguments that each takes."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments that a function or class takes; `open` if it takes any."""
+
+    names: frozenset[str]
+    open: bool
+
+
+def findings(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What is wrong with what is named, as (keys, message); `folder` is that of the experiment's file."""
+    for section in ("task", "workflow", "reward"):
+        said = values.get(section)
+        if isinstance(said, dict) and isinstance(said.get("name"), str):
+            yield from _named(section, f"{section}.name", said["name"], said.get("args") or {}, folder)
+    actor = values.get("actor")
+    if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
+        yield from _named("actor.loss", "actor.loss", actor["loss"], {}, folder)
+
+
+def _named(
+    kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    known = BUILT_IN[kind]
+    place, colon, thing = name.rpartition(":")
+    if not colon:
+        if name not in known:
+            guess = nearest(name, list(known))
+            hint = f"; did you mean {guess[0]}?" if guess else ""
+            yield (
+                (key,),
+                (
+                    f"{name!r} is not built in{hint or '.'} There are: {', '.join(known)}; "
+                    f"your own is named as pkg.module:thing or file.py:thing"
+                ),
+            )
+            return
+        yield from _arguments(kind, key, name, arguments, Signature(known[name], open=False))
+        return
+    if not thing.isidentifier() or not place:
+        yield (key,), f"{name!r} names nothing; write pkg.module:thing or file.py:thing"
+        return
+    source = find_source(place, folder)
+    if source is None:
+        if place.endswith(".py"):
+            yield (key,), f"there is no file {place} (looked beside the experiment's file and in the working directory)"
+        return
+    try:
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        yield (key,), f"{source} cannot be read as Python: {error.__class__.__name__}{where}"
+        return
+    names, definition = _look_up(tree, thing)
+    if definition is None:
+        if thing not in names and "*" not in names:
+            guess = nearest(thing, sorted(names))
+            yield (key,), f"{source} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else "")
+        return
+    signature = _signature(definition)
+    if signature is not None:
+        yield from _arguments(kind, key, name, arguments, signature)
+
+
+def _arguments(
+    kind: str, key: str, name: str, arguments: dict[str, Any], signature: Signature
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    if signature.open:
+        return
+    for argument in arguments:
+        if argument not in signature.names:
+            guess = nearest(argument, sorted(signature.names))
+            hint = f"; did you mean {guess[0]}?" if guess else ""
+            takes = f" It takes: {', '.join(sorted(signature.names))}." if signature.names else " It takes none."
+            yield (f"{kind}.args.{argument}", key), f"{name} takes no such argument{hint or '.'}{takes}"
+
+
+def find_source(place: str, folder: Path) -> Path | None:
+    """The file of a module or of a `.py` path, found without importing anything."""
+    if place.endswith(".py"):
+        path = Path(place).expanduser()
+        candidates = [path] if path.is_absolute() else [folder / path, Path.cwd() / path]
+        return next((candidate for candidate in candidates if candidate.is_file()), None)
+    if not all(part.isidentifier() for part in place.split(".")):
+        return None
+    below = Path(*place.split("."))
+    for root in (folder, Path.cwd(), *map(Path, sys.path)):
+        for candidate in (root / below.with_suffix(".py"), root / below / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _look_up(tree: ast.Module, thing: str) -> tuple[set[str], Definition | None]:
+    """The names at the top of a module, and the definition of one of them."""
+    names: set[str] = set()
+    found: Definition | None = None
+    for node in ast.walk(tree) if _branches(tree) else tree.body:
+        if isinstance(node, Definition):
+            names.add(node.name)
+            found = node if node.name == thing else found
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names, found
+
+
+def _branches(tree: ast.Module) -> bool:
+    """Whether names may be bound below an `if` or a `try` at the top."""
+    return any(isinstance(node, ast.If | ast.Try | ast.With) for node in tree.body)
+
+
+def _signature(definition: Definition) -> Signature | None:
+    """None where the source alone does not tell (a decorator, a base class)."""
+    if isinstance(definition, ast.ClassDef):
+        made = next(
+            (node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None
+        )
+        if made is not None:
+            return _taken(made, bound=True)
+        if definition.bases or definition.decorator_list:
+            return None
+        return Signature(frozenset(), open=False)
+    return None if definition.decorator_list else _taken(definition, bound=False)
+
+
+def _taken(function: ast.FunctionDef | ast.AsyncFunctionDef, bound: bool) -> Signature:
+    arguments = function.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)][1 if bound else 0 :]
+    names += [argument.arg for argument in arguments.kwonlyargs]
+    return Signature(frozenset(names), open=arguments.kwarg is not None)

@@ -1,0 +1,187 @@
+"""How long the command takes to answer, cold but with everything in the page cache, beside Python and plain Hydra.
+
+    python tests/bench/bench_config.py [--repeats 5] [--output build/bench/config.json]
+
+The commands take turns, so that what else the machine does meets all of them. It reports; it never fails on a time.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from areal_like.config.compose import load  # noqa: E402
+from areal_like.config.dump import dump  # noqa: E402
+from areal_like.config.experiment import EXPERIMENTS  # noqa: E402
+from areal_like.config.loaded import Loaded  # noqa: E402
+from areal_like.config.schema import Schema  # noqa: E402
+from areal_like.config.shipped import data_folder  # noqa: E402
+from tests.bench import plain_hydra  # noqa: E402
+
+CONFIG = "grpo.yaml"
+PYTHON, PLAIN, PLAIN_OVERRIDE = "python -c pass", "plain Hydra", "plain Hydra, one override"
+
+
+@dataclass
+class Command:
+    """One thing to start, and what was measured. `hydra` names the plain composition that does the same work."""
+
+    name: str
+    words: list[str]
+    hydra: str = PLAIN
+    aim_s: float | None = None
+    exit_code: int = 0
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+
+
+def commands(folder: Path) -> list[Command]:
+    launcher = ["-m", "launcher", "--config", CONFIG]
+    plain = [plain_hydra.__file__, str(folder), CONFIG]
+    return [
+        Command(PYTHON, ["-c", "pass"]),
+        Command(PLAIN, plain),
+        Command(PLAIN_OVERRIDE, [*plain, "actor.optimizer.lr=1"]),
+        Command("--help", ["-m", "launcher", "--help"], aim_s=0.15),
+        Command("--dry-run", [*launcher, "--dry-run"], aim_s=0.5),
+        Command("--dry-run=json", [*launcher, "--dry-run=json"], aim_s=0.5),
+        Command("--cfg", [*launcher, "--cfg"]),
+        Command("error", [*launcher, "actor.learning_rate=1"], PLAIN_OVERRIDE, aim_s=0.35, exit_code=2),
+    ]
+
+
+def lay_out(folder: Path, loaded: Loaded) -> None:
+    """The experiment as plain Hydra files: the schema's defaults as one of them, below the groups and the file."""
+    opened = [path for path, section in loaded.schema.sections.items() if section.default_null and loaded.get_raw(path)]
+    (folder / "schema.yaml").write_text(dump(loaded.schema.defaults(opened)), encoding="utf-8")
+    shutil.copytree(data_folder("conf"), folder, dirs_exist_ok=True)
+    text = loaded.file.read_text(encoding="utf-8")
+    below = f"defaults:\n  - schema\n  - experiment: {loaded.experiment}\n"
+    (folder / CONFIG).write_text(text.replace("defaults:\n", below, 1), encoding="utf-8")
+    if plain_hydra.compose(folder, CONFIG, []) != loaded.raw:
+        raise SystemExit(f"plain Hydra makes another tree of {CONFIG}: the comparison would say nothing")
+
+
+def run(command: Command, folder: Path) -> None:
+    """Starts it once, in an empty folder. Bytecode may be kept, as it is for users, whatever is set here."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with (folder / "output").open("w+b") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *command.words], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        command.wall_s.append(time.perf_counter() - began)
+        command.cpu_s.append(usage.ru_utime + usage.ru_stime)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != command.exit_code:
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+            raise SystemExit(f"{command.name}: exit code {process.returncode}, not {command.exit_code}\n{said}")
+
+
+def measure(repeats: int) -> list[Command]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        files, empty = Path(name) / "files", Path(name) / "empty"
+        files.mkdir()
+        empty.mkdir()
+        lay_out(files, load(CONFIG))
+        listed = commands(files)
+        for command in listed:  # once beforehand: fills the page cache and compiles what is not compiled
+            run(command, empty)
+            command.wall_s.clear()
+            command.cpu_s.clear()
+        for _ in range(repeats):
+            for command in listed:
+                run(command, empty)
+        return listed
+
+
+def report(listed: list[Command], load_before: tuple[float, ...]) -> dict[str, Any]:
+    medians = {command.name: median(command.wall_s) for command in listed}
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_since": bool(_git("status", "--porcelain")),
+        "python": platform.python_version(),
+        "hydra": importlib.metadata.version("hydra-core"),
+        "omegaconf": importlib.metadata.version("omegaconf"),
+        "hydra_plugins": _plugins(),
+        "cpu_count": os.cpu_count(),
+        "load_average": {"before": load_before, "after": os.getloadavg()},
+        "repeats": len(listed[0].wall_s),
+        "config": CONFIG,
+        "fields": {name: len(Schema.of(cls).keys) for name, cls in EXPERIMENTS.items()},
+        "commands": {
+            command.name: {
+                "wall_s": medians[command.name],
+                "cpu_s": median(command.cpu_s),
+                "times_python": medians[command.name] / medians[PYTHON],
+                "times_hydra": medians[command.name] / medians[command.hydra],
+                "aim_s": command.aim_s,
+                "runs_s": command.wall_s,
+            }
+            for command in listed
+        },
+    }
+
+
+def _plugins() -> list[str]:
+    """Every one that is installed is imported by Hydra where it looks for plugins."""
+    names = {str(found.name) for found in importlib.metadata.distributions() if found.name}
+    return sorted(name for name in names if name.startswith("hydra-") and name != "hydra-core")
+
+
+def _git(*words: str) -> str | None:
+    """None where this is no checkout."""
+    if shutil.which("git") is None:
+        return None
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [f"{'':<27}{'median s':>9}{'CPU s':>8}{'x python':>10}{'x Hydra':>9}{'aim s':>7}"]
+    for name, row in found["commands"].items():
+        aim = "" if row["aim_s"] is None else f"{row['aim_s']:.2f}"
+        late = " (missed)" if row["aim_s"] is not None and row["wall_s"] > row["aim_s"] else ""
+        numbers = f"{row['wall_s']:>9.3f}{row['cpu_s']:>8.3f}{row['times_python']:>10.1f}{row['times_hydra']:>9.2f}"
+        lines.append(f"{name:<27}{numbers}{aim:>7}{late}")
+    fields = ", ".join(f"{name} {count}" for name, count in found["fields"].items())
+    before, after = (values[0] for values in found["load_average"].values())
+    versions = f"python {found['python']}, hydra {found['hydra']}, omegaconf {found['omegaconf']}"
+    lines.append(f"{versions}; plugins: {', '.join(found['hydra_plugins']) or 'none'}")
+    lines.append(f"fields: {fields}; load {before:.1f} to {after:.1f} on {found['cpu_count']} cores")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each command; their median counts")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "config.json", help="JSON of it all")
+    arguments = parser.parse_args()
+    if arguments.repeats < 1:
+        parser.error("--repeats: at least 1")
+    load_before = os.getloadavg()
+    found = report(measure(arguments.repeats), load_before)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(found))
+    print(f"kept in {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The same tree by plain Hydra, without any of our checks: what a dry run is held against.
+
+python plain_hydra.py FOLDER CONFIG [OVERRIDE ...]
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import OmegaConf
+
+
+def compose(folder: Path, config: str, overrides: list[str]) -> Any:
+    version = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+    with hydra.initialize_config_dir(str(folder), **version):
+        return OmegaConf.to_container(hydra.compose(config, overrides))
+
+
+if __name__ == "__main__":
+    compose(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

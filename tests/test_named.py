@@ -1,0 +1,78 @@
+"""The promise: what is named (task, workflow, reward, loss) is there and takes its arguments; nothing is imported."""
+
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.problems import ConfigError
+
+FILE = "experiment_name: e\nactor: {path: m}\n"
+CODE = """
+raise SystemExit("a configuration that is only checked must not run this")
+
+def reward(prompt, completion, *, scale=1.0): ...
+async def open_reward(prompt, completion, **row): ...
+class Workflow:
+    def __init__(self, turns, tool=None): ...
+class Inherited(Base):
+    pass
+alias = reward
+if True:
+    def hidden(a): ...
+"""
+
+
+def refused(tmp_path: Path, *overrides: str) -> str:
+    (tmp_path / "code.py").write_text(CODE)
+    (tmp_path / "pkg").mkdir(exist_ok=True)
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "mod.py").write_text(CODE)
+    file = tmp_path / "f.yaml"
+    file.write_text(FILE)
+    try:
+        load(file, overrides)
+    except ConfigError as error:
+        assert len(error.problems) == 1, str(error)
+        return error.problems[0].text()
+    return ""
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["reward.name=code.py:reward", "+reward.args.scale=2"],
+        ["reward.name=code.py:open_reward", "+reward.args.anything=2"],
+        ["workflow.name=pkg.mod:Workflow", "+workflow.args.turns=2"],
+        ["workflow.name=code.py:Inherited", "+workflow.args.who=knows"],
+        ["reward.name=code.py:alias"],
+        ["reward.name=code.py:hidden"],
+        ["reward.name=a_package_of_the_cluster.rewards:thing"],
+        ["actor.loss=code.py:reward"],
+    ],
+)
+def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: list[str]) -> None:
+    assert refused(tmp_path, *overrides) == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["reward.name=additon"], "'additon' is not built in; did you mean addition?"),
+        (["task.name=nothing_like_it"], "is not built in. There are: addition;"),
+        (["task.name=addition", "+task.args.digit=3"], "task.args.digit [override +task.args.digit=3]: addition takes"),
+        (["reward.name=code.py:rewrd"], "has no rewrd; did you mean reward?"),
+        (["reward.name=code.py:reward", "+reward.args.scal=2"], "did you mean scale?"),
+        (["workflow.name=pkg.mod:Workflow", "+workflow.args.turn=2"], "did you mean turns?"),
+        (["reward.name=cod.py:reward"], "there is no file cod.py"),
+        (["reward.name='code.py:'"], "names nothing"),
+        (["actor.loss=gspo"], "is not built in. There are: ppo;"),
+    ],
+)
+def test_what_is_not_there_or_does_not_fit_is_refused(tmp_path: Path, overrides: list[str], said: str) -> None:
+    assert said in refused(tmp_path, *overrides)
+
+
+def test_code_that_is_no_python_says_the_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
+    assert "cannot be read as Python: SyntaxError (line 2)" in refused(tmp_path, "reward.name=broken.py:f")
