@@ -31,7 +31,7 @@ format: env-dev ## Put the code into the shape that lint wants
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-docs: env-dev ## Write docs/keys.md, docs/reference.md and docs/schema.json from the configuration classes
+docs: env-dev ## Write docs/reference.md and docs/keys.md from the configuration classes
 	@$(PY) -m areal_like.config.pages
 
 bench: env-dev ## How long a start takes

@@ -1,7 +1,6 @@
 """The command. Each answer imports only what it needs: `--help` knows no Hydra, and nothing here knows torch."""
 
 import gc
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -124,6 +123,8 @@ def _schema(name: str | None) -> int:
 
 
 def _print_schema(schemas: list) -> int:  # type: ignore[type-arg]
+    import json
+
     from areal_like.config.json_schema import json_schema
 
     print(json.dumps(json_schema(schemas), indent=1))

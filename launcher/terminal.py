@@ -1,7 +1,6 @@
 """Colours and widths: only on a terminal, and never where NO_COLOR is set."""
 
 import os
-import shutil
 import sys
 from typing import TextIO
 
@@ -21,4 +20,6 @@ def red(text: str, stream: TextIO) -> str:
 
 
 def width() -> int:
+    import shutil  # `--help` does without
+
     return min(shutil.get_terminal_size((100, 24)).columns, 120)

@@ -1,6 +1,5 @@
 """Plans for tests: real configurations on machines that are made up."""
 
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -66,7 +65,3 @@ def strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from strings(item)
-
-
-def files_below(folder: Path) -> list[str]:
-    return sorted(os.path.relpath(os.path.join(top, name), folder) for top, _, names in os.walk(folder) for name in names)

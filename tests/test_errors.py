@@ -140,6 +140,15 @@ class TestNames:
         assert "are one key and both stand here" in only(text, tmp_path)
         assert "are one key and both stand here" in only(GOOD, tmp_path, "actor.lr=1", "actor.optimizer.lr=1")
 
+    def test_items_of_a_list_are_checked_each(self, tmp_path: Path) -> None:
+        text = GOOD + "environments:\n  train:\n    - id: a\n      args: {x: 1}\n    - idd: b\n    - 3\n"
+        found = problems(text, tmp_path)
+        assert [(p.key, p.where[-2:]) for p in found] == [
+            ("environments.train[1].idd", ":7"),
+            ("environments.train[2]", ":8"),
+        ]
+        assert "did you mean environments.train[1].id?" in found[0].message
+
     def test_a_key_of_the_users_own_names_the_schema_flag(self, tmp_path: Path) -> None:
         assert "--schema my.module:MyConfig" in only(GOOD + "my_very_own_thing: 3\n", tmp_path)
 

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from tests.planning import plan_of
 
+EIGHT = ("gconfig.n_samples=8",)
+
 
 def batch_of(*overrides, experiment="grpo", gpus=0):
     return plan_of(experiment, *overrides, gpus=gpus).batch
@@ -62,7 +64,7 @@ def test_a_prompt_limit_bounds_a_sample():
     ("overrides", "steps"),
     [
         (["total_train_steps=7"], 7),
-        (["total_train_steps=null", "total_train_n_seqs=1000", "train_dataset.batch_size=10", "gconfig.n_samples=8"], 13),
+        (["total_train_steps=null", "total_train_n_seqs=1000", "train_dataset.batch_size=10", *EIGHT], 13),
         (["total_train_steps=null"], None),
     ],
 )

@@ -157,7 +157,9 @@ def test_a_folder_a_cached_name_and_what_is_missing(tmp_path):
     assert find_config("model", host)[0] == QWEN3_06B
     assert find_config(str(tmp_path / "model"), host)[0] == QWEN3_06B
     assert find_config("org/name", host)[0] == QWEN3_06B
-    assert find_config("org/other", host) == (None, f"org/other is neither a folder nor in the Hugging Face cache ({host.hub})")
+    content, why = find_config("org/other", host)
+    assert content is None
+    assert why == f"org/other is neither a folder nor in the Hugging Face cache ({host.hub})"
     assert find_config("builtin:tiny", host)[0] is None
 
 

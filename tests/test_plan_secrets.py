@@ -22,7 +22,7 @@ PLACES = {
     "a variable for all": "launcher: {{env: {{HF_TOKEN: {0}, PLAIN: shown}}}}",
     "a variable for servers": "launcher: {{inference_server_env_vars: 'A=1,HF_TOKEN={0}'}}",
     "a variable for trainers": "launcher: {{trainer_env_vars: 'MY_API_KEY={0},A=1'}}",
-    "an argument of a workflow": "workflow: {{name: single_turn, args: {{judge: {{api_key: {0}}}}}}}",
+    "an argument of a workflow": "workflow: {{args: {{judge: {{api_key: {0}}}}}}}",
     "an argument in a list": "environments: {{train: [{{id: e, args: {{password: {0}}}}}]}}",
     "an account in an address": "rollout: {{server_addresses: ['http://user:{0}@host:1']}}",
     "a flag of vLLM": "rollout: {{backend: vllm}}\nvllm: {{extra_args: {{api-key: {0}}}}}",
@@ -89,13 +89,15 @@ def test_an_env_file_is_named_and_never_read(tmp_path):
 
 
 def test_what_is_no_secret_is_shown():
-    body = "launcher: {env: {HF_TOKEN: %s, PLAIN: shown}}" % SECRET
+    body = f"launcher: {{env: {{HF_TOKEN: {SECRET}, PLAIN: shown}}}}"
     trainer = next(p for p in build_plan(load_text(FILE.format(body=body))).processes if p.role == "trainer")
     assert trainer.env["PLAIN"] == "shown"
     assert trainer.env["HF_TOKEN"] == "<secret>"
 
 
-@pytest.mark.parametrize("name", ["wandb_api_key", "HF_TOKEN", "key", "password", "apiKey", "api-key", "AWS_SECRET_ACCESS_KEY"])
+@pytest.mark.parametrize(
+    "name", ["wandb_api_key", "HF_TOKEN", "key", "password", "apiKey", "api-key", "AWS_SECRET_ACCESS_KEY"]
+)
 def test_names_of_secrets(name):
     assert is_secret_name(name)
 

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.allocation import machine
+from areal_like.config.allocation.experiment import allocate
 from areal_like.config.defaults_list import DefaultsList, read_defaults
 from areal_like.config.dialects.areal import infer_experiment, legacy, subclass_keys
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.finish import finish
 from areal_like.config.leaves import Leaf, Reader
 from areal_like.config.library import Library
-from areal_like.config.loaded import Loaded, experiment_of
+from areal_like.config.loaded import Loaded, build, experiment_of
 from areal_like.config.overrides import GroupChoice, Overrides, parse_words, read_words
 from areal_like.config.problems import ConfigError, Problem, fold
 from areal_like.config.provenance import Layer, LayerKind, Replay, complete
@@ -79,6 +81,7 @@ class Composition:
             raise ProvenanceMismatch(_difference(raw, replay.tree))
         values, found = finish(self.schema, raw, replay, self.problems, self.file.resolve().parent)
         self.problems += found
+        self._allocate(values, replay)
         if self.problems:
             raise ConfigError(fold(self.problems))
         return Loaded(
@@ -92,6 +95,16 @@ class Composition:
             replay=replay,
             foreign=tuple(self.foreign),
         )
+
+    def _allocate(self, values: dict[str, Any], replay: Replay) -> None:
+        """What runs where must be one answer; what this machine lacks for it is the plan's to say."""
+        wrong = {problem.key for problem in self.problems}
+        _, findings = allocate(build(self.schema.cls, values), machine())
+        for finding in findings:
+            keys = (finding.key, *finding.also)
+            if wrong.isdisjoint(keys):
+                origins = [origin for key in keys if (origin := replay.origin(key)) is not None]
+                self.problems.append(Problem(finding.key, finding.message, origins[0].where if origins else ""))
 
     def _read_file(self) -> YamlFile:
         file = self.library.read(self.file, allow_empty=False)
@@ -136,7 +149,7 @@ class Composition:
     # The root that Hydra starts from
 
     def _make_root(self, overrides: Overrides) -> None:
-        from areal_like.config.hydra_source import ROOT, SCHEMA
+        from areal_like.config.hydra_source import ROOT, SCHEMA, without_hydras_own
 
         own = self._read_lists(overrides)
         chosen = set(overrides.groups) | set().union(*(listed.groups for listed in self.lists.values()))
@@ -146,6 +159,7 @@ class Composition:
         entries += own.entries if own.has_self else [*own.entries, "_self_"]
         for choice in overrides.groups.values():
             entries.append({choice.key: _option(choice)})
+        entries += without_hydras_own()
         self.contents[ROOT] = ({"defaults": entries}, {})
         self.contents[SCHEMA] = ({}, {})
 
@@ -269,7 +283,7 @@ class Composition:
         hints = subclass_keys({name: node.plain() for name, node in self.body.items()})
         if problem.key in hints:
             return Problem(problem.key, hints[problem.key], problem.where)
-        if "did you mean" in problem.message:
+        if problem.message != "no such key":
             return problem
         message = "no such key; if it is one of your own, name the class that has it: --schema my.module:MyConfig"
         return Problem(problem.key, message, problem.where)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -94,10 +95,17 @@ def serving(served: Served) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with hydra.initialize(config_path=None, job_name="areal_like", **arguments):
+            # A module without YAML files. `hydra.initialize` would read the source of everything on the stack first.
+            with hydra.initialize_config_module("areal_like.config", job_name="areal_like", **arguments):
                 yield
     finally:
         _serving.pop()
+
+
+def without_hydras_own() -> list[Any]:
+    """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper and so on), which
+    are read and merged for nothing here."""
+    return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
 
 
 class HydraRefused(Exception):

@@ -1,16 +1,16 @@
 """What one layer (a file, a group option, an override) sets: its values by dotted path, checked, with their places."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.check import Refused, check_key, expectation, is_interpolation, show
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
 from areal_like.config.interpolation import syntax_error
-from areal_like.config.problems import Problem
+from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.schema import Key, Kind, Schema, ancestors
-from areal_like.config.suggest import did_you_mean
+from areal_like.config.suggest import did_you_mean, nearest
 from areal_like.config.yaml_reader import Node
 
 
@@ -115,11 +115,14 @@ class Reader:
         if _is_list_of_sections(key.kind) and isinstance(node.value, list):
             self._list_of_sections(key, node, written)
             return
-        for text in _interpolations(node.plain()):
-            error = syntax_error(text)
-            if error:
-                self._problem(written, node.line, error)
-                return
+        self._value(key, node, written)
+
+    def _value(self, key: Key, node: Node, written: str) -> None:
+        """One value, as it stands or as a reference."""
+        errors = [error for text in _interpolations(node.plain()) if (error := syntax_error(text))]
+        if errors:
+            self._problem(written, node.line, errors[0])
+            return
         try:
             self._leaf(key.path, check_key(key, node.plain()), node.line, written)
         except Refused as refusal:
@@ -139,56 +142,41 @@ class Reader:
             for child_name, child in node.value.items():
                 self._entry(f"{path}.{child_name}", child, f"{written}.{child_name}", child_name)
             return
-        for text in _interpolations(node.plain()):
-            error = syntax_error(text)
-            if error:
-                self._problem(written, node.line, error)
-                return
-        try:
-            inside = Key(path, key.kind.item or Kind("any", optional=True), None, key.constraints, key.owner, name)
-            self._leaf(path, check_key(inside, node.plain()), node.line, written)
-        except Refused as refusal:
-            self._problem(written, node.line, str(refusal))
+        kind = key.kind.item or Kind("any", optional=True)
+        self._value(replace(key, path=path, kind=kind, name=name), node, written)
 
     def _list_of_sections(self, key: Key, node: Node, written: str) -> None:
-        items: list[dict[str, Any]] = []
         found = len(self.result.problems)
-        for index, item in enumerate(node.value):
-            place = f"{written}[{index}]"
-            if not isinstance(item.value, dict):
-                self._problem(place, item.line, f"{show(item.plain())} is not a mapping; write `- name: value` lines")
-                continue
-            checked: dict[str, Any] = {}
-            for name, child in item.value.items():
-                inner = self.schema.keys.get(f"{key.path}[].{name}")
-                if inner is None:
-                    options = [
-                        path.removeprefix(f"{key.path}[].")
-                        for path in self.schema.keys
-                        if path.startswith(f"{key.path}[].")
-                    ]
-                    self._problem(f"{place}.{name}", child.line, f"no such key; there are: {', '.join(options)}")
-                    continue
-                try:
-                    checked[name] = check_key(inner, child.plain())
-                except Refused as refusal:
-                    self._problem(f"{place}.{name}", child.line, str(refusal))
-            missing = [
-                inner.name
-                for path, inner in self.schema.keys.items()
-                if path.startswith(f"{key.path}[].") and inner.constraints.required and not checked.get(inner.name)
-            ]
-            for name in missing:
-                if not any(p.key == f"{place}.{name}" for p in self.result.problems):
-                    wanted = self.schema.keys[f"{key.path}[].{name}"]
-                    self._problem(
-                        f"{place}.{name}",
-                        item.line,
-                        f"a value is required: {expectation(wanted.kind, wanted.constraints)}",
-                    )
-            items.append(checked)
+        inner = {
+            path.removeprefix(f"{key.path}[]."): k
+            for path, k in self.schema.keys.items()
+            if path.startswith(f"{key.path}[].")
+        }
+        items = [self._item(inner, item, f"{written}[{index}]") for index, item in enumerate(node.value)]
         if len(self.result.problems) == found:
             self._leaf(key.path, items, node.line, written)
+
+    def _item(self, inner: dict[str, Key], item: Node, place: str) -> dict[str, Any]:
+        """One item of a list of sections: what it sets, checked."""
+        if not isinstance(item.value, dict):
+            self._problem(place, item.line, f"{show(item.plain())} is not a mapping; write `- name: value` lines")
+            return {}
+        checked: dict[str, Any] = {}
+        for name, child in item.value.items():
+            if name not in inner:
+                guess = nearest(name, list(inner))
+                hint = f"; did you mean {place}.{guess[0]}?" if guess else f"; there are: {', '.join(inner)}"
+                self._problem(f"{place}.{name}", child.line, f"no such key{hint}")
+                continue
+            try:
+                checked[name] = check_key(inner[name], child.plain())
+            except Refused as refusal:
+                self._problem(f"{place}.{name}", child.line, str(refusal))
+        for name, key in inner.items():
+            if key.constraints.required and item.value.get(name, Node(None, 0)).value in (None, ""):
+                wanted = expectation(key.kind, key.constraints)
+                self._problem(f"{place}.{name}", item.line, f"{MISSING_VALUE}: {wanted}")
+        return checked
 
     def _refuse_contradictions(self) -> None:
         """An alias and its real path in one layer: nobody can say which was meant."""

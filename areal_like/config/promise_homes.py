@@ -1,10 +1,9 @@
 """Where the keys of AReaL stand in our tree: found by walking the types that its own classes give, never by a list."""
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SEED_KEYS_PATH = Path(__file__).with_name("seed_keys.json")
 
@@ -53,8 +52,7 @@ SEED_BASE = "BaseExperiment Configuration"
 _TITLE_OF_TYPE = {our_class: title for title, our_class in OUR_CLASS.items()}
 
 
-@dataclass(frozen=True)
-class Home:
+class Home(NamedTuple):
     """A place in the tree (items of a list of sections as `a.b[].c`), and the kinds of experiment that have it."""
 
     path: str

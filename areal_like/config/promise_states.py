@@ -132,8 +132,13 @@ def tests_of(source: str, homes: tuple[Home, ...]) -> tuple[str, ...]:
     """Node ids of the tests that show a key at all its homes; empty when one of them has none."""
     found: list[str] = []
     for home in homes:
-        test = next((test for pattern, test in LIVE.get(source, ()) if fnmatchcase(home.path, pattern)), None)
+        test = next((test for pattern, test in LIVE.get(source, ()) if _fits(home.path, pattern)), None)
         if test is None:
             return ()
         found.extend(test.format(path=home.path, experiment=experiment) for experiment in home.experiments)
     return tuple(dict.fromkeys(found))
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Most patterns are plain paths; fnmatch would make a regular expression of each."""
+    return path == pattern or ("*" in pattern and fnmatchcase(path, pattern))

@@ -6,9 +6,8 @@ anything here. Nothing reads this while a configuration is composed.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from areal_like.config import promise_prime
 from areal_like.config.promise_homes import Home, areal_homes, seed_class, seed_keys
@@ -18,8 +17,7 @@ STATES = ("live", "pending", "refused")
 SOURCES = ("areal", "prime_rl", "prime_hosted", "prime_cli", "prime_config_rules")
 
 
-@dataclass(frozen=True)
-class Promise:
+class Promise(NamedTuple):
     """One seed key."""
 
     source: str
@@ -45,12 +43,18 @@ class Promise:
         return " ".join(part for part in (self.source, group, self.key) if part)
 
 
+Place = tuple[str, str, str, tuple[Home, ...]]
+"""Source, group, key and homes of a seed key that holds a value."""
+
+
 @cache
 def rows() -> tuple[Promise, ...]:
     """Every seed key, in the order of the seed."""
-    return (*_areal_rows(), *_prime_rows())
+    areal = (_areal_row(title, key) for title, keys in seed_keys()["areal"].items() for key in keys)
+    return (*areal, *(_row(*place) for place in _prime_places()))
 
 
+@cache
 def _row(source: str, group: str, key: str, homes: tuple[Home, ...]) -> Promise:
     identity = (source, group, key)
     reason = REFUSED.get(identity, "")
@@ -59,20 +63,13 @@ def _row(source: str, group: str, key: str, homes: tuple[Home, ...]) -> Promise:
     return Promise(source, group, key, homes, state, tests, reason, GPU_SEEN.get(identity, ""), NOTES.get(identity, ""))
 
 
-def _areal_rows() -> Iterator[Promise]:
-    classes = seed_keys()["areal"]
-    homes = areal_homes()
-
-    @cache
-    def row(title: str, key: str) -> Promise:
-        below = seed_class(classes[title][key]["type"])
-        if below is None:
-            return _row("areal", title, key, homes[title, key])
-        return _section_row(title, key, homes[title, key], [row(below, name) for name in classes[below]])
-
-    for title, keys in classes.items():
-        for key in keys:
-            yield row(title, key)
+@cache
+def _areal_row(title: str, key: str) -> Promise:
+    classes, homes = seed_keys()["areal"], areal_homes()[title, key]
+    below = seed_class(classes[title][key]["type"])
+    if below is None:
+        return _row("areal", title, key, homes)
+    return _section_row(title, key, homes, [_areal_row(below, name) for name in classes[below]])
 
 
 def _section_row(title: str, key: str, homes: tuple[Home, ...], below: list[Promise]) -> Promise:
@@ -84,23 +81,32 @@ def _section_row(title: str, key: str, homes: tuple[Home, ...], below: list[Prom
     return Promise("areal", title, key, homes, state, tests, reason, is_section=True)
 
 
-def _prime_rows() -> Iterator[Promise]:
+def _areal_places() -> Iterator[Place]:
+    homes = areal_homes()
+    for title, keys in seed_keys()["areal"].items():
+        for key, row in keys.items():
+            if seed_class(row["type"]) is None:
+                yield "areal", title, key, homes[title, key]
+
+
+def _prime_places() -> Iterator[Place]:
     seed: dict[str, Any] = seed_keys()
     for (source, group), paths in promise_prime.PATHS.items():
         for key in seed[source][group] if group else seed[source]:
-            yield _row(source, group, key, (Home(paths[key], promise_prime.EXPERIMENTS),))
+            yield source, group, key, (Home(paths[key], promise_prime.EXPERIMENTS),)
     for command in seed["prime_cli"]:
-        yield _row("prime_cli", "", command, (Home(promise_prime.VERBS[command]),))
+        yield "prime_cli", "", command, (Home(promise_prime.VERBS[command]),)
     for rule in seed["prime_config_rules"]:
-        yield _row("prime_config_rules", "", rule, (Home(promise_prime.DIALECT),))
+        yield "prime_config_rules", "", rule, (Home(promise_prime.DIALECT),)
 
 
 @cache
-def _rows_by_path() -> dict[str, tuple[Promise, ...]]:
-    found: dict[str, tuple[Promise, ...]] = {}
-    for promise in rows():
-        for home in () if promise.is_section else promise.homes:
-            found[home.path] = (*found.get(home.path, ()), promise)
+def _places() -> dict[str, tuple[Place, ...]]:
+    """By the path of a home. Their rows are made when they are asked for: a plan asks for few."""
+    found: dict[str, tuple[Place, ...]] = {}
+    for place in (*_areal_places(), *_prime_places()):
+        for home in place[-1]:
+            found[home.path] = (*found.get(home.path, ()), place)
     return found
 
 
@@ -112,9 +118,9 @@ def at(path: str) -> Promise | None:
     """
     path = re.sub(r"\[\d*\]|\.\d+(?=\.|$)", "[]", path)
     while path:
-        promises = _rows_by_path().get(path)
-        if promises:
-            return min(promises, key=lambda promise: STATES.index(promise.state))
+        places = _places().get(path)
+        if places:
+            return min((_row(*place) for place in places), key=lambda promise: STATES.index(promise.state))
         path = path.rpartition(".")[0]
     return None
 

@@ -107,19 +107,20 @@ class Schema:
                 self.sections[path + "[]"] = Section(path + "[]", kind.item.cls, False, cls, name)
                 self._walk(path + "[].", kind.item.cls, _own_defaults(kind.item.cls))
 
-    def defaults(self, expanded: Iterable[str] = ()) -> dict[str, Any]:
-        """The tree of defaults. Optional sections are null, except the `expanded` ones and what contains them."""
-        opened = set(expanded)
+    def defaults(self, expanded: Iterable[str] = (), below: str = "") -> dict[str, Any]:
+        """The tree of defaults, or the part of it `below` a section. Optional sections are null, except the `expanded`
+        ones and what contains them."""
+        opened, start = set(expanded), f"{below}." if below else ""
         tree: dict[str, Any] = {}
         for path, section in self.sections.items():
-            if path and "[]" not in path:
-                parent, _, name = path.rpartition(".")
+            if path and path.startswith(start) and "[]" not in path:
+                parent, _, name = path.removeprefix(start).rpartition(".")
                 node = _node(tree, parent)
                 if isinstance(node, dict):
                     node[name] = None if section.default_null and path not in opened else {}
         for path, key in self.keys.items():
-            if "[]" not in path:
-                parent, _, name = path.rpartition(".")
+            if path.startswith(start) and "[]" not in path:
+                parent, _, name = path.removeprefix(start).rpartition(".")
                 node = _node(tree, parent)
                 if isinstance(node, dict):
                     node[name] = deepcopy(key.default)
@@ -127,11 +128,7 @@ class Schema:
 
     def section_defaults(self, path: str) -> dict[str, Any]:
         """The defaults below one section, as if it had just been opened."""
-        node: Any = self.defaults(expanded=[path, *ancestors(path)])
-        for name in path.split("."):
-            node = node[name]
-        assert isinstance(node, dict)
-        return node
+        return self.defaults(below=path)
 
     def map_above(self, path: str) -> Key | None:
         """The map (or untyped) field that contains this path, if there is one: inside it any name is allowed."""

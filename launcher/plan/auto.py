@@ -5,15 +5,16 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
-from launcher.plan.memory import trained_models
 from launcher.plan.model_shape import BYTES, find_config, shape_of
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Resolved, RunDirectory
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.loaded import Loaded
 
 FLASH_DTYPES = ("bfloat16", "float16")
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
@@ -53,16 +54,33 @@ def with_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", pla
             found["embedded.threads"] = Resolved("embedded.threads", threads, "its share of the cores")
 
 
-def settled(values: dict[str, Any], found: Iterable[Resolved]) -> dict[str, Any]:
-    """The values of a configuration with what every `auto` became: what the run's config.yaml says."""
-    values = deepcopy(values)
-    for resolved in found:
-        *above, name = resolved.key.split(".")
-        node = values
-        for step in above:
-            node = node[step]
-        node[name] = resolved.value
+def settled(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
+    """The values of a configuration with what every `auto` became, also where others refer to it: what the run's
+    config.yaml says."""
+    from areal_like.config.interpolation import Resolver, references_in
+
+    raw, values = deepcopy(loaded.raw), deepcopy(loaded.values)
+    changed = {resolved.key: resolved.value for resolved in found}
+    for path, value in changed.items():
+        _put(raw, path, value)
+        _put(values, path, value)
+
+    def follows(path: str) -> bool:
+        references = references_in(loaded.get_raw(path))
+        return any(reference in changed or follows(reference) for reference in references)
+
+    resolver = Resolver(raw, loaded.schema.names())
+    for path in loaded.schema.keys:
+        if path not in changed and follows(path):
+            _put(values, path, resolver.resolve(path, loaded.get_raw(path)))
     return values
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *above, name = path.split(".")
+    for step in above:
+        tree = tree[step]
+    tree[name] = value
 
 
 def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:

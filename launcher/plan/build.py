@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, Parallel
+from areal_like.config.allocation import experiment as allocate
 from areal_like.config.experiment import GRPOConfig
-from launcher.plan import allocate
 from launcher.plan.auto import resolve_auto, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.host import Host, here

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
-from launcher.plan.allocate import starts_servers
 from launcher.plan.host import Host
-from launcher.plan.memory import trained_models
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
 

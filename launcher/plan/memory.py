@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Parallel
+from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
 from launcher.plan.model_shape import BYTES, ModelShape, find_config, shape_of
@@ -28,18 +29,6 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
     rank = sum(model.total for model in trainer) if trainer and not unknown else None
     server = _server(config, allocation, host) if isinstance(config, GRPOConfig) else None
     return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(_words(trainer, rank, server, allocation, host)))
-
-
-def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngineConfig"]]:
-    """The models that every trainer rank holds its part of."""
-    if not isinstance(config, GRPOConfig):
-        return [("model", config.model)] if hasattr(config, "model") else []
-    models: list[tuple[str, TrainEngineConfig]] = [("actor", config.actor)]
-    if config.actor.kl_ctl > 0:
-        models.append(("ref", config.ref))
-    if hasattr(config, "critic"):
-        models.append(("critic", config.critic))
-    return models
 
 
 def model_memory(name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: Parallel) -> ModelMemory:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
-from launcher.plan.allocate import starts_servers
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import Host
-from launcher.plan.memory import nbytes, trained_models
+from launcher.plan.memory import nbytes
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import Batch, Memory
 from launcher.plan.servers import ServerStart

@@ -122,11 +122,10 @@ class _Page:
     def _next(self) -> Iterator[str]:
         plan = self.plan
         command = plan.command
-        if plan.cannot_start or plan.needs:
-            keys = list(dict.fromkeys(obstacle.key for obstacle in (*plan.needs, *plan.cannot_start)))
-            first = keys[0] if len(keys[0]) <= WIDEST_KEY else "what is listed above"
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            advice = [f"a start would be refused (exit code 2): see to {first}{more}, then run this again"]
+        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start) if not obstacle.pending]
+        if keys:
+            more = f" and {len(set(keys)) - 1} more" if len(set(keys)) > 1 else ""
+            advice = [f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"]
         else:
             advice = [f"start it:  {command}"]
         advice.append(f"all of this as data:  {command} --dry-run=json")

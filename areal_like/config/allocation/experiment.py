@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation import Allocation, Cluster, Finding, Machine, resolve
+from areal_like.config.allocation.base import Allocation, Cluster, Finding
+from areal_like.config.allocation.hardware import Machine
+from areal_like.config.allocation.resolution import resolve
 from areal_like.config.experiment import GRPOConfig
-from launcher.plan.memory import trained_models
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.train_engine import TrainEngineConfig
 
 
 def allocate(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Finding]]:
@@ -37,3 +39,15 @@ def servers_on_cpu(config: "BaseExperimentConfig") -> bool:
 def gpus_per_node(config: "BaseExperimentConfig", machine: Machine) -> int:
     asked = config.cluster.n_gpus_per_node
     return machine.num_gpus if asked == "auto" else int(asked)
+
+
+def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngineConfig"]]:
+    """The models that every trainer rank holds its part of."""
+    if not isinstance(config, GRPOConfig):
+        return [("model", config.model)] if hasattr(config, "model") else []
+    models: list[tuple[str, TrainEngineConfig]] = [("actor", config.actor)]
+    if config.actor.kl_ctl > 0:
+        models.append(("ref", config.ref))
+    if hasattr(config, "critic"):
+        models.append(("critic", config.critic))
+    return models

@@ -1,0 +1,344 @@
+"""The documents are true: their commands end as they say, what they quote is real output, their files compose and
+their links lead somewhere.
+
+A page is worked through from top to bottom in a folder of its own. A block of YAML or Python begins with a comment
+that names its file. In a `console` block a line that begins with `$ ` is a command, `# exit code N` behind it says how
+it ends (0 where nothing is said), and what follows is all of its output, `...` standing for what is left out.
+"""
+
+import contextlib
+import functools
+import io
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.config import library, pages
+from areal_like.config.aliases import ALIASES
+from areal_like.config.allocation import Machine
+from areal_like.config.compose import load
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.schema import Schema
+from areal_like.config.yaml_reader import YamlFile, read_yaml
+from launcher.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+GENERATED = ("reference.md", "keys.md")
+WRITTEN = sorted(set(PAGES) - set(GENERATED))
+LANGUAGES = ("console", "bash", "yaml", "python", "text")
+LAPTOP = Machine(num_gpus=0, num_cpu_cores=8, how="no NVIDIA driver", engines=())
+"""What the quoted plans were made on."""
+PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+@dataclass
+class Command:
+    place: str
+    text: str
+    exit_code: int
+    output: list[str] = field(default_factory=list)
+
+
+@functools.cache
+def text_of(page: str) -> str:
+    return PAGES[page].read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    found: list[Block] = []
+    opened: tuple[int, str] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(text_of(page).splitlines(), start=1):
+        fence = re.match(r"\s*```(.*)", line)
+        if fence and opened is None:
+            opened, lines = (number, fence[1].strip()), []
+        elif fence and opened is not None:
+            found.append(Block(page, *opened, tuple(lines)))
+            opened = None
+        else:
+            lines.append(line)
+    assert opened is None, f"{page}:{opened}: a block that is not closed"
+    return found
+
+
+def commands(block: Block) -> list[Command]:
+    """In a `bash` block every line is a command."""
+    found: list[Command] = []
+    waiting = ""
+    for number, line in enumerate(block.lines, start=block.line + 1):
+        if waiting or line.startswith("$ ") or (block.language == "bash" and line.strip()):
+            words = f"{waiting} {line.strip()}".strip() if waiting else line.removeprefix("$ ")
+            waiting = words.removesuffix("\\") if words.endswith("\\") else ""
+            if not waiting:
+                said = re.search(r"\s+# exit code (\d+)$", words)
+                text = re.sub(r"\s+# .*$", "", words)
+                found.append(Command(f"{block.page}:{number}", text, int(said[1]) if said else 0))
+        else:
+            assert found, f"{block.page}:{number}: output without a command"
+            found[-1].output.append(line.rstrip())
+    return found
+
+
+def pattern(lines: list[str]) -> str:
+    """An excerpt as a regular expression over the whole output."""
+    whole = "".join(f"{re.escape(line)}\n" for line in lines)
+    return re.sub(r"^ *\\\.\\\.\\\.\n", "(?:.*\\n)*?", whole, flags=re.M).replace(r"\.\.\.", ".*")
+
+
+class Session:
+    """A reader who types everything that one page says, in an empty folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.read: set[Path] = set()
+        self.waiting: dict[Path, Block] = {}
+        self.typed: list[str] = []
+        self.failures: list[str] = []
+
+    def work_through(self, page: str) -> None:
+        for block in blocks(page):
+            assert block.language in LANGUAGES, f"{page}:{block.line}: a block is one of {', '.join(LANGUAGES)}"
+            if block.language in ("yaml", "python"):
+                self.write(block)
+            elif block.language in ("console", "bash"):
+                for command in commands(block):
+                    self.type(command)
+        self.settle()
+
+    def write(self, block: Block) -> None:
+        named = re.fullmatch(r"# ([\w./-]+\.(?:yaml|py))", block.lines[0])
+        assert named, f"{block.page}:{block.line}: the first line names the file: # mine.yaml"
+        path = self.folder / named[1]
+        self.settle(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+        self.read.discard(path.resolve())
+        self.waiting[path] = block
+        if block.language == "python":
+            compile(block.text, str(path), "exec")
+
+    def settle(self, *only: Path) -> None:
+        """What no command has used is composed by itself; an option of a group or a module must have been used."""
+        for path, block in list(self.waiting.items()):
+            if only and path not in only:
+                continue
+            del self.waiting[path]
+            if path.suffix == ".py":
+                used = any(path.name in text or f"{path.stem}:" in text for text in self.typed)
+                assert used, f"{block.page}:{block.line}: no command uses {path.name}"
+            elif path.resolve() not in self.read:
+                assert path.parent == self.folder, f"{block.page}:{block.line}: no command composes {path.name}"
+                load(path)
+
+    def type(self, command: Command) -> None:
+        self.typed.append(command.text)
+        if not have_plugins(command.text, self.folder):
+            return
+        assigned = re.match(r"(?:[A-Z_]+=\S* )*", command.text)
+        assert assigned is not None
+        text = command.text.removeprefix(assigned[0])
+        program = next((runner for prefix, runner in PROGRAMS.items() if text.startswith(prefix)), None)
+        assert program is not None, f"{command.place}: nothing here knows how to check {text!r}"
+        variables = dict(word.split("=", 1) for word in shlex.split(assigned[0]))
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            code, output = program(shlex.split(text))
+        said = "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+        while command.output and not command.output[-1]:
+            command.output.pop()
+        if code != command.exit_code:
+            self.failures.append(f"{command.place}: {command.text}\nends with {code}, not {command.exit_code}:\n{said}")
+        elif command.output and not re.fullmatch(pattern(command.output), said):
+            missing = [line for line in command.output if not re.search(pattern([line]), said, flags=re.M)]
+            strange = "\n".join(missing) or "(every line is there, but not in this order and nothing left out)"
+            self.failures.append(f"{command.place}: {command.text}\nquotes\n{strange}\nbut prints\n{said}")
+
+
+def launch(words: list[str]) -> tuple[int, str]:
+    """`python -m launcher ...` in this process; `> FILE` at the end keeps what it prints."""
+    target = Path(words[-1]) if len(words) > 1 and words[-2] == ">" else None
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        code = main(words[:-2] if target else words)
+    if target is None:
+        return code, out.getvalue()
+    target.write_text(out.getvalue(), encoding="utf-8")
+    return code, ""
+
+
+def make(words: list[str]) -> tuple[int, str]:
+    """Not run, but read: that there is such a target, and what the launcher says where it is called."""
+    done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        return done.returncode, done.stderr
+    output = ""
+    for line in done.stdout.splitlines():
+        if " -m launcher " in line:
+            code, said = launch(shlex.split(line.partition(" -m launcher ")[2]))
+            output += said
+            if code:
+                return 2, output + "make: ***\n"
+    return 0, output
+
+
+def pip_install(words: list[str]) -> tuple[int, str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert words[2:4] == ["-c", "constraints.txt"] and (ROOT / words[3]).is_file()
+    wanted = re.fullmatch(r"\.(?:\[([\w,]+)\])?", words[-1])
+    assert wanted, words
+    assert set((wanted[1] or "").split(",")) <= {"", *project["optional-dependencies"]}
+    return 0, ""
+
+
+def activate(words: list[str]) -> tuple[int, str]:
+    assert f"VENV ?= {words[1].removesuffix('/bin/activate')}\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    return 0, ""
+
+
+PROGRAMS: dict[str, Callable[[list[str]], tuple[int, str]]] = {
+    "python -m launcher ": lambda words: launch(words[3:]),
+    "areal-like ": lambda words: launch(words[1:]),
+    "make": make,
+    "pip install ": pip_install,
+    "source ": activate,
+}
+
+
+def have_plugins(text: str, folder: Path) -> bool:
+    """Whether the plugins of Hydra that a command asks for, itself or in its file, are installed here."""
+    named = re.search(r"--config[ =](\S+\.yaml)", text)
+    file = folder / named[1] if named else None
+    said = text + (file.read_text(encoding="utf-8") if file is not None and file.is_file() else "")
+    wanted = [module for name, module in PLUGINS.items() if re.search(rf"hydra/\w+\s*[=:]\s*{name}", said)]
+    return all(find_spec("hydra_plugins") and find_spec(f"hydra_plugins.{module}") for module in wanted)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    folder = (tmp_path / "work").resolve()
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setattr("launcher.plan.host.machine", lambda: LAPTOP)
+    session = Session(folder)
+
+    def recorded(path: Path, *rest: Any, **more: Any) -> YamlFile:
+        session.read.add(path.resolve())
+        return read_yaml(path, *rest, **more)
+
+    monkeypatch.setattr(library, "read_yaml", recorded)
+    modules, places = set(sys.modules), list(sys.path)
+    yield session
+    sys.path[:] = places
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and str(folder) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_what_a_page_says_to_type_does_what_it_says(page: str, session: Session) -> None:
+    session.work_through(page)
+    assert not session.failures, "\n".join(session.failures)
+
+
+def test_generated_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pages.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_stale_page_is_told_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    page = tmp_path / "reference.md"
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    monkeypatch.setattr(pages, "pages", lambda: {page: "new\n"})
+    assert pages.main(["--check"]) == 1 and "reference.md" in capsys.readouterr().err
+    assert pages.main([]) == 0 and page.read_text() == "new\n"
+    assert pages.main(["--check"]) == 0
+    assert pages.main(["--chek"]) == 2
+
+
+def test_the_reference_has_every_key_and_every_section() -> None:
+    page = pages.reference()
+    for cls in EXPERIMENTS.values():
+        schema = Schema.of(cls)
+        for path in schema.sections:
+            shown = path.removesuffix("[]")
+            assert f"`{shown}`" in page or not path, path
+        for path, key in schema.keys.items():
+            assert f"| `{path}` |" in page or f"| `{key.name}` |" in page, path
+
+
+# --- what pages refer to
+
+
+def slugs(page: str) -> set[str]:
+    """The anchors that a reader of the page on the web finds."""
+    found: set[str] = set()
+    outside = re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M)
+    for title in re.findall(r"^#+ (.*)$", outside, flags=re.M):
+        found.add(re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    folder = PAGES[page].parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M)):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (folder / name).resolve() if name else PAGES[page]
+        assert path.exists(), target
+        assert not anchor or anchor in slugs(path.name), target
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_the_targets_of_make_that_a_page_names_exist(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"(?:^    |`)make ([a-z]+)", text_of(page), flags=re.M):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
+
+
+@pytest.mark.parametrize("page", ["README.md", "configuration.md", "status.md"])
+def test_tests_and_files_that_a_page_names_exist(page: str) -> None:
+    for name in re.findall(r"`((?:tests|experiments|conf|areal_like|launcher)/[\w./]*)`", text_of(page)):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", ["README.md", "configuration.md", "status.md"])
+def test_keys_that_a_page_names_exist(page: str) -> None:
+    schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
+    known = {name for schema in schemas for name in schema.names()} | set(ALIASES)
+    maps = {path for schema in schemas for path, key in schema.keys.items() if key.kind.name == "map"}
+    tops = {name for name in known if "." not in name}
+    outside = re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M)
+    for name in re.findall(r"`([a-z_]+(?:\.[A-Za-z0-9_]+)+)(?:=[^`]*)?`", outside):
+        if name.split(".")[0] in tops and not name.endswith((".yaml", ".py", ".jsonl")):
+            inside = any(name.startswith(f"{path}.") for path in maps)
+            assert name in known or inside, name

@@ -1,0 +1,434 @@
+"""The promises about config groups: every option composes with every other, and one on the command line is a choice
+and nothing more: what a user's file says stays, but for the keys that make the choice, and the plan lists those."""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.dump import dump
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.loaded import Loaded, at
+from areal_like.config.problems import ConfigError
+from areal_like.config.schema import Key, Schema
+from areal_like.config.shipped import data_folder
+from areal_like.config.yaml_reader import read_yaml
+from launcher.plan import build_plan
+
+CONF, SHIPPED = data_folder("conf"), sorted(data_folder("experiments").glob("*.yaml"))
+FILES = sorted(CONF.glob("**/*.yaml"))
+MOST_COMPOSITIONS = 50
+
+
+class Option(NamedTuple):
+    """One shipped option: `group` and `name` choose it."""
+
+    group: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.group}={self.name}"
+
+
+OPTIONS = [Option(path.parent.relative_to(CONF).as_posix(), path.stem) for path in FILES]
+
+
+def flat(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Leaves by dotted path."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        path = f"{above}{name}"
+        found |= flat(value, path + ".") if isinstance(value, dict) and value else {path: value}
+    return found
+
+
+@cache
+def said(option: Option) -> dict[str, Any]:
+    """What an option sets, by full path, as read from its own YAML and from those that it builds on."""
+    file = read_yaml(CONF / option.group / f"{option.name}.yaml", str(option))
+    assert file.root is not None and not file.problems
+    body = file.root.plain()
+    keys: dict[str, Any] = {}
+    for below in body.pop("defaults", []):
+        if below != "_self_":
+            keys |= said(Option(option.group, below))
+    package = file.header.get("package", option.group.replace("/", "."))
+    return keys | flat(body, "" if package == "_global_" else package + ".")
+
+
+@cache
+def fits(option: Option, kind: str) -> bool:
+    """Whether an experiment of this kind has every key that the option sets."""
+    if option.group == "experiment":
+        return option.name == kind
+    schema = Schema.of(EXPERIMENTS[kind])
+    return all(path in schema.keys or schema.map_above(path) is not None for path in said(option))
+
+
+def suitable(option: Option) -> str:
+    return next(kind for kind in ("grpo", "ppo", "sft", "reward_model") if fits(option, kind))
+
+
+def composed(file: Path, *overrides: str) -> Loaded:
+    """Composes; the plan can be made too."""
+    loaded = load(file, overrides)
+    build_plan(loaded)
+    return loaded
+
+
+# Everything composes
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_experiment_composes_and_can_be_planned(file: Path) -> None:
+    assert composed(file).experiment == file.stem
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_every_key_of_a_shipped_option_exists(option: Option) -> None:
+    assert said(option), "sets nothing"
+    assert any(fits(option, kind) for kind in EXPERIMENTS)
+
+
+Row = dict[str, str]
+Pair = frozenset[Option]
+
+
+def compatible_pairs() -> set[Pair]:
+    """Every two options of different groups that some kind of experiment can have together."""
+    return {
+        frozenset((left, right))
+        for left, right in combinations(OPTIONS, 2)
+        if left.group != right.group and any(fits(left, kind) and fits(right, kind) for kind in EXPERIMENTS)
+    }
+
+
+def pairs_of(row: Row) -> set[Pair]:
+    return {frozenset(pair) for pair in combinations([Option(*item) for item in row.items()], 2)}
+
+
+def covering_rows() -> Iterator[Row]:
+    """Few compositions that together hold all pairs: each row begins with a pair that is still lacking, and takes of
+    every further group the option that brings in most of what is lacking."""
+    groups = list(dict.fromkeys(option.group for option in OPTIONS))
+    lacking = compatible_pairs()
+    while lacking:
+        first = min(lacking, key=lambda pair: sorted(map(str, pair)))
+        kind = max(EXPERIMENTS, key=lambda kind: _gain({"experiment": kind}, first, lacking))
+        row = {"experiment": kind, **dict(first)}
+        for group in groups:
+            choices = [option for option in OPTIONS if option.group == group and fits(option, kind)]
+            if group not in row and choices:
+                best = max(choices, key=lambda option: len(pairs_of({**row, group: option.name}) & lacking))
+                row[group] = best.name
+        lacking -= pairs_of(row)
+        yield row
+
+
+def _gain(row: Row, first: Pair, lacking: set[Pair]) -> int:
+    """How much of what is lacking a kind of experiment that fits the first pair could have."""
+    kind = row["experiment"]
+    if not all(fits(option, kind) for option in first):
+        return -1
+    return sum(all(fits(option, kind) for option in pair) for pair in lacking)
+
+
+ROWS = list(covering_rows())
+
+
+def test_the_compositions_below_hold_every_pair_of_options() -> None:
+    held = set().union(*(pairs_of(row) for row in ROWS))
+    assert held >= compatible_pairs()
+    assert {option for pair in held for option in pair} == set(OPTIONS)
+    assert len(ROWS) <= MOST_COMPOSITIONS
+
+
+def on_the_command_line(row: Row) -> list[str]:
+    return [f"{group}={name}" for group, name in row.items()]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row.values()))
+def test_every_two_options_compose_and_both_have_their_say(tmp_path: Path, row: Row) -> None:
+    file = tmp_path / "pairs.yaml"
+    file.write_text("experiment_name: pairs\n")
+    loaded = composed(file, *on_the_command_line(row))
+    assert loaded.experiment == row["experiment"]
+    for option in row.items():
+        wanted = said(Option(*option))
+        assert {path: loaded.get_raw(path, "absent") for path in wanted} == wanted
+
+
+@pytest.mark.parametrize("row", ROWS[::6], ids=lambda row: "-".join(row.values()))
+def test_options_mean_the_same_in_the_defaults_of_a_file_and_on_the_command_line(tmp_path: Path, row: Row) -> None:
+    online, infile = tmp_path / "online.yaml", tmp_path / "infile.yaml"
+    online.write_text("experiment_name: pairs\n")
+    infile.write_text(dump({"defaults": [{group: name} for group, name in row.items()], "experiment_name": "pairs"}))
+    assert load(infile).values == load(online, on_the_command_line(row)).values
+
+
+def test_no_two_groups_set_the_same_key_so_that_their_order_says_nothing() -> None:
+    for left, right in combinations(OPTIONS, 2):
+        if left.group != right.group:
+            assert not said(left).keys() & said(right).keys(), f"{left} and {right}"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "choice", "section"),
+    [
+        ("grpo", "critic=same_as_actor", "critic"),
+        ("sft", "algorithm=dapo", "actor"),
+        ("sft", "rollout=vllm", "rollout"),
+    ],
+)
+def test_an_option_for_another_kind_of_experiment_is_refused(experiment: str, choice: str, section: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(experiment, [choice])
+    assert all(problem.key.split(".")[0] == section for problem in raised.value.problems)
+    assert all(f"conf/{choice.replace('=', '/')}.yaml" in problem.where for problem in raised.value.problems)
+
+
+@pytest.mark.parametrize(("choice", "kind"), [("algorithm=dapo", "grpo"), ("rollout=vllm", "grpo")])
+def test_a_section_of_another_kind_of_experiment_is_not_taken_for_one_of_the_users_own(choice: str, kind: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load("sft", [choice])
+    (problem,) = raised.value.problems
+    assert "--schema" not in problem.message
+    assert kind in problem.message
+
+
+# A choice is a choice and nothing more
+
+FACTS: dict[str, Any] = {
+    "experiment_name": "filled",
+    "trial_name": "trial-7",
+    "fileroot": "/filled",
+    "temperature": 0.77,
+    "consumer_batch_size": 24,
+    "group_size": 6,
+    "weight_update_mode": "collective",
+    "eps_clip": 0.25,
+    "eps_clip_higher": 0.35,
+    "mask_low": 0.1,
+    "mask_high": 9.0,
+    "overlong_tokens": 5,
+    "max_new_tokens": 50,
+    "warmup_steps": 3,
+    "decay_steps": 4,
+    "server_type": "vllm",
+}
+"""Values of keys that must agree with others, by the last part of their names."""
+NAMED: dict[str, Any] = {
+    **dict.fromkeys(("actor.loss", "ref.loss", "task.name", "workflow.name", "reward.name"), "mine.py:thing"),
+    "task.args": {"digits": 5},
+    "workflow.args": {},
+    "reward.args": {},
+    **dict.fromkeys(("actor.backend", "ref.backend", "critic.backend", "model.backend"), "fsdp"),
+}
+"""Names of code, and the arguments that both this code and what an option names instead of it take; and of engines."""
+AGREEING: dict[str, Any] = {
+    "experiment_name": "filled",
+    "trial_name": "trial-7",
+    "cluster": {"fileroot": "/filled"},
+    "gconfig": {"temperature": 0.77, "n_samples": 6, "max_new_tokens": 50},
+    "train_dataset": {"batch_size": 24},
+}
+"""What a filled section needs to agree with."""
+
+
+def other_value(key: Key, avoid: Any) -> Any:
+    """A value that the key takes and that is neither its default nor, where there is another, `avoid`."""
+    if key.path in NAMED:
+        return NAMED[key.path]
+    if key.name in FACTS:
+        return FACTS[key.name]
+    choices = ("vllm", "sglang") if key.path == "rollout.backend" else key.choices
+    if choices is not None:
+        others = [choice for choice in choices if choice not in (key.default, avoid)]
+        return next(iter(others), next((c for c in choices if c != key.default), choices[0]))
+    low = key.constraints.ge if key.constraints.ge is not None else key.constraints.gt
+    high = key.constraints.le if key.constraints.le is not None else key.constraints.lt
+    if key.kind.name == "bool":
+        return not key.default if isinstance(key.default, bool) else True
+    if key.kind.name == "int":
+        return next(n for n in range(int(low or 0) + 1, 100) if n not in (key.default, avoid))
+    if key.kind.name == "float":
+        step = ((high if high is not None else (low or 0) + 1) - (low or 0)) / 8
+        return next(x for x in ((low or 0) + step * n for n in (1, 2, 3)) if x not in (key.default, avoid))
+    if key.kind.name == "list":
+        items = {"int": [3, 4], "float": [0.5, 0.25]}
+        return items.get(key.kind.item.name if key.kind.item else "", [f"one-{key.name}"])
+    return {"filled": "yes-it-is"} if key.kind.name == "map" else f"my-{key.name}"
+
+
+def filled(option: Option) -> tuple[dict[str, Any], set[str]]:
+    """A file's body that says every key of every section that the option touches, and the paths of these."""
+    kind = suitable(option)
+    schema = Schema.of(EXPERIMENTS[kind])
+    touched = {path.split(".")[0] for path in said(option)}
+    body = {name: dict(value) if isinstance(value, dict) else value for name, value in AGREEING.items()}
+    body = {name: value for name, value in body.items() if name in schema.keys or name in schema.sections}
+    if kind in ("sft", "reward_model"):
+        body["train_dataset"]["type"] = {"sft": "sft", "reward_model": "rw"}[kind]
+        body.setdefault("model", {"path": "some/model"})
+    else:
+        body.setdefault("critic" if kind == "ppo" else "actor", {"path": "some/model"})
+    written = set()
+    for path, key in schema.keys.items():
+        if path.split(".")[0] in touched and "[]" not in path and not (key.kind.item and key.kind.item.cls):
+            put(body, path, other_value(key, said(option).get(path)))
+            written.add(path)
+    return body, written
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *above, name = path.split(".")
+    for step in above:
+        tree = tree.setdefault(step, {})
+    tree[name] = value
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_and_no_other(
+    tmp_path: Path, option: Option
+) -> None:
+    body, written = filled(option)
+    file = tmp_path / "filled.yaml"
+    file.write_text(dump(body))
+    (tmp_path / "mine.py").write_text("def thing(digits=1): ...\n")
+    before, after = load(file), load(file, [str(option)])
+    unfilled = {path for path in written if before.origin(path).kind != "file" and before.get(path) != {}}
+    assert {path for path in unfilled if before.schema.keys[path].kind.name != "map"} == set()
+    old, new = flat(before.raw), flat(after.raw)
+    changed = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
+    own = said(option)
+    assert changed <= own.keys()
+    assert {path: new[path] for path in own} == own
+    assert changed, "a file that says everything otherwise is not touched by the choice"
+
+    listed = {beaten.key: beaten for beaten in build_plan(after).beaten_body_values}
+    was_written = {path for path in changed if path in flat(body)}
+    assert listed.keys() == was_written
+    for path in was_written:
+        assert (listed[path].written, listed[path].value) == (at(body, path), own[path])
+        assert listed[path].where.startswith(before.origin(path).where.rpartition(":")[0])
+        assert listed[path].by == after.origin(path).where
+        assert f"conf/{option.group}/" in listed[path].by
+
+
+@pytest.mark.parametrize("kind", EXPERIMENTS)
+def test_to_name_the_kind_that_a_file_means_anyway_changes_no_value_of_the_file(tmp_path: Path, kind: str) -> None:
+    """What is chosen by the schema is a base: it gives way to a file also when the file's kind is said out loud."""
+    schema = Schema.of(EXPERIMENTS[kind])
+    base = Option("experiment", kind)
+    body: dict[str, Any] = {
+        "experiment_name": "e",
+        **({"critic": {"path": "m"}} if kind == "ppo" else {"actor": {"path": "m"}} if kind == "grpo" else {}),
+        "train_dataset": {"type": {"sft": "sft", "reward_model": "rw"}.get(kind, "rl")},
+    }
+    for path, value in said(base).items():
+        if path != "train_dataset.type":
+            put(body, path, other_value(schema.keys[path], value))
+    file = tmp_path / "said.yaml"
+    file.write_text(dump(body))
+    assert load(file).experiment == kind
+    assert load(file, [str(base)]).raw == load(file).raw
+
+
+def test_a_base_sets_nothing_that_a_users_file_sets() -> None:
+    """Files named `base` are there to be built upon; the keys of all files that users wrote are left to these."""
+    written: set[str] = set()
+    for path in (*SHIPPED, *(Path(__file__).parent / "areal_files").glob("*.yaml")):
+        root = read_yaml(path, path.name).root
+        assert root is not None
+        written |= flat({name: value for name, value in root.plain().items() if name != "defaults"}).keys()
+    for option in OPTIONS:
+        if option.name == "base" or option.name.startswith("base_"):
+            assert not said(option).keys() & written, f"{option} sets what a file sets"
+
+
+# A user's own groups
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A user's file with groups beside it: one of their own, one of a shipped name, one option of a shipped name."""
+    for name, text in {
+        "actor/mine.yaml": "path: my/model\n",
+        "actor/tiny.yaml": "path: my/tiny\n",
+        "recipe/short.yaml": "# @package _global_\ntotal_train_steps: 7\ngconfig:\n  n_samples: 3\n",
+        "rollout/half.yaml": "defaults:\n  - embedded\n  - _self_\nmax_head_offpolicyness: 5\n",
+        "stats_logger/wandb/team.yaml": "entity: us\n",
+        "mine.yaml": "experiment_name: mine\nactor:\n  dtype: float16\n",
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "mine.yaml"
+
+
+class TestGroupsBesideTheFile:
+    def test_an_option_beside_the_file_is_found(self, mine: Path) -> None:
+        loaded = load(mine, ["actor=mine"])
+        assert loaded.get("actor.path") == "my/model"
+        assert loaded.origin("actor.path").where.endswith("actor/mine.yaml:1")
+        assert loaded.origin("actor.path").kind == "group of the command line"
+
+    def test_it_wins_over_a_shipped_one_of_its_name_and_takes_nothing_from_it(self, mine: Path) -> None:
+        loaded = load(mine, ["actor=tiny"])
+        assert loaded.get("actor.path") == "my/tiny"
+        assert loaded.get("actor.dtype") == "float16"
+
+    def test_shipped_options_of_the_group_stay_within_reach(self, mine: Path) -> None:
+        assert load(mine, ["actor=qwen3_0_6b"]).get("actor.path") == "Qwen/Qwen3-0.6B"
+
+    def test_the_defaults_of_a_file_find_it_too(self, mine: Path) -> None:
+        mine.write_text("defaults:\n  - recipe: short\n  - actor: tiny\n" + mine.read_text())
+        loaded = load(mine)
+        assert (loaded.get("total_train_steps"), loaded.get("actor.path")) == (7, "my/tiny")
+        assert load(mine, ["recipe=null"]).get("total_train_steps") is None
+
+    def test_a_group_of_ones_own_may_set_keys_everywhere(self, mine: Path) -> None:
+        loaded = load(mine, ["recipe=short"])
+        assert (loaded.get("total_train_steps"), loaded.get("actor.group_size")) == (7, 3)
+
+    def test_it_may_build_on_a_shipped_option(self, mine: Path) -> None:
+        loaded = load(mine, ["rollout=half"])
+        assert (loaded.get("rollout.backend"), loaded.get("rollout.max_head_offpolicyness")) == ("embedded", 5)
+
+    def test_a_group_may_stand_deeper_in_the_tree(self, mine: Path) -> None:
+        assert load(mine, ["stats_logger/wandb=team"]).get("stats_logger.wandb.entity") == "us"
+
+    def test_what_is_beaten_by_it_is_listed_as_well(self, mine: Path) -> None:
+        mine.write_text(mine.read_text() + "  path: written/here\n")
+        (beaten,) = build_plan(load(mine, ["actor=mine"])).beaten_body_values
+        assert (beaten.key, beaten.written, beaten.value) == ("actor.path", "written/here", "my/model")
+        assert beaten.where.endswith("mine.yaml:4")
+
+    def test_a_wrong_option_is_told_which_there_are_of_both(self, mine: Path) -> None:
+        with pytest.raises(
+            ConfigError, match=r"did you mean mine\?.*mine, qwen2_5_1_5b, qwen3_0_6b, smollm2_135m, tiny"
+        ):
+            load(mine, ["actor=min"])
+
+    def test_a_wrong_key_in_it_is_told_with_its_line(self, mine: Path) -> None:
+        (mine.parent / "actor" / "mine.yaml").write_text("path: m\nleraning_rate: 1\n")
+        with pytest.raises(ConfigError, match=r"actor\.leraning_rate \[.*actor/mine\.yaml:2\]: no such key"):
+            load(mine, ["actor=mine"])
+
+    @pytest.mark.parametrize("way", [["tiny"], ["mine", "tiny"]], ids=["directly", "through another"])
+    def test_an_option_that_builds_on_itself_is_one_problem(self, mine: Path, way: list[str]) -> None:
+        for name, base in zip(way, [*way[1:], way[0]], strict=True):
+            (mine.parent / "actor" / f"{name}.yaml").write_text(f"defaults:\n  - {base}\n  - _self_\npath: m\n")
+        with pytest.raises(ConfigError) as raised:
+            load(mine, ["actor=tiny"])
+        assert len(raised.value.problems) == 1
+
+    def test_what_an_option_builds_on_belongs_to_the_choice_as_well(self, mine: Path) -> None:
+        mine.write_text(mine.read_text() + "rollout:\n  backend: vllm\n")
+        loaded = load(mine, ["rollout=half"])
+        assert loaded.origin("rollout.backend").kind == "group of the command line"
+        assert [beaten.key for beaten in build_plan(loaded).beaten_body_values] == ["rollout.backend"]

@@ -1,0 +1,69 @@
+"""What is found out about the machine at hand, without a GPU: a library that answers like the driver's stands in."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from areal_like.config.allocation import Machine
+from launcher.plan import host
+from launcher.plan.nvml import list_gpus
+
+DRIVER = """
+#include <string.h>
+struct memory { unsigned long long total, free, used; };
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(size_t)(index + 1); return 0; }
+int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
+    strncpy(name, (size_t)handle == 1 ? "NVIDIA H200" : "NVIDIA L4", length); return 0; }
+int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
+    if ((size_t)handle == 2) return 3;
+    memory->total = 150000000000ULL; return 0; }
+"""
+
+
+def test_names_and_sizes_come_from_the_driver(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "driver.c", tmp_path / "libdriver.so"
+    source.write_text(DRIVER, "utf-8")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    assert list_gpus(str(library)) == (host.Gpu("0", "NVIDIA H200", 150_000_000_000), host.Gpu("1", "NVIDIA L4", None))
+
+
+def test_no_driver_is_no_gpu():
+    assert list_gpus("libthis-is-no-driver.so") == ()
+
+
+def test_a_known_machine_is_taken_as_it_is(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    found = host.here(Machine(2, 3, "made up"))
+    assert [gpu.id for gpu in found.gpus] == ["0", "1"]
+    assert len(found.cores) == 3
+
+
+def test_this_machine_is_looked_at(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = host.here()
+    assert found.gpus == ()
+    assert len(found.cores) == found.machine.num_cpu_cores >= 1
+    assert found.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"HF_HUB_CACHE": "/hub", "HF_HOME": "/home"}, "/hub"),
+        ({"HF_HOME": "/home"}, "/home/hub"),
+        ({"XDG_CACHE_HOME": "/cache"}, "/cache/huggingface/hub"),
+    ],
+)
+def test_the_cache_of_models_is_where_its_owner_puts_it(monkeypatch, variables, folder):
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(host.here(Machine(0, 1, "made up")).hub) == folder

@@ -1,0 +1,139 @@
+"""What stands against a start, and what is only worth knowing."""
+
+import pytest
+
+from areal_like.config import promises
+from areal_like.config.promises import Promise
+from launcher.plan import build_plan
+from tests.planning import BIG_MODEL, load_text, machine_with, plan_of
+
+BARE = "experiment_name: x\nactor: {{path: {path}}}\ntrain_dataset: {{path: {data}}}\n"
+
+
+def against(plan):
+    return {obstacle.key for obstacle in plan.cannot_start if not obstacle.pending}
+
+
+def needs(plan):
+    return {need.key for need in plan.needs}
+
+
+def warned(plan, key):
+    return [warning for warning in plan.warnings if warning.startswith(f"{key}:")]
+
+
+@pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_the_shipped_experiments_start_anywhere(experiment, gpus):
+    plan = plan_of(experiment, gpus=gpus)
+    assert against(plan) == set()
+    assert plan.needs == ()
+
+
+def test_a_key_that_means_nothing_here_is_refused_with_what_to_write_instead():
+    plan = plan_of("grpo", "scheduler.endpoint=http://other:1")
+    (obstacle,) = (obstacle for obstacle in plan.cannot_start if obstacle.key == "scheduler.endpoint")
+    assert "cluster.type" in obstacle.reason
+    assert not obstacle.pending
+
+
+def test_keys_that_are_still_to_come_are_folded_into_one(monkeypatch):
+    states = {"seed": "live", "actor.optimizer.lr": "pending", "gconfig.n_samples": "pending"}
+
+    def at(path):
+        return Promise("areal", "", path, (), states.get(path, "live"))
+
+    monkeypatch.setattr(promises, "at", at)
+    plan = plan_of("grpo", "seed=7", "gconfig.n_samples=2")
+    (obstacle,) = plan.cannot_start
+    assert obstacle.pending
+    assert obstacle.key == "gconfig.n_samples, actor.optimizer.lr"
+    assert "these 2 keys" in obstacle.reason
+
+
+def test_a_key_that_nobody_set_is_not_named(monkeypatch):
+    monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "pending"))
+    named = {key for obstacle in plan_of("grpo").cannot_start for key in obstacle.key.split(", ")}
+    assert "seed" not in named
+    assert "gconfig.n_samples" in named
+
+
+def test_what_a_dialect_cannot_do_is_said():
+    plan = build_plan(load_text(BARE.format(path="some/model", data="org/data")), host=machine_with())
+    assert "train_dataset.path" in against(plan)
+
+
+def test_an_engine_of_another_kind_is_said():
+    assert "actor.backend" in against(plan_of("grpo", "actor.backend=megatron:d2p2", gpus=8))
+
+
+def test_names_in_memory_reach_nobody():
+    assert "cluster.name_resolve.type" in against(plan_of("grpo", "cluster.name_resolve.type=memory"))
+
+
+def test_gpus_that_are_not_there():
+    plan = plan_of("grpo", "cluster.n_gpus_per_node=8", "actor.backend=fsdp:d4", gpus=2)
+    assert needs(plan)
+    assert all(warned(plan, key) for key in needs(plan))
+    assert len(plan.processes) > 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "packages", "lacking"),
+    [
+        (["actor.attn_impl=flash_attention_2"], 0, {"flash_attn"}, True),
+        (["actor.attn_impl=flex_attention"], 0, set(), True),
+        (["actor.attn_impl=flash_attention_2", "actor.dtype=bfloat16"], 2, set(), True),
+        (["actor.attn_impl=flash_attention_2", "actor.dtype=float32"], 2, {"flash_attn"}, True),
+        (["actor.attn_impl=flash_attention_2", "actor.dtype=bfloat16"], 2, {"flash_attn"}, False),
+        (["actor.attn_impl=sdpa"], 0, set(), False),
+        (["actor.attn_impl=eager"], 0, set(), False),
+    ],
+)
+def test_attention_that_is_not_there(overrides, gpus, packages, lacking):
+    plan = plan_of("grpo", *overrides, host=machine_with(gpus)._replace(packages=frozenset(packages)))
+    assert ("actor.attn_impl" in needs(plan)) is lacking
+
+
+def test_an_engine_that_is_not_installed():
+    host = machine_with(2)
+    bare = host._replace(machine=host.machine.__class__(2, 16, "made up", ()))
+    vllm, sglang = (*BIG_MODEL, "rollout=vllm"), (*BIG_MODEL, "rollout=sglang", "sglang.python=/no/python")
+    assert "vllm.python" in needs(plan_of("grpo", *vllm, host=bare))
+    assert "vllm.python" not in needs(plan_of("grpo", *vllm, host=host))
+    assert "sglang.python" in needs(plan_of("grpo", *sglang, host=host))
+
+
+def test_files_that_are_not_there(tmp_path):
+    bare = load_text(BARE.format(path="./no-model", data="no.jsonl"), "launcher.env_file=[no.env]")
+    assert {"actor.path", "launcher.env_file", "train_dataset.path"} <= needs(build_plan(bare, host=machine_with()))
+    (tmp_path / "yes.env").touch()
+    assert "launcher.env_file" not in needs(plan_of("grpo", f"launcher.env_file=[{tmp_path / 'yes.env'}]"))
+
+
+def test_a_model_that_would_be_downloaded_is_only_a_warning():
+    plan = plan_of("grpo", "actor=qwen3_0_6b", gpus=2)
+    assert "actor.path" not in needs(plan)
+    assert "downloaded" in warned(plan, "actor.path")[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["actor.use_decoupled_loss=false", "rollout.max_head_offpolicyness=2"], "actor.use_decoupled_loss"),
+        (["async_training=false", "rollout.max_head_offpolicyness=2"], "rollout.max_head_offpolicyness"),
+        (["rollout.server_addresses=['h:1']", "rollout.server_type=openai"], "rollout.server_type"),
+        (["actor.dtype=bfloat16"], "actor.dtype"),
+        (["actor.kl_ctl=0.1", "ref.path=other/model"], "ref.path"),
+        (["embedded.context_length=6"], "embedded.context_length"),
+    ],
+)
+def test_worth_knowing(overrides, key):
+    assert warned(plan_of("grpo", *overrides), key)
+    assert not warned(plan_of("grpo"), key)
+
+
+@pytest.mark.parametrize(("engine", "key"), [("vllm", "gpu_memory_utilization"), ("sglang", "mem_fraction_static")])
+def test_an_engine_that_shares_a_gpu_with_the_trainer(engine, key):
+    plan = plan_of("grpo", *BIG_MODEL, f"rollout.backend={engine}:d1", gpus=1)
+    assert warned(plan, f"{engine}.{key}")
