@@ -51,19 +51,12 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     """Raises ConfigError with everything that cannot be understood."""
     arguments, problems = Arguments(), []
     waiting = list(words)
-    if waiting and _is_verb_like(waiting[0]):
-        verb = waiting.pop(0)
-        if verb in VERBS:
-            arguments.verb = verb
-        else:
-            guess = nearest(verb, list(VERBS))
-            hint = f"; did you mean {guess[0]}?" if guess else ""
-            config = " A file is named by --config." if verb.endswith((".yaml", ".yml")) else ""
-            problems.append(
-                Problem(verb, f"no such verb{hint or '.'} There are: {', '.join(VERBS)}.{config}", "command line")
-            )
+    verbs: list[str] = []
     while waiting:
         word = waiting.pop(0)
+        if _is_bare(word):
+            verbs.append(word)
+            continue
         if not word.startswith("-") or ("=" in word and not word.startswith("--")):
             arguments.overrides.append(word)
             continue
@@ -77,9 +70,24 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         problem = _set(arguments, name, value if has_value else None, waiting)
         if problem:
             problems.append(Problem(name, problem, "command line"))
+    problems += _verb(arguments, verbs)
     if problems:
         raise ConfigError(problems)
     return arguments
+
+
+def _verb(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
+    """The first bare word is the verb; a second one is a mistake."""
+    for verb in words[:1]:
+        if verb not in VERBS:
+            guess = nearest(verb, list(VERBS))
+            hint = f"; did you mean {guess[0]}?" if guess else "."
+            more = " A file is named by --config." if verb.endswith((".yaml", ".yml")) else ""
+            more = more or " The value of a flag follows `=` (--dry-run=json), that of a key as well."
+            return [Problem(verb, f"no such verb{hint} There are: {', '.join(VERBS)}.{more}", "command line")]
+        arguments.verb = verb
+    message = "is neither an override (key=value, group=option, ~key) nor a flag, and the verb stands already"
+    return [Problem(word, message, "command line") for word in words[1:]]
 
 
 def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str]) -> str | None:
@@ -110,5 +118,5 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
     return None
 
 
-def _is_verb_like(word: str) -> bool:
+def _is_bare(word: str) -> bool:
     return bool(word) and word[0] not in "-+~" and "=" not in word

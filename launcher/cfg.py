@@ -4,9 +4,10 @@ from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.check import is_interpolation
-from areal_like.config.dump import dump, loadable
+from areal_like.config.dump import Reference, dump, loadable
 from areal_like.config.loaded import MISSING, Loaded
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.redact import SECRET
 from areal_like.config.suggest import did_you_mean
 
 
@@ -29,20 +30,29 @@ def configuration_text(loaded: Loaded, section: str | None = None) -> str:
 
 
 def _without_secrets(loaded: Loaded) -> dict[str, Any]:
-    values: dict[str, Any] = loadable(loaded.values)
-    for path, key in loaded.schema.keys.items():
-        if not key.constraints.secret or "[]" in path:
-            continue
-        *above, name = path.split(".")
-        node: Any = values
-        for step in above:
-            node = node.get(step) if isinstance(node, dict) else None
-        if isinstance(node, dict) and node.get(name):
-            raw = loaded.get_raw(path)
-            node[name] = raw if is_interpolation(raw) else _blank(key.kind.optional)
+    values: dict[str, Any] = loadable(_shown(loaded, "", loaded.values, loaded.raw))
     for leaf in loaded.foreign:
-        _put(values, leaf.path, loadable(leaf.value))
+        _put(values, leaf.path, loadable(loaded.redactor.value(leaf.path, leaf.value)))
     return values
+
+
+def _shown(loaded: Loaded, path: str, value: Any, raw: Any) -> Any:
+    """A value without what is secret in it: blank, or as the reference that led to it."""
+    if isinstance(value, dict):
+        below = raw if isinstance(raw, dict) else {}
+        return {
+            name: _shown(loaded, f"{path}.{name}" if path else name, item, below.get(name))
+            for name, item in value.items()
+        }
+    shown = loaded.redactor.value(path, value)
+    if shown == value:
+        return value
+    if is_interpolation(raw):
+        return Reference(raw)
+    if shown != SECRET:
+        return shown
+    key = loaded.schema.keys.get(path)
+    return "" if key is not None and not key.kind.optional else None
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -50,7 +60,3 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
     for step in above:
         tree = tree.setdefault(step, {})
     tree[name] = value
-
-
-def _blank(optional: bool) -> Any:
-    return None if optional else ""

@@ -9,6 +9,8 @@ from areal_like.config.interpolation import WHOLE
 from areal_like.config.loaded import MISSING, Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.provenance import Origin
+from areal_like.config.redact import SECRET
+from areal_like.config.schema import ancestors
 from areal_like.config.suggest import did_you_mean
 
 
@@ -16,7 +18,7 @@ def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
     """The text for one key, or for every key of a section; raises ConfigError for a key that is not there."""
     path = ALIASES.get(key, key)
     if loaded.get(path, MISSING) is MISSING and path not in loaded.schema.sections:
-        above = next((p for p in loaded.schema.optional_above(path) if loaded.get(p) is None), None)
+        above = next((p for p in ancestors(path) if p in loaded.schema.sections and loaded.get(p) is None), None)
         if above is not None and path in loaded.schema.keys:
             raise ConfigError(
                 [Problem(key, f"has no value: {above} is null ({loaded.origin(above).where})", "--explain")]
@@ -30,11 +32,12 @@ def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
             if name.startswith(prefix) and "[]" not in name and loaded.get(name, MISSING) is not MISSING
         ]
         return "\n".join(_one_line(loaded, name) for name in below)
-    return "\n".join(_lines(loaded, path, bold))
+    entries = [name for name in loaded.replay.history if name.startswith(f"{path}.")]
+    return "\n".join([*_lines(loaded, path, bold), *(f"  {_one_line(loaded, name)}" for name in entries)])
 
 
 def _one_line(loaded: Loaded, path: str) -> str:
-    return f"{path} = {_shown(loaded, path, loaded.get(path))}  [{loaded.origin(path).where}]"
+    return f"{path} = {_shown(loaded, path, loaded.get(path))}  [{loaded.redactor.text(loaded.origin(path).where)}]"
 
 
 def _lines(loaded: Loaded, path: str, bold: Callable[[str], str]) -> Iterator[str]:
@@ -55,17 +58,16 @@ def _reference(loaded: Loaded, raw: object, seen: list[str]) -> Iterator[str]:
     if source in seen:
         return
     origin = loaded.origin(source)
-    yield f"  via   {source} = {_shown(loaded, source, loaded.get_raw(source))}  [{origin.kind}: {origin.where}]"
+    place = loaded.redactor.text(f"{origin.kind}: {origin.where}")
+    yield f"  via   {source} = {_shown(loaded, source, loaded.get_raw(source))}  [{place}]"
     yield from _reference(loaded, loaded.get_raw(source), [*seen, source])
 
 
 def _told(loaded: Loaded, path: str, origin: Origin) -> str:
     place = origin.where if origin.kind in ("default", "override") else f"{origin.kind}: {origin.where}"
-    return f"{_shown(loaded, path, origin.value)}  [{place}]"
+    return f"{_shown(loaded, path, origin.value)}  [{loaded.redactor.text(place)}]"
 
 
 def _shown(loaded: Loaded, path: str, value: object) -> str:
-    key = loaded.schema.keys.get(path)
-    if key is not None and key.constraints.secret and value and not is_interpolation(value):
-        return "<secret>"
-    return scalar_text(value)
+    shown = value if is_interpolation(value) else loaded.redactor.value(path, value)
+    return SECRET if shown == SECRET else scalar_text(shown)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from areal_like.config.redact import Redactor, is_secret_name, scrub
 from launcher.plan import build_plan, render
-from launcher.plan.redact import Redactor, is_secret_name, scrub
 from tests.planning import load_text, machine_with
 
 SECRET = "hunter2-is-my-secret"

@@ -7,6 +7,7 @@ command line. Types are checked where they are written, before the merge, so tha
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.finish import finish
 from areal_like.config.leaves import Leaf, Reader
 from areal_like.config.library import Library
-from areal_like.config.loaded import Loaded, build, experiment_of
+from areal_like.config.loaded import Loaded, build, experiment_of, redactor
 from areal_like.config.overrides import GroupChoice, Overrides, parse_words, read_words
 from areal_like.config.problems import ConfigError, Problem, fold
 from areal_like.config.provenance import Layer, LayerKind, Replay, complete
@@ -83,7 +84,10 @@ class Composition:
         self.problems += found
         self._allocate(values, replay)
         if self.problems:
-            raise ConfigError(fold(self.problems))
+            shown = redactor(self.schema, values, replay)
+            raise ConfigError(
+                replace(p, message=shown.text(p.message), where=shown.text(p.where)) for p in fold(self.problems)
+            )
         return Loaded(
             file=self.file,
             overrides=self.texts,

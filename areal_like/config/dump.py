@@ -85,8 +85,14 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
+class Reference(str):
+    """A text that is meant as a reference, among values whose `${` is text."""
+
+
 def loadable(values: Any) -> Any:
     """Values as a file must hold them: `${` that is text gets its backslash back."""
+    if isinstance(values, Reference):
+        return str(values)
     if isinstance(values, dict):
         return {name: loadable(value) for name, value in values.items()}
     if isinstance(values, list):

@@ -67,12 +67,28 @@ class _Finisher:
             try:
                 resolved = check(key.kind, key.constraints, resolved, references=False)
             except Refused as refusal:
-                self._refuse(key.path, f"{refusal}, from {value}")
+                self._misfit(key.path, value, str(refusal))
                 return key.default
         if key.constraints.required and resolved in (None, ""):
             message = f"{MISSING_VALUE}: {expectation(key.kind, key.constraints)}"
             self.problems.append(Problem(key.path, message.removesuffix(", or null"), ""))
         return resolved
+
+    def _misfit(self, path: str, value: Any, refusal: str) -> None:
+        """A value that came by reference and does not fit here: told at the key that somebody set."""
+        if self.replay.origin(path) is not None:
+            self._refuse(path, f"{refusal}, from {value}")
+            return
+        followed = [path]
+        while (found := references_in(at(self.raw, followed[-1]))) and found[0] not in followed:
+            followed.append(found[0])
+        source = next((p for p in followed if self.replay.origin(p) is not None), path)
+        told = next((problem for problem in self.problems if problem.key == source), None)
+        if told is None:
+            self._refuse(source, f"{refusal} (for {path}, which follows it)")
+        else:
+            follows = (*told.follows, Problem(path, refusal, self._where((source,))))
+            self.problems[self.problems.index(told)] = replace(told, follows=follows)
 
     def _items(self, key: Key, items: Any) -> Any:
         """Items of a list of sections get the defaults that they do not say."""
@@ -130,7 +146,10 @@ class _Finisher:
             cause = min(ends, key=lambda end: (self.replay.origin(end) is None, end))
             causes.setdefault(cause, []).append(problem)
         return [
-            replace(by_key[cause], follows=tuple(problem for problem in found if problem.key != cause))
+            replace(
+                by_key[cause],
+                follows=(*by_key[cause].follows, *(problem for problem in found if problem.key != cause)),
+            )
             for cause, found in causes.items()
         ]
 

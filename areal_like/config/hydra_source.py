@@ -103,8 +103,8 @@ def serving(served: Served) -> Iterator[None]:
 
 
 def without_hydras_own() -> list[Any]:
-    """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper and so on), which
-    are read and merged for nothing here."""
+    """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper ...), which
+    would be read and merged for nothing."""
     return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
 
 

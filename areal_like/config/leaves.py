@@ -9,6 +9,7 @@ from areal_like.config.check import Refused, check_key, expectation, is_interpol
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
 from areal_like.config.interpolation import syntax_error
 from areal_like.config.problems import MISSING_VALUE, Problem
+from areal_like.config.redact import is_secret_name
 from areal_like.config.schema import Key, Kind, Schema, ancestors
 from areal_like.config.suggest import did_you_mean, nearest
 from areal_like.config.yaml_reader import Node
@@ -110,7 +111,7 @@ class Reader:
             if not node.value:
                 self._leaf(key.path, {}, node.line, written)
             for name, child in node.value.items():
-                self._entry(f"{key.path}.{name}", child, f"{written}.{name}", name)
+                self._entry(f"{key.path}.{name}", child, f"{written}.{name}")
             return
         if _is_list_of_sections(key.kind) and isinstance(node.value, list):
             self._list_of_sections(key, node, written)
@@ -126,12 +127,13 @@ class Reader:
         try:
             self._leaf(key.path, check_key(key, node.plain()), node.line, written)
         except Refused as refusal:
+            hidden = key.constraints.secret or is_secret_name(key.name)
             wanted = f"does not fit; expected {expectation(key.kind, key.constraints)} (a secret, so not shown)"
-            self._problem(written, node.line, wanted if key.constraints.secret else str(refusal))
+            self._problem(written, node.line, wanted if hidden else str(refusal))
 
-    def _entry(self, path: str, node: Node, written: str, name: str = "entry") -> None:
+    def _entry(self, path: str, node: Node, written: str) -> None:
         """Something inside a map: any name is allowed; its value fits what the map holds."""
-        key = self.schema.map_above(path)
+        key, name = self.schema.map_above(path), path.rpartition(".")[2]
         assert key is not None
         if not name or "." in name:
             self._problem(written, node.line, "a key has no dots in a file; nest it: `a:` and below it `b:`")
@@ -140,7 +142,7 @@ class Reader:
             if not node.value:
                 self._leaf(path, {}, node.line, written)
             for child_name, child in node.value.items():
-                self._entry(f"{path}.{child_name}", child, f"{written}.{child_name}", child_name)
+                self._entry(f"{path}.{child_name}", child, f"{written}.{child_name}")
             return
         kind = key.kind.item or Kind("any", optional=True)
         self._value(replace(key, path=path, kind=kind, name=name), node, written)

@@ -8,6 +8,7 @@ from typing import Any
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.leaves import Leaf
 from areal_like.config.provenance import Origin, Replay
+from areal_like.config.redact import Redactor
 from areal_like.config.schema import Schema, ancestors
 
 
@@ -57,7 +58,8 @@ class Loaded:
     def _default_origin(self, path: str) -> Origin | None:
         key = self.schema.keys.get(path)
         if key is not None:
-            return Origin("default", f"default of {key.owner.__name__}.{key.name}", key.default)
+            own = key.default == self.schema.own_default(path)
+            return Origin("default", f"default of {key.owner.__name__}.{key.name}" if own else "default", key.default)
         section = self.schema.sections.get(path)
         if section is not None and section.default_null:
             return Origin("default", "default", None)
@@ -76,8 +78,20 @@ class Loaded:
             return False
         return default is None or now != default.value or type(now) is not type(default.value)
 
+    @cached_property
+    def redactor(self) -> Redactor:
+        """Shows values of this configuration without its secrets."""
+        return redactor(self.schema, self.values, self.replay)
+
 
 MISSING: Any = object()
+
+
+def redactor(schema: Schema, values: dict[str, Any], replay: Replay) -> Redactor:
+    """Knows the secrets among the values, and those that a stronger layer has beaten."""
+    marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
+    beaten = [{path: origin.value} for path, said in replay.history.items() for origin in said]
+    return Redactor(marked, values, beaten)
 
 
 def at(tree: Any, path: str, default: Any = None) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 from areal_like.config.aliases import ALIASES
 from areal_like.config.leaves import Leaf, Reader
 from areal_like.config.problems import Problem
+from areal_like.config.redact import SECRET, is_secret_name
 from areal_like.config.schema import Schema
-from areal_like.config.suggest import did_you_mean, nearest
+from areal_like.config.suggest import did_you_mean, nearest, suggest
 from areal_like.config.yaml_reader import Node
 
 MAP_NAMES = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
@@ -54,7 +55,7 @@ class Word:
 
     @property
     def where(self) -> str:
-        return f"override {self.text.partition('=')[0]}=<secret>" if self.secret else f"override {self.text}"
+        return f"override {self.text.partition('=')[0]}={SECRET}" if self.secret else f"override {self.text}"
 
     @property
     def key(self) -> str:
@@ -123,7 +124,12 @@ def read_words(words: Sequence[Word], schema: Schema, options_of: Callable[[str]
 
 
 def is_secret(path: str, schema: Schema) -> bool:
-    """Whether an override holds a secret, so that no message and no plan may repeat it."""
+    """Whether an override holds a secret, so that no message and no plan may repeat it: by the schema's mark (that of
+    the key which was probably meant, too), or by its name."""
+    if is_secret_name(path.rpartition(".")[2]):
+        return True
+    known = path in schema.keys or path in schema.sections or schema.map_above(path) is not None
+    path = path if known else suggest(path, schema.names()) or path
     keys = (key for name, key in schema.keys.items() if name == path or name.startswith(path + "."))
     return any(key.constraints.secret for key in keys)
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from areal_like.config.redact import scrub
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -16,7 +18,7 @@ class Problem:
 
     def text(self) -> str:
         place = f" [{self.where}]" if self.where and self.where != self.key else ""
-        lines = [f"{self.key}{place}: {self.message}"]
+        lines = [scrub(f"{self.key}{place}: {self.message}")]
         if self.follows:
             names = ", ".join(sorted({problem.key for problem in self.follows}))
             lines.append(f"    follows from it: {names}")

@@ -130,6 +130,11 @@ class Schema:
         """The defaults below one section, as if it had just been opened."""
         return self.defaults(below=path)
 
+    def own_default(self, path: str) -> Any:
+        """What the class of a key gives it, before the section that holds the class says otherwise."""
+        key = self.keys[path]
+        return _cached_defaults(key.owner).get(key.name)
+
     def map_above(self, path: str) -> Key | None:
         """The map (or untyped) field that contains this path, if there is one: inside it any name is allowed."""
         for above in ancestors(path):

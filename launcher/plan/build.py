@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation import Allocation, Machine, Parallel
 from areal_like.config.allocation import experiment as allocate
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.redact import Redactor
 from launcher.plan.auto import resolve_auto, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.host import Host, here
@@ -20,10 +21,9 @@ from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
 from launcher.plan.processes import Site, plan_processes, server_starts
 from launcher.plan.ray import plan_ray
-from launcher.plan.redact import Redactor
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
-from launcher.plan.settings import beaten_body_values, changed_settings, redactor
+from launcher.plan.settings import beaten_body_values, changed_settings
 from launcher.plan.slurm import plan_slurm
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def build_plan(
     command's --replace."""
     config = loaded.config
     host = host or here(machine)
-    shown = redactor(loaded)
+    shown = loaded.redactor
     directory, standing_against = plan_run_directory(config, loaded.file, host, anew)
     allocation, problems = allocate.allocate(config, host.machine)
     auto = resolve_auto(config, allocation, host, directory)

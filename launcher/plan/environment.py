@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from areal_like.config.redact import SECRET
 from launcher.plan.placement import Seat
-from launcher.plan.plan import PORT, SECRET, Obstacle
+from launcher.plan.plan import PORT, Obstacle
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

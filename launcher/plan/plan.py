@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 VERSION = 1
-SECRET = "<secret>"
 PORT = "<port>"
 
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.redact import SECRET
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement, Seat
-from launcher.plan.plan import SECRET, Process
+from launcher.plan.plan import Process
 from launcher.plan.servers import ServerSpec, ServerStart, start_server
 
 if TYPE_CHECKING:

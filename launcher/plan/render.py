@@ -129,7 +129,7 @@ class _Page:
         else:
             advice = [f"start it:  {command}"]
         advice.append(f"all of this as data:  {command} --dry-run=json")
-        advice.append("what a key means:  python -m launcher --help KEY")
+        advice.append("what a key means:  python -m launcher --help=KEY")
         advice.append(f"who said its value:  {command} --explain KEY")
         yield from self._section("next", [f"  {line}" for line in advice])
 

@@ -2,19 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from areal_like.config.redact import Redactor
 from launcher.plan.plan import Beaten, BeatenBodyValue, Setting
-from launcher.plan.redact import Redactor
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
     from areal_like.config.provenance import Origin
 
 BODY, CHOSEN = "file", "group of the command line"
-
-
-def redactor(loaded: "Loaded") -> Redactor:
-    marked = frozenset(path for path, key in loaded.schema.keys.items() if key.constraints.secret)
-    return Redactor(marked, loaded.values)
 
 
 def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[Setting, ...]:

@@ -8,8 +8,9 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.redact import SECRET
 from launcher.plan.environment import PROCESS, TOKEN
-from launcher.plan.plan import PORT, SECRET, Obstacle, Process
+from launcher.plan.plan import PORT, Obstacle, Process
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
 
 from areal_like.config.problems import ConfigError
+from areal_like.config.redact import scrub
 from launcher.sweep.points import Points
 from launcher.sweep.request import Check, PointResult, RunDir, RunPoint
 from launcher.sweep.session import outside_hydra
@@ -85,7 +86,7 @@ class Job:
         record = Record(self.sweep, number, trial, values)
         record.write(directory)
         if not self.quiet:
-            print(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}", flush=True)
+            print(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), flush=True)
         started = time.monotonic()
         with outside_hydra(self.argv), contextlib.chdir(self.cwd):
             ended = self._attempt(record, directory)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from areal_like.config.problems import ConfigError
+from areal_like.config.redact import scrub
 from launcher.sweep.job import INTERRUPTED, STOPPED_EARLY, Job, records
 from launcher.sweep.plan import Plan, prepare
 from launcher.sweep.report import announcement, check_points, ending, missing
@@ -30,7 +31,7 @@ def sweep(
 
     def say(line: str) -> None:
         if not request.quiet:
-            print(line, file=out, flush=True)
+            print(scrub(line), file=out, flush=True)
 
     try:
         plan = prepare(request)

@@ -1,9 +1,12 @@
-"""Keeps secrets out of a plan: by the schema's mark, by the name of the key, and inside texts that people typed."""
+"""Keeps secrets out of what is shown: by the schema's mark, by the name of a key, and inside texts people typed."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from launcher.plan.plan import SECRET
+SECRET = "<secret>"
+SHORTEST = 6
+"""A shorter value is hidden under its own key, but not looked for in other texts, which it would only garble."""
 
 _HINTS = ("key", "token", "passw", "passphrase", "secret", "credential", "authorization")
 _ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_-]?key|token|password|passwd|passphrase"
@@ -82,9 +85,11 @@ def _collect(value: Any, marked: frozenset[str], path: str) -> list[str]:
 class Redactor:
     """Shows the values of one configuration."""
 
-    def __init__(self, marked: frozenset[str], values: dict[str, Any]) -> None:
+    def __init__(self, marked: frozenset[str], values: dict[str, Any], beaten: Sequence[dict[str, Any]] = ()) -> None:
         self.marked = marked
-        self.secrets = tuple(secret_values(values, marked))
+        found = {text for tree in (values, *beaten) for text in secret_values(tree, marked)}
+        found = {text for text in found if len(text) >= SHORTEST and "${" not in text}
+        self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
 
     def value(self, path: str, value: Any) -> Any:
         return self._deep(redact(path, value, marked=path in self.marked))
