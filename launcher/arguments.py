@@ -71,6 +71,17 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         if problem:
             problems.append(Problem(name, problem, "command line"))
     problems += _verb(arguments, verbs)
+    asked = [
+        flag
+        for flag, value in (
+            ("--explain", arguments.explain),
+            ("--cfg", arguments.cfg),
+            ("--dry-run", arguments.dry_run),
+        )
+        if value is not None
+    ]
+    for flag in asked[1:]:
+        problems.append(Problem(flag, f"and {asked[0]} ask for two answers; keep one", "command line"))
     if problems:
         raise ConfigError(problems)
     return arguments

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from areal_like.config.problems import ConfigError, Problem
 from launcher.arguments import Arguments, parse_arguments
 from launcher.terminal import bold, red, width
 
-OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+OK, BAD_CONFIGURATION, INTERRUPTED = 0, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,24 +18,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     gc.disable()
     try:
+        _stand_somewhere()
         code = _answer(parse_arguments(words))
         sys.stdout.flush()
         return code
     except ConfigError as error:
         print(_colored(error), file=sys.stderr)
         return BAD_CONFIGURATION
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
         gc.enable()
 
 
+def _stand_somewhere() -> None:
+    """Paths are taken from the working directory; one that was deleted under a shell has none."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError([Problem("working directory", "does not exist any more; cd to one that does")]) from None
+
+
 def command() -> int:
     """The installed command, and `python -m launcher`. Leaves at once: tearing the interpreter down takes tens of
     milliseconds. Not after a sweep, whose workers would be left behind."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends an answer quietly
     code = main()
     if not {"--multirun", "-m"} & set(sys.argv):
         sys.stdout.flush()

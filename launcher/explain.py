@@ -58,14 +58,18 @@ def _reference(loaded: Loaded, raw: object, seen: list[str]) -> Iterator[str]:
     if source in seen:
         return
     origin = loaded.origin(source)
-    place = loaded.redactor.text(f"{origin.kind}: {origin.where}")
+    place = loaded.redactor.text(_place(origin))
     yield f"  via   {source} = {_shown(loaded, source, loaded.get_raw(source))}  [{place}]"
     yield from _reference(loaded, loaded.get_raw(source), [*seen, source])
 
 
 def _told(loaded: Loaded, path: str, origin: Origin) -> str:
-    place = origin.where if origin.kind in ("default", "override") else f"{origin.kind}: {origin.where}"
+    place = _place(origin)
     return f"{_shown(loaded, path, origin.value)}  [{loaded.redactor.text(place)}]"
+
+
+def _place(origin: Origin) -> str:
+    return origin.where if origin.kind in ("default", "override") else f"{origin.kind}: {origin.where}"
 
 
 def _shown(loaded: Loaded, path: str, value: object) -> str:

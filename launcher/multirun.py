@@ -12,7 +12,7 @@ from areal_like.config.overrides import is_secret, parse_words
 from areal_like.config.problems import ConfigError, Problem
 from launcher.arguments import Arguments
 from launcher.plan import Plan, build_plan
-from launcher.start import NOT_BUILT, plan_text
+from launcher.start import NOT_BUILT, plan_text, refuse
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
 from launcher.sweep.run import check_only, sweep
 
@@ -60,7 +60,9 @@ class _Points:
 
     def check(self, overrides: list[str]) -> list[Problem]:
         try:
-            self.load(overrides)
+            loaded = self.load(overrides)
+            if not self.dry_run:
+                refuse(loaded, build_plan(loaded, anew=self.replace))
         except ConfigError as error:
             return list(error.problems)
         return []
@@ -89,6 +91,7 @@ class _Points:
             names=[name for name in schema.names() if "." not in name],
             aliases=ALIASES,
             is_secret=lambda key: is_secret(key, schema),
+            run_dir=lambda overrides, _trial: build_plan(self.load(overrides)).run_dir,
             dry_run=self.dry_run,
             quiet=self.as_json,
         )

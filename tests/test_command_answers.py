@@ -157,7 +157,7 @@ total_train_steps: ${seed}
             "total_train_steps = 7",
             '  from  "${seed}"  [file: told.yaml:13]',
             '  via   seed = "${gconfig.n_samples}"  [file: told.yaml:12]',
-            "  via   gconfig.n_samples = 7  [override: override gconfig.n_samples=7]",
+            "  via   gconfig.n_samples = 7  [override gconfig.n_samples=7]",
             "  beats null  [default of PPOConfig.total_train_steps]",
         ]
 

@@ -96,7 +96,6 @@ class TestNames:
         ("override", "meant"),
         [
             ("actor.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
-            ("critic.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
             ("actor.optimizer.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
             ("gconfig.n_sample=1", "gconfig.n_samples (short: n_samples)"),
             ("actr.path=x", "actor.path"),

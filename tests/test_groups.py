@@ -319,25 +319,6 @@ def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_
         assert f"conf/{option.group}/" in listed[path].by
 
 
-@pytest.mark.parametrize("kind", EXPERIMENTS)
-def test_to_name_the_kind_that_a_file_means_anyway_changes_no_value_of_the_file(tmp_path: Path, kind: str) -> None:
-    """What is chosen by the schema is a base: it gives way to a file also when the file's kind is said out loud."""
-    schema = Schema.of(EXPERIMENTS[kind])
-    base = Option("experiment", kind)
-    body: dict[str, Any] = {
-        "experiment_name": "e",
-        **({"critic": {"path": "m"}} if kind == "ppo" else {"actor": {"path": "m"}} if kind == "grpo" else {}),
-        "train_dataset": {"type": {"sft": "sft", "reward_model": "rw"}.get(kind, "rl")},
-    }
-    for path, value in said(base).items():
-        if path != "train_dataset.type":
-            put(body, path, other_value(schema.keys[path], value))
-    file = tmp_path / "said.yaml"
-    file.write_text(dump(body))
-    assert load(file).experiment == kind
-    assert load(file, [str(base)]).raw == load(file).raw
-
-
 def test_a_base_sets_nothing_that_a_users_file_sets() -> None:
     """Files named `base` are there to be built upon; the keys of all files that users wrote are left to these."""
     written: set[str] = set()

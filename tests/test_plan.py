@@ -10,7 +10,8 @@ import pytest
 
 from areal_like.config.allocation import Machine
 from areal_like.config.compose import load
-from launcher.plan import Plan, build_plan, render
+from areal_like.config.problems import ConfigError
+from launcher.plan import build_plan, render
 from tests.planning import ROOT, loaded, machine_with, of_role, plan_of
 
 EXPERIMENTS = ("grpo", "ppo", "sft", "reward_model")
@@ -109,12 +110,9 @@ def test_the_settings_of_the_readme_plan_well(overrides):
     assert render(plan)
 
 
-def test_an_impossible_allocation_is_said_and_nothing_is_placed():
-    plan = plan_of("grpo", "rollout.backend=embedded:d1t2", gpus=8)
-    assert plan.processes == ()
-    assert "rollout.backend" in {obstacle.key for obstacle in plan.cannot_start}
-    assert isinstance(plan, Plan)
-    assert "nothing" in render(plan)
+def test_an_impossible_allocation_is_a_problem_of_the_configuration():
+    with pytest.raises(ConfigError, match=r"rollout\.backend .*embedded:d1t2 is not possible"):
+        plan_of("grpo", "rollout.backend=embedded:d1t2", gpus=8)
 
 
 def test_the_command_can_be_typed_again():

@@ -86,9 +86,9 @@ def test_roles_run_in_their_images():
     images = ("launcher.slurm.trainer_image=/t.sif", "launcher.slurm.inference_server_image=/s.sif")
     overrides = (*TWO_NODES, "launcher.slurm.container_type=apptainer", *images, "launcher.slurm.mount='/a:/b,/c:/d'")
     script = script_of(*overrides)
-    assert "apptainer exec --nv --bind /a:/b --bind /c:/d /s.sif bash -c \"$server\"" in script
+    assert 'apptainer exec --nv --bind /a:/b --bind /c:/d /s.sif bash -c "$server"' in script
     for role in ("rollout", "episodes", "trainer"):
-        assert f"/t.sif bash -c \"${role}\"" in script
+        assert f'/t.sif bash -c "${role}"' in script
 
 
 def test_a_missing_image_cannot_start():

@@ -113,9 +113,7 @@ def test_cores_are_shared_and_threads_follow():
     assert all(process.env["OMP_NUM_THREADS"] == "1" for process in of_role(plan, "episodes"))
 
 
-@given(
-    st.integers(1, 70), st.integers(0, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.booleans()
-)
+@given(st.integers(1, 70), st.integers(0, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.booleans())
 def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_gpu):
     on_gpu = on_gpu and gpus > 0
     want = Wanted((1 if on_gpu else 0,) * servers, ranks, on_gpu, episodes, False)

@@ -54,6 +54,7 @@ class Composition:
         cls = load_schema(schema) if schema else EXPERIMENTS[self.experiment]
         self.experiment = experiment_of(cls)
         self.schema = Schema.of(cls)
+        self.top = {name.partition(".")[0] for name in self.schema.names()}
         self.foreign: list[Leaf] = []
         self.contents: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
         self.lists: dict[str, DefaultsList] = {}
@@ -62,7 +63,7 @@ class Composition:
         from areal_like.config import hydra_source
 
         overrides = read_words(self.words, self.schema, self.library.options_of)
-        self.problems += overrides.problems
+        self.problems += [self._with_hint(problem) for problem in overrides.problems]
         self._make_root(overrides)
         served = hydra_source.Served(self._content, self.library.options_of)
         try:
@@ -188,7 +189,41 @@ class Composition:
             root = file.root.value if file.root is not None else {}
             listed = self._read_list(name, file, root.get("defaults"), chosen)
             waiting += listed.configs
+        self._refuse_circles()
+        self._refuse_groups_chosen_twice()
         return own
+
+    def _refuse_groups_chosen_twice(self) -> None:
+        """In one tree of files a group is chosen once; the outer file can override what an inner one chose."""
+        chosen: dict[str, str] = {}
+        for name, listed in self.lists.items():
+            path = self.library.path_of(name) if name else self.file
+            assert path is not None
+            place = self.library.read(path).shown
+            for group in listed.groups:
+                if group in chosen:
+                    message = f"the group is chosen in {chosen[group]} and in {place}; write `- override /{group}: ...`"
+                    raise ConfigError([*self.problems, Problem(group, f"{message} in the outer one", place)])
+                chosen.setdefault(group, place)
+
+    def _refuse_circles(self) -> None:
+        """A file that builds on itself has no end; nothing can be said of what else is in it."""
+        for name in self.lists:
+            path = self.library.path_of(name) if name else None
+            if path is not None and name in self._built_on(self.lists[name].configs):
+                message = "builds on itself, directly or through another file; take it out of one `defaults:` list"
+                raise ConfigError([*self.problems, Problem(self.library.read(path).shown, message)])
+
+    def _built_on(self, names: Sequence[str]) -> set[str]:
+        """The files that these are and build on."""
+        reached: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += self.lists[name].configs if name in self.lists else []
+        return reached
 
     def _read_list(self, name: str, file: YamlFile, node: Node | None, chosen: set[str]) -> DefaultsList:
         listed = read_defaults(
@@ -226,7 +261,7 @@ class Composition:
             file, body = self._part(name)
             reader = Reader(self.schema, lambda line, file=file: f"{file.shown}:{line}", package)  # type: ignore[misc]
             read = reader.read(Node(body, 1))
-            self.problems += [self._with_hint(problem) for problem in read.problems]
+            self.problems += [self._with_hint(problem, package) for problem in read.problems]
             self.foreign += read.foreign
             layers.append(Layer(self._kind(name, overrides), file.shown, tuple(read.leaves)))
             self._serve(name, package, read.leaves)
@@ -271,18 +306,29 @@ class Composition:
 
         if name == ROOT:
             return "file"
-        group, _, option = name.rpartition("/")
-        if any(c.key.partition("@")[0] == group and option in c.options for c in overrides.groups.values()):
+        choices = [f"{c.key.partition('@')[0]}/{option}" for c in overrides.groups.values() for option in c.options]
+        if name in self._built_on(choices):
             return "group of the command line"
-        if name == f"experiment/{self.experiment}" and not any(
-            "experiment" in lst.groups for lst in self.lists.values()
-        ):
+        by_schema = not any("experiment" in listed.groups for listed in self.lists.values())
+        if by_schema and name in self._built_on([f"experiment/{self.experiment}"]):
             return "group of the schema"
         return "group of the file"
 
-    def _with_hint(self, problem: Problem) -> Problem:
-        """An unknown key may be one of the user's own, whose class we were not told."""
-        if not problem.message.startswith("no such key") or self.schema_name:
+    def _with_hint(self, problem: Problem, package: str = "") -> Problem:
+        """An unknown key may belong to another kind of experiment, stand in a group file that means the top of the
+        tree, or be one of the user's own, whose class we were not told."""
+        if not problem.message.startswith("no such key"):
+            return problem
+        section = problem.key.partition(".")[0]
+        others = [kind for kind, cls in EXPERIMENTS.items() if section in Schema.of(cls).sections]
+        if others and self.experiment not in others:
+            message = f"a {self.experiment} experiment has no {section} (experiment={' or '.join(others)} has)"
+            return Problem(problem.key, message, problem.where)
+        below = problem.key.removeprefix(f"{package}.")
+        if package and (problem.key == package or (below != problem.key and below.partition(".")[0] in self.top)):
+            message = f"no such key; the file of a group sets keys below its folder's name ({package})"
+            return Problem(problem.key, f"{message}; begin it with `# @package _global_` to set others", problem.where)
+        if self.schema_name:
             return problem
         hints = subclass_keys({name: node.plain() for name, node in self.body.items()})
         if problem.key in hints:

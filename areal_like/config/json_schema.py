@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
+from areal_like.config.dialects.areal import FOREIGN_SECTIONS
 from areal_like.config.help import meaning
 from areal_like.config.schema import Key, Kind, Schema
 
 REFERENCE = {"type": "string", "pattern": r"\$\{"}
+NULL: list[dict[str, Any]] = [{"type": "null"}, {"const": "None"}]
 TYPES = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
 
 
@@ -33,8 +35,12 @@ def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
                 node = _place(root, path)
                 if node is not None and "anyOf" not in node:
                     inner = {"type": "object", "properties": {}, "additionalProperties": False}
-                    choices: list[Any] = [inner, REFERENCE, *([{"type": "null"}] if section.optional else [])]
+                    choices: list[Any] = [inner, REFERENCE, *(NULL if section.optional else [])]
                     node.update(description=meaning(section), anyOf=choices)
+        for path, reason in FOREIGN_SECTIONS.items():
+            node = _place(root, path)
+            if node is not None:
+                node.update({"type": "object", "description": f"Read, and never used: {reason}."})
         for path, key in schema.keys.items():
             if "[]" not in path:
                 node = _place(root, path)
@@ -67,7 +73,7 @@ def _described(schema: Schema, key: Key) -> dict[str, Any]:
     if key.kind.auto:
         described["anyOf"].append({"const": "auto"})
     if key.kind.optional:
-        described["anyOf"].append({"type": "null"})
+        described["anyOf"] += NULL
     if not key.constraints.required:
         described["default"] = key.default
     return described
@@ -87,7 +93,8 @@ def _typed(schema: Schema, key: Key, kind: Kind, item: bool = False) -> dict[str
             return {"type": "array", "items": node}
         return {"type": "array", "items": {"anyOf": [_typed(schema, key, inner, item=True), REFERENCE]}}
     if kind.name == "map":
-        return {"type": "object"}
+        inner = kind.item or Kind("any", optional=True)
+        return {"type": "object", "additionalProperties": {"anyOf": [_typed(schema, key, inner), REFERENCE]}}
     if kind.name in ("any", "section"):
         return {}
     if kind.name == "union":

@@ -1,4 +1,4 @@
-"""The YAML files within reach: the user's own folder first, then the shipped groups; each read once."""
+"""The YAML files within reach: the user's own folder first, then the shipped groups and experiments; each read once."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class Library:
         """The file behind a config path such as `actor/tiny`."""
         if not _is_plain(name):
             return None
-        for folder in self.folders:
+        for folder in (*self.folders, *([] if "/" in name else [data_folder("experiments")])):
             path = folder / f"{name}.yaml"
             if path.is_file():
                 return path

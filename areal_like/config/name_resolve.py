@@ -14,7 +14,7 @@ class NameResolveConfig:
     """Folder of the files. On several nodes all of them must see the same one."""
 
     etcd3_addr: str = key("localhost:2379")
-    """host:port of the etcd server."""
+    """Address of the etcd server, as host:port."""
 
     ray_actor_name: str = key("ray_kv_store")
     """Name of the Ray actor that holds the entries."""

@@ -102,6 +102,9 @@ def read_words(words: Sequence[Word], schema: Schema, options_of: Callable[[str]
     written: dict[str, Leaf] = {}
     for word in words:
         word = replace(word, secret=is_secret(word.key, schema))
+        if not word.key:
+            read.problems.append(Problem(word.text, "is no override; write key=value", word.where))
+            continue
         if word.is_hydra:
             message = "a setting of Hydra itself, which acts in a sweep only; add --multirun, or drop it"
             read.problems.append(Problem(word.key, message, word.where))

@@ -16,6 +16,10 @@ class Problem:
     follows: tuple["Problem", ...] = ()
     """What follows from this problem and needs no mending of its own."""
 
+    def __post_init__(self) -> None:
+        if not self.key.strip():
+            object.__setattr__(self, "key", "(a key without a name)")
+
     def text(self) -> str:
         place = f" [{self.where}]" if self.where and self.where != self.key else ""
         lines = [scrub(f"{self.key}{place}: {self.message}")]

@@ -61,7 +61,8 @@ def _served_models(get: Get) -> Iterator[Finding]:
     allocation = str(get("allocation_mode") or "")
     for engine, key in SERVED_MODELS.items():
         served = get(key)
-        used = backend == engine or (backend in ("auto", "") and allocation.startswith(engine))
+        open_choice = backend in ("auto", "") and allocation in ("auto", "heuristic", "")
+        used = backend == engine or open_choice or (backend in ("auto", "") and allocation.startswith(engine))
         if path and served and used and served != path:
             message = f"is {served!r}, but actor.path is {path!r}; the servers must serve the model that is trained"
             yield (key, "actor.path"), f"{message}: leave {key} out"
@@ -79,7 +80,10 @@ def _lengths(get: Get) -> Iterator[Finding]:
 def _clipping(get: Get) -> Iterator[Finding]:
     lower, higher = get("actor.eps_clip"), get("actor.eps_clip_higher")
     if lower is not None and higher is not None and higher < lower:
-        yield ("actor.eps_clip_higher", "actor.eps_clip"), f"is {higher}, below actor.eps_clip={lower}"
+        yield (
+            ("actor.eps_clip_higher", "actor.eps_clip"),
+            f"is {higher}, below actor.eps_clip={lower}; raise it, or leave it out",
+        )
     low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
     if low is not None and high is not None and low >= high:
         yield ("actor.ratio.mask_low", "actor.ratio.mask_high"), f"is {low}, not below actor.ratio.mask_high={high}"

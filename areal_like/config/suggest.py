@@ -74,7 +74,8 @@ def suggest(path: str, names: Iterable[str]) -> str | None:
         if meant in known:
             return meant
     best: tuple[float, str] | None = None
-    for candidate in (*candidates, *ALIASES):
+    short = (alias for alias, real in ALIASES.items() if real in known)
+    for candidate in (*candidates, *short):
         above, _, name = candidate.rpartition(".")
         score = similarity(leaf, name)
         if score < CUTOFF:
@@ -87,9 +88,10 @@ def suggest(path: str, names: Iterable[str]) -> str | None:
 
 def _by_another_name(parent: str, leaf: str) -> Iterable[str]:
     """What other systems call it, first in the section where it was written, then where it lives."""
-    meant = SYNONYMS.get(leaf)
-    if meant is None:
+    spelt = nearest(leaf, list(SYNONYMS), 0.88)
+    if not spelt:
         return
+    meant = SYNONYMS[spelt[0]]
     top, _, below = meant.partition(".")
     if parent and below and parent.split(".")[0] != top:
         yield f"{parent.split('.')[0]}.{below}"

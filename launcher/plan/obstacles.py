@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation, Finding
+from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan import environment
 from launcher.plan.placement import Placement
@@ -30,6 +31,11 @@ def obstacles(
     found = [Obstacle(key, reason) for key, reason in cannot_start(loaded.values, loaded.cls.__name__, foreign)]
     found += [Obstacle(finding.key, finding.message) for finding in problems]
     found += [Obstacle(finding.key, finding.message) for finding in (allocation.cannot_start if allocation else ())]
+    found += [
+        Obstacle(f"{name}.optimizer", "is null, which freezes the model: nothing would be trained")
+        for name, engine in trained_models(loaded.config)
+        if name != "ref" and engine.optimizer is None
+    ]
     for start in starts[:1]:
         found += start.obstacles
     found += environment.obstacles(loaded.config)
