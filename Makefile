@@ -32,7 +32,7 @@ format: env-dev ## Put the code into the shape that lint wants
 	@$(PY) -m ruff format
 
 docs: env-dev ## Write docs/reference.md and docs/keys.md from the configuration classes
-	@$(PY) -m areal_like.config.pages
+	@$(PY) -m areal_like.config.describe.pages
 
 bench: env-dev ## How long a start takes
 	@$(PY) tests/bench/bench_config.py

@@ -3,8 +3,8 @@
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.check import is_interpolation
-from areal_like.config.dump import Reference, dump, loadable
+from areal_like.config.checks.value import is_interpolation
+from areal_like.config.describe.dump import Reference, dump, loadable
 from areal_like.config.loaded import MISSING, Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET

@@ -60,7 +60,7 @@ def _answer(arguments: Arguments) -> int:
     if arguments.help is not None:
         return _help(arguments)
     if arguments.verb == "keys":
-        from areal_like.config.promises import summary_text
+        from areal_like.config.promises.ledger import summary_text
 
         print(summary_text())
         return OK
@@ -105,13 +105,13 @@ def _help(arguments: Arguments) -> int:
 
         print(usage())
         return OK
+    from areal_like.config.describe.help import help_text
     from areal_like.config.experiment import EXPERIMENTS
-    from areal_like.config.help import help_text
     from areal_like.config.schema import Schema
 
     classes = list(dict.fromkeys([EXPERIMENTS["grpo"], EXPERIMENTS["ppo"], *EXPERIMENTS.values()]))
     if arguments.schema_class:
-        from areal_like.config.user_schema import load_schema
+        from areal_like.config.sources.user_schema import load_schema
 
         classes.insert(0, load_schema(arguments.schema_class))
     assert isinstance(arguments.help, str)
@@ -125,7 +125,7 @@ def _schema(name: str | None) -> int:
 
     if name is None:
         return _print_schema([Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft", "reward_model")])
-    from areal_like.config.user_schema import load_schema
+    from areal_like.config.sources.user_schema import load_schema
 
     return _print_schema([Schema.of(load_schema(name))])
 
@@ -133,7 +133,7 @@ def _schema(name: str | None) -> int:
 def _print_schema(schemas: list) -> int:  # type: ignore[type-arg]
     import json
 
-    from areal_like.config.json_schema import json_schema
+    from areal_like.config.describe.json_schema import json_schema
 
     print(json.dumps(json_schema(schemas), indent=1))
     return OK

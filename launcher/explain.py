@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.check import is_interpolation
-from areal_like.config.dump import scalar_text
-from areal_like.config.interpolation import WHOLE
+from areal_like.config.checks.interpolation import WHOLE
+from areal_like.config.checks.value import is_interpolation
+from areal_like.config.describe.dump import scalar_text
 from areal_like.config.loaded import MISSING, Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.provenance import Origin

@@ -8,8 +8,8 @@ from typing import Any
 from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import Composition, load
 from areal_like.config.loaded import Loaded
-from areal_like.config.overrides import is_secret, parse_words
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sources.overrides import is_secret, parse_words
 from launcher.arguments import Arguments
 from launcher.plan import Plan, build_plan
 from launcher.start import NOT_BUILT, plan_text, refuse
@@ -109,5 +109,5 @@ class _Points:
 
 
 def _file_parts(composition: Composition) -> dict[str, Any]:
-    parts = {"defaults": composition.defaults_node, "hydra": composition.hydra_node}
-    return {name: node.plain() for name, node in parts.items() if node is not None}
+    content = composition.file.root.value if composition.file.root is not None else {}
+    return {name: content[name].plain() for name in ("defaults", "hydra") if name in content}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.shipped import data_folder
+from areal_like.config.sources.shipped import data_folder
 from launcher.arguments import VERBS
 from launcher.terminal import bold
 

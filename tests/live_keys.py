@@ -74,6 +74,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--require-live-keys"):
-        from areal_like.config.promises import live_tests
+        from areal_like.config.promises.ledger import live_tests
 
         config.pluginmanager.register(LiveKeys(live_tests()), "areal-like-live-keys")

@@ -9,8 +9,8 @@ import pytest
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import load
-from areal_like.config.shipped import data_folder
-from areal_like.config.yaml_reader import read_yaml
+from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.yaml_reader import read_yaml
 from launcher.cfg import configuration_text
 from tests.areal_files.expected import PLAIN_FILES, SUBCLASS_FILES
 from tests.commands import AREAL, Run, standing_in

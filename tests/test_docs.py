@@ -23,13 +23,14 @@ from typing import Any
 
 import pytest
 
-from areal_like.config import library, pages
 from areal_like.config.aliases import ALIASES
 from areal_like.config.allocation import Machine
 from areal_like.config.compose import load
+from areal_like.config.describe import pages
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.schema import Schema
-from areal_like.config.yaml_reader import YamlFile, read_yaml
+from areal_like.config.sources import library
+from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
 from launcher.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from areal_like.config.compose import load
-from areal_like.config.dump import dump
+from areal_like.config.describe.dump import dump
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, at
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Key, Schema
-from areal_like.config.shipped import data_folder
-from areal_like.config.yaml_reader import read_yaml
+from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.yaml_reader import read_yaml
 from launcher.plan import build_plan
 
 CONF, SHIPPED = data_folder("conf"), sorted(data_folder("experiments").glob("*.yaml"))

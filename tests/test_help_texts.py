@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import pytest
 
+from areal_like.config.describe.help import help_of, help_text, meaning
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.help import help_of, help_text, meaning
 from areal_like.config.schema import Key, Schema, Section
 
 LONGEST = 400

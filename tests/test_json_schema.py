@@ -16,15 +16,15 @@ import pytest
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import load
-from areal_like.config.dump import dump
+from areal_like.config.describe.dump import dump
+from areal_like.config.describe.help import meaning
+from areal_like.config.describe.json_schema import json_schema
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.help import meaning
-from areal_like.config.json_schema import json_schema
 from areal_like.config.loaded import MISSING, Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
-from areal_like.config.shipped import data_folder
-from areal_like.config.yaml_reader import read_yaml
+from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.yaml_reader import read_yaml
 from launcher.cli import main
 from tests.areal_files.expected import LEGACY_FILES, PLAIN_FILES, SUBCLASS_FILES
 

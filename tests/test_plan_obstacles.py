@@ -2,8 +2,8 @@
 
 import pytest
 
-from areal_like.config import promises
-from areal_like.config.promises import Promise
+from areal_like.config.promises import ledger as promises
+from areal_like.config.promises.ledger import Promise
 from launcher.plan import build_plan
 from tests.planning import BIG_MODEL, load_text, machine_with, plan_of
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.config import promises
-from areal_like.config.promise_homes import Home
+from areal_like.config.promises import ledger as promises
+from areal_like.config.promises.homes import Home
 
 ROOT = Path(__file__).parents[1]
 REINFORCE = "experiment_name: demo\ntrial_name: first\nactor:\n  path: some/model\ntrain_dataset:\n  path: some/data\n"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import load
-from areal_like.config.dump import dump
+from areal_like.config.describe.dump import dump
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
-from areal_like.config.yaml_reader import read_yaml
+from areal_like.config.sources.yaml_reader import read_yaml
 from launcher.cfg import configuration_text
 
 SCHEMA = Schema.of(EXPERIMENTS["ppo"])

@@ -12,9 +12,9 @@ import pytest
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import load
-from areal_like.config.library import Library
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.shipped import find_config
+from areal_like.config.sources.library import Library
+from areal_like.config.sources.shipped import find_config
 from launcher.sweep.request import PointResult
 from tests.test_sweep import Sweep, needs_joblib, needs_optuna
 

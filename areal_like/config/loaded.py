@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.leaves import Leaf
 from areal_like.config.provenance import Origin, Replay
 from areal_like.config.redact import Redactor
 from areal_like.config.schema import Schema, ancestors
+from areal_like.config.sources.leaves import Leaf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from areal_like.config.leaves import Leaf
 from areal_like.config.schema import Schema
+from areal_like.config.sources.leaves import Leaf
 
 LayerKind = Literal[
     "default", "group of the schema", "group of the file", "file", "group of the command line", "override"

@@ -57,7 +57,7 @@ def with_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", pla
 def settled(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
     """The values of a configuration with what every `auto` became, also where others refer to it: what the run's
     config.yaml says."""
-    from areal_like.config.interpolation import Resolver, references_in
+    from areal_like.config.checks.interpolation import Resolver, references_in
 
     raw, values = deepcopy(loaded.raw), deepcopy(loaded.values)
     changed = {resolved.key: resolved.value for resolved in found}

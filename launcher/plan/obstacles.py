@@ -63,7 +63,7 @@ def _processes(
 def promised(loaded: "Loaded") -> list[Obstacle]:
     """Keys of other frameworks that somebody set and that do nothing here: refused ones each by itself with what to
     write instead, the ones still to come together in one."""
-    from areal_like.config import promises
+    from areal_like.config.promises import ledger as promises
 
     refused, pending = [], []
     for path in loaded.changed():

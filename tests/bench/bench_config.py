@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from areal_like.config.compose import load  # noqa: E402
-from areal_like.config.dump import dump  # noqa: E402
+from areal_like.config.describe.dump import dump  # noqa: E402
 from areal_like.config.experiment import EXPERIMENTS  # noqa: E402
 from areal_like.config.loaded import Loaded  # noqa: E402
 from areal_like.config.schema import Schema  # noqa: E402
-from areal_like.config.shipped import data_folder  # noqa: E402
+from areal_like.config.sources.shipped import data_folder  # noqa: E402
 from tests.bench import plain_hydra  # noqa: E402
 
 CONFIG = "grpo.yaml"

@@ -55,6 +55,16 @@ class YamlFile:
     header: dict[str, str]
     problems: list[Problem]
 
+    def body(self, primary: bool = True) -> dict[str, Node]:
+        """What the file sets: all but its `defaults:` list and (only the primary file may) its words to Hydra."""
+        content = self.root.value if self.root is not None else {}
+        return {name: node for name, node in content.items() if name != "defaults" and (name != "hydra" or not primary)}
+
+    def defaults(self) -> list[Node]:
+        """The entries of its `defaults:` list, as they stand."""
+        node = self.root.value.get("defaults") if self.root is not None else None
+        return node.value if node is not None and isinstance(node.value, list) else []
+
 
 class _Refused(Exception):
     def __init__(self, line: int, message: str) -> None:

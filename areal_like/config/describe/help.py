@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.check import expectation
-from areal_like.config.dump import scalar_text
+from areal_like.config.checks.value import expectation
+from areal_like.config.describe.dump import scalar_text
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.check import Refused, check_key, expectation, is_interpolation, show
+from areal_like.config.checks.interpolation import syntax_error
+from areal_like.config.checks.value import Refused, check_key, expectation, is_interpolation, show
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
-from areal_like.config.interpolation import syntax_error
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.redact import is_secret_name
 from areal_like.config.schema import Key, Kind, Schema, ancestors
+from areal_like.config.sources.yaml_reader import Node
 from areal_like.config.suggest import did_you_mean, nearest
-from areal_like.config.yaml_reader import Node
 
 
 @dataclass(frozen=True)

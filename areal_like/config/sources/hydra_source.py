@@ -22,8 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-ROOT = "__root__"
-SCHEMA = "__schema__"
+from areal_like.config.sources.root import ROOT, SCHEMA, Content
+
 SCHEME = "areal-like"
 
 
@@ -31,7 +31,7 @@ SCHEME = "areal-like"
 class Served:
     """What Hydra is served: contents by config path, and the options of each group."""
 
-    content: Callable[[str], tuple[dict[str, Any], dict[str, str]] | None]
+    content: Callable[[str], Content | None]
     options_of: Callable[[str], list[str] | None]
 
 
@@ -64,6 +64,8 @@ class Source(ConfigSource):
         if found is None:
             raise ConfigLoadError(f"Config not found: {config_path}")
         content, header = found
+        if config_path == ROOT:
+            content = {**content, "defaults": [*content["defaults"], *_without_hydras_own()]}
         return ConfigResult(
             config=OmegaConf.create(content),
             path=f"{SCHEME}://{config_path}",
@@ -80,6 +82,12 @@ class SearchPath(SearchPathPlugin):
 
 def _name(config_path: str) -> str:
     return config_path.removesuffix(".yaml")
+
+
+def _without_hydras_own() -> list[Any]:
+    """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper ...), which
+    would be read and merged for nothing."""
+    return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
 
 
 @contextmanager
@@ -102,12 +110,6 @@ def serving(served: Served) -> Iterator[None]:
         _serving.pop()
 
 
-def without_hydras_own() -> list[Any]:
-    """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper ...), which
-    would be read and merged for nothing."""
-    return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
-
-
 class HydraRefused(Exception):
     """Hydra could not compose what it was served."""
 
@@ -123,6 +125,7 @@ def merge_order() -> list[tuple[str, str]]:
         (str(default.config_path), default.package or "")
         for default in result.defaults
         if default.config_path is not None
+        and default.config_path != SCHEMA
         and not default.config_path.startswith("hydra/")
         and not (default.package or "").startswith("hydra")
     ]

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
-from areal_like.config.leaves import Leaf, Reader
 from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET, is_secret_name
 from areal_like.config.schema import Schema
+from areal_like.config.sources.leaves import Leaf, Reader
+from areal_like.config.sources.yaml_reader import Node
 from areal_like.config.suggest import did_you_mean, nearest, suggest
-from areal_like.config.yaml_reader import Node
 
 MAP_NAMES = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 

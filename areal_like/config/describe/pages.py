@@ -1,5 +1,7 @@
-"""The pages that are made from the code: `python -m areal_like.config.pages` writes docs/reference.md and docs/keys.md,
-and with `--check` says which of them are not what it would write (exit 1)."""
+"""The pages that are made from the code: docs/reference.md and docs/keys.md.
+
+`python -m areal_like.config.describe.pages` writes them, and with `--check` says which of them are not what it would
+write (exit 1)."""
 
 import inspect
 import sys
@@ -9,14 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from areal_like.config import promises_page
 from areal_like.config.aliases import ALIASES
-from areal_like.config.dump import scalar_text
+from areal_like.config.describe.dump import scalar_text
+from areal_like.config.describe.help import default_text, meaning, type_text
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.help import default_text, meaning, type_text
+from areal_like.config.promises import page as promises_page
 from areal_like.config.schema import Key, Schema, Section
-from areal_like.config.shipped import PACKAGE, data_folder
-from areal_like.config.yaml_reader import YamlFile, read_yaml
+from areal_like.config.sources.shipped import PACKAGE, data_folder
+from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
 
 DOCS = PACKAGE.parent / "docs"
 
@@ -45,7 +47,7 @@ class Place:
 def main(argv: Sequence[str]) -> int:
     """Writes the pages, or compares them."""
     if list(argv) not in ([], ["--check"]):
-        print("usage: python -m areal_like.config.pages [--check]", file=sys.stderr)
+        print("usage: python -m areal_like.config.describe.pages [--check]", file=sys.stderr)
         return 2
     if not DOCS.is_dir():
         print(f"{DOCS}: no such folder; the pages are made in a checkout", file=sys.stderr)

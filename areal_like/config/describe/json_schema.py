@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
+from areal_like.config.describe.help import meaning
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
-from areal_like.config.help import meaning
 from areal_like.config.schema import Key, Kind, Schema
 
 REFERENCE = {"type": "string", "pattern": r"\$\{"}

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from areal_like.config.promises import SOURCES, STATES, Promise, counts, rows
+from areal_like.config.promises.ledger import SOURCES, STATES, Promise, counts, rows
 
 _INTRO = """\
 # Keys

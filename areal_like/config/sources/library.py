@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from areal_like.config.shipped import data_folder, shown
-from areal_like.config.yaml_reader import YamlFile, read_yaml
+from areal_like.config.sources.shipped import data_folder, shown
+from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
 
 
 class Library:

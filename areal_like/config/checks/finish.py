@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_like.config import named
-from areal_like.config.check import Refused, check, check_key, expectation, is_interpolation
+from areal_like.config.checks import named
+from areal_like.config.checks.interpolation import Broken, Resolver, references_in
+from areal_like.config.checks.rules import findings
+from areal_like.config.checks.value import Refused, check, check_key, expectation, is_interpolation
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.interpolation import Broken, Resolver, references_in
-from areal_like.config.leaves import Reader
 from areal_like.config.loaded import MISSING, at
-from areal_like.config.overrides import node_of
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.provenance import Replay
-from areal_like.config.rules import findings
 from areal_like.config.schema import Key, Schema
+from areal_like.config.sources.leaves import Reader
+from areal_like.config.sources.overrides import node_of
 
 
 def finish(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal_like.config.problems import Problem
+from areal_like.config.sources.yaml_reader import Node
 from areal_like.config.suggest import nearest
-from areal_like.config.yaml_reader import Node
 
 
 @dataclass

@@ -5,7 +5,7 @@ from pathlib import Path
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def data_folder(name: str) -> Path:

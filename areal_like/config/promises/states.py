@@ -6,7 +6,7 @@ A key that stands in none of these tables is pending. To make one live, write it
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from areal_like.config.promise_homes import Home
+from areal_like.config.promises.homes import Home
 
 _LIVE_TESTS = "tests/test_promises_live.py::"
 

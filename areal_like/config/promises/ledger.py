@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from areal_like.config import promise_prime
-from areal_like.config.promise_homes import Home, areal_homes, seed_class, seed_keys
-from areal_like.config.promise_states import GPU_SEEN, NOTES, REFUSED, tests_of
+from areal_like.config.promises import prime as promise_prime
+from areal_like.config.promises.homes import Home, areal_homes, seed_class, seed_keys
+from areal_like.config.promises.states import GPU_SEEN, NOTES, REFUSED, tests_of
 
 STATES = ("live", "pending", "refused")
 SOURCES = ("areal", "prime_rl", "prime_hosted", "prime_cli", "prime_config_rules")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from areal_like.config.yaml_reader import scalar
+from areal_like.config.sources.yaml_reader import scalar
 
 PLAIN = re.compile(r"[A-Za-z_./][\w ./+@%=-]*")
 

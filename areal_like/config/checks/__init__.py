@@ -1,0 +1,1 @@
+"""What must hold: of one value, of what it refers to, and of several keys together."""

@@ -1,0 +1,1 @@
+"""What there is, told: help, documents, JSON Schema, and configurations as YAML."""

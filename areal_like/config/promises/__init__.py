@@ -1,0 +1,1 @@
+"""What was promised, key by key, and how far each is."""

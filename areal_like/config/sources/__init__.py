@@ -1,0 +1,1 @@
+"""What is read: files, groups, `defaults:` lists and the words of the command line."""

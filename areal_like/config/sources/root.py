@@ -1,0 +1,135 @@
+"""The root that Hydra starts from, and everything below it that Hydra is served.
+
+By itself Hydra would put the body of the user's file above a group that is chosen on the command line. So the root is
+made here: schema, groups that the schema chooses, the file's own `defaults:`, its body, groups of the command line.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sources.defaults_list import DefaultsList, read_defaults
+from areal_like.config.sources.library import Library
+from areal_like.config.sources.overrides import GroupChoice
+from areal_like.config.sources.yaml_reader import Node, YamlFile
+
+ROOT = "__root__"
+SCHEMA = "__schema__"
+
+Content = tuple[dict[str, Any], dict[str, str]]
+"""What Hydra is served under a config path: the tree, and the header (`# @package`)."""
+
+
+class Root:
+    """The files of one composition, by config path, and what each of them builds on."""
+
+    def __init__(self, library: Library, file: YamlFile, experiment: str, choices: Mapping[str, GroupChoice]) -> None:
+        self.library, self.file, self.experiment, self.choices = library, file, experiment, choices
+        self.problems: list[Problem] = []
+        self.lists: dict[str, DefaultsList] = {}
+        self.contents: dict[str, Content] = {SCHEMA: ({}, {})}
+        own = self._read_all()
+        self._refuse_circles()
+        self._refuse_groups_chosen_twice()
+        self.contents[ROOT] = ({"defaults": self._entries(own)}, {})
+
+    def _entries(self, own: DefaultsList) -> list[Any]:
+        entries: list[Any] = [SCHEMA]
+        if self.by_schema():
+            entries.append({"experiment": self.experiment})
+        entries += own.entries if own.has_self else [*own.entries, "_self_"]
+        return entries + [{choice.key: _option(choice)} for choice in self.choices.values()]
+
+    def by_schema(self) -> bool:
+        """Whether nobody says which experiment it is, so that the schema does."""
+        said = any("experiment" in listed.groups | listed.overridden for listed in self.lists.values())
+        return not said and "experiment" not in self.choices
+
+    def chosen_files(self) -> list[str]:
+        """The options that the command line chooses."""
+        return [f"{c.key.partition('@')[0]}/{option}" for c in self.choices.values() for option in c.options]
+
+    def _read_all(self) -> DefaultsList:
+        """The `defaults:` lists of the file and of everything that it builds on, each once."""
+        chosen = set(self.choices)
+        own = self._read_list("", self.file, chosen)
+        chosen |= own.overridden
+        waiting = [*own.configs, *self.chosen_files(), f"experiment/{self.experiment}"]
+        while waiting:
+            name = waiting.pop()
+            path = self.library.path_of(name)
+            if name in self.lists or path is None:
+                continue
+            file = self.library.read(path)
+            self.problems += file.problems
+            waiting += self._read_list(name, file, chosen).configs
+        return own
+
+    def _read_list(self, name: str, file: YamlFile, chosen: set[str]) -> DefaultsList:
+        listed = read_defaults(
+            file.root.value.get("defaults") if file.root is not None else None,
+            name.rpartition("/")[0],
+            lambda line: f"{file.shown}:{line}",
+            lambda wanted: self.library.path_of(wanted) is not None,
+            self.library.options_of,
+            chosen,
+        )
+        self.problems += listed.problems
+        self.lists[name] = listed
+        return listed
+
+    def built_on(self, names: Sequence[str]) -> set[str]:
+        """The files that these are and build on."""
+        reached: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += self.lists[name].configs if name in self.lists else []
+        return reached
+
+    def _refuse_circles(self) -> None:
+        """A file that builds on itself has no end; nothing can be said of what else is in it."""
+        for name, listed in self.lists.items():
+            if name and name in self.built_on(listed.configs):
+                message = "builds on itself, directly or through another file; take it out of one `defaults:` list"
+                raise ConfigError([*self.problems, Problem(self.part(name)[0].shown, message)])
+
+    def _refuse_groups_chosen_twice(self) -> None:
+        """In one tree of files a group is chosen once; the outer file can override what an inner one chose."""
+        chosen: dict[str, str] = {}
+        for name, listed in self.lists.items():
+            place = self.part(name or ROOT)[0].shown
+            for group in listed.groups:
+                if group in chosen:
+                    message = f"the group is chosen in {chosen[group]} and in {place}; write `- override /{group}: ...`"
+                    raise ConfigError([*self.problems, Problem(group, f"{message} in the outer one", place)])
+                chosen[group] = place
+
+    def part(self, name: str) -> tuple[YamlFile, dict[str, Node]]:
+        """The file behind a config path, and its body."""
+        file = self.file
+        if name != ROOT:
+            path = self.library.path_of(name)
+            assert path is not None
+            file = self.library.read(path)
+        return file, file.body(primary=name == ROOT)
+
+    def content(self, name: str) -> Content | None:
+        """What Hydra is served; before a layer has been checked, its `defaults:` list alone."""
+        if name in self.contents or name not in self.lists:
+            return self.contents.get(name)
+        entries = self.lists[name].entries
+        return {"defaults": entries} if entries else {}, self.part(name)[0].header
+
+    def serve(self, name: str, tree: dict[str, Any]) -> None:
+        """From now on Hydra gets this layer with what it sets."""
+        content, header = self.content(name) or ({}, {})
+        self.contents[name] = ({**content, **tree}, header)
+
+
+def _option(choice: GroupChoice) -> Any:
+    if not choice.options:
+        return None
+    return choice.options[0] if len(choice.options) == 1 else list(choice.options)
