@@ -20,7 +20,7 @@ quickstart: env-run ## Start a first run: python -m launcher --config grpo.yaml 
 	@$(PY) -m launcher --config "$(CONFIG)"
 
 test: env-dev ## The tests (without the slow ones), and that every live key has one
-	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300
+	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300 --numprocesses auto --maxprocesses 4
 
 lint: env-dev ## ruff check, ruff format --check, mypy
 	@$(PY) -m ruff check

@@ -119,7 +119,7 @@ def covering_rows() -> Iterator[Row]:
     while lacking:
         first = min(lacking, key=lambda pair: sorted(map(str, pair)))
         kind = max(EXPERIMENTS, key=lambda kind: _gain({"experiment": kind}, first, lacking))
-        row = {"experiment": kind, **dict(first)}
+        row = {"experiment": kind, **dict(sorted(first))}
         for group in groups:
             choices = [option for option in OPTIONS if option.group == group and fits(option, kind)]
             if group not in row and choices:
