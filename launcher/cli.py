@@ -10,7 +10,7 @@ from areal_like.config.problems import ConfigError, Problem
 from launcher.arguments import Arguments, parse_arguments
 from launcher.terminal import bold, red, width
 
-OK, BAD_CONFIGURATION, INTERRUPTED = 0, 2, 130
+OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,13 +42,19 @@ def _stand_somewhere() -> None:
 def command() -> int:
     """The installed command, and `python -m launcher`. Leaves at once: tearing the interpreter down takes tens of
     milliseconds. Not after a sweep, whose workers would be left behind."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends an answer quietly
+    signal.signal(signal.SIGPIPE, _reader_has_gone)
     code = main()
     if not {"--multirun", "-m"} & set(sys.argv):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _reader_has_gone(*_: object) -> None:
+    """`| head` ends an answer quietly, and what it has made for itself is tidied up."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(FAILED)
 
 
 def _answer(arguments: Arguments) -> int:
@@ -67,7 +73,10 @@ def _answer(arguments: Arguments) -> int:
     if arguments.schema is not None and arguments.config is None:
         return _schema(arguments.schema_class)
     if arguments.config is None:
-        raise ConfigError([Problem("--config", "is missing; name a file or a shipped experiment: --config grpo.yaml")])
+        message = "is missing; name a file or a shipped experiment: --config grpo.yaml"
+        if any(word.startswith("resume=") for word in arguments.overrides):
+            message += " (a run cannot be resumed from its name alone yet)"
+        raise ConfigError([Problem("--config", message)])
     if arguments.multirun:
         from launcher.multirun import multirun
 
@@ -108,6 +117,7 @@ def _help(arguments: Arguments) -> int:
     from areal_like.config.describe.help import help_text
     from areal_like.config.experiment import EXPERIMENTS
     from areal_like.config.schema import Schema
+    from launcher.usage import group_lines
 
     classes = list(dict.fromkeys([EXPERIMENTS["grpo"], EXPERIMENTS["ppo"], *EXPERIMENTS.values()]))
     if arguments.schema_class:
@@ -115,7 +125,12 @@ def _help(arguments: Arguments) -> int:
 
         classes.insert(0, load_schema(arguments.schema_class))
     assert isinstance(arguments.help, str)
-    print(help_text(arguments.help, [Schema.of(cls) for cls in classes], bold, width()))
+    schemas = [Schema.of(cls) for cls in classes]
+    options = group_lines(arguments.help)
+    if not options or arguments.help in schemas[0].sections:
+        print(help_text(arguments.help, schemas, bold, width()))
+    if options:
+        print("\n".join(options))
     return OK
 
 

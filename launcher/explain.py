@@ -33,7 +33,14 @@ def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
         ]
         return "\n".join(_one_line(loaded, name) for name in below)
     entries = [name for name in loaded.replay.history if name.startswith(f"{path}.")]
-    return "\n".join([*_lines(loaded, path, bold), *(f"  {_one_line(loaded, name)}" for name in entries)])
+    return "\n".join([*_lines(loaded, path, bold), *(f"  {_entry(loaded, name)}" for name in entries)])
+
+
+def _entry(loaded: Loaded, path: str) -> str:
+    """A key below a map; or one below a section that a stronger layer has made null, and so beaten."""
+    if loaded.get(path, MISSING) is not MISSING:
+        return _one_line(loaded, path)
+    return f"beats {path} = {_told(loaded, path, loaded.origin(path))}"
 
 
 def _one_line(loaded: Loaded, path: str) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ from launcher.plan import Plan, build_plan
 from launcher.start import NOT_BUILT, plan_text, refuse
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
 from launcher.sweep.run import check_only, sweep
+from launcher.terminal import has_color
 
 RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
 
@@ -22,6 +24,8 @@ RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
 def multirun(arguments: Arguments) -> int:
     """Checks every point known beforehand, then plans each; 2 where one is wrong."""
     gc.enable()  # a sweep lives long
+    if not has_color(sys.stderr):
+        os.environ["NO_COLOR"] = "1"  # sweepers have logs of their own
     one_answer = {"--explain": arguments.explain, "--cfg": arguments.cfg, "--schema": arguments.schema is True or None}
     for flag, value in one_answer.items():
         if value is not None:
@@ -80,6 +84,7 @@ class _Points:
     def request(self) -> SweepRequest:
         composition = Composition(self.config, self.fixed, self.schema_class)
         section, choices = hydra_parts(_file_parts(composition))
+        self._aim(section, choices)
         library, schema = composition.library, composition.schema
         return SweepRequest(
             self.overrides,
@@ -95,6 +100,16 @@ class _Points:
             dry_run=self.dry_run,
             quiet=self.as_json,
         )
+
+    def _aim(self, section: dict[str, Any], choices: dict[str, Any]) -> None:
+        """By default the objective is the held-out score, of which more is better; Hydra's sweepers would minimize."""
+        sweeper = next(
+            (w.partition("=")[2] for w in self.hydra if w.startswith("hydra/sweeper=")), choices.get("hydra/sweeper")
+        )
+        said = "direction" in (section.get("sweeper") or {}) or any("hydra.sweeper.direction" in w for w in self.hydra)
+        named = any(word.lstrip("+").startswith("objective=") for word in self.overrides)
+        if sweeper == "optuna" and not said and not named:
+            self.hydra.append("hydra.sweeper.direction=maximize")
 
     def _trial(self) -> str:
         """The trial name, once for the whole sweep; job n adds `-n`."""

@@ -48,6 +48,12 @@ def usage() -> str:
     return "\n".join(lines)
 
 
+def group_lines(group: str) -> list[str]:
+    """The options of a shipped group, each with what it is for; nothing where there is no such group."""
+    options = sorted((data_folder("conf") / group).glob("*.yaml")) if group.isidentifier() else []
+    return [f"{bold(f'{group}={path.stem}')}  {_first_comment(path)}" for path in options]
+
+
 def _groups() -> list[str]:
     groups = sorted(folder for folder in data_folder("conf").iterdir() if folder.is_dir())
     return [f"  {group.name:<22} {', '.join(sorted(path.stem for path in group.glob('*.yaml')))}" for group in groups]

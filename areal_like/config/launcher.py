@@ -35,7 +35,7 @@ class LauncherConfig:
     ray: RayLauncherConfig = section(RayLauncherConfig)
     """How a Ray cluster is reached."""
 
-    env: dict[str, str] = key({})
+    env: dict[str, str | None] = key({})
     """Environment variables for all processes of the run; add one with `+launcher.env.NAME=value`. It is written down
     with the configuration: keep keys and tokens in `env_file`."""
 

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.checks.interpolation import WHOLE
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.provenance import Origin, Replay
 from areal_like.config.redact import Redactor
@@ -73,10 +74,13 @@ class Loaded:
 
     def _is_changed(self, path: str) -> bool:
         default = self._default_origin(path)
-        now = at(self.raw, path, MISSING)
-        if now is MISSING:
+        if at(self.raw, path, MISSING) is MISSING:
             return False
-        return default is None or now != default.value or type(now) is not type(default.value)
+        if default is None:
+            return True
+        reference = WHOLE.fullmatch(default.value) if isinstance(default.value, str) else None
+        usual = self.get(reference[1]) if reference else default.value
+        return bool(self.get(path) != usual)
 
     @cached_property
     def redactor(self) -> Redactor:

@@ -17,6 +17,10 @@ from areal_like.config.provenance import Replay
 from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.leaves import Reader
 from areal_like.config.sources.overrides import node_of
+from areal_like.config.sources.yaml_reader import scalar
+
+FROM_ENVIRONMENT = "${oc.env:"
+"""What comes from there is always text; a number or a boolean is read as a file would have it."""
 
 
 def finish(
@@ -64,6 +68,8 @@ class _Finisher:
         if key.kind.name == "list" and key.kind.item is not None and key.kind.item.name == "section":
             return self._items(key, resolved)
         if _holds_reference(value):
+            if isinstance(resolved, str) and isinstance(value, str) and FROM_ENVIRONMENT in value:
+                resolved = resolved if key.kind.name == "str" else scalar(resolved)
             try:
                 resolved = check(key.kind, key.constraints, resolved, references=False)
             except Refused as refusal:
@@ -71,7 +77,8 @@ class _Finisher:
                 return key.default
         if key.constraints.required and resolved in (None, ""):
             message = f"{MISSING_VALUE}: {expectation(key.kind, key.constraints)}"
-            self.problems.append(Problem(key.path, message.removesuffix(", or null"), ""))
+            where = self._where((key.path,)) if self.replay.origin(key.path) is not None else ""
+            self.problems.append(Problem(key.path, message.removesuffix(", or null"), where))
         return resolved
 
     def _misfit(self, path: str, value: Any, refusal: str) -> None:

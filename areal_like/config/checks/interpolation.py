@@ -4,6 +4,7 @@ Plain references are followed here, with messages that name both ends; everythin
 (`${oc.env:NAME}`, relative references, nesting) is left to OmegaConf.
 """
 
+import os
 import re
 from typing import Any
 
@@ -13,6 +14,9 @@ from areal_like.config.suggest import did_you_mean
 NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 WHOLE = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
 PLAIN = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
+
+
+ENVIRONMENT = re.compile(r"\$\{oc\.env:([^,}]+)\}")
 
 
 class Broken(Exception):
@@ -105,6 +109,10 @@ class Resolver:
             found = node[int(name) if OmegaConf.is_list(node) else name]
             return OmegaConf.to_container(found, resolve=True) if isinstance(found, Container) else found
         except OmegaConfBaseException as error:
+            for name in ENVIRONMENT.findall(value):
+                if name not in os.environ:
+                    message = f"the environment variable {name} is not set; write ${{oc.env:{name},default}}"
+                    raise Broken(f"{message} to do without") from None
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise Broken(f"{value!r} cannot be resolved: {said}") from None
         except (RecursionError, KeyError, IndexError, ValueError, TypeError) as error:

@@ -79,24 +79,31 @@ def help_text(path: str, schemas: list[Schema], bold: Any = str, width: int = 10
     """The help of one section (its keys and the sections below it) or one key; raises ConfigError."""
     path = ALIASES.get(path, path).strip(".")
     for schema in schemas:
+        items = next(
+            (key.path for key in schema.keys.values() if "[]" in key.path and key.path.replace("[]", "") == path), None
+        )
+        if items is not None:
+            return "\n".join(_key_lines(schema.keys[items], items, bold, width))
+        if f"{path}[]" in schema.sections:
+            return "\n".join(
+                [*_key_lines(schema.keys[path], path, bold, width), "", *_item_lines(schema, path, bold, width)]
+            )
         if path in schema.keys:
             return "\n".join(_key_lines(schema.keys[path], path, bold, width))
-        if path in schema.sections or f"{path}[]" in schema.sections:
+        if path in schema.sections:
             return "\n".join(_section_lines(schema, path, bold, width))
     names = [name for schema in schemas for name in schema.names()]
     raise ConfigError([Problem(path, f"no such section or key{did_you_mean(path, names)}", "--help")])
 
 
 def _section_lines(schema: Schema, path: str, bold: Any, width: int) -> Iterator[str]:
-    section = schema.sections.get(path) or schema.sections[f"{path}[]"]
+    section = schema.sections[path]
     null = ", null until something below it is set" if section.default_null else ""
     yield bold(f"{path or 'experiment'}") + f"  ({section.cls.__name__}{null})"
     text = meaning(section) or " ".join((section.cls.__doc__ or "").split())
     yield from _wrapped(text, width, "  ")
     prefix = f"{path}." if path else ""
     inner = [key for name, key in schema.keys.items() if name.startswith(prefix) and "." not in name[len(prefix) :]]
-    if path in schema.keys:
-        inner = [key for name, key in schema.keys.items() if name.startswith(f"{path}[].")]
     for key in inner:
         yield ""
         yield from _key_lines(key, key.path, bold, width)
@@ -112,6 +119,14 @@ def _section_lines(schema: Schema, path: str, bold: Any, width: int) -> Iterator
         for inner_section in below:
             first = meaning(inner_section) or " ".join((inner_section.cls.__doc__ or "").split())
             yield f"  {inner_section.path:<{name_width}}  {_short(first, width - name_width - 4)}"
+
+
+def _item_lines(schema: Schema, path: str, bold: Any, width: int) -> Iterator[str]:
+    yield "Each item has:"
+    for name, key in schema.keys.items():
+        if name.startswith(f"{path}[]."):
+            yield ""
+            yield from _key_lines(key, name, bold, width)
 
 
 def _key_lines(key: Key, shown: str, bold: Any, width: int) -> Iterator[str]:

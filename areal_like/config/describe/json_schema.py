@@ -7,6 +7,7 @@ from areal_like.config.aliases import ALIASES
 from areal_like.config.describe.help import meaning
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
 from areal_like.config.schema import Key, Kind, Schema
+from areal_like.config.sources.shipped import data_folder
 
 REFERENCE = {"type": "string", "pattern": r"\$\{"}
 NULL: list[dict[str, Any]] = [{"type": "null"}, {"const": "None"}]
@@ -23,7 +24,9 @@ def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
             "defaults": {
                 "type": "array",
                 "description": "What this file builds on: `- group: option` pairs, files, and `_self_`.",
-                "items": {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]},
+                "items": {
+                    "anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1, "properties": _groups()}]
+                },
             },
             "hydra": {"type": "object", "description": "Settings of Hydra itself, for sweeps."},
         },
@@ -53,6 +56,14 @@ def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
                     node.update(_described(schema, schema.keys[real]))
                     node["description"] = f"Short for {real}. " + node.get("description", "")
     return root
+
+
+def _groups() -> dict[str, Any]:
+    """The shipped groups and their options, to complete; a user may have more of both."""
+    folders = sorted(folder for folder in data_folder("conf").iterdir() if folder.is_dir())
+    options = {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
+    more: list[dict[str, Any]] = [{"type": ["string", "null"]}, {"type": "array"}]
+    return {group: {"anyOf": [{"enum": names}, *more]} for group, names in options.items()}
 
 
 def _place(root: dict[str, Any], path: str) -> dict[str, Any] | None:

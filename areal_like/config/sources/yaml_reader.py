@@ -157,6 +157,7 @@ class _Builder:
         self.anchors: dict[str, Node] = {}
         self.open_anchors: set[str] = set()
         self.nodes = 0
+        self.path: list[str] = []
 
     def build(self, text: str) -> Node | None:
         events: Iterator[Any] = iter(yaml.parse(text, Loader=_Loader))
@@ -229,7 +230,9 @@ class _Builder:
             if not isinstance(event, yaml.ScalarEvent):
                 raise _Refused(line, "a key must be a plain name")
             name = event.value
+            self.path.append(name)
             value = self._node(next(events), events, depth + 1)
+            self.path.pop()
             if name == "<<" and not event.style:
                 for source in value.value if isinstance(value.value, list) else [value]:
                     if not isinstance(source.value, dict):
@@ -238,7 +241,7 @@ class _Builder:
             elif name in found:
                 first = found[name].line
                 message = f"stands twice in one mapping (first on line {first}); keep one"
-                self.problems.append(Problem(name, message, f"{self.shown}:{line}"))
+                self.problems.append(Problem(".".join([*self.path, name]), message, f"{self.shown}:{line}"))
             else:
                 value.line = line if not isinstance(value.value, dict | list) else value.line
                 found[name] = Node(value.value, line)
