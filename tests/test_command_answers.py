@@ -274,3 +274,18 @@ class TestCfg:
         printed = run.answer("--config", "odd", "--cfg")
         Path("again.yaml").write_text(printed, encoding="utf-8")
         assert load("again.yaml").get("gconfig.stop") == load("odd").get("gconfig.stop") == odd
+
+
+def test_a_section_that_was_made_null_tells_what_it_beat(run: Run) -> None:
+    told = run.answer("--config", "grpo", "--explain", "actor.optimizer", "actor.optimizer=null")
+    assert told.startswith("actor.optimizer = null\n  from  null  [override actor.optimizer=null]")
+    assert "beats actor.optimizer.lr = 0.0003  [file: experiments/grpo.yaml:" in told
+
+
+def test_help_shows_the_items_of_a_list_and_the_options_of_a_group(run: Run) -> None:
+    assert "environments.train[].id = (required)" in run.answer("--help=environments.train")
+    assert run.answer("--help=environments.train.id").startswith("environments.train[].id = (required)")
+    assert run.answer("--help=algorithm").startswith("algorithm=dapo  ")
+    both = run.answer("--help=rollout")
+    assert both.startswith("rollout  (InferenceEngineConfig")
+    assert "rollout=vllm  " in both

@@ -179,6 +179,19 @@ class TestReferences:
     def test_an_environment_variable_that_is_not_set(self, tmp_path: Path) -> None:
         assert "NO_SUCH_VARIABLE" in only(GOOD + "tokenizer_path: ${oc.env:NO_SUCH_VARIABLE}\n", tmp_path)
 
+    def test_what_comes_from_the_environment_is_read_as_a_file_would_have_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "f.yaml"
+        file.write_text(GOOD + "seed: ${oc.env:MY_SEED}\n")
+        monkeypatch.setenv("MY_SEED", "7")
+        assert load(file, ["actor.lr=${oc.env:NOT_THERE,3e-4}", "trial_name=${oc.env:MY_SEED}"]).get("seed") == 7
+        monkeypatch.setenv("MY_SEED", "seven")
+        assert "'seven' is not an integer" in only(GOOD + "seed: ${oc.env:MY_SEED}\n", tmp_path)
+        monkeypatch.delenv("MY_SEED")
+        said = only(GOOD + "seed: ${oc.env:MY_SEED}\n", tmp_path)
+        assert "the environment variable MY_SEED is not set; write ${oc.env:MY_SEED,default}" in said
+
     def test_a_section_can_refer_to_another_but_not_be_set_below_it(self, tmp_path: Path) -> None:
         file = tmp_path / "f.yaml"
         file.write_text("experiment_name: e\nactor: {path: m, lr: 0.5}\ncritic: {optimizer: '${actor.optimizer}'}\n")
@@ -218,6 +231,7 @@ class TestFiles:
 
     def test_a_key_that_stands_twice_is_refused_with_both_lines(self, tmp_path: Path) -> None:
         text = only("experiment_name: e\nactor:\n  path: m\n  lr: 1\n  lr: 2\n", tmp_path)
+        assert text.startswith("actor.lr ")
         assert "f.yaml:5" in text
         assert "first on line 4" in text
 

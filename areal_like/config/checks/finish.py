@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.checks import named
-from areal_like.config.checks.interpolation import Broken, Resolver, references_in
+from areal_like.config.checks.interpolation import Broken, FromEnvironment, Resolver, references_in
 from areal_like.config.checks.rules import findings
 from areal_like.config.checks.value import Refused, check, check_key, expectation, is_interpolation
 from areal_like.config.experiment import EXPERIMENTS
@@ -18,9 +18,6 @@ from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.leaves import Reader
 from areal_like.config.sources.overrides import node_of
 from areal_like.config.sources.yaml_reader import scalar
-
-FROM_ENVIRONMENT = "${oc.env:"
-"""What comes from there is always text; a number or a boolean is read as a file would have it."""
 
 
 def finish(
@@ -68,8 +65,8 @@ class _Finisher:
         if key.kind.name == "list" and key.kind.item is not None and key.kind.item.name == "section":
             return self._items(key, resolved)
         if _holds_reference(value):
-            if isinstance(resolved, str) and isinstance(value, str) and FROM_ENVIRONMENT in value:
-                resolved = resolved if key.kind.name == "str" else scalar(resolved)
+            if isinstance(resolved, FromEnvironment):
+                resolved = scalar(resolved) if key.kind.name in ("bool", "int", "float") else str(resolved)
             try:
                 resolved = check(key.kind, key.constraints, resolved, references=False)
             except Refused as refusal:

@@ -16,7 +16,11 @@ WHOLE = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
 PLAIN = re.compile(rf"\$\{{\s*({NAME})\s*\}}")
 
 
-ENVIRONMENT = re.compile(r"\$\{oc\.env:([^,}]+)\}")
+ENVIRONMENT = re.compile(r"\$\{oc\.env:([^,}]+)(?:,[^}]*)?\}")
+
+
+class FromEnvironment(str):
+    """What comes from there is always text; where a number or a boolean is wanted, it is read as a file would be."""
 
 
 class Broken(Exception):
@@ -107,7 +111,9 @@ class Resolver:
             for step in above:
                 node = node[int(step) if isinstance(node, list) or OmegaConf.is_list(node) else step]
             found = node[int(name) if OmegaConf.is_list(node) else name]
-            return OmegaConf.to_container(found, resolve=True) if isinstance(found, Container) else found
+            if isinstance(found, Container):
+                return OmegaConf.to_container(found, resolve=True)
+            return FromEnvironment(found) if isinstance(found, str) and ENVIRONMENT.fullmatch(value) else found
         except OmegaConfBaseException as error:
             for name in ENVIRONMENT.findall(value):
                 if name not in os.environ:
