@@ -125,6 +125,8 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
         return f"has an empty value; write {name} or {name}{FLAGS[name]}"
     if name == "--dry-run" and value not in (None, "json", "text"):
         return f"prints text or json, not {value!r}; write --dry-run or --dry-run=json"
+    if getattr(arguments, field_name) not in (None, False):
+        return "stands twice; keep one"
     setattr(arguments, field_name, True if value is None else value)
     return None
 

@@ -1,5 +1,6 @@
 """The command. Each answer imports only what it needs: `--help` knows no Hydra, and nothing here knows torch."""
 
+import errno
 import gc
 import os
 import signal
@@ -11,6 +12,10 @@ from launcher.arguments import Arguments, parse_arguments
 from launcher.terminal import bold, red, width
 
 OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+
+
+OF_THE_SYSTEM = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
+"""What goes wrong with a path that is too long, and with an answer that nobody can take."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,8 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(_colored(error), file=sys.stderr)
         return BAD_CONFIGURATION
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except OSError as error:
+        if error.errno not in OF_THE_SYSTEM:
+            raise
+        name = str(error.filename or "the answer")
+        print(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", file=sys.stderr)
+        return BAD_CONFIGURATION if error.errno == errno.ENAMETOOLONG else FAILED
     finally:
         gc.enable()
 
@@ -43,7 +52,13 @@ def command() -> int:
     """The installed command, and `python -m launcher`. Leaves at once: tearing the interpreter down takes tens of
     milliseconds. Not after a sweep, whose workers would be left behind."""
     signal.signal(signal.SIGPIPE, _reader_has_gone)
-    code = main()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     if not {"--multirun", "-m"} & set(sys.argv):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -66,6 +81,8 @@ def _answer(arguments: Arguments) -> int:
     if arguments.help is not None:
         return _help(arguments)
     if arguments.verb == "keys":
+        if arguments.overrides:
+            raise ConfigError([Problem("keys", "takes no overrides", "command line")])
         from areal_like.config.promises.ledger import summary_text
 
         print(summary_text())

@@ -12,12 +12,14 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import is_secret, parse_words
 from launcher.arguments import Arguments
-from launcher.plan import Plan, build_plan
+from launcher.plan import build_plan
 from launcher.start import NOT_BUILT, plan_text, refuse
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
 from launcher.sweep.run import check_only, sweep
 from launcher.terminal import has_color
 
+SHOWN_WHOLE = 8
+"""Points whose plans are printed whole; of further ones a line each, and the table at the end has all."""
 RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
 
 
@@ -39,7 +41,7 @@ def multirun(arguments: Arguments) -> int:
         return code or 1
     code = sweep(request, points.check, points.plan)
     if points.as_json and code != 2:
-        print(json.dumps([plan.to_json() for plan in points.plans], indent=1))
+        print(json.dumps(points.plans, indent=1))
     return code
 
 
@@ -53,7 +55,7 @@ class _Points:
         self.hydra = [word for word in arguments.overrides if is_hydra_override(word)]
         self.replace, self.as_json = arguments.replace, arguments.dry_run == "json"
         self.dry_run = arguments.dry_run is not None
-        self.plans: list[Plan] = []
+        self.plans: list[dict[str, Any]] = []
         words, problems = parse_words(self.overrides)
         if problems:
             raise ConfigError(problems)
@@ -74,9 +76,12 @@ class _Points:
     def plan(self, overrides: list[str], trial: str, number: int) -> PointResult:
         loaded = self.load(overrides)
         plan = build_plan(loaded, anew=self.replace)
-        self.plans.append(plan)
-        if not self.as_json:
-            print(f"\npoint {number}: {trial}\n{plan_text(plan)}", end="", flush=True)
+        self.plans.append(loaded.redactor.everywhere(plan.to_json()))
+        if not self.as_json and number < SHOWN_WHOLE:
+            text = loaded.redactor.everywhere(plan_text(plan))
+            print(f"\npoint {number}: {trial}\n{text}", end="", flush=True)
+        elif not self.as_json:
+            print(f"point {number}: {trial} is planned (--dry-run=json shows all of it)", flush=True)
         return PointResult(
             None, {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}, plan.run_dir
         )
@@ -84,7 +89,7 @@ class _Points:
     def request(self) -> SweepRequest:
         composition = Composition(self.config, self.fixed, self.schema_class)
         section, choices = hydra_parts(_file_parts(composition))
-        self._aim(section, choices)
+        self._aim(section, choices, named="objective" in composition.file.body())
         library, schema = composition.library, composition.schema
         return SweepRequest(
             self.overrides,
@@ -101,13 +106,13 @@ class _Points:
             quiet=self.as_json,
         )
 
-    def _aim(self, section: dict[str, Any], choices: dict[str, Any]) -> None:
+    def _aim(self, section: dict[str, Any], choices: dict[str, Any], named: bool) -> None:
         """By default the objective is the held-out score, of which more is better; Hydra's sweepers would minimize."""
         sweeper = next(
             (w.partition("=")[2] for w in self.hydra if w.startswith("hydra/sweeper=")), choices.get("hydra/sweeper")
         )
         said = "direction" in (section.get("sweeper") or {}) or any("hydra.sweeper.direction" in w for w in self.hydra)
-        named = any(word.lstrip("+").startswith("objective=") for word in self.overrides)
+        named = named or any(word.lstrip("+").startswith("objective=") for word in self.overrides)
         if sweeper == "optuna" and not said and not named:
             self.hydra.append("hydra.sweeper.direction=maximize")
 

@@ -18,9 +18,9 @@ def dry_run(loaded: Loaded, as_json: bool, replace: bool = False) -> int:
     """Shows the plan; starts nothing."""
     plan = build_plan(loaded, anew=replace)
     if as_json:
-        print(json.dumps(plan.to_json(), indent=1))
+        print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
-        print(plan_text(plan), end="")
+        print(loaded.redactor.everywhere(plan_text(plan)), end="")
     return 0
 
 

@@ -119,3 +119,23 @@ def test_the_numbers_hang_together(prompts, samples, staleness):
     assert batch.samples_per_step == prompts * samples
     assert batch.samples_per_optimizer_step * batch.optimizer_steps_per_step == batch.samples_per_step
     assert batch.max_prompts_ahead == (staleness + 1) * prompts
+
+
+def test_one_is_not_several():
+    one = (
+        "train_dataset.batch_size=1",
+        "gconfig.n_samples=1",
+        "rollout.max_head_offpolicyness=0",
+        "total_train_steps=1",
+    )
+    text = " ".join(batch_of(*one).words)
+    assert "1 prompt x 1 sample = 1 sample (" in text
+    assert "1 prompt at once" in text
+    assert "1 sample, or" in text
+    assert "trains on 1 row (" in batch_of("train_dataset.batch_size=1", experiment="sft").words[0]
+    (warning,) = (
+        warning
+        for warning in plan_of("grpo", *one[:2], "actor.backend=fsdp:d2", gpus=4).warnings
+        if warning.startswith("train_dataset.batch_size:")
+    )
+    assert "1 sample for 2 ranks x 1 optimizer step are" in warning

@@ -278,3 +278,60 @@ def test_words_for_sizes():
         "300 GiB",
     ]
     assert [count(number) for number in (12, 119_232, 596_049_920, 8_030_261_248)] == ["12", "119 k", "596 M", "8.03 B"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [
+        (["rollout=vllm"], 32768),
+        (["rollout=vllm", "vllm.max_model_len=null"], 40960),
+        (["rollout=sglang", "sglang.context_length=500"], 500),
+        (["rollout=embedded", "embedded.context_length=600"], 600),
+        (["rollout=embedded", "gconfig.max_tokens=100"], 100),
+    ],
+)
+def test_the_longest_sequence_is_what_the_server_takes(tmp_path, overrides, limit):
+    server = memory_of(tmp_path, *overrides).server
+    assert server.kv_bytes_longest_sample == limit * server.kv_bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["rollout=vllm"], "vllm.max_model_len: a sample may have 65536"),
+        (["rollout=vllm", "train_dataset.max_length=100"], ""),
+        (["rollout=vllm", "vllm.max_model_len=null"], "gconfig.max_tokens: a sample may have 65536"),
+        (["rollout=embedded"], "gconfig.max_tokens: a sample may have 65536"),
+        (["rollout=embedded", "gconfig.max_new_tokens=40960"], "gconfig.max_new_tokens: 40960 tokens leave no room"),
+        (["rollout=embedded", "gconfig.max_tokens=40960"], ""),
+    ],
+)
+def test_prompts_that_a_server_would_reject_are_a_warning(tmp_path, overrides, key):
+    folder = model_folder(tmp_path / "m")
+    plan = plan_of("grpo", f"actor.path={folder}", *overrides, gpus=2)
+    found = [warning for warning in plan.warnings if "a sample may have" in warning or "leave no room" in warning]
+    assert len(found) == bool(key)
+    assert all(warning.startswith(key) for warning in found)
+
+
+def test_what_is_offloaded_lies_in_host_memory(tmp_path):
+    base = ("actor.backend=fsdp:d1",)
+    plain = memory_of(tmp_path, *base).trainer[0]
+    moments = memory_of(tmp_path, *base, "actor.optimizer.offload=true")
+    (actor,) = moments.trainer
+    assert (actor.host, actor.total) == (plain.optimizer, plain.total - plain.optimizer)
+    assert "and in host memory optimizer 4.4 GiB = 4.4 GiB" in moments.words[0]
+    (actor,) = memory_of(tmp_path, *base, "actor.fsdp.offload_params=true").trainer
+    assert (actor.host, actor.total) == (plain.weights + plain.gradients + plain.optimizer, plain.working)
+    (actor,) = memory_of(tmp_path, "actor.fsdp.offload_params=true", gpus=0).trainer
+    assert actor.host == 0
+
+
+def test_adapters_of_modules_that_nobody_knows_have_no_size(tmp_path):
+    lora = ("actor.backend=fsdp:d1", "actor.use_lora=true")
+    assert memory_of(tmp_path, *lora, "actor.target_modules=[all-linear]").trainer == memory_of(tmp_path, *lora).trainer
+    memory = memory_of(tmp_path, *lora, "actor.target_modules=[q_proj,nope]")
+    assert (memory.trainer, memory.trainer_rank_bytes) == ((), None)
+    assert "nope" in memory.unknown[0]
+    plan = plan_of("grpo", "actor.use_lora=true", "actor.target_modules=[q_proj,nope]")
+    assert any(warning.startswith("actor.target_modules: nope is not known here") for warning in plan.warnings)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.plan import render
 from launcher.plan.run_directory import complete_steps, next_trial
 from tests.planning import machine_with, plan_of
 
@@ -55,7 +56,8 @@ def test_a_named_trial_is_used(tmp_path):
 
 def test_an_empty_directory_is_as_good_as_none(tmp_path):
     (tmp_path / "grpo-addition" / "first").mkdir(parents=True)
-    assert directory_of(tmp_path, "trial_name=first")[0].state == "new"
+    directory, _ = directory_of(tmp_path, "trial_name=first")
+    assert (directory.state, directory.reason) == ("new", "exists and is empty")
 
 
 def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
@@ -105,7 +107,7 @@ def test_a_step_to_resume_from(tmp_path):
     assert "from step 8" in directory_of(tmp_path, "resume=theirs", "resume_step=-1")[0].reason
     directory, plan = directory_of(tmp_path, "resume=theirs", "resume_step=4")
     assert directory.state == "exists"
-    assert any(need.key == "resume_step" and "0, 3, 8" in need.reason for need in plan.needs)
+    assert any(found.key == "resume_step" and "0, 3, 8" in found.reason for found in plan.cannot_start)
 
 
 def test_a_trial_that_two_experiments_have_is_not_guessed(tmp_path):
@@ -113,7 +115,7 @@ def test_a_trial_that_two_experiments_have_is_not_guessed(tmp_path):
     made(tmp_path / "two" / "theirs", 1)
     directory, plan = directory_of(tmp_path, "resume=theirs")
     assert directory.state == "missing"
-    assert "resume" in {need.key for need in plan.needs}
+    assert "resume" in {found.key for found in plan.cannot_start}
 
 
 def test_half_written_checkpoints_do_not_count(tmp_path):
@@ -125,3 +127,12 @@ def test_the_users_home_is_written_out(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     plan = plan_of("grpo", "cluster.fileroot='~/runs'", "trial_name=t", host=machine_with())
     assert plan.run_dir == f"{tmp_path}/runs/grpo-addition/t"
+
+
+@pytest.mark.parametrize(("run", "where"), [("foo", "grpo-addition/foo"), ("other/foo", "other/foo")])
+def test_a_run_to_resume_that_is_not_there_is_named_and_listed(tmp_path, run, where):
+    directory, plan = directory_of(tmp_path, f"resume={run}")
+    assert (directory.state, plan.run_dir) == ("missing", f"{tmp_path}/{where}")
+    lines = render(plan).splitlines()
+    assert lines[0] == f"grpo: {where}"
+    assert any(line.startswith(f"  - resume: no run {run} is found") for line in lines)

@@ -17,10 +17,10 @@ class ClusterSpecConfig:
     fileroot: str = key("./runs")
     """Folder above all run directories. On several nodes all of them must see the same one."""
 
-    n_nodes: int = key(1, ge=1)
+    n_nodes: int = key(1, ge=1, le=1024)
     """Number of nodes."""
 
-    n_gpus_per_node: int | Auto = key("auto", ge=0)
+    n_gpus_per_node: int | Auto = key("auto", ge=0, le=64)
     """GPUs of each node that the run may use. `auto` takes what is there, also none."""
 
     type: str = key("local", choices=("local", "slurm", "ray"))

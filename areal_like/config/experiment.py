@@ -24,8 +24,8 @@ from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.config.vllm import vLLMConfig
 from areal_like.config.weights import WeightsConfig
 
-NAME_PATTERN = r"^[^\s/\\.][^\s/\\]*$"
-NAME_HINT = "a name without '/', '\\' and white space that does not begin with a dot"
+NAME_PATTERN = r"^[^\s/\\.][^\s/\\]{0,127}$"
+NAME_HINT = "a name of at most 128 characters without '/', '\\' and white space that does not begin with a dot"
 
 
 @config
@@ -114,7 +114,7 @@ class BaseExperimentConfig:
     """Traces of the trainers' time and memory."""
 
     objective: str | None = key(None)
-    """Name of the metric that a sweeper gets as the result of this run. Null: none."""
+    """Name of the metric that a sweeper gets as the result of this run. Null: the last held-out score."""
 
     resume: str | None = key(None)
     """A run to go on with: its folder, `experiment/trial`, or a trial name that is unique. Null: a run of its own."""

@@ -52,7 +52,7 @@ class InferenceEngineConfig:
     """What generates (`embedded`, `sglang` or `vllm`) and, if wanted, how it is laid out: `sglang:d4t2` is 4 replicas
     over 2 GPUs each. `auto` or nothing takes what this machine can run, and the plan says why."""
 
-    num_episode_workers: int | Auto = key("auto", ge=1)
+    num_episode_workers: int | Auto = key("auto", ge=1, le=1024)
     """Processes that make prompts and run workflows and rewards. `auto` goes by the number of cores."""
 
     refill: bool = key(True)

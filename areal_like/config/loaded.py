@@ -1,6 +1,7 @@
 """A configuration that has been composed and found right."""
 
 import dataclasses
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,10 @@ MISSING: Any = object()
 
 
 def redactor(schema: Schema, values: dict[str, Any], replay: Replay) -> Redactor:
-    """Knows the secrets among the values, and those that a stronger layer has beaten."""
+    """Knows the secrets among the values, those that a stronger layer has beaten, and those of the environment."""
     marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
     beaten = [{path: origin.value} for path, said in replay.history.items() for origin in said]
-    return Redactor(marked, values, beaten)
+    return Redactor(marked, values, [*beaten, dict(os.environ)])
 
 
 def at(tree: Any, path: str, default: Any = None) -> Any:

@@ -1,5 +1,6 @@
 """What is wrong with a configuration: each problem once, where it stands, and what to do; all of them at once."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,7 +27,11 @@ class Problem:
         if self.follows:
             names = ", ".join(sorted({problem.key for problem in self.follows}))
             lines.append(f"    follows from it: {names}")
-        return "\n".join(lines)
+        return UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], "\n".join(lines))
+
+
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What would move the cursor of a terminal, or turn the text around."""
 
 
 class ConfigError(Exception):

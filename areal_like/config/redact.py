@@ -8,16 +8,16 @@ SECRET = "<secret>"
 SHORTEST = 6
 """A shorter value is hidden under its own key, but not looked for in other texts, which it would only garble."""
 
-_HINTS = ("key", "token", "passw", "passphrase", "secret", "credential", "authorization")
+_HINTS = ("key", "token", "pass", "pwd", "pat", "secret", "credential", "authorization", "cookie", "bearer")
 _ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_-]?key|token|password|passwd|passphrase"
-_ENDINGS += r"|secret|credentials?|authorization)"
-_NAME = rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|^key$)|[A-Z0-9]_KEY$"
+_ENDINGS += r"|secret|credentials?|authorization|cookie|bearer|[_-](?:pass|pwd|pat))"
+_NAME = rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|[a-z](?:[_-](?:pass|pwd|pat)|password)$|^key$)|[A-Z0-9]_KEY$"
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
 _ASSIGNMENT = (
-    rf"(?P<name>(?:[\w.-]*(?i:{_ENDINGS})|[A-Z0-9_]+_KEY)['\"]?\s*[=:]\s*)"
+    rf"(?P<name>(?<![\w.-])(?:[\w.-]*(?i:{_ENDINGS})|[A-Z0-9_]+_KEY)['\"]?\s*[=:]\s*)"
     r"(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;}\]]+)"
 )
-_ACCOUNT = r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s@]+@"
+_ACCOUNT = r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s]*@"
 
 
 def _may_hide(text: str) -> bool:
@@ -92,17 +92,18 @@ class Redactor:
         self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
 
     def value(self, path: str, value: Any) -> Any:
-        return self._deep(redact(path, value, marked=path in self.marked))
+        return self.everywhere(redact(path, value, marked=path in self.marked))
 
     def text(self, text: str) -> str:
         return without(scrub(text), self.secrets)
 
-    def _deep(self, value: Any) -> Any:
+    def everywhere(self, value: Any) -> Any:
+        """Texts, and trees of texts, without the values that are known to be secret."""
         if isinstance(value, str):
             return without(value, self.secrets)
         if isinstance(value, dict):
-            return {key: self._deep(item) for key, item in value.items()}
-        return [self._deep(item) for item in value] if isinstance(value, list) else value
+            return {key: self.everywhere(item) for key, item in value.items()}
+        return [self.everywhere(item) for item in value] if isinstance(value, list) else value
 
     def command(self, words: list[str]) -> list[str]:
         """A command line without secrets, also where a flag is one word and its value the next."""

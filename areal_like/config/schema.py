@@ -205,7 +205,8 @@ def kind_of(annotation: Any, name: str) -> Kind:
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return Kind("section", cls=annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return Kind("str", choices=tuple(member.value for member in annotation))
+        values = tuple(member.value for member in annotation)
+        return Kind(SCALARS.get(type(values[0]), "any") if values else "any", choices=values)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return Kind(SCALARS[type(arguments[0])], choices=arguments)

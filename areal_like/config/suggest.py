@@ -1,57 +1,26 @@
 """The right name for a wrong one: by spelling, by section, and by what the same thing is called elsewhere."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
 from areal_like.config.aliases import ALIASES
+from areal_like.config.suggest_names import IN_PLACE, synonyms
 
-SYNONYMS = {
-    "learning_rate": "actor.optimizer.lr",
-    "rollout_n": "gconfig.n_samples",
-    "num_generations": "gconfig.n_samples",
-    "rollouts_per_example": "gconfig.n_samples",
-    "n_rollouts": "gconfig.n_samples",
-    "num_samples": "gconfig.n_samples",
-    "max_completion_length": "gconfig.max_new_tokens",
-    "max_completion_tokens": "gconfig.max_new_tokens",
-    "max_response_length": "gconfig.max_new_tokens",
-    "max_steps": "total_train_steps",
-    "total_steps": "total_train_steps",
-    "num_train_epochs": "total_train_epochs",
-    "total_epochs": "total_train_epochs",
-    "epochs": "total_train_epochs",
-    "model_name_or_path": "actor.path",
-    "model_path": "actor.path",
-    "train_batch_size": "train_dataset.batch_size",
-    "per_device_train_batch_size": "train_dataset.batch_size",
-    "kl_coef": "actor.kl_ctl",
-    "kl_loss_coef": "actor.kl_ctl",
-    "clip_ratio": "actor.eps_clip",
-    "clip_ratio_low": "actor.eps_clip",
-    "clip_ratio_high": "actor.eps_clip_higher",
-    "epsilon": "actor.eps_clip",
-    "epsilon_high": "actor.eps_clip_higher",
-    "entropy_coeff": "actor.entropy_coef",
-    "max_grad_norm": "actor.optimizer.gradient_clipping",
-    "grad_clip": "actor.optimizer.gradient_clipping",
-    "max_norm": "actor.optimizer.gradient_clipping",
-    "async_level": "rollout.max_head_offpolicyness",
-    "max_staleness": "rollout.max_head_offpolicyness",
-    "staleness_threshold": "rollout.max_head_offpolicyness",
-    "output_dir": "cluster.fileroot",
-    "run_name": "trial_name",
-    "project_name": "experiment_name",
-    "behave_imp_weight_cap": "actor.behav_imp_weight_cap",
-    "gamma": "actor.discount",
-    "lam": "actor.gae_lambda",
-    "save_freq": "saver.freq_steps",
-    "test_freq": "evaluator.freq_steps",
-    "eval_steps": "evaluator.freq_steps",
-    "save_steps": "saver.freq_steps",
-    "tensor_parallel_size": "rollout.backend",
-    "gpu_memory_utilization": "vllm.gpu_memory_utilization",
-}
-CUTOFF = 0.72
+IN_SECTION = 0.75
+ELSEWHERE = 0.86
+"""How alike two names must be, in one section and in two."""
+
+APART = ("critic", "evaluator", "ref", "valid_dataset")
+"""Sections that are like another one: what is written in them means no key outside, bar one that a synonym names."""
+HIDDEN = ("ref", "evaluator.benchmarks")
+"""What is written outside of these means nothing in them."""
+TWINS = {"critic": "actor", "model": "actor", "valid_dataset": "train_dataset"}
+"""A section -> the one that is meant first by a key that both have."""
+ENGINES = ("embedded", "sglang", "vllm")
+"""What is written for one of these means no key of another, bar one that a synonym names."""
+GENERIC = {"args", "config", "enable", "freq", "group", "host", "id", "interval", "level", "mode", "model", "name"}
+GENERIC |= {"path", "port", "seed", "size", "strategy", "type"}
+"""Names that say nothing without their section."""
 
 
 def nearest(name: str, candidates: Sequence[str], cutoff: float = 0.6) -> list[str]:
@@ -60,56 +29,17 @@ def nearest(name: str, candidates: Sequence[str], cutoff: float = 0.6) -> list[s
     return [candidate for score, candidate in scored[:3] if score >= cutoff]
 
 
-def similarity(left: str, right: str) -> float:
+def similarity(left: str, right: str, cutoff: float = 0.4) -> float:
+    """From 0 to 1; 0 as well for less than the cutoff where that is quick to see."""
     matcher = SequenceMatcher(None, left.lower().replace("-", "_"), right.lower())
-    return matcher.ratio() if matcher.real_quick_ratio() > 0.4 and matcher.quick_ratio() > 0.4 else 0.0
+    return matcher.ratio() if matcher.real_quick_ratio() > cutoff and matcher.quick_ratio() > cutoff else 0.0
 
 
 def suggest(path: str, names: Iterable[str]) -> str | None:
-    """The key that `path` most likely means, from anywhere in the tree (`names` are all its keys and sections)."""
-    candidates = [name for name in names if "[]" not in name]
-    known = set(candidates)
-    parent, _, leaf = path.rpartition(".")
-    for meant in _by_another_name(parent, leaf):
-        if meant in known:
-            return meant
-    best: tuple[float, str] | None = None
-    short = (alias for alias, real in ALIASES.items() if real in known)
-    for candidate in (*candidates, *short):
-        above, _, name = candidate.rpartition(".")
-        score = similarity(leaf, name)
-        if score < CUTOFF:
-            continue
-        score += 0.3 * _closeness(parent, above)
-        if best is None or score > best[0]:
-            best = (score, candidate)
-    return None if best is None else ALIASES.get(best[1], best[1])
-
-
-def _by_another_name(parent: str, leaf: str) -> Iterable[str]:
-    """What other systems call it, first in the section where it was written, then where it lives."""
-    spelt = nearest(leaf, list(SYNONYMS), 0.88)
-    if not spelt:
-        return
-    meant = SYNONYMS[spelt[0]]
-    top, _, below = meant.partition(".")
-    if parent and below and parent.split(".")[0] != top:
-        yield f"{parent.split('.')[0]}.{below}"
-        yield f"{parent}.{meant.rpartition('.')[2]}"
-    yield meant
-
-
-def _closeness(left: str, right: str) -> float:
-    """1 for the same section, less the further two sections are apart."""
-    if left == right:
-        return 1.0
-    a, b = left.split("."), right.split(".")
-    shared = 0
-    while shared < min(len(a), len(b)) and a[shared] == b[shared]:
-        shared += 1
-    if shared:
-        return shared / max(len(a), len(b))
-    return 0.5 * similarity(left, right)
+    """The key or section that `path` most likely means (`names` are all there are), or None where that is not clear."""
+    if "[" in path:
+        return None
+    return _Tree(names).suggest(path.lower().replace("-", "_"))
 
 
 def did_you_mean(path: str, names: Iterable[str]) -> str:
@@ -119,3 +49,207 @@ def did_you_mean(path: str, names: Iterable[str]) -> str:
         return ""
     short = next((alias for alias, real in ALIASES.items() if real == meant), None)
     return f"; did you mean {meant}" + (f" (short: {short})" if short else "") + "?"
+
+
+class _Tree:
+    """All names, and which of them stand in which section."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.known = dict.fromkeys(name for name in names if "[" not in name)
+        self.below: dict[str, list[str]] = {"": []}
+        self.plain: dict[str, str] = {}
+        for name in self.known:
+            above, _, leaf = name.rpartition(".")
+            self.below.setdefault(above, []).append(leaf)
+            self.plain[name.lower()] = name
+
+    def suggest(self, path: str) -> str | None:
+        top, _, rest = path.partition(".")
+        if top in self.below:
+            return self._in_sections(path)
+        other = self._of_another_kind(top)
+        twin = {"actor": "model", "model": "actor"}.get(other or "")
+        if other == top and twin not in self.below:
+            return None
+        if not rest and (meant := self._synonym(path)):
+            return meant
+        if (meant := self._suffix(path)) or (meant := self._synonym(path, least=2)):
+            return meant
+        if meant := self._in_sections(path):
+            return meant
+        if other:
+            if twin not in self.below:
+                return other
+            return self.suggest(f"{twin}.{rest}") if rest else twin
+        return self._outside(rest or path)
+
+    def _outside(self, path: str) -> str | None:
+        """What a key below sections of another system means: the sections go one by one."""
+        while path:
+            if path in self.known and path not in self.below:
+                return path
+            top, _, rest = path.partition(".")
+            meant = self._synonym(path) or self._suffix(path)
+            if not meant and rest and top in self.below:
+                meant = self._in_sections(path)
+            if meant:
+                return meant
+            if not rest:
+                return self._elsewhere("", path)
+            path = rest
+        return None
+
+    def _in_sections(self, path: str) -> str | None:
+        """The sections above the key, each right or misspelt, then the key: there, deeper, or somewhere else."""
+        *sections, leaf = path.split(".")
+        above = ""
+        for name in sections:
+            inner = [n for n in self.below[above] if _join(above, n) in self.below]
+            found = name if name in inner else _match(name, inner, at_top=not above)
+            if found is None:
+                return self._near(above, leaf, path) if above else None
+            above = _join(above, found)
+        right = _join(above, leaf)
+        if right in self.plain:
+            return self.plain[right]
+        if ALIASES.get(right) in self.known:
+            return ALIASES[right]
+        return self._near(above, leaf, path)
+
+    def _near(self, above: str, leaf: str, path: str) -> str | None:
+        """A key of one section, or what the name means deeper in it or elsewhere."""
+        in_place = above == path.rpartition(".")[0] or path.count(".") == above.count(".") + 1
+        if in_place and (found := _match(leaf, self.below[above], at_top=not above)):
+            return _join(above, found)
+        if not above:
+            return self._elsewhere(above, leaf)
+        return self._synonym(path) or self._elsewhere(above, leaf)
+
+    def _synonym(self, path: str, least: int = 1) -> str | None:
+        """By the longest end of the path that another system knows, of `least` names or more."""
+        meant, parts = synonyms(), path.split(".")
+        for start in range(len(parts) - least + 1):
+            end = ".".join(parts[start:])
+            spelt = [end] if end in meant else []
+            if not spelt and start == len(parts) - 1 and len(end) > 5:
+                spelt = _alike(end, [name for name in meant if "." not in name and len(name) > 5], 0.88)
+            for name in spelt:
+                for place in self._places(path, meant[name], exact="." in name):
+                    if place in self.known and place != path:
+                        return place
+                if "." in name:
+                    return None
+        return None
+
+    def _places(self, path: str, meant: str, exact: bool) -> Iterator[str]:
+        """Where a synonym's key may stand: in the section where it was written, then where it lives."""
+        top, _, below = meant.partition(".")
+        written = path.partition(".")[0]
+        if written in self.below and written != top and below:
+            yield f"{written}.{below}"
+        if not exact and written in APART and written in self.below:
+            return
+        if _is_in(meant, "evaluator.benchmarks") and written not in ("eval", "evaluator"):
+            return
+        yield meant
+        if top == "actor":
+            yield f"model{meant.removeprefix('actor')}"
+
+    def _suffix(self, path: str) -> str | None:
+        """`mb_spec.n_mbs` is the end of one path."""
+        if "." not in path:
+            return None
+        return self._only(name for name in self.known if name.lower().endswith(f".{path}"))
+
+    def _elsewhere(self, above: str, leaf: str) -> str | None:
+        """By the name alone: deeper in the section, then in its top section, then anywhere that is not set apart."""
+        if leaf in GENERIC or len(leaf) < 2:
+            return None
+        leaves = list(dict.fromkeys(name.rpartition(".")[2] for name in self.known))
+        spelt = [leaf] if leaf in leaves else _alike(leaf, leaves, ELSEWHERE) if len(leaf) > 3 else []
+        if not spelt or spelt[0] in GENERIC:
+            return None
+        named = [n for n in self.known if n.rpartition(".")[2] == spelt[0] and (n not in self.below or "." in n)]
+        top = above.partition(".")[0]
+        for place in filter(None, (above, top)):
+            inside = [name for name in named if _is_in(name, place)]
+            if inside:
+                return self._only(inside, above)
+        if top in ENGINES:
+            named = [name for name in named if name.partition(".")[0] not in ENGINES]
+        return None if top in APART else self._only(named, above)
+
+    def _only(self, found: Iterable[str], above: str = "") -> str | None:
+        """The one that is left when nothing is meant that is hidden from there, or that has a twin."""
+        left = [name for name in found if not any(_is_in(name, h) and not _is_in(above, h) for h in HIDDEN)]
+        left = [name for name in left if self._twin(name) not in left]
+        return left[0] if len(left) == 1 else None
+
+    def _twin(self, name: str) -> str:
+        top, _, below = name.partition(".")
+        return f"{TWINS.get(top, '')}.{below}"
+
+    def _of_another_kind(self, name: str) -> str | None:
+        """A section that only other kinds of experiment have."""
+        from areal_like.config.experiment import EXPERIMENTS
+        from areal_like.config.schema import declarations
+
+        classes: list[type] = [*EXPERIMENTS.values()]
+        declared = [item for cls in classes for item in declarations(cls).items()]
+        others = {section for section, (kind, _) in declared if kind.name == "section"}
+        found = _alike(name, sorted(others - self.below.keys()), 0.8)
+        return found[0] if found else None
+
+
+def _match(name: str, there: Sequence[str], at_top: bool) -> str | None:
+    """The one of the names in a section that `name` means: known by another name, the same words in another order, a
+    part of the words or their beginnings (`max_len` is `max_model_len`), or spelt alike."""
+    if IN_PLACE.get(name) in there:
+        return IN_PLACE[name]
+    words = sorted(name.split("_"))
+    same = [other for other in there if sorted(other.split("_")) == words]
+    if len(same) == 1:
+        return same[0]
+    if len(name) > 2:
+        short = sorted((o for o in there if _abbreviates(name, o, long_too=not at_top)), key=lambda o: (len(o), o))
+        last = [other for other in short if other.rpartition("_")[2].startswith(name.rpartition("_")[2])]
+        for found in (short, last):
+            if found and all(other.startswith(found[0]) for other in found):
+                return found[0]
+    spelt = _alike(name, there, IN_SECTION)
+    return spelt[0] if spelt else None
+
+
+def _abbreviates(name: str, other: str, long_too: bool) -> bool:
+    """Whether each word of `name` begins a word of `other`, in order, the first the first; `long_too`: or the other
+    way round (`epsilon`, `eps`)."""
+    words, place = other.split("_"), 0
+    for number, word in enumerate(name.split("_")):
+        while place < len(words):
+            begins = words[place].startswith(word) or (
+                long_too and len(words[place]) > 2 and word.startswith(words[place])
+            )
+            place += 1
+            if begins:
+                break
+            if number == 0:
+                return False
+        else:
+            return False
+    return True
+
+
+def _alike(name: str, candidates: Iterable[str], cutoff: float) -> list[str]:
+    """The candidate that is spelt most like `name`; none where two are equally like it."""
+    scored = sorted(((similarity(name, c, cutoff - 0.01), c) for c in candidates), reverse=True)
+    scored = [(score, candidate) for score, candidate in scored if score >= cutoff]
+    clear = len(scored) == 1 or (len(scored) > 1 and scored[0][0] > scored[1][0])
+    return [scored[0][1]] if clear else []
+
+
+def _is_in(name: str, section: str) -> bool:
+    return name == section or name.startswith(f"{section}.")
+
+
+def _join(above: str, name: str) -> str:
+    return f"{above}.{name}" if above else name

@@ -132,7 +132,8 @@ def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
     batch = config.rollout.consumer_batch_size
     if config.cluster.type != "local":
         count = min(EPISODE_WORKERS_OF_A_NODE, batch)
-        return count, f"{count} processes: the cores of a {config.cluster.type} node are not known here"
+        processes = "1 process" if count == 1 else f"{count} processes"
+        return count, f"{processes}: the cores of a {config.cluster.type} node are not known here"
     cores = host.machine.num_cpu_cores
     count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MOST_EPISODE_WORKERS, batch))
     return count, f"one for every {CORES_PER_EPISODE_WORKER} of {cores} cores, at most {MOST_EPISODE_WORKERS}"

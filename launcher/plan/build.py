@@ -61,8 +61,16 @@ def build_plan(
     processes = tuple(_redacted(process, shown) for process in processes)
     cluster, cluster_obstacles = _cluster(config, processes, placement, host, directory.path)
 
-    missing = [*standing_against, *lacks(config, allocation, placement, host)]
-    against = [*obstacles(loaded, allocation, problems, placement, starts), *port_obstacles, *cluster_obstacles]
+    if config.resume is not None:  # what is not there to go on with is no lack of this machine
+        missing, against = [], list(standing_against)
+    else:
+        missing, against = list(standing_against), []
+    missing += lacks(config, allocation, placement, host)
+    against += [
+        *obstacles(loaded, allocation, problems, placement, starts, batch, host),
+        *port_obstacles,
+        *cluster_obstacles,
+    ]
     against += promised(loaded)
     warnings = [f"{need.key}: {need.reason}" for need in missing]
     warnings += notices(config, allocation, batch, memory, starts, host)

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import starts_servers, trained_models
+from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
+from launcher.plan.sizes import OVER_NODES
+from launcher.plan.words import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -25,7 +27,7 @@ def lacks(
     found = []
     local = config.cluster.type == "local"
     if allocation:
-        found += [Obstacle(finding.key, finding.message) for finding in allocation.needs]
+        found += _devices(config, allocation, host)
         if placement and not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
             reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
             found.append(Obstacle("cluster.n_nodes", reason))
@@ -34,6 +36,18 @@ def lacks(
             found += _engine(config, allocation, host)
     found += _commands(config.cluster.type)
     return found + _files(config, host)
+
+
+def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:
+    """What the allocation lacks, apart from what no machine could give. This machine is one of its nodes."""
+    total, here = allocation.num_gpus, gpus_per_node(config, host.machine)
+    said = f"wants {plural(here, 'GPU')} on this machine"
+    better = f"wants {plural(total, 'GPU')}, {here} of them on this machine" if total > here else said
+    return [
+        Obstacle(finding.key, finding.message.replace(said, better))
+        for finding in allocation.needs
+        if OVER_NODES not in finding.message
+    ]
 
 
 def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:

@@ -6,6 +6,7 @@ from areal_like.config.allocation import Allocation, Parallel
 from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
+from launcher.plan.limits import server_limit
 from launcher.plan.model_shape import BYTES, ModelShape, find_config, shape_of
 from launcher.plan.plan import Memory, ModelMemory, ServerMemory
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 FLOAT32 = 4
 GIB, MIB = 1 << 30, 1 << 20
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ALL_LINEAR = "all-linear"
 
 
 def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> Memory:
@@ -25,15 +28,20 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
         shape = _shape(f"{name}.path", engine, host, unknown)
         if shape and allocation and allocation.actor:
             parallel = getattr(allocation, name, None) or allocation.actor
-            trainer.append(model_memory(name, engine, shape, parallel))
+            if strange := strange_modules(engine):
+                unknown.append(f"{name}.target_modules: the size of adapters for {', '.join(strange)}")
+                continue
+            trainer.append(model_memory(name, engine, shape, parallel, bool(allocation.num_gpus)))
     rank = sum(model.total for model in trainer) if trainer and not unknown else None
     server = _server(config, allocation, host) if isinstance(config, GRPOConfig) else None
     return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(_words(trainer, rank, server, allocation, host)))
 
 
-def model_memory(name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: Parallel) -> ModelMemory:
+def model_memory(
+    name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: Parallel, on_gpu: bool = True
+) -> ModelMemory:
     """One model on one rank. FSDP shards over all ranks of a tensor group's replica; a frozen model has no master copy,
-    and with LoRA only the adapters have gradients and optimizer state."""
+    and with LoRA only the adapters have gradients and optimizer state. What a GPU offloads is in host memory."""
     whole = shape.parameters(engine.is_critic)
     shards = max(1, parallel.data * parallel.context // engine.fsdp.dp_replicate)
     split = shards * parallel.tensor
@@ -42,15 +50,23 @@ def model_memory(name: str, engine: "TrainEngineConfig", shape: ModelShape, para
     trainable = 0 if frozen else lora_parameters(engine, shape) if engine.use_lora else whole
     base = 0 if trainable == whole else whole
     gathered = whole // parallel.tensor if not engine.fsdp.reshard_after_forward else 2 * shape.largest_unit
+    weights, gradients = (base * dtype + trainable * master) // split, trainable * master // split
+    optimizer = int(_optimizer_bytes(engine.optimizer, trainable, shape, master) // split)
+    offloaded = 0
+    if on_gpu and engine.fsdp.offload_params:
+        offloaded = weights + gradients + optimizer
+    elif on_gpu and engine.optimizer is not None and engine.optimizer.offload:
+        offloaded = optimizer
     return ModelMemory(
         model=name,
         path=engine.path,
         parameters=whole,
         trainable=trainable,
-        weights=(base * dtype + trainable * master) // split,
-        gradients=trainable * master // split,
-        optimizer=int(_optimizer_bytes(engine.optimizer, trainable, shape, master) // split),
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
         working=gathered * dtype // (1 if not engine.fsdp.reshard_after_forward else parallel.tensor),
+        host=offloaded,
     )
 
 
@@ -67,8 +83,16 @@ def lora_parameters(engine: "TrainEngineConfig", shape: ModelShape) -> int:
         "up_proj": shape.hidden + inner,
         "down_proj": inner + shape.hidden,
     }
-    names = [name for name in engine.target_modules if name in sides] or list(sides)
+    names = [name.rsplit(".", 1)[-1] for name in engine.target_modules]
+    names = list(sides) if not names or ALL_LINEAR in names else [name for name in names if name in sides]
     return engine.lora_rank * shape.layers * sum(sides[name] for name in names)
+
+
+def strange_modules(engine: "TrainEngineConfig") -> list[str]:
+    """Names to adapt that are no linear layer of the models whose size is known here."""
+    if not engine.use_lora or engine.optimizer is None:
+        return []
+    return [name for name in engine.target_modules if name.rsplit(".", 1)[-1] not in (*LINEAR_LAYERS, ALL_LINEAR)]
 
 
 def _optimizer_bytes(optimizer: Any, trainable: int, shape: ModelShape, master: int) -> float:
@@ -95,7 +119,8 @@ def _server(config: GRPOConfig, allocation: Allocation | None, host: Host) -> Se
     kv_width = 1 if rollout.backend == "sglang" and config.sglang.kv_cache_dtype.startswith("fp8") else width
     share = rollout.tensor * rollout.pipeline
     kv = shape.kv_per_token * kv_width // (min(rollout.tensor, shape.kv_heads) * rollout.pipeline)
-    longest = min(config.gconfig.max_tokens, shape.max_positions or config.gconfig.max_tokens)
+    limits = (config.gconfig.max_tokens, server_limit(config, rollout.backend)[1], shape.max_positions)
+    longest = min(limit for limit in limits if limit)
     return ServerMemory("actor", config.actor.path, shape.parameters() * width // share, kv, kv * longest)
 
 
@@ -118,18 +143,26 @@ def _words(
         if 0 < model.trainable < model.parameters:
             size += f", {count(model.trainable)} of them in adapters and trained"
         parts = [("weights", model.weights), ("gradients", model.gradients), ("optimizer", model.optimizer)]
-        parts.append(("gathered while computing", model.working))
-        listed = " + ".join(f"{name} {nbytes(size)}" for name, size in parts if size)
-        words.append(f"{size}; on each trainer rank {listed} = {nbytes(model.total)}")
+        away = 0 if not model.host else 1 if model.host == model.optimizer else 3
+        offloaded = parts[len(parts) - away :]
+        kept = [*parts[: len(parts) - away], ("gathered while computing", model.working)]
+        text = f"{size}; on each trainer rank {_listed(kept)} = {nbytes(model.total)}"
+        words.append(f"{text}, and in host memory {_listed(offloaded)} = {nbytes(model.host)}" if away else text)
     if rank is not None:
         place = "GPU" if on_gpu else "process"
-        words.append(f"each trainer {place} holds {nbytes(rank)} before activations")
+        away = sum(model.host for model in trainer)
+        beside = f", and {nbytes(away)} in host memory" if away else ""
+        words.append(f"each trainer {place} holds {nbytes(rank)} before activations{beside}")
     if server is not None:
         text = f"server: weights {nbytes(server.weights)}, cache {nbytes(server.kv_bytes_per_token)} per token"
         if server.kv_bytes_longest_sample:
             text += f", {nbytes(server.kv_bytes_longest_sample)} for a sequence of the greatest length"
         words.append(text)
     return words
+
+
+def _listed(parts: list[tuple[str, int]]) -> str:
+    return " + ".join(f"{name} {nbytes(size)}" for name, size in parts if size)
 
 
 def nbytes(size: int) -> str:

@@ -8,10 +8,12 @@ from areal_like.config.allocation.experiment import starts_servers, trained_mode
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import Host
-from launcher.plan.memory import nbytes
+from launcher.plan.limits import longest_sample, server_limit
+from launcher.plan.memory import LINEAR_LAYERS, nbytes, strange_modules
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import Batch, Memory
 from launcher.plan.servers import ServerStart
+from launcher.plan.words import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -30,6 +32,7 @@ def notices(
         yield from (f"{finding.key}: {finding.message}" for finding in allocation.warnings)
         yield from _room(allocation, memory, config, host)
     yield from _models(config, host)
+    yield from _precision(config, allocation, host)
     yield from _batch(batch, allocation)
     if isinstance(config, GRPOConfig):
         yield from _rollout(config, allocation, host)
@@ -50,6 +53,10 @@ def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig"
             yield f"actor.backend: a trainer rank needs {nbytes(rank)} before activations, and a GPU has {nbytes(size)}"
         if server is not None and server.weights > size:
             yield f"rollout.backend: a server's weights are {nbytes(server.weights)}, and a GPU has {nbytes(size)}"
+        away = sum(model.host for model in memory.trainer) * (allocation.actor.world_size if allocation.actor else 0)
+        if host.memory_bytes and away > host.memory_bytes:
+            has = nbytes(host.memory_bytes)
+            yield f"actor.path: {nbytes(away)} are offloaded to host memory, and this machine has {has}"
     elif host.memory_bytes:
         ranks = (rank or 0) * (allocation.actor.world_size if allocation.actor else 0)
         servers = (server.weights if server else 0) * (allocation.rollout.world_size if allocation.rollout else 0)
@@ -71,7 +78,14 @@ def _models(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
                 own, actor = getattr(engine, fact), getattr(config.actor, fact)
                 if own != actor:
                     yield f"{name}.{fact}: {own} is not the actor's ({actor})"
-    if config.cluster.type == "local" and not host.gpus:
+        if strange := strange_modules(engine):
+            there = ", ".join(LINEAR_LAYERS)
+            yield f"{name}.target_modules: {', '.join(strange)} is not known here; known are {there}"
+
+
+def _precision(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> Iterator[str]:
+    on_gpu = bool(host.gpus) or (allocation is not None and allocation.num_gpus > 0)
+    if config.cluster.type == "local" and not on_gpu:
         for name, engine in trained_models(config):
             if engine.dtype != "float32":
                 yield f"{name}.dtype: {engine.dtype} is slow on a CPU; {name}.dtype=float32 is faster and more exact"
@@ -81,8 +95,9 @@ def _batch(batch: Batch, allocation: Allocation | None) -> Iterator[str]:
     parts = batch.data_parallel_ranks * batch.optimizer_steps_per_step
     if allocation and batch.samples_per_step < parts:
         yield (
-            f"train_dataset.batch_size: {batch.samples_per_step} samples are fewer than {batch.data_parallel_ranks} "
-            f"ranks x {batch.optimizer_steps_per_step} optimizer steps, so that some ranks would idle"
+            f"train_dataset.batch_size: {plural(batch.samples_per_step, 'sample')} for "
+            f"{plural(batch.data_parallel_ranks, 'rank')} x {plural(batch.optimizer_steps_per_step, 'optimizer step')} "
+            f"are too few: some ranks would idle"
         )
     limit, generated = batch.max_tokens_per_micro_batch, batch.max_new_tokens
     if limit and generated and generated > limit:
@@ -111,14 +126,22 @@ def _rollout(config: GRPOConfig, allocation: Allocation | None, host: Host) -> I
 
 def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[str]:
     """A context that is too short for an answer, or longer than the model was made for."""
-    key, context = {
-        "embedded": ("embedded.context_length", config.embedded.context_length),
-        "vllm": ("vllm.max_model_len", config.vllm.max_model_len),
-        "sglang": ("sglang.context_length", config.sglang.context_length),
-    }[backend]
+    key, context = server_limit(config, backend)
     shape = shape_of(find_config(config.actor.path, host)[0])
     answer, positions = config.gconfig.max_new_tokens, shape.max_positions if shape else None
     if context is not None and answer >= context:
         yield f"{key}: {context} tokens leave no room for a prompt beside gconfig.max_new_tokens={answer}"
     if positions and context is not None and context > positions:
         yield f"{key}: {context} is more than the {positions} positions of {config.actor.path}; {backend} refuses that"
+    longest = longest_sample(config)
+    if context is not None and answer < context < longest:
+        yield (
+            f"{key}: a sample may have {longest} tokens (gconfig.max_tokens), and the server rejects a prompt that is "
+            f"longer than {context} tokens less its answer; train_dataset.max_length leaves such prompts out"
+        )
+    if context is None and positions and answer >= positions:
+        model = f"the {positions} positions of {config.actor.path}"
+        yield f"gconfig.max_new_tokens: {answer} tokens leave no room for a prompt in {model}"
+    elif context is None and positions and longest > positions:
+        model = f"the {positions} positions of {config.actor.path}"
+        yield f"gconfig.max_tokens: a sample may have {longest} tokens, more than {model}; longer ones are rejected"

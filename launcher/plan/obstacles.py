@@ -6,9 +6,12 @@ from areal_like.config.allocation import Allocation, Finding
 from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan import environment
+from launcher.plan.host import Host
+from launcher.plan.learning import learning_obstacles
 from launcher.plan.placement import Placement
-from launcher.plan.plan import Obstacle
+from launcher.plan.plan import Batch, Obstacle
 from launcher.plan.servers import ServerStart
+from launcher.plan.sizes import size_obstacles
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -23,6 +26,8 @@ def obstacles(
     problems: list[Finding],
     placement: Placement | None,
     starts: list[ServerStart],
+    batch: Batch,
+    host: Host,
 ) -> list[Obstacle]:
     """What the configuration says first, then what follows from it."""
     from areal_like.config.dialects.areal import cannot_start
@@ -36,6 +41,10 @@ def obstacles(
         for name, engine in trained_models(loaded.config)
         if name != "ref" and engine.optimizer is None
     ]
+    if allocation is not None:
+        found += size_obstacles(loaded.config, allocation, host)
+    if allocation is None or allocation.actor is not None:
+        found += learning_obstacles(loaded.config, batch)
     for start in starts[:1]:
         found += start.obstacles
     found += environment.obstacles(loaded.config)

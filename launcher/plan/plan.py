@@ -115,10 +115,13 @@ class ModelMemory(NamedTuple):
     gradients: int
     optimizer: int
     working: int
+    host: int = 0
+    """those of weights, gradients and optimizer that wait in host memory"""
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.working
+        """What is on the device that computes."""
+        return self.weights + self.gradients + self.optimizer + self.working - self.host
 
 
 class ServerMemory(NamedTuple):

@@ -81,8 +81,9 @@ class _Page:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
         parts = [_several(count, NOUNS[role].format(backend=backend)) for role, count in roles.items()]
         place = {"local": "on this machine", "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
-        spread = f" on {nodes} nodes" if nodes > 1 else ""
-        text = f"{len(self.plan.processes)} processes {place}{spread}: {', '.join(parts)}"
+        if nodes > 1:
+            place = f"on {nodes} nodes" if self.plan.cluster["type"] == "local" else f"{place} on {nodes} nodes"
+        text = f"{len(self.plan.processes)} processes {place}: {', '.join(parts)}"
         addresses = self.plan.servers["addresses"]
         return f"{text}; generation by {', '.join(addresses)}" if addresses else text
 

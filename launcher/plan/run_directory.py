@@ -28,8 +28,10 @@ def plan_run_directory(
         trial, reason = next_trial(experiment)
         return RunDirectory(str(experiment / trial), trial, "new", reason), []
     path, trial = experiment / config.trial_name, config.trial_name
-    if not path.is_dir() or not any(path.iterdir()):
+    if not path.is_dir():
         return RunDirectory(str(path), trial, "new", "does not exist yet"), []
+    if not any(path.iterdir()):
+        return RunDirectory(str(path), trial, "new", "exists and is empty"), []
     if anew:
         return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
     return _existing(config, path)
@@ -77,9 +79,10 @@ def _resumed(
     path = find_run(config.resume, root, file, host)
     if path is None:
         ways = "give its folder, experiment/trial or a unique trial name"
-        reason, trial = f"no run {config.resume} is found under {root}; {ways}", config.trial_name
-        where = str(root / config.experiment_name / trial)
-        return RunDirectory(where, trial, "missing", reason), [Obstacle("resume", reason)]
+        reason = f"no run {config.resume} is found under {root}; {ways}"
+        folder = root if "/" in config.resume else root / config.experiment_name
+        where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
+        return RunDirectory(str(where), where.name, "missing", reason), [Obstacle("resume", reason)]
     steps, wanted = complete_steps(path), config.resume_step
     if not steps:
         reason = f"{path} has no complete checkpoint to go on from"

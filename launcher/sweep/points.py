@@ -73,6 +73,9 @@ class Points:
         return sorted(itertools.islice(itertools.chain(singles, rest), bound))
 
 
+MOST_POINTS = 10_000
+
+
 def expand(
     overrides: Sequence[str],
     *,
@@ -101,7 +104,10 @@ def expand(
             own.append(part)
     if reader.problems:
         raise ConfigError(reader.problems)
-    return Points((*own, *parts), optimizing)
+    points = Points((*own, *parts), optimizing)
+    if not optimizing and len(points) > MOST_POINTS:
+        raise ConfigError([Problem("--multirun", f"has {len(points)} points; at most {MOST_POINTS} are taken")])
+    return points
 
 
 @dataclass
@@ -151,7 +157,9 @@ def _axis(override: Override, optimizing: bool) -> Axis:
         if value.start is None or value.end is None or value.start > value.end:
             raise ValueError(f"the interval starts at {value.start}, above its end {value.end}")
         return Axis(key, _texts([value.start, value.end]), f"{key}={override.get_value_string()}")
-    texts = tuple(override.sweep_string_iterator())
+    texts = tuple(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
+    if len(texts) > MOST_POINTS:
+        raise ValueError(f"has more than {MOST_POINTS} values; a sweep that long is no sweep")
     if not texts:
         raise ValueError(_nothing(override))
     if isinstance(value, Glob) or getattr(value, "shuffle", False):

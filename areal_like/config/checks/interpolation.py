@@ -38,7 +38,7 @@ def syntax_error(text: str) -> str | None:
     try:
         parse(text)
     except (OmegaConfBaseException, RecursionError, ValueError):
-        return f"{text!r} is not an interpolation; write ${{section.key}}, or \\${{ for the characters themselves"
+        return f"{text[:60]!r} is not an interpolation; write ${{section.key}}, or \\${{ for the characters themselves"
     return None
 
 

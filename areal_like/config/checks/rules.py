@@ -31,7 +31,7 @@ def findings(get: Get, own_class: bool = False) -> Iterator[Finding]:
     if not own_class:
         yield from _group_sizes(get)
     yield from _served_models(get)
-    for rule in (_lengths, _clipping, _overlong, _curriculum, _environments, _schedule, _padding, _resume, _lora):
+    for rule in RULES:
         yield from rule(get)
 
 
@@ -57,7 +57,7 @@ def _group_sizes(get: Get) -> Iterator[Finding]:
 
 def _served_models(get: Get) -> Iterator[Finding]:
     path = get("actor.path")
-    backend = str(get("rollout.backend") or "auto").partition(":")[0]
+    backend = str(get("rollout.backend") or "auto").replace(".", ":").partition(":")[0].strip()
     allocation = str(get("allocation_mode") or "")
     for engine, key in SERVED_MODELS.items():
         served = get(key)
@@ -147,6 +147,12 @@ def _padding(get: Get) -> Iterator[Finding]:
             )
 
 
+def _variables(get: Get) -> Iterator[Finding]:
+    for name in get("launcher.env") or {}:
+        if not (name.isascii() and name.isidentifier()):
+            yield (f"launcher.env.{name}",), "is no name of an environment variable; use letters, digits and `_`"
+
+
 def _resume(get: Get) -> Iterator[Finding]:
     if get("resume_step") is not None and get("resume") is None:
         yield ("resume_step", "resume"), "says which step, but resume does not say which run; set resume=RUN"
@@ -168,3 +174,17 @@ def _lora(get: Get) -> Iterator[Finding]:
                         f"{engine}.lora_modules_to_save; choose disk or collective"
                     ),
                 )
+
+
+RULES = (
+    _lengths,
+    _clipping,
+    _overlong,
+    _curriculum,
+    _environments,
+    _schedule,
+    _padding,
+    _variables,
+    _resume,
+    _lora,
+)

@@ -63,6 +63,8 @@ def _check_type(kind: Kind, constraints: Constraints, value: Any) -> Any:
         raise Refused(f"{show(value)} is not a boolean; " + (f"write {hint}" if hint else f"expected {expected}"))
     if kind.name == "int":
         if isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) >= 2**63:
+                raise Refused(f"{show(value)} is too large for an integer")
             return value
         if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
             raise Refused(f"{show(value)} is not an integer; write {int(value)}")
@@ -74,8 +76,8 @@ def _check_type(kind: Kind, constraints: Constraints, value: Any) -> Any:
             number = float(value)
         except OverflowError:
             raise Refused(f"{show(value)} is too large for a number") from None
-        if math.isnan(number):
-            raise Refused(f"nan is not a number; expected {expected}")
+        if not math.isfinite(number):
+            raise Refused(f"{number} is no finite number; expected {expected}")
         return number
     if isinstance(value, str):
         return value

@@ -12,6 +12,7 @@ from areal_like.config.aliases import ALIASES
 from areal_like.config.checks.value import expectation
 from areal_like.config.describe.dump import scalar_text
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean
 
@@ -72,7 +73,10 @@ def _typed(key: Key) -> str:
 
 
 def default_text(key: Key) -> str:
-    return "(required)" if key.constraints.required else scalar_text(key.default)
+    if key.constraints.required:
+        return "(required)"
+    shown = redact(key.name, key.default, marked=key.constraints.secret)
+    return SECRET if shown == SECRET else scalar_text(shown)
 
 
 def help_text(path: str, schemas: list[Schema], bold: Any = str, width: int = 100) -> str:

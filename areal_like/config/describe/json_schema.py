@@ -6,6 +6,7 @@ from typing import Any
 from areal_like.config.aliases import ALIASES
 from areal_like.config.describe.help import meaning
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
+from areal_like.config.redact import redact
 from areal_like.config.schema import Key, Kind, Schema
 from areal_like.config.sources.shipped import data_folder
 
@@ -85,7 +86,7 @@ def _described(schema: Schema, key: Key) -> dict[str, Any]:
         described["anyOf"].append({"const": "auto"})
     if key.kind.optional:
         described["anyOf"] += NULL
-    if not key.constraints.required:
+    if not key.constraints.required and redact(key.name, key.default, key.constraints.secret) == key.default:
         described["default"] = key.default
     return described
 

@@ -71,8 +71,11 @@ def _read_file(
             message = f"no file {name!r} to build on, beside this file or among the shipped groups"
             read.problems.append(Problem("defaults", message, place(item.line)))
         return
+    if absolute in read.configs:
+        read.problems.append(Problem("defaults", f"{name!r} stands twice; keep one", place(item.line)))
+        return
     read.configs.append(absolute)
-    read.entries.append(item.value)
+    read.entries.append(item.value.removesuffix(".yaml"))
 
 
 def _read_group(

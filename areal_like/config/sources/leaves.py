@@ -14,6 +14,8 @@ from areal_like.config.schema import Key, Kind, Schema, ancestors
 from areal_like.config.sources.yaml_reader import Node
 from areal_like.config.suggest import did_you_mean, nearest
 
+MOST_HINTS = 40
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -42,6 +44,7 @@ class Reader:
         self.schema, self.place, self.package = schema, place, package
         self.result = Leaves()
         self.names = schema.names()
+        self.hinted = 0
 
     def read(self, node: Node) -> Leaves:
         self._walk(self.package, node)
@@ -52,6 +55,11 @@ class Reader:
         """Reads what is set at one path, as an override does."""
         self._walk(path, node)
         return self.result
+
+    def _unknown(self, path: str) -> str:
+        """A hint for an unknown key; a file full of them is another program's, and hints would take long."""
+        self.hinted += 1
+        return did_you_mean(path, self.names) if self.hinted <= MOST_HINTS else ""
 
     def _problem(self, key: str, line: int, message: str) -> None:
         self.result.problems.append(Problem(key, message, self.place(line)))
@@ -74,7 +82,7 @@ class Reader:
         else:
             count = len(node.value) if isinstance(node.value, dict) else 0
             unread = f" ({count} keys below it were not read)" if count > 1 else ""
-            self._problem(written, node.line, f"no such key{did_you_mean(path, self.names)}{unread}")
+            self._problem(written, node.line, f"no such key{self._unknown(path)}{unread}")
 
     def _section(self, path: str, node: Node, written: str) -> None:
         section = self.schema.sections[path]
@@ -120,14 +128,16 @@ class Reader:
 
     def _value(self, key: Key, node: Node, written: str) -> None:
         """One value, as it stands or as a reference."""
+        hidden = key.constraints.secret or is_secret_name(key.name)
         errors = [error for text in _interpolations(node.plain()) if (error := syntax_error(text))]
         if errors:
-            self._problem(written, node.line, errors[0])
+            self._problem(
+                written, node.line, "is not an interpolation (a secret, so not shown)" if hidden else errors[0]
+            )
             return
         try:
             self._leaf(key.path, check_key(key, node.plain()), node.line, written)
         except Refused as refusal:
-            hidden = key.constraints.secret or is_secret_name(key.name)
             wanted = f"does not fit; expected {expectation(key.kind, key.constraints)} (a secret, so not shown)"
             self._problem(written, node.line, wanted if hidden else str(refusal))
 
@@ -135,6 +145,9 @@ class Reader:
         """Something inside a map: any name is allowed; its value fits what the map holds."""
         key, name = self.schema.map_above(path), path.rpartition(".")[2]
         assert key is not None
+        if key.kind.item is not None and key.kind.item.name != "any" and "." in path.removeprefix(f"{key.path}."):
+            self._problem(written, node.line, f"{key.path} holds single values, and nothing below them")
+            return
         if not name or "." in name:
             self._problem(written, node.line, "a key has no dots in a file; nest it: `a:` and below it `b:`")
             return

@@ -88,6 +88,8 @@ def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
             message = f"cannot be read as an override ({said}); quote special characters: {key}='\"...\"'"
             if not has_value:
                 message = "is neither a verb nor an override; write key=value, group=option, ~key, or a flag (--help)"
+            if any(is_secret_name(part) for part in key.split(".")):
+                text, message = f"{key}={SECRET}", "cannot be read as an override; check its quotes"
             problems.append(Problem(key.lstrip("+~") or text or "(empty word)", message, f"override {text}"))
         except RecursionError:
             problems.append(
@@ -129,7 +131,7 @@ def read_words(words: Sequence[Word], schema: Schema, options_of: Callable[[str]
 def is_secret(path: str, schema: Schema) -> bool:
     """Whether an override holds a secret, so that no message and no plan may repeat it: by the schema's mark (that of
     the key which was probably meant, too), or by its name."""
-    if is_secret_name(path.rpartition(".")[2]):
+    if any(is_secret_name(part) for part in path.split(".")):
         return True
     known = path in schema.keys or path in schema.sections or schema.map_above(path) is not None
     path = path if known else suggest(path, schema.names()) or path
@@ -142,6 +144,9 @@ def _read_group(word: Word, value: Any, options: list[str], read: Overrides) -> 
         read.groups[word.group_key] = GroupChoice(word.group_key, (), word.where)
         return
     chosen = tuple(str(option) for option in value) if isinstance(value, list) else (str(value),)
+    if word.key == "experiment" and isinstance(value, list):
+        read.problems.append(Problem("experiment", "is one kind, not a list", word.where))
+        return
     unknown = [option for option in chosen if option not in options]
     for option in unknown:
         guess = nearest(option, options)

@@ -1,15 +1,16 @@
 """`--schema my.module:MyConfig`: a user's dataclass that extends an experiment by keys of its own."""
 
-import dataclasses
 import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.experiment import EXPERIMENTS, BaseExperimentConfig
+from areal_like.config.checks.value import Refused, check_key
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.loaded import build
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.schema import Schema, SchemaError
+from areal_like.config.schema import Schema
 from areal_like.config.suggest import nearest
 
 KEY = "--schema"
@@ -21,19 +22,39 @@ def load_schema(name: str) -> type:
     if not module_name or not class_name:
         raise _refuse(f"{name!r} names no class; write my.module:MyConfig or path/to/file.py:MyConfig")
     module = _import(module_name)
-    found = getattr(module, class_name, None)
+    found: Any = getattr(module, class_name, None)
     if found is None:
         classes = [word for word, thing in vars(module).items() if isinstance(thing, type)]
         guess = nearest(class_name, classes)
         raise _refuse(f"{module_name} has no {class_name}" + (f"; did you mean {guess[0]}?" if guess else ""))
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found) and issubclass(found, BaseExperimentConfig)):
+    extends = isinstance(found, type) and issubclass(found, tuple(EXPERIMENTS.values()))
+    if not extends or "__dataclass_fields__" not in vars(found):
         known = ", ".join(cls.__name__ for cls in EXPERIMENTS.values())
         raise _refuse(f"{name} must be a dataclass that extends one of {known} (from areal_like.config.experiment)")
     try:
-        Schema.of(found)
-    except (SchemaError, NameError, TypeError) as error:
-        raise _refuse(f"{name}: {error}") from None
+        schema = Schema.of(found)
+        build(found, schema.defaults())
+    except Exception as error:  # the user's own code runs here: annotations, default factories, __post_init__
+        raise _refuse(f"{name} cannot be used: {type(error).__name__}: {error}") from None
+    _judge(name, schema)
+    assert isinstance(found, type)
     return found
+
+
+def _judge(name: str, schema: Schema) -> None:
+    """Sections stay sections, defaults fit their keys, and no key has a name that means something else in a file."""
+    base = next(Schema.of(cls) for cls in schema.cls.__mro__ if cls in EXPERIMENTS.values())
+    wrong = [f"{path} must stay a section" for path in base.sections if path not in schema.sections]
+    wrong += [f"a key cannot be called {word}" for word in ("defaults", "hydra") if word in schema.keys]
+    for path, key in schema.keys.items():
+        if path in base.keys or (key.default is None and key.constraints.required):
+            continue
+        try:
+            check_key(key, key.default)
+        except Refused as refusal:
+            wrong.append(f"the default of {path}: {refusal}")
+    if wrong:
+        raise ConfigError([Problem(KEY, f"{name}: {message}") for message in wrong])
 
 
 def _import(module_name: str) -> Any:
@@ -54,7 +75,7 @@ def _import(module_name: str) -> Any:
         return importlib.import_module(module_name)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refuse(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from None
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from areal_like.config.problems import Problem
 
+MAX_BYTES = 5_000_000
 MAX_DEPTH = 40
 MAX_NODES = 50_000
 INT = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)$")
@@ -93,11 +94,14 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
     if path.is_dir():
         return refuse("is a directory; name a YAML file")
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return refuse("no such file")
     except OSError as error:
         return refuse(f"cannot be read ({error.strerror}); check its permissions")
+    if len(content) > MAX_BYTES:
+        return refuse(f"is larger than {MAX_BYTES // 1_000_000} MB; this is no configuration")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -188,6 +192,8 @@ class _Builder:
         if isinstance(event, yaml.ScalarEvent):
             node = Node(self._scalar(event, line), line)
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
+            if event.tag and not event.implicit:
+                raise _Refused(line, f"tag {event.tag} is not read here; write a plain value")
             if event.anchor:
                 self.open_anchors.add(event.anchor)
             make = self._sequence if isinstance(event, yaml.SequenceStartEvent) else self._mapping

@@ -1,0 +1,85 @@
+"""Training that would be wrong or would teach nothing: refused at a real start, although the configuration is valid."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation.experiment import trained_models
+from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
+from launcher.plan.plan import Batch, Obstacle
+from launcher.plan.words import plural
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+ALL_TOKENS = 100_000_000
+"""A top_k from which on it is no limit."""
+ALLOW = "rollout.allow_mismatched_sampling"
+
+
+def learning_obstacles(config: "BaseExperimentConfig", batch: Batch) -> Iterator[Obstacle]:
+    """For a run that has a trainer."""
+    yield from _data(config)
+    yield from _parts(config, batch)
+    if isinstance(config, GRPOConfig):
+        if not config.rollout.allow_mismatched_sampling:
+            for key, what in _mismatches(config):
+                reason = f"{what}, which the trainer cannot reproduce; take it out, or allow it with {ALLOW}=true"
+                yield Obstacle(key, reason)
+        yield from _groups(config)
+
+
+def _data(config: "BaseExperimentConfig") -> Iterator[Obstacle]:
+    kinds = (
+        (GRPOConfig, "rl", "reinforcement learning"),
+        (SFTConfig, "sft", "fine-tuning"),
+        (RWConfig, "rw", "a reward model"),
+    )
+    for cls, wanted, noun in kinds:
+        written = config.train_dataset.type
+        if isinstance(config, cls) and written != wanted:
+            yield Obstacle("train_dataset.type", f"{written} rows do not fit {noun}, which takes {wanted}")
+
+
+def _parts(config: "BaseExperimentConfig", batch: Batch) -> Iterator[Obstacle]:
+    """Parts of a step that cannot be cut. What follows the actor is said once, of the actor."""
+    samples, seen = batch.samples_per_step, set()
+    for name, engine in trained_models(config):
+        updates, granularity = getattr(engine, "ppo_n_minibatches", 1), engine.mb_spec.granularity
+        if name != "ref" and updates > samples and ("updates", updates) not in seen:
+            has = plural(samples, "sample")
+            yield Obstacle(f"{name}.ppo_n_minibatches", f"a step has {has}, which cannot be cut into {updates} parts")
+        if samples % granularity and ("granularity", granularity) not in seen:
+            reason = f"{granularity} does not divide the {plural(samples, 'sample')} of a step"
+            yield Obstacle(f"{name}.mb_spec.granularity", reason)
+        seen |= {("updates", updates), ("granularity", granularity)}
+
+
+def _mismatches(config: GRPOConfig) -> Iterator[tuple[str, str]]:
+    sampling = config.gconfig
+    if sampling.greedy or sampling.temperature == 0:
+        key = "gconfig.greedy" if sampling.greedy else "gconfig.temperature"
+        alike = ", and all answers of a group are equal" if sampling.n_samples > 1 else ""
+        yield key, f"takes the likeliest token always{alike}"
+    if sampling.top_p < 1:
+        yield "gconfig.top_p", f"{sampling.top_p:g} leaves out unlikely tokens"
+    if 0 < sampling.top_k < ALL_TOKENS:
+        yield "gconfig.top_k", f"{sampling.top_k} leaves out all but the likeliest tokens"
+    if sampling.min_p > 0:
+        yield "gconfig.min_p", f"{sampling.min_p:g} leaves out unlikely tokens"
+    if sampling.frequency_penalty != 0:
+        yield "gconfig.frequency_penalty", f"{sampling.frequency_penalty:g} changes the odds of tokens that were used"
+    if sampling.repetition_penalty != 1:
+        yield "gconfig.repetition_penalty", f"{sampling.repetition_penalty:g} changes the odds of tokens that were seen"
+
+
+def _groups(config: GRPOConfig) -> Iterator[Obstacle]:
+    """A group of one, compared with itself."""
+    norm = config.actor.reward_norm
+    if config.gconfig.n_samples > 1:
+        return
+    if norm is not None and norm.mean_level == "group":
+        reason = "1 answer per prompt less the mean of its group (actor.reward_norm.mean_level) is always 0, so that "
+        yield Obstacle("gconfig.n_samples", reason + "nothing would be learnt; take at least 2, or mean_level=batch")
+    if config.actor.dynamic_sampling:
+        reason = "leaves out groups whose rewards are all equal, and with gconfig.n_samples=1 that is every group; "
+        yield Obstacle("actor.dynamic_sampling", reason + "take at least 2 samples, or set it to false")

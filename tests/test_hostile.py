@@ -1,0 +1,132 @@
+"""The promise: whatever is thrown at the command line ends in an answer or one clear message, soon, and never worse."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.problems import ConfigError
+
+GOOD = "experiment_name: e\nactor: {path: m}\n"
+
+
+def refused(tmp_path: Path, text: str, *overrides: str, schema: str | None = None) -> str:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load(file, overrides, schema)
+    return str(raised.value)
+
+
+def command(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
+    done = [sys.executable, "-m", "launcher", *words]
+    return subprocess.run(done, text=True, stderr=subprocess.PIPE, timeout=60, **more)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD + "launcher: {env: {'X$(touch y)': q}}", "is no name of an environment variable"),
+        (GOOD + "launcher: {env: {a: {b: 1}}}", "is not a string"),
+        (GOOD + "gconfig: !foo {n_samples: 2}", "tag !foo is not read here"),
+        (GOOD + "gconfig: !!set {n_samples}", "tag"),
+        ("defaults: [b, b]\n" + GOOD, "'b' stands twice"),
+        (GOOD + "trial_name: " + "a" * 300, "at most 128 characters"),
+        ("x: " + "y" * 6_000_000, "is larger than 5 MB"),
+    ],
+)
+def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "b.yaml").write_text("seed: 2\n")
+    assert said in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("experiment=[ppo,sft]", "is one kind, not a list"),
+        ("+launcher.env.a.b=1", "holds single values, and nothing below them"),
+        ("stats_logger.wandb.wandb_api_key='sk-abc,defghij", "check its quotes"),
+        ("rollout.num_episode_workers=1000000", "out of range"),
+    ],
+)
+def test_an_override_that_means_harm_is_one_message(tmp_path: Path, override: str, said: str) -> None:
+    text = refused(tmp_path, GOOD, override)
+    assert said in text
+    assert "defghij" not in text
+
+
+def test_a_file_may_be_named_with_its_suffix_in_a_defaults_list(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("seed: 2\n")
+    file = tmp_path / "f.yaml"
+    file.write_text("defaults: [b.yaml]\n" + GOOD)
+    assert load(file).get("seed") == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("class C(GRPOConfig):\n    a: int = 1", "must be a dataclass"),
+        ("@dataclass\nclass C(BaseExperimentConfig):\n    a: int = 1", "must be a dataclass that extends one of"),
+        ("@dataclass\nclass C(GRPOConfig):\n    a: int = 'x'", "the default of a: 'x' is not an integer"),
+        ("@dataclass\nclass C(GRPOConfig):\n    actor: int = 5", "actor must stay a section"),
+        ("@dataclass\nclass C(GRPOConfig):\n    defaults: int = 5", "a key cannot be called defaults"),
+        ("@dataclass\nclass C(GRPOConfig):\n    def __post_init__(self): raise KeyError('mine')", "KeyError: 'mine'"),
+        ("@dataclass\nclass C(GRPOConfig):\n    a: list = field(default_factory=lambda: 1 / 0)", "ZeroDivisionError"),
+        ("@dataclass\nclass C(GRPOConfig):\n    a: set = None", "a configuration cannot hold"),
+        ("raise SystemExit(7)", "cannot be imported: SystemExit"),
+    ],
+)
+def test_a_schema_of_the_users_that_cannot_be_used_says_why(tmp_path: Path, body: str, said: str) -> None:
+    module = tmp_path / "mine.py"
+    imports = "from areal_like.config.experiment import BaseExperimentConfig, GRPOConfig\n"
+    module.write_text(f"from dataclasses import dataclass, field\n{imports}{body}\n")
+    assert said in refused(tmp_path, GOOD, schema=f"{module}:C")
+
+
+def test_the_secrets_of_the_environment_are_shown_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("experiment_name: e\nactor: {path: '${oc.env:HF_TOKEN}'}\nseed: 1\n")
+    environment = {**os.environ, "HF_TOKEN": "hf_very_secret"}
+    for words in (["--explain=actor.path"], ["--dry-run=json"], ["--cfg"], ["seed=${oc.env:HF_TOKEN}"]):
+        done = command("--config", str(file), *words, env=environment, stdout=subprocess.PIPE)
+        assert done.returncode in (0, 2), done.stderr
+        assert "hf_very_secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--config", "grpo", "--dry-run"], ["--config", "grpo", "a=1"]])
+def test_nobody_to_take_the_answer_is_no_traceback(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = command(*words, stdout=full)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (2 if "a=1" in words else 1)
+    closed = [sys.executable, "-m", "launcher", *words]
+    script = subprocess.run(["bash", "-c", '"$@" >&-', "bash", *closed], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in script.stderr
+    assert script.returncode == (2 if "a=1" in words else 0)
+
+
+def test_a_path_that_is_too_long_is_no_traceback() -> None:
+    done = command("--config", "grpo", f"actor.path=./{'a' * 300}", "--dry-run", stdout=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "File name too long" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_endless_ends_soon(tmp_path: Path) -> None:
+    began = time.monotonic()
+    refused(tmp_path, GOOD + "".join(f"unknown_key_{index}: 1\n" for index in range(3000)))
+    refused(tmp_path, GOOD + "zzz: " + "token_" * 4000 + "\n")
+    done = command("--config", "grpo", "-m", "--dry-run", "seed=range(0,100000000000)", stdout=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "more than 10000 values" in done.stderr
+    assert time.monotonic() - began < 30  # each of these took minutes, or for ever; this is no measurement
+
+
+def test_a_message_moves_no_cursor(tmp_path: Path) -> None:
+    text = refused(tmp_path, 'experiment_name: e\n"x\\e[31m\\u202e": 1\n')
+    assert "\x1b" not in text
+    assert "\u202e" not in text
