@@ -303,6 +303,6 @@ def test_no_message_repeats_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(GOOD + "stats_logger: {wandb: {wandb_api_key: [topsecret]}}\n")
     with pytest.raises(ConfigError) as raised:
-        load(file, ["stats_logger.swanlab.api_key=[topsecret]"])
-    assert len(raised.value.problems) == 2
+        load(file, ["stats_logger.swanlab.api_key=[topsecret]", "stats_logger.wandb=topsecret"])
+    assert len(raised.value.problems) == 3
     assert "topsecret" not in str(raised.value)

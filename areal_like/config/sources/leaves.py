@@ -104,7 +104,10 @@ class Reader:
         elif section.optional and node.value in (None, "None"):
             self._leaf(path, None, node.line, written)
         else:
-            what = "null" if node.value is None else show(node.plain())
+            holds_secret = any(
+                k.constraints.secret for name, k in self.schema.keys.items() if name.startswith(path + ".")
+            )
+            what = "null" if node.value is None else "a single value" if holds_secret else show(node.plain())
             self._problem(written, node.line, f"is a section and cannot be {what}; set keys below it, or leave it out")
 
     def _interpolated(self, path: str, node: Node, written: str) -> None:
