@@ -90,7 +90,8 @@ def test_an_env_file_is_named_and_never_read(tmp_path):
 
 def test_what_is_no_secret_is_shown():
     body = f"launcher: {{env: {{HF_TOKEN: {SECRET}, PLAIN: shown}}}}"
-    trainer = next(p for p in build_plan(load_text(FILE.format(body=body))).processes if p.role == "trainer")
+    plan = build_plan(load_text(FILE.format(body=body))).shown()
+    trainer = next(process for process in plan.processes if process.role == "trainer")
     assert trainer.env["PLAIN"] == "shown"
     assert trainer.env["HF_TOKEN"] == "<secret>"
 
@@ -123,3 +124,10 @@ def test_a_secret_value_is_found_anywhere_in_a_text(secret):
     redactor = Redactor(frozenset({"some.marked"}), {"some": {"marked": secret}})
     assert secret not in redactor.text(f"a {secret} and x={secret}, {secret}")
     assert secret not in str(redactor.value("other", {"deep": [secret, {"er": f"<{secret}>"}]}))
+
+
+def test_a_process_is_started_with_the_secret_that_is_not_shown():
+    plan = build_plan(load_text(FILE.format(body=f"launcher: {{env: {{HF_TOKEN: {SECRET}}}}}")))
+    trainer = next(process for process in plan.processes if process.role == "trainer")
+    assert trainer.env["HF_TOKEN"] == SECRET
+    assert SECRET not in json.dumps(plan.to_json()) + render(plan)

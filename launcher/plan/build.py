@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, Parallel
@@ -58,8 +57,8 @@ def build_plan(
     spans = placement is not None and placement.num_nodes > 1
     backend = allocation.rollout.backend if allocation and allocation.rollout else None
     ports, port_obstacles = plan_ports(config, processes, backend, spans)
-    processes = tuple(_redacted(process, shown) for process in processes)
-    cluster, cluster_obstacles = _cluster(config, processes, placement, host, directory.path)
+    told = tuple(process.redacted(shown) for process in processes)
+    cluster, cluster_obstacles = _cluster(config, told, placement, host, directory.path)
 
     if config.resume is not None:  # what is not there to go on with is no lack of this machine
         missing, against = [], list(standing_against)
@@ -94,6 +93,7 @@ def build_plan(
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
         cannot_start=_once(shown, against),
         needs=_once(shown, missing),
+        redactor=shown,
     )
 
 
@@ -115,11 +115,6 @@ def _placement(
     want = wanted(allocation, allocate.starts_servers(config), allocate.servers_on_cpu(config), episodes)
     per_node = allocate.gpus_per_node(config, host.machine)
     return place(want, per_node, host, config.launcher, config.cluster.type == "local")
-
-
-def _redacted(process: Process, shown: Redactor) -> Process:
-    command = tuple(shown.command(list(process.command)))
-    return replace(process, command=command, env=shown.environment(process.env))
 
 
 def _cluster(

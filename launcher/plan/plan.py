@@ -1,11 +1,14 @@
 """What a run will be, as data: the thing that a dry run prints and that the launcher executes.
 
-Nothing here decides anything. `<secret>` and `<port>` stand for what exists only when a process is started. Records are
+Nothing here decides anything. `<port>`, and `<secret>` for the run's token, stand for what exists only when a process
+is started; secrets of the configuration are in the processes, and out of what is shown. Records are
 named tuples, as a class of these is made in a tenth of the time of a dataclass, and a dry run makes them all.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
+
+from areal_like.config.redact import Redactor
 
 VERSION = 1
 PORT = "<port>"
@@ -64,13 +67,19 @@ class Process:
     gpus: tuple[int, ...]
     cores: tuple[int, ...]
     threads: int
-    command: tuple[str, ...]
-    env: dict[str, str]
+    command: tuple[str, ...] = field(repr=False)
+    env: dict[str, str] = field(repr=False)
+    """Out of the repr, with the command: both may hold secrets."""
     log: str
 
     @property
     def name(self) -> str:
         return f"{self.role}/{self.index}"
+
+    def redacted(self, redactor: Redactor) -> "Process":
+        """The same process as it may be shown."""
+        command = tuple(redactor.command(list(self.command)))
+        return replace(self, command=command, env=redactor.environment(self.env))
 
 
 class Port(NamedTuple):
@@ -178,11 +187,16 @@ class Plan(NamedTuple):
     needs: tuple[Obstacle, ...]
     """What is not there yet (GPUs, files, a free run directory), also said in `warnings`: a real start exits 2."""
 
+    redactor: Redactor
+    """Knows the secrets that the processes carry."""
+
+    def shown(self) -> "Plan":
+        """The plan as it may be shown: the processes of the plan itself hold the secrets that they are started with."""
+        return self._replace(processes=tuple(process.redacted(self.redactor) for process in self.processes))
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, in the order of the fields; holds no secret."""
-        plain = _plain(self)
-        assert isinstance(plain, dict)
-        return plain
+        return {name: _plain(value) for name, value in self.shown()._asdict().items() if name != "redactor"}
 
 
 def _plain(value: Any) -> Any:
@@ -191,7 +205,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, Process):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if hasattr(value, "_asdict"):
         return {name: _plain(item) for name, item in value._asdict().items()}
     return [_plain(item) for item in value]

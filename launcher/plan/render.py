@@ -21,7 +21,7 @@ NOUNS = {
 
 def render(plan: Plan, color: bool = False, width: int = 110) -> str:
     """The text of a dry run. Colours only when asked for."""
-    return "\n".join(_Page(plan, color, max(60, width)).lines()) + "\n"
+    return "\n".join(_Page(plan.shown(), color, max(60, width)).lines()) + "\n"
 
 
 class _Page:
