@@ -38,7 +38,7 @@ bench: env-dev ## How long a start takes
 	@$(PY) tests/bench/bench_config.py
 
 env-run:
-	@.ci/venv "$(VENV)"
+	@.ci/venv "$(VENV)" train
 
 env-dev:
-	@.ci/venv "$(VENV)" dev,sweeps
+	@.ci/venv "$(VENV)" dev,sweeps,train

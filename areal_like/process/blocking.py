@@ -1,0 +1,68 @@
+"""The calls of a process that has no event loop. Every route that it calls may be called again."""
+
+import http.client
+from typing import Any
+
+import orjson
+
+from areal_like.process.errors import Refused, Unreachable
+from areal_like.process.frames import Frame, unpack
+from areal_like.process.identity import Identity, headers
+
+
+class BlockingCaller:
+    """One connection per address, kept open."""
+
+    def __init__(self, me: Identity, secret: str) -> None:
+        self._headers = headers(me, secret)
+        self._connections: dict[str, http.client.HTTPConnection] = {}
+
+    def json(self, method: str, address: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Any:
+        return orjson.loads(self._call(method, address, path, body, timeout_s))
+
+    def frame(self, method: str, address: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Frame:
+        return unpack(self._call(method, address, path, body, timeout_s))
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def _call(self, method: str, address: str, path: str, body: Any, timeout_s: float) -> bytes:
+        """`body` is sent as it is where it is bytes, else as JSON."""
+        from areal_like.process.http import message_of
+
+        data = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
+        try:
+            status, content = self._send(method, address, path, data, timeout_s)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self._drop(address)  # a connection that was kept open may have been closed by the other side
+            try:
+                status, content = self._send(method, address, path, data, timeout_s)
+            except (OSError, http.client.HTTPException) as fault:
+                raise self._lost(address, path, fault) from fault
+        except (OSError, http.client.HTTPException) as fault:
+            raise self._lost(address, path, fault) from fault
+        if status >= 400:
+            raise Refused(status, message_of(content))
+        return content
+
+    def _send(self, method: str, address: str, path: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = http.client.HTTPConnection(address, timeout=timeout_s)
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        connection.request(method, path, body=data, headers=self._headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def _lost(self, address: str, path: str, fault: Exception) -> Unreachable:
+        self._drop(address)
+        return Unreachable(address, f"{path}: {fault or type(fault).__name__}")
+
+    def _drop(self, address: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,155 @@
+"""HTTP between the processes of a run: a server that checks who calls, and a client that says who it is."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from areal_like.process.errors import Refused, Unreachable
+from areal_like.process.frames import Frame, unpack
+from areal_like.process.identity import Guard, Identity, headers
+
+LARGEST_MESSAGE = 1 << 32
+SHUTDOWN_S = 1.0
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = logging.getLogger(__name__)
+
+
+def application(guard: Guard | None, open_paths: Sequence[str] = ()) -> web.Application:
+    """An application that lets only calls of this run through, but for paths that begin with one of `open_paths`."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if guard is not None and not request.path.startswith(tuple(open_paths)):
+            refused = guard.refuse(request.headers)
+            if refused is not None:
+                return error(*refused)
+        try:
+            return await handler(request)
+        except Refused as refusal:
+            return error(refusal.status, refusal.message)
+        except web.HTTPException as answer:
+            return error(answer.status, answer.text or answer.reason) if answer.status >= 400 else answer
+        except asyncio.CancelledError:
+            raise
+        except orjson.JSONDecodeError as broken:
+            return error(400, f"the body is not JSON: {broken}")
+        except Exception as fault:
+            log.exception("%s %s", request.method, request.path)
+            return error(500, f"{type(fault).__name__}: {fault}")
+
+    return web.Application(middlewares=[check], client_max_size=LARGEST_MESSAGE)
+
+
+def answer(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")
+
+
+def binary(content: bytes) -> web.Response:
+    return web.Response(body=content, content_type="application/octet-stream")
+
+
+def error(status: int, message: str) -> web.Response:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return answer({"error": {"message": message, "type": kind}}, status)
+
+
+async def read_json(request: web.Request) -> Any:
+    return orjson.loads(await request.read() or b"null")
+
+
+class Served:
+    """A server that runs; `address` is what others call."""
+
+    def __init__(self, runner: web.AppRunner, address: str) -> None:
+        self.address = address
+        self._runner = runner
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+
+async def serve(app: web.Application, host: str, port: int = 0) -> Served:
+    """Port 0 takes a free one."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    await web.TCPSite(runner, host, port, backlog=2048).start()
+    return Served(runner, f"{host}:{runner.addresses[0][1]}")
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with the faster loop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+class Caller:
+    """Calls of one process; connections are pooled."""
+
+    def __init__(self, me: Identity, secret: str) -> None:
+        self._headers = headers(me, secret)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.session.close()
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """For answers that are streamed."""
+        assert self._session is not None, "a Caller is used inside `async with`"
+        return self._session
+
+    async def json(self, method: str, address: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Any:
+        return orjson.loads(await self._call(method, address, path, body, timeout_s))
+
+    async def frame(self, method: str, address: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Frame:
+        return unpack(await self._call(method, address, path, body, timeout_s))
+
+    async def _call(self, method: str, address: str, path: str, body: Any, timeout_s: float) -> bytes:
+        """`body` is sent as it is where it is bytes, else as JSON."""
+        data = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self.session.request(method, f"http://{address}{path}", data=data, timeout=limit) as response:
+                content = await response.read()
+        except TimeoutError:
+            raise Unreachable(address, f"no answer to {path} within {timeout_s:g} s") from None
+        except aiohttp.ClientError as fault:
+            raise Unreachable(address, f"{path}: {fault or type(fault).__name__}") from fault
+        if response.status >= 400:
+            raise Refused(response.status, message_of(content))
+        return content
+
+
+def message_of(content: bytes) -> str:
+    """The message of an error, from our own servers or others."""
+    try:
+        said = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return content.decode("utf-8", "replace")[:2000]
+    if isinstance(said, dict):
+        found = said.get("error", said.get("message", said))
+        return str(found.get("message", found) if isinstance(found, dict) else found)
+    return str(said)

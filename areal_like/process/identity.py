@@ -1,0 +1,81 @@
+"""Who a process is, how it says so to others, and how these tell what is left over from an earlier life."""
+
+import hmac
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIKE_TOKEN"
+ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
+
+PROCESS_HEADER, ATTEMPT_HEADER, INCARNATION_HEADER = "X-Areal-Process", "X-Areal-Attempt", "X-Areal-Incarnation"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`attempt` counts recoveries of the whole run, `incarnation` the starts of this one process within it."""
+
+    role: str
+    index: int
+    attempt: int = 1
+    incarnation: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}/{self.index}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.role}-{self.index}"
+
+
+def identity() -> Identity:
+    """What the launcher said in the environment."""
+    role, _, index = os.environ[PROCESS].partition("/")
+    return Identity(role, int(index), int(os.environ.get(ATTEMPT, "1")), int(os.environ.get(INCARNATION, "1")))
+
+
+def token() -> str:
+    """The run's secret. It travels by environment alone."""
+    return os.environ[TOKEN]
+
+
+def headers(me: Identity, secret: str) -> dict[str, str]:
+    """What a call of ours carries."""
+    return {
+        "Authorization": f"Bearer {secret}",
+        PROCESS_HEADER: me.name,
+        ATTEMPT_HEADER: str(me.attempt),
+        INCARNATION_HEADER: str(me.incarnation),
+    }
+
+
+class Guard:
+    """Lets in who knows the token and is of the newest attempt and incarnation that was seen."""
+
+    def __init__(self, secret: str, attempt: int = 0) -> None:
+        self.attempt = attempt
+        self.on_new_attempt: Callable[[int], None] | None = None
+        self._secret = f"Bearer {secret}"
+        self._newest: dict[str, int] = {}
+
+    def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
+        """Status and message for a call that must not be answered; None lets it in."""
+        if not hmac.compare_digest(said.get("Authorization", "").encode(), self._secret.encode()):
+            return 401, "this route wants the run's token"
+        name = said.get(PROCESS_HEADER, "?")
+        try:
+            attempt, incarnation = int(said.get(ATTEMPT_HEADER, "")), int(said.get(INCARNATION_HEADER, ""))
+        except ValueError:
+            return 400, f"a call must say its attempt and incarnation ({ATTEMPT_HEADER}, {INCARNATION_HEADER})"
+        if attempt < self.attempt:
+            return 409, f"{name} is of attempt {attempt}, and the run is at attempt {self.attempt}"
+        if attempt > self.attempt:
+            self.attempt = attempt
+            self._newest.clear()
+            if self.on_new_attempt is not None:
+                self.on_new_attempt(attempt)
+        if incarnation < self._newest.get(name, 0):
+            return 409, f"{name} was started again since: this is its incarnation {incarnation}"
+        self._newest[name] = incarnation
+        return None

@@ -1,0 +1,92 @@
+"""A run as its processes see it: the folder, and what the launcher wrote into it before it started them."""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+CONFIG, FACTS, ATTEMPT = "config.yaml", "run.json", "attempt.json"
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class StartPoint(NamedTuple):
+    """Where an attempt begins: after so many completed steps, and from which checkpoint (None: from nothing)."""
+
+    attempt: int
+    step: int
+    checkpoint: Path | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """`config` has every `auto` replaced by what was decided; `folder` is that of the user's file, `cwd` where the
+    command was given: what a file names is looked for there."""
+
+    directory: Path
+    config: Any
+    experiment: str
+    run_id: str
+    folder: Path
+    cwd: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        return self.directory / "metrics"
+
+    @property
+    def rollouts(self) -> Path:
+        return self.directory / "rollouts"
+
+    @property
+    def weights(self) -> Path:
+        return self.directory / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @cached_property
+    def memory(self) -> Path:
+        """The run's folder in shared memory; whoever writes there makes it, the guardian removes it."""
+        return memory_folder(self.run_id)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether every batch comes from the newest weights alone."""
+        return not self.config.async_training or self.config.rollout.max_head_offpolicyness == 0
+
+    def start_point(self) -> StartPoint:
+        said = json.loads((self.directory / ATTEMPT).read_text(encoding="utf-8"))
+        checkpoint = said["checkpoint"]
+        return StartPoint(said["attempt"], said["step"], None if checkpoint is None else Path(checkpoint))
+
+
+def memory_folder(run_id: str) -> Path:
+    return SHARED_MEMORY / f"areal-like.{os.getuid()}.{run_id}"
+
+
+def open_run(directory: str | Path) -> Run:
+    """Reads what the launcher wrote; needs neither Hydra nor torch."""
+    from areal_like.config.experiment import EXPERIMENTS
+    from areal_like.config.loaded import build
+
+    root = Path(directory)
+    facts = json.loads((root / FACTS).read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    values = yaml.load((root / CONFIG).read_text(encoding="utf-8"), loader)
+    return Run(
+        directory=root,
+        config=build(EXPERIMENTS[facts["experiment"]], values),
+        experiment=facts["experiment"],
+        run_id=facts["run_id"],
+        folder=Path(facts["folder"]),
+        cwd=Path(facts["cwd"]),
+    )

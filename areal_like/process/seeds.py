@@ -1,0 +1,9 @@
+"""One seed for a run; every stream of random numbers derives its own from it by name."""
+
+import xxhash
+
+
+def derive_seed(seed: int, *names: str | int) -> int:
+    """63 bits, the same on every machine."""
+    text = "/".join([str(seed), *(str(name) for name in names)])
+    return xxhash.xxh3_64_intdigest(text.encode()) >> 1
