@@ -1,0 +1,482 @@
+"""Names as files: who wins, who is dead, and what is left behind. The processes here are real."""
+
+import json
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from areal_like.discovery import NameMissing, NameTaken, files_names
+from areal_like.discovery.judge import Counters, Judge
+from areal_like.discovery.owner import runs, started_at, this_process
+from areal_like.discovery.removal import remove
+from areal_like.discovery.slot import Claim, Slot, State
+from areal_like.process.errors import Failure, TimedOut
+from areal_like.process.waiting import Waiting
+
+PREFIX = "me/grpo/r0001"
+TTL_S = 0.3
+ROUNDS = 20
+
+WORKER = """
+import json, sys, time
+from areal_like.discovery import NameTaken, files_names
+names = files_names(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))
+print(json.dumps("ready"), flush=True)
+for line in sys.stdin:
+    name, moment = json.loads(line)
+    while time.monotonic() < moment:
+        pass
+    try:
+        names.add(name, sys.argv[3])
+        print(json.dumps("won"), flush=True)
+    except NameTaken as taken:
+        print(json.dumps(str(taken)), flush=True)
+"""
+
+
+class Worker:
+    """Another process that adds names when it is told to."""
+
+    def __init__(self, root, owner, ttl_s=30.0):
+        command = [sys.executable, "-c", WORKER, str(root), PREFIX, owner, str(ttl_s)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin and self.process.stdout
+        self.tell, self.said = self.process.stdin, self.process.stdout
+
+    def add(self, name, moment=0.0):
+        self.tell.write(json.dumps([name, moment]) + "\n")
+        self.tell.flush()
+
+    def answer(self):
+        return json.loads(self.said.readline())
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.tell.close()
+        self.said.close()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "names"
+
+
+@pytest.fixture
+def workers(root):
+    started = []
+
+    def start(*owners, **options):
+        new = [Worker(root, owner, **options) for owner in owners]
+        started.extend(new)
+        assert [worker.answer() for worker in new] == ["ready"] * len(new)
+        return new
+
+    yield start
+    for worker in started:
+        worker.end()
+
+
+@pytest.fixture
+def names(root):
+    with files_names(root, PREFIX, "launcher/0", TTL_S) as opened:
+        yield opened
+
+
+ME = this_process()
+DEAD = ME._replace(started=1)
+ELSEWHERE = ME._replace(host="other", boot="another-boot")
+
+
+def slot_of(root, name):
+    path = Path(root, PREFIX, f"{name}@entry")
+    return Slot(path.parent, path)
+
+
+def claim_of(owner, name="", id="id", ttl_s=TTL_S):
+    return Claim(id, f"{PREFIX}/{name}", owner, "server/7", "yesterday", ttl_s)
+
+
+class Stranger:
+    """An entry as a process that cannot be seen from here would make it."""
+
+    def __init__(self, root, name, owner=ELSEWHERE, ttl_s=TTL_S):
+        self.slot = slot_of(root, name)
+        self.slot.folder.mkdir(parents=True, exist_ok=True)
+        self.id = f"id{time.monotonic_ns()}"
+        self.counter = 0
+        self.beat()
+        assert self.slot.hold(claim_of(owner, name, self.id, ttl_s))
+
+    def beat(self):
+        self.counter += 1
+        self.slot.write(self.id, State(self.counter, "of a stranger"))
+
+
+def state_of(root, name):
+    held = slot_of(root, name).read()
+    assert held is not None and held.state is not None
+    return held.state
+
+
+def patience(limit_s=5.0):
+    return Waiting("a name that a dead one holds", limit_s, "cluster.name_resolve.ttl_s")
+
+
+def test_of_processes_that_add_one_name_at_once_exactly_one_wins(root, names, workers):
+    racers = workers("server/0", "server/1")
+    for place in range(ROUNDS):
+        name = f"race/{place}"
+        if place % 2:
+            Stranger(root, name, DEAD)  # both see a dead one and want to take over
+        moment = time.monotonic() + 0.01
+        for racer in racers:
+            racer.add(name, moment)
+        answers = [racer.answer() for racer in racers]
+        assert answers.count("won") == 1, answers
+        winner = f"server/{answers.index('won')}"
+        assert names.get(name) == winner
+        assert f"({winner}) on host" in next(answer for answer in answers if answer != "won")
+    assert len(list(root.rglob("*@entry"))) == ROUNDS
+    assert len(list(root.rglob(".*"))) == ROUNDS, "one state for each entry and nothing else"
+
+
+def test_threads_of_one_process_race_like_processes_do(names):
+    won = []
+
+    def add(place):
+        try:
+            names.add("a", str(place))
+            won.append(str(place))
+        except NameTaken:
+            pass
+
+    threads = [threading.Thread(target=add, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [names.get("a")]
+
+
+def test_the_name_of_a_killed_process_is_free_at_once_even_before_it_is_reaped(names, workers):
+    (worker,) = workers("server/0")
+    worker.add("server/0")
+    assert worker.answer() == "won"
+    with pytest.raises(NameTaken, match=rf"held by process {worker.process.pid} \(server/0\) on host .* since 2"):
+        names.add("server/0", "mine")
+    assert names.find() == {"server/0": "server/0"}
+    os.kill(worker.process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(NameMissing, match="that process has ended"):
+        names.get("server/0")
+    assert names.find() == {}
+    names.add("server/0", "mine")
+    assert names.get("server/0") == "mine"
+
+
+def test_a_process_that_stands_still_on_this_machine_keeps_its_name(names, workers):
+    (worker,) = workers("server/0", ttl_s=TTL_S)
+    worker.add("server/0")
+    assert worker.answer() == "won"
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    time.sleep(2 * TTL_S)
+    with pytest.raises(NameTaken):
+        names.add("server/0", "mine", waiting=patience())
+    assert names.get("server/0") == "server/0"
+
+
+def test_another_process_with_the_number_of_the_owner_is_not_the_owner(root, names):
+    Stranger(root, "server/0", ME._replace(started=ME.started - 1))
+    assert names.find() == {}
+    names.add("server/0", "mine")
+
+
+def test_a_process_is_told_by_number_and_start():
+    assert runs(ME)
+    assert not runs(DEAD)
+    assert started_at(2**22 + 1) is None
+
+
+def test_an_entry_from_another_host_is_taken_over_when_its_counter_stands_still_by_our_clock(root, names, caplog):
+    caplog.set_level(logging.INFO)
+    Stranger(root, "server/0")
+    began = time.monotonic()
+    names.add("server/0", "mine", waiting=patience())
+    assert TTL_S <= time.monotonic() - began < 4 * TTL_S
+    assert names.get("server/0") == "mine"
+    assert "server/7) on host other since yesterday; taking it over if its counter does not move" in caplog.text
+    assert "its counter stood still" in caplog.text
+
+
+@pytest.mark.parametrize("difference", [{"host": "h"}, {"boot": "b"}, {"space": "pid:[1]"}])
+def test_a_process_whose_number_means_nothing_here_counts_as_living_when_first_seen(root, names, difference):
+    Stranger(root, "server/0", DEAD._replace(**difference))
+    assert names.get("server/0") == "of a stranger"
+    with pytest.raises(NameTaken):
+        names.add("server/0", "mine")
+
+
+def test_an_entry_from_another_host_is_never_taken_over_while_its_counter_moves(root, names):
+    stranger = Stranger(root, "server/0")
+    until = time.monotonic() + 3 * TTL_S
+    while time.monotonic() < until:
+        assert names.get("server/0") == "of a stranger"
+        stranger.beat()
+        time.sleep(TTL_S / 4)
+    beating = threading.Timer(TTL_S / 2, stranger.beat)
+    beating.start()
+    with pytest.raises(NameTaken, match="which is alive"):
+        names.add("server/0", "mine", waiting=patience())
+    beating.join()
+
+
+def test_an_entry_from_another_host_that_stood_still_is_found_no_more(root, names):
+    Stranger(root, "server/0")
+    assert list(names.find()) == ["server/0"]
+    time.sleep(1.1 * TTL_S)
+    assert names.find() == {}
+    with pytest.raises(NameMissing, match="its counter stood still for"):
+        names.get("server/0")
+    names.add("server/0", "mine")
+
+
+def test_one_that_counts_more_slowly_is_given_its_own_time(root, names):
+    Stranger(root, "server/0", ttl_s=60.0)
+    names.find()
+    time.sleep(1.1 * TTL_S)
+    assert names.get("server/0") == "of a stranger"
+
+
+def test_watching_ends_at_its_limit_and_leaves_nothing(root, names):
+    Stranger(root, "server/0", ttl_s=60.0)
+    before = sorted(root.rglob("*"))
+    with pytest.raises(TimedOut, match=r"^cluster.name_resolve.ttl_s: "):
+        names.add("server/0", "mine", waiting=patience(0.1))
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_counter_stands_still_by_the_clock_of_who_looks():
+    now = [100.0]
+    counters = Counters(lambda: now[0])
+    seen = []
+    for moment, counter in [(100, 5), (104, 5), (106, None), (110, 6), (111, 6), (190, 6)]:
+        now[0] = moment
+        seen.append(counters.stood_still_s("id", counter))
+    assert seen == [0, 4, 6, 0, 1, 80]
+
+
+def test_the_heartbeat_moves_the_counter_and_nothing_else(root, names):
+    names.add("server/0", "mine")
+    before = state_of(root, "server/0")
+    time.sleep(TTL_S)
+    after = state_of(root, "server/0")
+    assert after.counter > before.counter
+    assert after.value == before.value == "mine"
+
+
+def test_a_heartbeat_goes_on_after_a_failure(root, names, monkeypatch, caplog):
+    names.add("server/0", "mine")
+    with monkeypatch.context() as broken:
+
+        def full(self, id, state):
+            raise OSError(28, "No space left on device")
+
+        broken.setattr(Slot, "write", full)
+        time.sleep(TTL_S)
+    counter = state_of(root, "server/0").counter
+    time.sleep(TTL_S)
+    assert state_of(root, "server/0").counter > counter
+    assert not names.lost
+    assert "could not be renewed, which is tried again: [Errno 28]" in caplog.text
+
+
+def test_one_that_was_away_too_long_overwrites_nothing_of_who_took_over(root, names, workers, caplog):
+    (worker,) = workers("server/0", ttl_s=TTL_S)
+    worker.add("a")
+    assert worker.answer() == "won"
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    names.delete("a")
+    names.add("a", "mine")
+    os.kill(worker.process.pid, signal.SIGCONT)
+    time.sleep(2 * TTL_S)
+    assert names.get("a") == "mine"
+    assert not names.lost
+    assert len(list(root.rglob(".*"))) == 1
+
+
+def test_who_comes_late_to_remove_a_dead_entry_leaves_the_living_one_in_its_place(root, names):
+    dead = Stranger(root, "a", DEAD)
+    names.add("a", "mine")
+    assert remove(dead.slot, dead.id, Judge(ME, TTL_S), lambda: claim_of(ME)) is None
+    assert names.get("a") == "mine"
+    assert len(list(root.rglob(".*"))) == 1
+
+
+def test_a_dead_entry_is_left_to_who_is_removing_it_already(root, names, monkeypatch):
+    """Were there two, the slower could remove what the quicker has put there since."""
+    monkeypatch.setattr("areal_like.discovery.removal.MOST_TRIES", 3)
+    dead = Stranger(root, "a", DEAD)
+    assert dead.slot.mark(dead.id).hold(claim_of(ME))
+    with pytest.raises(NameTaken, match=r"\(server/7\) .* which removes an entry of process"):
+        names.add("a", "mine")
+    assert dead.slot.path.exists()
+    dead.slot.mark(dead.id).path.unlink()
+    names.add("a", "mine")
+
+
+@pytest.mark.parametrize("deep", [1, 3])
+def test_who_died_removing_a_dead_entry_keeps_nobody_from_it(root, names, deep):
+    slot = Stranger(root, "a", DEAD).slot
+    held = slot.read()
+    assert held is not None
+    mark = slot.mark(held.claim.id)
+    for place in range(deep):
+        assert mark.hold(claim_of(DEAD, id=f"mark{place}"))
+        mark = mark.mark(f"mark{place}")
+    names.add("a", "mine")
+    assert names.get("a") == "mine"
+    assert len(list(root.rglob(".*"))) == 1
+
+
+def test_an_addition_whose_answer_was_lost_counts(root, names, monkeypatch):
+    link = os.link
+
+    def answer_lost(source, target):
+        link(source, target)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", answer_lost)
+    names.add("a", "mine")
+    assert names.get("a") == "mine"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"id": "x', b"[]", b"null", b'{"id": "../x", "owner": {}}', b"\xff\xfe"])
+def test_a_claim_that_cannot_be_read_is_watched_like_a_stranger(root, names, content, caplog):
+    folder = root / PREFIX / "server"
+    folder.mkdir()
+    (folder / "0@entry").write_bytes(content)
+    assert names.find() == names.find() == {}
+    assert caplog.text.count("cannot be read") == 1
+    with pytest.raises(NameMissing, match="its value cannot be read"):
+        names.get("server/0")
+    with pytest.raises(NameTaken, match="an entry that cannot be read"):
+        names.add("server/0", "mine")
+    names.add("server/0", "mine", waiting=patience())
+    assert names.find() == {"server/0": "mine"}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"counter": 1, "va', b'{"counter": 1, "value": [1]}', b"7"])
+def test_a_state_that_cannot_be_read_is_missing_until_the_next_heartbeat(root, names, content):
+    names.add("a", "mine")
+    (state,) = root.rglob(".state-*")
+    state.write_bytes(content)
+    with pytest.raises(NameMissing, match="its value cannot be read"):
+        names.get("a")
+    assert names.wait("a", patience()) == "mine"
+    assert not names.lost
+
+
+def test_a_stale_answer_is_asked_for_again(names, monkeypatch):
+    names.add("a", "mine")
+    read, tries = Path.read_bytes, []
+
+    def stale_at_first(path):
+        tries.append(path)
+        if len(tries) < 3:
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale_at_first)
+    assert names.get("a") == "mine"
+
+
+def test_folders_and_files_are_their_users_alone(root, names):
+    before = os.umask(0)
+    try:
+        with files_names(root / "deep" / "below", "him/ppo/r1", "server/0", TTL_S) as other:
+            other.add("server/0", "mine")
+            names.add("server/0", "mine")
+            found = [root, *root.rglob("*")]
+            modes = {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()}
+            assert modes == {0o600}
+            # What stands above the root of names is somebody's folder of runs and stays as the user's umask wants it.
+            named = [path for path in found if path.is_dir() and path != root / "deep"]
+            assert {stat.S_IMODE(path.stat().st_mode) for path in named} == {0o700}
+    finally:
+        os.umask(before)
+
+
+def test_folders_that_others_could_write_to_are_shut(root):
+    (root / "me").mkdir(parents=True)
+    root.chmod(0o777)
+    (root / "me").chmod(0o777)
+    with files_names(root, PREFIX, "launcher/0", TTL_S):
+        assert stat.S_IMODE((root / "me").stat().st_mode) == 0o700
+        assert stat.S_IMODE(root.stat().st_mode) == 0o777, "users may share the root"
+
+
+def test_folders_of_another_user_are_refused(root, monkeypatch):
+    monkeypatch.setattr("areal_like.discovery.folders.user_of_new_files", lambda folder: os.getuid() + 1)
+    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .* belongs to another user"):
+        files_names(root, PREFIX, "launcher/0", TTL_S)
+
+
+def test_a_root_that_is_no_folder_is_refused_with_its_key(root):
+    root.write_text("a file")
+    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; name a folder"):
+        files_names(root, PREFIX, "launcher/0", TTL_S)
+
+
+def test_a_disk_without_links_is_refused_with_its_key(names, monkeypatch):
+    def no_links(source, target):
+        raise PermissionError(1, "Operation not permitted", str(source))
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; name a folder .* links"):
+        names.add("a", "mine")
+
+
+def test_nothing_is_left_when_all_have_closed(root):
+    with files_names(root, PREFIX, "a", TTL_S) as first, files_names(root, PREFIX, "b", TTL_S) as second:
+        first.add("server/0", "x")
+        second.add("server/1", "x")
+        second.add("deep/er/still", "x")
+    assert list(root.iterdir()) == []
+
+
+def test_clearing_removes_what_killed_processes_left_half_done(root, names):
+    folder = root / PREFIX / "server"
+    folder.mkdir()
+    (folder / ".new-1").write_text("half")
+    (folder / ".state-2").write_text("half")
+    slot = Stranger(root, "server/0", DEAD).slot
+    assert slot.mark("3").hold(claim_of(DEAD))
+    names.add("server/1", "mine")
+    names.clear()
+    assert names.find() == {"server/1": "mine"}
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_folder_that_vanishes_under_an_addition_is_made_again(names, root, monkeypatch):
+    names.add("server/0", "x")
+    write = Slot.write
+    times: list[int] = []
+
+    def late(self, id, state):
+        if not times:
+            times.append(1)
+            self.folder.rmdir()  # as one that closes just now would
+        write(self, id, state)
+
+    monkeypatch.setattr(Slot, "write", late)
+    names.add("rollout/0", "y")
+    assert names.find() == {"rollout/0": "y", "server/0": "x"}
