@@ -1,0 +1,40 @@
+"""How losses of tokens become one number: a sum of weighted token losses over a count of the whole batch.
+
+The count is taken over all ranks and micro-batches before the batch is cut (`denominator` of each part, added up), and
+so the same batch gives the same gradient however it is cut.
+"""
+
+from torch import Tensor
+
+from areal_like.algorithms.packed import over_tokens, sum_of_sequence
+
+AGGREGATIONS = ("token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean", "fixed_length")
+
+
+def token_weights(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """What each token's loss is multiplied by; 0 where the mask is off."""
+    _check(aggregation)
+    counted = loss_mask.bool().float()
+    if aggregation != "sequence_mean_token_mean":
+        return counted
+    return counted / over_tokens(sum_of_sequence(counted, cu_seqlens).clamp(min=1), cu_seqlens)
+
+
+def denominator(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor, fixed_length: int | None = None) -> float:
+    """This part's share of what the sum is divided by: tokens in the loss; sequences that have any; or for these the
+    fixed length each."""
+    _check(aggregation)
+    counted = loss_mask.bool().double()
+    if aggregation == "token_mean":
+        return float(counted.sum())
+    num_sequences = float((sum_of_sequence(counted, cu_seqlens) > 0).sum())
+    if aggregation != "fixed_length":
+        return num_sequences
+    if fixed_length is None:
+        raise ValueError("fixed_length: the aggregation of that name needs it; it is usually actor.max_new_tokens")
+    return num_sequences * fixed_length
+
+
+def _check(aggregation: str) -> None:
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"actor.loss_aggregation: {aggregation!r} is none of {', '.join(AGGREGATIONS)}")

@@ -1,0 +1,100 @@
+"""Centring and scaling of rewards or advantages, over the whole batch or over each prompt's group."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from areal_like.algorithms.packed import renumbered
+
+LEVELS = ("batch", "group")
+
+Reduce = Callable[[Tensor], Tensor]
+"""Adds a tensor up over ranks."""
+
+
+def normalize(
+    values: Tensor,
+    *,
+    mean_level: str | None = "batch",
+    mean_leave1out: bool = False,
+    std_level: str | None = "batch",
+    std_unbiased: bool = True,
+    eps: float = 1e-5,
+    mask: Tensor | None = None,
+    groups: Tensor | None = None,
+    num_groups: int | None = None,
+    reduce: Reduce | None = None,
+) -> Tensor:
+    """(values - mean) / (standard deviation + eps) as float32; 0 where the mask is off.
+
+    `groups` gives each row (or each single value) its group; groups may differ in size and lie in any order. The mean
+    is 0 for level None, and for an element left out of its own mean when there is no other. The deviation is that from
+    this mean; it is 1 for level None (then `eps` is not added), for nothing, and without bias for a single value.
+
+    Over several ranks, pass `reduce`; with a level `group` also `num_groups`, and groups numbered alike on every rank.
+    """
+    for name, level in (("mean_level", mean_level), ("std_level", std_level)):
+        if level is not None and level not in LEVELS:
+            raise ValueError(f"{name}: {level!r} is none of {', '.join(LEVELS)} and null")
+    kept = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool()
+    # Sums of equal float32 values are exact in float64: a group whose rewards are all equal becomes exactly 0.
+    x = torch.where(kept, values.float(), 0.0).double()
+    sums = _Sums(x, kept, groups, num_groups, reduce, "group" in (mean_level, std_level))
+
+    mean = torch.zeros_like(x)
+    if mean_level is not None:
+        total, count = sums.of(x, mean_level), sums.count(mean_level)
+        if mean_leave1out:
+            mean = torch.where(count > 1, (total - x) / (count - 1).clamp(min=1), 0.0)
+        else:
+            mean = total / count.clamp(min=1)
+    deviation = torch.where(kept, x - mean, 0.0)
+    if std_level is None:
+        return deviation.float()
+    count = sums.count(std_level)
+    freedom = count - 1 if std_unbiased else count
+    squares = sums.of(deviation.square(), std_level)
+    std = torch.where(freedom > 0, (squares / freedom.clamp(min=1)).sqrt(), 1.0)
+    scale = std + eps
+    return torch.where(scale > 0, deviation / scale, 0.0).float()
+
+
+class _Sums:
+    """Sums at one level or the other, as seen from each value."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        kept: Tensor,
+        groups: Tensor | None,
+        num_groups: int | None,
+        reduce: Reduce | None,
+        grouped: bool,
+    ) -> None:
+        self._kept = kept.double()
+        self._reduce = reduce if reduce is not None else _alone
+        if grouped:
+            if groups is None:
+                raise ValueError("groups: the level `group` needs the group of each row")
+            if reduce is not None and num_groups is None:
+                raise ValueError("num_groups: over several ranks, the number of groups must be said")
+            if num_groups is None:
+                num_groups, groups = renumbered(groups)
+            missing = x.dim() - groups.dim()
+            self._groups = groups.long().reshape(groups.shape + (1,) * missing).expand_as(x)
+            self._num_groups = num_groups
+
+    def of(self, x: Tensor, level: str) -> Tensor:
+        """The sum over what belongs together, in the place of each value."""
+        if level == "batch":
+            return self._reduce(x.sum().reshape(1)).expand(x.shape)
+        per_group = x.new_zeros(self._num_groups).index_add(0, self._groups.reshape(-1), x.reshape(-1))
+        return self._reduce(per_group)[self._groups]
+
+    def count(self, level: str) -> Tensor:
+        return self.of(self._kept, level)
+
+
+def _alone(values: Tensor) -> Tensor:
+    return values

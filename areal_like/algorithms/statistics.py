@@ -1,0 +1,28 @@
+"""What is worth logging about a loss, in a form that can be added up over micro-batches and ranks."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+TOKENS = "tokens"
+
+
+class Statistics(NamedTuple):
+    """Without gradient, each a float64 number. `sums` are over tokens, of which there are `sums["tokens"]`; of `maxima`
+    the largest counts."""
+
+    sums: dict[str, Tensor]
+    maxima: dict[str, Tensor]
+
+
+def statistics(counts: Tensor, sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> Statistics:
+    """Of values per token, which are 0 where they do not count."""
+
+    def largest(values: Tensor) -> Tensor:
+        return values.amax() if values.numel() else values.new_zeros(())
+
+    return Statistics(
+        {name: values.detach().double().sum() for name, values in {TOKENS: counts, **sums}.items()},
+        {name: largest(values.detach().double()) for name, values in maxima.items()},
+    )

@@ -1,0 +1,1 @@
+"""Inference servers: what is started, fed with weights and asked for tokens."""

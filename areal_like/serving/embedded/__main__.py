@@ -1,0 +1,82 @@
+"""A server of a run: `python -m areal_like.serving.embedded --run-dir DIR --index I`."""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from areal_like.discovery import announce, open_names
+from areal_like.models import model_folder
+from areal_like.process.body import body
+from areal_like.process.errors import Failure
+from areal_like.process.http import run_loop, serve
+from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.run import Run
+
+log = logging.getLogger(__name__)
+
+
+def main(run: Run, me: Identity) -> None:
+    began = time.perf_counter()
+    # These take seconds to import: what is wrong with the run's own files should be told before. What they make stays
+    # until the end, so that looking through it for garbage, a fifth of that time, finds nothing.
+    gc.disable()
+    from areal_like.serving.embedded.model import make_engine
+
+    config = run.config.embedded
+    try:
+        folder = model_folder(config.model_path, run.cwd)
+        engine = make_engine(config, folder, run.config.actor.trust_remote_code)
+    except (ValueError, OSError) as unfit:
+        raise Failure(str(unfit)) from unfit
+    gc.freeze()
+    gc.enable()
+    log.info(
+        "%s is loaded in %.1f s: %d sequences at once, %d tokens of context, a cache of up to %d tokens",
+        *(
+            config.model_path,
+            time.perf_counter() - began,
+            engine.max_running,
+            engine.context_length,
+            engine.cache.limit,
+        ),
+    )
+
+    async def serve_until_told() -> None:
+        from areal_like.serving.embedded.server import EmbeddedServer
+
+        guard = Guard(token(), me.attempt)
+        server = EmbeddedServer(engine, guard, run.run_id, config.model_path, folder, config.seed)
+        ends = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
+        served = await serve(server.application(), _host(run), _port(run, me))
+        server.streams.driver.start()
+        with open_names(run, me) as names:
+            announce(names, me, served.address)
+            log.info("ready at %s", served.address)
+            broken: asyncio.Future[Any] = server.streams.broken
+            await asyncio.wait([broken, asyncio.ensure_future(ends.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await served.close()
+        if server.streams.broken.done():
+            server.streams.broken.result()
+        server.streams.driver.stop()
+
+    run_loop(serve_until_told())
+
+
+def _host(run: Run) -> str:
+    if run.config.rollout.host:
+        return str(run.config.rollout.host)
+    return "127.0.0.1" if run.config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+
+
+def _port(run: Run, me: Identity) -> int:
+    return run.config.rollout.port + me.index if run.config.rollout.port else 0
+
+
+if __name__ == "__main__":
+    sys.exit(body(main))

@@ -1,0 +1,99 @@
+"""Tensors in contiguous buckets: each a safetensors file that any tool reads, and that needs no copy to be read."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import xxhash
+
+MAX_BYTES = 256 * 2**20
+
+
+class _DType(NamedTuple):
+    code: str
+    size: int
+
+
+DTYPES = {
+    "float64": _DType("F64", 8),
+    "float32": _DType("F32", 4),
+    "bfloat16": _DType("BF16", 2),
+    "float16": _DType("F16", 2),
+    "float8_e4m3fn": _DType("F8_E4M3", 1),
+    "float8_e5m2": _DType("F8_E5M2", 1),
+    "int64": _DType("I64", 8),
+    "int32": _DType("I32", 4),
+    "int16": _DType("I16", 2),
+    "int8": _DType("I8", 1),
+    "uint8": _DType("U8", 1),
+    "bool": _DType("BOOL", 1),
+}
+"""Types that can travel: as torch calls them, and as safetensors does."""
+
+
+class TensorInfo(NamedTuple):
+    """A tensor without its numbers. `hash` is over type, shape and content."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    hash: str
+
+    @property
+    def nbytes(self) -> int:
+        size = DTYPES[self.dtype].size
+        for length in self.shape:
+            size *= length
+        return size
+
+
+class Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BYTES) -> Iterator[list[tuple[str, T]]]:
+    """Neighbours together, up to `max_bytes`; what is larger than that has a bucket to itself. Takes one tensor after
+    another, so that only a bucket of them has to be there at once."""
+    bucket: list[tuple[str, T]] = []
+    held = 0
+    for name, tensor in tensors:
+        if bucket and held + tensor.nbytes > max_bytes:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append((name, tensor))
+        held += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def file_order(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
+    """Wider types first, so that everything in a file is aligned."""
+    return sorted(infos, key=lambda info: -DTYPES[info.dtype].size)
+
+
+def file_header(ordered: Sequence[TensorInfo]) -> bytes:
+    """What stands in a safetensors file before the numbers."""
+    entries, at = {}, 0
+    for info in ordered:
+        end = at + info.nbytes
+        entries[info.name] = {
+            "dtype": DTYPES[info.dtype].code,
+            "shape": list(info.shape),
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def bucket_hash(header: bytes, ordered: Sequence[TensorInfo]) -> str:
+    """Of a whole bucket: its header, and the hashes of what it holds."""
+    digest = xxhash.xxh3_64(header)
+    for info in ordered:
+        digest.update(info.hash.encode())
+    return digest.hexdigest()

@@ -1,0 +1,140 @@
+"""How long a publication of weights and its loading take, beside a plain copy of the same bytes in memory.
+
+    python tests/bench/bench_weights.py [--megabytes 270] [--repeats 5] [--output build/bench/weights.json]
+
+All on one thread, and in turns. Ratios are of CPU time, which tells more than the clock where other things run too. It
+reports; it never fails on a time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from areal_like.weights.disk import MEMORY, discard, load, publish  # noqa: E402
+from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
+
+COPY = "copy in memory"
+KEPT = 3
+LAYERS = 30
+
+
+def make_model(num_bytes: int) -> dict[str, Tensor]:
+    """An embedding of a fifth, and layers of seven matrices and two norms each."""
+    width = 576
+    tensors = {"model.embed_tokens.weight": torch.randn(num_bytes // 5 // 4 // width, width)}
+    rows = (num_bytes - tensors["model.embed_tokens.weight"].nbytes) // 4 // width // LAYERS // 7
+    for layer in range(LAYERS):
+        for part in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
+            tensors[f"model.layers.{layer}.{part}.weight"] = torch.randn(max(1, rows), width)
+        for part in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{part}.weight"] = torch.randn(width)
+    return tensors
+
+
+class Times:
+    """Seconds of each thing that is done again and again: on the clock, and of the processor."""
+
+    def __init__(self) -> None:
+        self.wall_s: dict[str, list[float]] = {}
+        self.cpu_s: dict[str, list[float]] = {}
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall_s.setdefault(what, []).append(time.perf_counter() - wall)
+        self.cpu_s.setdefault(what, []).append(time.process_time() - cpu)
+
+
+def measure(folder: Path, tensors: dict[str, Tensor], repeats: int) -> Times:
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    standby = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    times = Times()
+    for version in range(repeats):
+        with times(COPY):
+            stage(tensors, standby)
+        with times("publish"):
+            path = publish(folder, version, tensors.items(), None, "bench")
+        with times("load and verify"):
+            found = load(path, expected, version - 1)
+        with times("copy what was loaded"):
+            stage(found.tensors, standby)
+        with times("hash what is in use"):
+            compare(found.hashes, {name: tensor_hash(tensor) for name, tensor in standby.items()}, version)
+        del found
+        discard(folder, keep=set(range(version - KEPT + 1, version + 1)))
+    return times
+
+
+def stage(source: dict[str, Tensor], standby: dict[str, Tensor]) -> None:
+    for name, tensor in source.items():
+        standby[name].copy_(tensor)
+
+
+def report(times: Times, tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
+    cpu_s = {what: median(seconds) for what, seconds in times.cpu_s.items()}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cpu_count": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "folder": str(folder.parent.parent),
+        "num_bytes": sum(tensor.nbytes for tensor in tensors.values()),
+        "num_tensors": len(tensors),
+        "steps": {
+            what: {
+                "wall_s": median(times.wall_s[what]),
+                "cpu_s": cpu_s[what],
+                "times_copy": cpu_s[what] / cpu_s[COPY],
+                "runs_s": times.wall_s[what],
+            }
+            for what in cpu_s
+        },
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [f"{'':<24}{'median s':>10}{'CPU s':>9}{'x copy':>9}"]
+    for what, row in found["steps"].items():
+        lines.append(f"{what:<24}{row['wall_s']:>10.4f}{row['cpu_s']:>9.4f}{row['times_copy']:>9.2f}")
+    size = f"{found['num_bytes'] / 1e6:.0f} MB in {found['num_tensors']} tensors, through {found['folder']}"
+    lines.append(f"{size}; load {found['load_average'][0]:.1f} on {found['cpu_count']} cores")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=270, help="size of the weights")
+    parser.add_argument("--repeats", type=int, default=5, help="publications; the median of their times counts")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "weights.json", help="JSON of it all")
+    arguments = parser.parse_args()
+    if arguments.repeats < 1 or arguments.megabytes < 1:
+        parser.error("--repeats, --megabytes: at least 1")
+    torch.set_num_threads(1)
+    tensors = make_model(arguments.megabytes * 1_000_000)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=MEMORY if MEMORY.is_dir() else None) as name:
+        folder = Path(name) / "weights"
+        found = report(measure(folder, tensors, arguments.repeats), tensors, folder)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(found))
+    print(f"kept in {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

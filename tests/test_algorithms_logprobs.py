@@ -1,0 +1,120 @@
+"""Log-probabilities in chunks are those of all logits at once, in less memory."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from areal_like.algorithms.logprobs import token_logprobs
+
+TOKENS, HIDDEN, VOCABULARY = 37, 16, 101
+
+
+def given(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(TOKENS, HIDDEN, generator=generator).to(dtype).requires_grad_()
+    head = (torch.randn(VOCABULARY, HIDDEN, generator=generator) / 2).to(dtype).requires_grad_()
+    return hidden, head, torch.randint(VOCABULARY, (TOKENS,), generator=generator)
+
+
+def plainly(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    at_least = torch.promote_types(hidden.dtype, torch.float32)
+    log_p = torch.log_softmax(hidden.to(at_least) @ head.to(at_least).t() / temperature, -1)
+    entropy = -torch.sum(log_p.exp() * log_p, -1)
+    return torch.take_along_dim(log_p, targets[:, None], -1).squeeze(-1), entropy
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 36, 37, None])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("uses", ["logprobs", "entropy", "both"])
+def test_values_and_gradients_are_those_of_all_logits_at_once(chunk, temperature, uses) -> None:
+    hidden, head, targets = given()
+    weigh = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1))
+
+    def total(logprobs: Tensor, entropy: Tensor) -> Tensor:
+        parts = {"logprobs": logprobs @ weigh[0], "entropy": entropy @ weigh[1]}
+        return parts["logprobs"] + parts["entropy"] if uses == "both" else parts[uses]
+
+    wanted = plainly(hidden, head, targets, temperature)
+    found = token_logprobs(hidden, head, targets, temperature, True, chunk_tokens=chunk)
+    assert found[1] is not None
+    for mine, plain in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
+    gradients = torch.autograd.grad(total(found[0], found[1]), (hidden, head))
+    for mine, plain in zip(gradients, torch.autograd.grad(total(*wanted), (hidden, head)), strict=True):
+        torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    hidden, head, targets = (x[:6] for x in given(torch.float64))
+    hidden, head = hidden.detach().requires_grad_(), head.detach().requires_grad_()
+
+    def both(hidden: Tensor, head: Tensor) -> tuple[Tensor, ...]:
+        logprobs, entropy = token_logprobs(hidden, head, targets % 6, 0.7, True, chunk_tokens=4)
+        assert entropy is not None
+        return logprobs, entropy
+
+    assert torch.autograd.gradcheck(both, (hidden, head))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("chunk", [8, 100])
+def test_in_half_precision_logits_are_still_float32(dtype, chunk) -> None:
+    hidden, head, targets = given(dtype)
+    found, _ = token_logprobs(hidden, head, targets, 0.7, chunk_tokens=chunk)
+    wanted, _ = plainly(hidden, head, targets, 0.7)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    gradients = torch.autograd.grad(found.sum(), (hidden, head))
+    for mine, plain in zip(gradients, torch.autograd.grad(wanted.sum(), (hidden, head)), strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine, plain)
+
+
+def test_large_logits_do_not_overflow() -> None:
+    hidden, head, targets = given()
+    for chunk in (8, None):
+        found, entropy = token_logprobs(1e4 * hidden, head, targets, 0.01, True, chunk_tokens=chunk)
+        assert found.isfinite().all()
+        assert entropy is not None and entropy.isfinite().all()
+
+
+def test_a_frozen_head_or_model_gets_no_gradient() -> None:
+    hidden, head, targets = given()
+    found, _ = token_logprobs(hidden, head.detach(), targets, chunk_tokens=8)
+    assert torch.autograd.grad(found.sum(), hidden)[0].any()
+    found, _ = token_logprobs(hidden.detach(), head, targets, chunk_tokens=8)
+    assert torch.autograd.grad(found.sum(), head)[0].any()
+    with torch.no_grad():
+        assert not token_logprobs(hidden, head, targets, chunk_tokens=8)[0].requires_grad
+
+
+def test_no_tokens_are_no_error() -> None:
+    hidden, head, targets = given()
+    found, entropy = token_logprobs(hidden[:0], head, targets[:0], 1.0, True)
+    assert found.shape == (0,) and entropy is not None and entropy.shape == (0,)
+    assert not torch.autograd.grad(found.sum(), head)[0].any()
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation made."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor):
+                self.size = max(self.size, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("with_entropy", [False, True])
+def test_memory_does_not_grow_with_tokens_times_vocabulary(with_entropy) -> None:
+    hidden, head = torch.randn(4000, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
+    targets = torch.randint(1000, (4000,))
+    with Largest() as largest:
+        logprobs, entropy = token_logprobs(hidden, head, targets, 0.5, with_entropy, chunk_tokens=50)
+        total = logprobs.sum() if entropy is None else logprobs.sum() + entropy.sum()
+        total.backward()
+    assert 50 * 1000 <= largest.size < 2 * 50 * 1000

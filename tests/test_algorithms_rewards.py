@@ -1,0 +1,172 @@
+"""Shaping of rewards, KL estimates and advantages: known numbers, and where AReaL and prime-rl are wrong."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.algorithms import shaping
+from areal_like.algorithms.advantages import (
+    generalized_advantages,
+    group_advantages,
+    terminal_rewards,
+)
+from areal_like.algorithms.kl import kl, kl_rewards
+
+# Two sequences of six and four tokens; in AReaL they are rows of six, the second one padded.
+CU = torch.tensor([0, 6, 10], dtype=torch.int32)
+MASK = torch.tensor([0, 0, 1, 1, 1, 1, 0, 0, 1, 1])
+
+
+def packed(first: list[float], second: list[float]) -> torch.Tensor:
+    """Rows of AReaL, whose place t is about token t + 1, as packed tokens in their own places."""
+    return torch.tensor([0.0, *first[:5], 0.0, *second[:3]])
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor | list[float], tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found, torch.as_tensor(wanted, dtype=torch.float32), atol=tolerance, rtol=0)
+
+
+def test_rewards_are_moved_scaled_and_then_clipped() -> None:
+    close(shaping.scale_rewards(torch.tensor([1.0, 0, 9]), bias=-0.5, scaling=10, clip=20), [5, -5, 20])
+
+
+def test_answers_near_the_maximum_length_are_penalized() -> None:
+    lengths = torch.tensor([4, 6, 8, 10])
+    options: dict[str, Any] = {"max_new_tokens": 10, "overlong_tokens": 4, "factor": 1.0}
+    close(shaping.penalize_overlong(torch.ones(4), lengths, **options), [1, 1, 0.5, 0])
+    found = shaping.penalize_overlong(torch.ones(4), torch.tensor([8, 9, 10, 30]), max_new_tokens=10)
+    close(found, [1, 0.5, 0, 0])  # a fifth; never more than the full penalty, which AReaL goes beyond
+    with pytest.raises(ValueError, match=r"^actor\.overlong_tokens: 11 is more"):
+        shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
+
+
+def test_only_what_was_cut_off_is_truncated_and_not_the_longest_of_the_batch_as_in_areal() -> None:
+    truncated = torch.tensor([False, True])
+    close(shaping.zero_truncated(torch.tensor([1.0, 1]), truncated), [1, 0])
+    close(shaping.zero_truncated(torch.tensor([1.0, torch.nan]), truncated), [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "wanted"),
+    [
+        ("k1", [0.5, -1, 0, -10]),
+        ("k2", [0.125, 0.5, 0, 10]),
+        ("k3", [0.106531, 0.718282, 0, 10]),
+    ],
+)
+def test_kl_estimates_give_the_known_numbers_and_stay_within_their_limit(estimator, wanted) -> None:
+    logprobs = torch.tensor([-1, -2, -0.5, -30], requires_grad=True)
+    found = kl(logprobs, torch.tensor([-1.5, -1, -0.5, 0]), estimator)
+    close(found.detach(), wanted)
+    found.sum().backward()
+    assert logprobs.grad is not None and logprobs.grad.isfinite().all()
+
+
+def test_kl_never_becomes_inf_or_nan_however_far_apart() -> None:
+    logprobs = torch.tensor([-2000.0, 0], requires_grad=True)
+    for estimator in ("k1", "k2", "k3"):
+        found = kl(logprobs, torch.tensor([0, -2000.0]), estimator)
+        (gradient,) = torch.autograd.grad(found.sum(), logprobs)
+        assert found.isfinite().all() and gradient.isfinite().all()
+    with pytest.raises(ValueError, match=r"^actor\.kl_estimator: 'k9'"):
+        kl(logprobs, logprobs, "k9")
+
+
+def test_a_reward_at_the_end_reaches_every_token_without_discount() -> None:
+    rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
+    close(rewards, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0])
+    close(generalized_advantages(rewards, MASK, CU).advantages, [0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
+    rewards = terminal_rewards(shaping.scale_rewards(torch.tensor([1.0, 0]), bias=-0.5, scaling=10), MASK, CU)
+    close(generalized_advantages(rewards, MASK, CU).advantages, [0, 0, 5, 5, 5, 5, 0, 0, -5, -5])
+
+
+def test_the_kl_penalty_adds_up_over_the_tokens_that_follow() -> None:
+    logprobs = packed([0, -0.1, -0.2, -0.3, -0.4, 0], [0, -0.5, -0.6, 0, 0, 0])
+    reference = packed([0, -0.2, -0.2, -0.2, -0.2, 0], [0, -0.2, -0.2, 0, 0, 0])
+    penalty = kl_rewards(logprobs, reference, MASK, coefficient=0.1, estimator="k1")
+    rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU) + penalty
+    wanted = packed([0, 1.02, 1.03, 1.03, 1.02, 0], [0, 0.07, 0.04, 0, 0, 0])
+    close(generalized_advantages(rewards, MASK, CU).advantages, wanted)
+
+
+def test_generalized_advantages_give_the_known_numbers() -> None:
+    values = packed([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0, 0])
+    rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
+    options: dict[str, Any] = {"values": values, "discount": 0.9, "gae_lambda": 0.8}
+    # AReaL bootstraps its first row because it is the longest; here that takes a value for what follows.
+    found = generalized_advantages(rewards, MASK, CU, bootstrap=torch.tensor([0.6, 0]), **options)
+    # Its masked places carry what follows them; here they are 0.
+    wanted = packed([0, 0.5273, 0.6351, 0.7988, 1.04, 0], [0, -0.146, -0.3, 0, 0, 0])
+    close(found.advantages, wanted, 1e-4)
+    close(found.returns, torch.where(MASK.bool(), wanted + values, 0.0), 1e-4)
+    ended = generalized_advantages(rewards, MASK, CU, **options).advantages
+    assert ended[5].item() == pytest.approx(0.5)  # 1 - V: nothing follows an answer that ended
+
+
+def test_tokens_out_of_the_loss_take_no_time_and_a_reward_after_them_is_not_lost_as_in_areal() -> None:
+    mask = torch.tensor([0, 1, 0, 0, 1, 0])
+    cu = torch.tensor([0, 6])
+    rewards = terminal_rewards(torch.tensor([1.0]), mask, cu)
+    found = generalized_advantages(rewards, mask, cu, discount=0.5).advantages
+    close(found, [0, 0.5, 0, 0, 1, 0])
+
+
+def test_generalized_advantages_equal_the_plain_recursion() -> None:
+    torch.manual_seed(0)
+    cu = torch.tensor([0, 1, 1, 9, 40, 41])
+    mask, rewards, values = torch.rand(41) < 0.7, torch.randn(41), torch.randn(41)
+    bootstrap = torch.randn(5)
+    found = generalized_advantages(
+        rewards, mask, cu, values=values, bootstrap=bootstrap, discount=0.97, gae_lambda=0.9
+    ).advantages
+    wanted = torch.zeros(41, dtype=torch.float64)
+    for row in range(5):
+        following, advantage = bootstrap[row].double(), torch.zeros((), dtype=torch.float64)
+        for at in reversed(range(int(cu[row]), int(cu[row + 1]))):
+            if mask[at]:
+                advantage = rewards[at] + 0.97 * following - values[at] + 0.97 * 0.9 * advantage
+                following, wanted[at] = values[at].double(), advantage
+    close(found, wanted.float())
+    poisoned = [torch.where(mask, x, torch.nan) for x in (rewards, values)]
+    again = generalized_advantages(
+        poisoned[0], mask, cu, values=poisoned[1], bootstrap=bootstrap, discount=0.97, gae_lambda=0.9
+    ).advantages
+    assert torch.equal(again, found)
+
+
+def test_sequences_without_a_token_in_the_loss_are_no_error() -> None:
+    nothing = torch.zeros(10)
+    rewards = terminal_rewards(torch.tensor([1.0, 2]), nothing, CU)
+    assert not rewards.any()
+    assert not generalized_advantages(rewards, nothing, CU).advantages.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, [0.5, -0.5, -0.5, 0.5]),
+        ({"length_weighted_mean": True}, [0.5, -0.5, -0.5, 0.5]),
+        ({"leave_one_out": True}, [0.666667, -0.666667, -0.666667, 0.666667]),
+        ({"length_weighted_mean": True, "leave_one_out": True}, [0.555556, -0.625, -0.714286, 0.833333]),
+        ({"neg_clipped": True}, [0.5, 0, 0, 0.5]),
+        ({"std_norm": "local"}, [0.866025, -0.866025, -0.866025, 0.866025]),
+        ({"std_norm": "global"}, [0.966092, -0.966092, -0.966092, 0.966092]),
+    ],
+)
+def test_group_advantages_give_the_numbers_of_prime_rl(options, wanted) -> None:
+    rewards = torch.tensor([1.0, 0, 0, 1, 0, 0, 0, 1])
+    lengths = torch.tensor([10, 20, 30, 40, 1, 1, 1, 1])
+    found = group_advantages(rewards, torch.tensor([5] * 4 + [2] * 4), lengths, **options)
+    close(found[:4], wanted)
+
+
+def test_group_advantages_of_one_answer_or_of_equal_rewards_are_zero_where_prime_rl_gives_nan() -> None:
+    alone = group_advantages(torch.tensor([3.0]), torch.tensor([0]), leave_one_out=True, std_norm="local")
+    assert alone.item() == 0
+    equal = group_advantages(torch.full((5,), 0.7), torch.zeros(5, dtype=torch.long), std_norm="global")
+    assert (equal == 0).all()
+    with pytest.raises(ValueError, match=r"^actor\.advantage\.std_norm"):
+        group_advantages(torch.ones(1), torch.zeros(1), std_norm="batch")
+    silent = group_advantages(torch.ones(2), torch.zeros(2), torch.zeros(2), length_weighted_mean=True)
+    assert silent.isfinite().all()

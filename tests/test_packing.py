@@ -1,0 +1,91 @@
+"""Plans of what goes together: known numbers, limits kept, nothing lost, no torch."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal_like.data.packing import balance, first_fit_decreasing, micro_batches, minibatches
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+
+
+def as_sets(plan: list[list[int]]) -> set[frozenset[int]]:
+    return {frozenset(group) for group in plan}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "min_groups", "wanted"),
+    [
+        ([5, 4, 3, 2, 1], 10, 1, [{0, 1}, {2, 3, 4}]),
+        ([5, 4, 3, 2, 1], 6, 1, [{0}, {1, 4}, {2, 3}]),
+        ([5, 4, 3, 2, 1], 100, 2, [{0, 3, 4}, {1, 2}]),
+        ([7, 6, 5, 4, 3, 2, 1], 12, 3, [{0, 5, 6}, {1, 4}, {2, 3}]),
+        ([100, 90, 80, 70, 60, 50, 40, 30], 200, 1, [{0, 1}, {2, 3, 7}, {4, 5, 6}]),
+        ([3, 1, 2], None, 1, [{0, 1, 2}]),
+        ([], 10, 0, []),
+    ],
+)
+def test_first_fit_decreasing_gives_the_known_groups(sizes, capacity, min_groups, wanted) -> None:
+    assert as_sets(first_fit_decreasing(sizes, capacity, min_groups)) == {frozenset(group) for group in wanted}
+
+
+@pytest.mark.parametrize(("sizes", "capacity", "min_groups"), [([11], 10, 1), ([1, 2], 10, 3)])
+def test_first_fit_decreasing_refuses_what_cannot_be(sizes, capacity, min_groups) -> None:
+    with pytest.raises(ValueError, match=r"does not fit|cannot fill"):
+        first_fit_decreasing(sizes, capacity, min_groups)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(LENGTHS, st.integers(1, 8), st.integers(0, 3), st.integers(60, 200))
+def test_micro_batches_hold_every_sequence_once_and_fit(lengths, n_mbs, power, max_tokens) -> None:
+    granularity = 2 ** min(power, 2)
+    lengths = lengths * granularity
+    plan = micro_batches(lengths, n_mbs=n_mbs, granularity=granularity, max_tokens=max_tokens * granularity)
+    assert sorted(row for group in plan for row in group) == list(range(len(lengths)))
+    assert all(sum(lengths[row] for row in group) <= max_tokens * granularity for group in plan)
+    assert min(n_mbs, len(lengths) // granularity) <= len(plan)
+    assert all(plan)
+    neighbours = {row: number for number, group in enumerate(plan) for row in group}
+    assert all(neighbours[row] == neighbours[row - row % granularity] for row in range(len(lengths)))
+    assert plan == micro_batches(lengths, n_mbs=n_mbs, granularity=granularity, max_tokens=max_tokens * granularity)
+
+
+def test_no_number_of_micro_batches_means_as_few_as_fit() -> None:
+    assert micro_batches([5, 4, 3], n_mbs=None) == [[0, 1, 2]]
+    assert micro_batches([5, 4, 3], n_mbs=9) == [[0], [1], [2]]
+    assert micro_batches([], n_mbs=4) == []
+
+
+def test_a_sequence_that_does_not_fit_is_refused_by_the_key_that_limits_it() -> None:
+    with pytest.raises(
+        ValueError, match=r"^actor\.mb_spec\.max_tokens_per_mb: sequence 1 has 600 tokens, more than the"
+    ):
+        micro_batches([5, 600, 7], max_tokens=512)
+    with pytest.raises(ValueError, match=r"^critic\.mb_spec\.max_tokens_per_mb: sequences 2 to 3 together have 607"):
+        micro_batches([5, 6, 600, 7], max_tokens=512, granularity=2, key="critic.mb_spec.max_tokens_per_mb")
+    with pytest.raises(ValueError, match=r"^actor\.mb_spec\.granularity: 2 does not divide the 3 sequences"):
+        micro_batches([1, 2, 3], granularity=2)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(LENGTHS, st.integers(1, 9))
+def test_ranks_get_about_the_same_number_of_tokens(lengths, ranks) -> None:
+    parts = balance(lengths, ranks)
+    assert len(parts) == ranks
+    assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
+    loads = [sum(lengths[row] for row in part) for part in parts]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_a_batch_is_cut_into_minibatches_of_about_the_same_size() -> None:
+    assert minibatches([5, 3, 4, 4], 1) == [[0, 1, 2, 3]]
+    assert [sum([5, 3, 4, 4][row] for row in part) for part in minibatches([5, 3, 4, 4], 2)] == [8, 8]
+    assert minibatches([5, 3], 4) == [[0], [1]]
+
+
+def test_planning_needs_no_torch() -> None:
+    code = "import sys, areal_like.data.packing as p; p.balance([1], 1); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,26 @@
+"""The benchmark of publications runs, and writes what it promises; how long things take is not judged here."""
+
+import json
+import math
+import sys
+
+from tests.bench import bench_weights
+
+STEPS = ["copy in memory", "publish", "load and verify", "copy what was loaded", "hash what is in use"]
+
+
+def test_the_benchmark_measures_every_step_of_a_publication(tmp_path, monkeypatch, capsys) -> None:
+    output = tmp_path / "new" / "weights.json"
+    words = ["bench_weights.py", "--megabytes", "2", "--repeats", "4", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", words)
+    bench_weights.main()
+    found = json.loads(output.read_text(encoding="utf-8"))
+    printed = capsys.readouterr().out
+    assert list(found["steps"]) == STEPS
+    for name, row in found["steps"].items():
+        assert len(row["runs_s"]) == 4
+        assert row["wall_s"] > 0
+        assert math.isfinite(row["times_copy"])
+        assert any(line.startswith(name) for line in printed.splitlines())
+    assert 1_500_000 < found["num_bytes"] < 2_500_000
+    assert str(output) in printed

@@ -1,0 +1,54 @@
+"""Weights go through memory where that is shared and large enough, and it is said why."""
+
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.weights import place
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def run(tmp_path) -> Any:
+    (tmp_path / "shm").mkdir()
+    return SimpleNamespace(memory=tmp_path / "shm" / "areal-like.0.r1", weights=tmp_path / "run" / "weights")
+
+
+def free(monkeypatch, num_bytes: int) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(0, 0, num_bytes))
+
+
+def chosen(run: Any, num_bytes: int, spans_nodes: bool = False) -> tuple[Path, str]:
+    return place.publication_root(run, spans_nodes, num_bytes)
+
+
+def test_memory_with_room_for_three_versions_is_taken(run, monkeypatch) -> None:
+    free(monkeypatch, 3_000_000_000)
+    folder, reason = chosen(run, 1_000_000_000)
+    assert folder == run.memory
+    assert "has 3.0 GB free for 3.0 GB" in reason
+
+
+def test_memory_that_is_too_small_is_left_with_the_reason(run, monkeypatch) -> None:
+    free(monkeypatch, 64_000_000)
+    folder, reason = chosen(run, 30_000_000)
+    assert folder == run.weights
+    assert reason.endswith("has 64 MB free, and 3 versions of the weights want 90 MB")
+
+
+def test_several_nodes_share_no_memory(run, monkeypatch) -> None:
+    free(monkeypatch, 10**12)
+    folder, reason = chosen(run, 1, spans_nodes=True)
+    assert folder == run.weights
+    assert "several nodes" in reason
+
+
+def test_a_machine_without_shared_memory_uses_the_run_directory(run) -> None:
+    run.memory.parent.rmdir()
+    folder, reason = chosen(run, 1)
+    assert folder == run.weights
+    assert reason == f"this machine has no {run.memory.parent}"

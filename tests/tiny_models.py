@@ -1,0 +1,59 @@
+"""Tiny models with random weights, as HF directories: everything that a test of generating or training needs."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from areal_like.models.characters import write_tokenizer
+
+M = TypeVar("M", bound=PreTrainedModel)
+
+PAD_ID, EOS_ID, VOCAB = 0, 1, 64
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": PAD_ID,
+    "bos_token_id": None,
+    "eos_token_id": EOS_ID,
+}
+SPREAD_TIED, SPREAD_UNTIED = 5.0, 20.0
+"""Random weights give nearly even chances; the last norm times this makes some tokens likely and others not. A tied
+head prefers to repeat its input, so it gets less."""
+
+
+def tiny_qwen3(seed: int = 0, **changes: Any) -> Qwen3ForCausalLM:
+    """Head and embeddings are one tensor, as in the small models of that family."""
+    torch.manual_seed(seed)
+    return _spread(Qwen3ForCausalLM(Qwen3Config(**{**SHAPE, "tie_word_embeddings": True, **changes})), SPREAD_TIED)
+
+
+def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    """Head and embeddings are two tensors."""
+    torch.manual_seed(seed)
+    return _spread(LlamaForCausalLM(LlamaConfig(**{**SHAPE, "tie_word_embeddings": False, **changes})), SPREAD_UNTIED)
+
+
+def write_tiny_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """A Qwen3 with config, weights and a character tokenizer, as `from_pretrained` reads it."""
+    model = tiny_qwen3(seed, **changes)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, model.config.vocab_size)
+    return folder
+
+
+def _spread(model: M, factor: float) -> M:
+    with torch.no_grad():
+        model.get_decoder().norm.weight.mul_(factor)
+        for name, parameter in model.named_parameters():
+            if name.endswith("_norm.weight"):
+                parameter.mul_(1 + 0.3 * torch.randn_like(parameter))
+    model.eval()
+    return model
