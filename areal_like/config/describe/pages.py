@@ -1,4 +1,4 @@
-"""The pages that are made from the code: docs/reference.md and docs/keys.md.
+"""The pages that are made from the code: docs/reference.md, docs/keys.md and docs/metrics.md.
 
 `python -m areal_like.config.describe.pages` writes them, and with `--check` says which of them are not what it would
 write (exit 1)."""
@@ -66,7 +66,13 @@ def main(argv: Sequence[str]) -> int:
 @cache
 def pages() -> dict[Path, str]:
     """File -> what it must say."""
-    return {DOCS / "reference.md": reference(), DOCS / "keys.md": promises_page.render()}
+    from areal_like.observe import page as metrics_page  # a room above this one: only what makes the pages knows it
+
+    return {
+        DOCS / "reference.md": reference(),
+        DOCS / "keys.md": promises_page.render(),
+        DOCS / "metrics.md": metrics_page.render(),
+    }
 
 
 def reference() -> str:

@@ -1,0 +1,20 @@
+"""What a task is: rows to learn from and to be tested on, and what an answer to one of them is worth."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+TRAIN, TEST = "train", "test"
+
+Row = dict[str, Any]
+Worth = float | dict[str, float]
+"""A number, or named parts that are added up. A part named `score` is not added: it is what evaluations report."""
+
+
+class Task(Protocol):
+    """A class made with `task.args`. It may also have `reward(prompt, completion, **row)`, sync or async: what an
+    answer to one of its rows is worth where `reward.name` names nothing else."""
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """The rows of `train` or `test`, always the same and in the same order: dicts that JSON can hold, with at
+        least a `prompt`; those for supervised training also have an `answer`."""
+        ...

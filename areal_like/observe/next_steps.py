@@ -1,0 +1,79 @@
+"""What to do with a run that has ended: commands to try, to go on, to change something."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.experiment import GRPOConfig, SFTConfig
+from areal_like.process.run import Run
+
+PROGRAM = "python -m launcher"
+COMMAND = "command.txt"
+OF_ITS_OWN = ("trial_name", "resume", "resume_step")
+"""What a command says of one run, and another run must not repeat."""
+OWN_TASK = "a task of your own: docs/tasks.md"
+
+
+def next_steps(run: Run, has_model: bool, exit_code: int, steps: int) -> list[tuple[str, str]]:
+    """Pairs of a heading, empty where the one above goes on, and a line."""
+    name = shlex.quote(shown_path(run.directory))
+    found: list[tuple[str, str]] = []
+    if has_model and isinstance(run.config, GRPOConfig | SFTConfig):
+        found.append(("try it", f"{PROGRAM} chat {name}"))
+    if exit_code and has_model:
+        found.append(("go on", f"{PROGRAM} resume={name}"))
+    if exit_code:
+        return found
+    changes = _changes(run, steps)
+    width = max(len(command) for command, _ in changes)
+    lines = [*(f"{command:<{width}}   # {why}" for command, why in changes), OWN_TASK]
+    return [*found, *zip(("change", *[""] * len(lines)), lines, strict=False)]
+
+
+def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
+    config: Any = run.config
+    command = base_command(run)
+    model = "actor" if isinstance(config, GRPOConfig) else "model"
+    engine = getattr(config, model)
+    rate = engine.optimizer.lr if engine.optimizer is not None else 0.0
+    found = [(_with(command, f"{model}.lr", number(rate / 3)), "smaller steps")] if rate > 0 else []
+    found.append((f"{_with(command, 'seed', None)} --multirun seed=1,2,3", "was it luck? a table of three seeds"))
+    if isinstance(config, GRPOConfig):
+        if run.is_synchronous:
+            found.append((_with(command, "max_head_offpolicyness", "2"), "generate while training"))
+        else:
+            found.append((_with(command, "max_head_offpolicyness", "0"), "on-policy: slower, the same bits each time"))
+    else:
+        found.append((_with(command, "total_steps", str(2 * max(1, steps))), "twice as long"))
+    return found
+
+
+def base_command(run: Run) -> list[str]:
+    """The words of the command that started a run, without what is of that one run alone."""
+    path = run.directory / COMMAND
+    words = shlex.split(path.read_text(encoding="utf-8")) if path.is_file() else []
+    if "--config" not in words and not any(word.startswith("--config=") for word in words):
+        words = [*PROGRAM.split(), "--config", f"{run.experiment}.yaml"]
+    kept = [word for word in words if word.partition("=")[0] not in (*OF_ITS_OWN, "--replace", "--multirun")]
+    return kept
+
+
+def number(value: float) -> str:
+    """1.0e-04 -> 1e-4"""
+    digits, _, power = f"{value:.0e}".partition("e")
+    return f"{digits}e{int(power)}"
+
+
+def _with(words: list[str], key: str, value: str | None) -> str:
+    """The command with one key set otherwise, or not set at all."""
+    names = {key, ALIASES.get(key, key)}
+    kept = [word for word in words if "=" not in word or word.partition("=")[0] not in names]
+    return shlex.join(kept if value is None else [*kept, f"{key}={value}"])
+
+
+def shown_path(path: Path) -> str:
+    """As short as it can be typed from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

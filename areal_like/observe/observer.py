@@ -1,0 +1,148 @@
+"""The observer: a thread that joins the metrics of all processes per step, and passes them on.
+
+observer = Observer(run, on_step=progress.step, on_eval=progress.evaluation)
+observer.start()
+observer.cut(step=20, attempt=1)      # a recovery, while nothing writes
+observer.drain()                      # at the end, when nothing writes any more
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from areal_like.config.experiment import GRPOConfig
+from areal_like.observe.cut import cut_metrics
+from areal_like.observe.join import Join, Joined
+from areal_like.observe.milestones import Milestones
+from areal_like.observe.reading import JOINED, Follower, dump, read_lines, values_of
+from areal_like.observe.trackers import Trackers
+from areal_like.process.run import Run
+
+TRAINER, CONTROLLER = "trainer-0", "rollout-0"
+LEDGER = "ledger.jsonl"
+
+Told = Callable[[int, dict[str, float]], None]
+
+log = logging.getLogger(__name__)
+
+
+def _nothing(step: int, values: dict[str, float]) -> None:
+    pass
+
+
+class Observer:
+    """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`. Begun anew on a run that has lines already, it goes on
+    after them. `on_step`, `on_eval` and `on_phase` (what happens before the first step, and when) are called in its
+    thread; `say` gets what a user should know."""
+
+    def __init__(
+        self,
+        run: Run,
+        on_step: Told = _nothing,
+        on_eval: Told = _nothing,
+        say: Callable[[str], None] = log.warning,
+        on_phase: Callable[[str, float], None] | None = None,
+        poll_s: float = 0.2,
+    ) -> None:
+        self.run, self.poll_s = run, poll_s
+        self._on_step, self._on_eval, self._on_phase, self._say = on_step, on_eval, on_phase, say
+        self._milestones: Milestones | None = None
+        self._path = run.directory / JOINED
+        self._join = Join({TRAINER, CONTROLLER} if isinstance(run.config, GRPOConfig) else {TRAINER})
+        self._followers: dict[Path, Follower] = {}
+        self._trackers: Trackers | None = None
+        self._resumed_at = 0
+        self.failure: Exception | None = None
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+
+    def start(self) -> None:
+        """Begins to follow."""
+        self._remember()
+        if self._on_phase is not None:
+            attempt = self.run.start_point().attempt
+            self._milestones = Milestones(self.run.rollouts / LEDGER, attempt, self._on_phase)
+        self._thread.start()
+
+    def cut(self, step: int, attempt: int) -> None:
+        """Goes back to `step` completed steps; `attempt` is the one that ended. Nothing may be writing metrics."""
+        with self._lock:
+            if self.failure is None:
+                self._try(self._look)
+            cut_metrics(self.run.directory, step, attempt)
+            self._join.rewind(step)
+            self._followers.clear()
+            if self._trackers is not None:
+                self._trackers.rewind(step)
+
+    def drain(self) -> None:
+        """Passes on what is still to come, also steps that are only half known, and ends."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            if self.failure is None:
+                self._try(self._look_last)
+            if self._trackers is not None:
+                self._trackers.close()
+                self._trackers = None
+
+    def _watch(self) -> None:
+        while self.failure is None and not self._ending.wait(self.poll_s):
+            with self._lock:
+                self._try(self._look)
+
+    def _try(self, work: Callable[[], object]) -> None:
+        """A run goes on without its observer; what the processes wrote is joined when the run is resumed."""
+        try:
+            work()
+        except Exception as error:
+            self.failure = error
+            log.debug("the observer ended", exc_info=True)
+            self._say(f"{self._path}: metrics are no longer joined ({type(error).__name__}: {error})")
+
+    def _look(self) -> None:
+        """One look at all files. What it finds is put in order: they are read one after the other."""
+        for path in sorted(self.run.metrics.glob("*.jsonl")):
+            if path not in self._followers:
+                self._followers[path] = Follower(path)
+        if self._milestones is not None:
+            self._milestones.look()
+        found: list[Joined] = []
+        for path, follower in self._followers.items():
+            for line in follower.new_lines():
+                found += self._join.take(path.stem, line)
+        self._pass_on(sorted(found, key=lambda joined: (joined.line["step"], joined.kind != "step")))
+
+    def _look_last(self) -> None:
+        self._look()
+        self._pass_on(self._join.rest())
+
+    def _pass_on(self, found: list[Joined]) -> None:
+        if not found:
+            return
+        with self._path.open("ab") as file:
+            file.write(dump(joined.line for joined in found))
+        if self._trackers is None:
+            self._trackers = Trackers.of(self.run, self._say)
+            if self._resumed_at:
+                self._trackers.rewind(self._resumed_at)
+        for kind, line in found:
+            step, values = line["step"], values_of(line)
+            self._trackers.log(step, values)
+            if kind == "step":
+                self._on_step(step, values)
+            elif kind == "eval":
+                self._on_eval(step, values)
+
+    def _remember(self) -> None:
+        """An unfinished last line is dropped: its values stand in the processes' own files."""
+        lines = read_lines(self._path)
+        kept = dump(lines)
+        if self._path.is_file() and self._path.stat().st_size != len(kept):
+            self._path.write_bytes(kept)
+        for line in lines:
+            self._join.remember(line)
+        self._resumed_at = self._join.last_step

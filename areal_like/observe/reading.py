@@ -1,0 +1,83 @@
+"""Reads metric lines: whole files, or what was appended since the last look."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal_like.observe.metrics import FACTS
+
+JOINED = "metrics.jsonl"
+EVALUATION = "eval/"
+
+Line = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """The lines of one file, as they become complete. A last line without its end is waited for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def new_lines(self) -> list[Line]:
+        try:
+            if self.path.stat().st_size <= self.offset:
+                return []
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return parse(whole, self.path)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """All complete lines of a file; none where there is no such file."""
+    return Follower(path).new_lines()
+
+
+def read_metrics(run_dir: str | Path) -> list[Line]:
+    """What is known of each step, in order: one entry per step, with its evaluation where there was one. The time is
+    that of the step, not of the evaluation."""
+    steps: dict[int, Line] = {}
+    for line in read_lines(Path(run_dir) / JOINED):
+        known = steps.setdefault(line["step"], {})
+        when = known.get("time") if is_evaluation(line) else None
+        known.update(line if when is None else {**line, "time": when})
+    return [steps[step] for step in sorted(steps)]
+
+
+def is_evaluation(line: Line) -> bool:
+    """Whether a joined line tells of an evaluation; else it tells of a step."""
+    return all(name in FACTS or name.startswith(EVALUATION) for name in line)
+
+
+def values_of(line: Line) -> dict[str, float]:
+    """The metrics of a line, without what says whose they are. What was not finite comes back as nan."""
+    return {name: float("nan") if value is None else value for name, value in line.items() if name not in FACTS}
+
+
+def parse(data: bytes, path: Path) -> list[Line]:
+    """A process that was killed while it wrote leaves half a line, which the next one may have been appended to."""
+    found = []
+    for text in data.splitlines():
+        try:
+            line = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            line = None
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            found.append(line)
+        elif text.strip():
+            log.warning("%s: a broken line is left out: %s", path, text[:80].decode("utf-8", "replace"))
+    return found
+
+
+def dump(lines: Iterable[Line]) -> bytes:
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)

@@ -1,0 +1,44 @@
+"""What a run has learnt, read from its directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from areal_like.observe.evaluations import evaluations
+from areal_like.observe.reading import EVALUATION, JOINED, Line, read_lines, read_metrics
+
+FALLBACKS = ("eval/score", "eval/loss", "reward/mean", "train/loss")
+"""What a run is judged by where `objective` names nothing; the first that there is."""
+
+
+class Record:
+    """Metrics by step, and whole evaluations."""
+
+    def __init__(self, metrics: Sequence[Line], evaluated: Sequence[Line]) -> None:
+        self.metrics, self.evaluations = metrics, evaluated
+
+    @property
+    def steps(self) -> int:
+        """Completed ones. An evaluation alone is none."""
+        return max((line["step"] for line in self.metrics if "train/loss" in line or "perf/step_s" in line), default=0)
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """Every step with a value, and that value."""
+        lines = self.evaluations if name.startswith(EVALUATION) else self.metrics
+        return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+
+    def last(self, name: str) -> float | None:
+        points = self.points(name)
+        return points[-1][1] if points else None
+
+    def objective_name(self, wanted: str | None) -> str | None:
+        """Which metric is the run's objective."""
+        return wanted or next((name for name in FALLBACKS if self.points(name)), None)
+
+    def objective(self, wanted: str | None) -> float | None:
+        """Its last value; None where there is none."""
+        name = self.objective_name(wanted)
+        return None if name is None else self.last(name)
+
+
+def read_record(run_dir: str | Path) -> Record:
+    return Record(read_metrics(run_dir), evaluations(read_lines(Path(run_dir) / JOINED)))

@@ -1,0 +1,122 @@
+"""The end of a run: `summary.json` and `curve.svg` in its directory, and what the user is told.
+
+    print(finish(run.directory, "done", 0, started, attempts=1))
+
+What a sweeper gets as a run's objective is, in this order: the last value of the metric that `objective` names; without
+such a key the last `eval/score`, else the last `eval/loss`, else the last `reward/mean` or `train/loss`.
+"""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal_like.observe.axes import Series
+from areal_like.observe.chart import chart
+from areal_like.observe.next_steps import next_steps, shown_path
+from areal_like.observe.reading import values_of
+from areal_like.observe.record import Record, read_record
+from areal_like.observe.svg import svg
+from areal_like.observe.words import duration
+from areal_like.process.run import Run, open_run
+
+SUMMARY, CURVE = "summary.json", "curve.svg"
+CHART_WIDTH = 72
+
+
+def finish(
+    run_dir: str | Path, outcome: str, exit_code: int, started: float, attempts: int, error: str | None = None
+) -> str:
+    """`outcome` is a word such as done, failed or stopped; `started` is in seconds since 1970. Returns the text to
+    show."""
+    run = open_run(run_dir)
+    record = read_record(run_dir)
+    curves = curves_of(record)
+    summary = {
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "error": error,
+        "run": str(run.directory),
+        "run_id": run.run_id,
+        "steps": record.steps,
+        "attempts": attempts,
+        "seconds": round(time.time() - started, 3),
+        "model": _text_of(last_model(run.checkpoints)),
+        "score": record.last("eval/score"),
+        "objective": record.objective(run.config.objective),
+        "objective_metric": record.objective_name(run.config.objective),
+        "curve": record.points("eval/score"),
+        "rewards": record.points("reward/mean"),
+        "last": values_of(record.metrics[-1]) if record.metrics else {},
+    }
+    _write(run.directory / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    if curves:
+        title = f"{run.config.experiment_name}/{run.config.trial_name}"
+        _write(run.directory / CURVE, svg(title, curves).encode())
+    return "\n".join(_lines(run, summary, curves))
+
+
+def last_model(checkpoints: Path) -> Path | None:
+    """The folder of the newest complete checkpoint, which is a Hugging Face directory."""
+    found = sorted(path.parent for path in checkpoints.glob("step_*/.complete"))
+    return found[-1] if found else None
+
+
+def curves_of(record: Record) -> list[Series]:
+    """What a run's curve shows: rewards and held-out score; without rewards the losses."""
+    if record.points("reward/mean"):
+        shown = (("reward", "reward/mean", False), ("held-out score", "eval/score", True))
+    else:
+        shown = (("loss", "train/loss", False), ("held-out loss", "eval/loss", True))
+    found = [Series(title, record.points(name), marked) for title, name, marked in shown]
+    return [series for series in found if series.points]
+
+
+def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series]) -> list[str]:
+    steps, attempts = summary["steps"], summary["attempts"]
+    again = f", {attempts} attempts" if attempts > 1 else ""
+    lines = ["", f"{summary['outcome']}: {steps} step{'s' * (steps != 1)} in {duration(summary['seconds'])}{again}"]
+    if summary["error"]:
+        lines.append(summary["error"])
+    from_to = [f"{one.name} {_from_to(one)}" for one in reversed(curves)]
+    if from_to:
+        lines += ["; ".join(from_to), ""]
+        columns = min(CHART_WIDTH, shutil.get_terminal_size((CHART_WIDTH + 2, 24)).columns - 2)
+        lines += [f"  {line}" for line in chart(curves, max(24, columns))]
+    facts: list[tuple[str, str]] = []
+    if summary["model"]:
+        facts.append(("model", f"{shown_path(Path(summary['model']))}  (a Hugging Face directory)"))
+    if curves:
+        facts.append(("curve", shown_path(run.directory / CURVE)))
+    if summary["last"]:
+        facts.append(("metrics", shown_path(run.directory / "metrics.jsonl")))
+    if summary["exit_code"]:
+        facts.append(("logs", shown_path(run.directory / "logs")))
+    facts += next_steps(run, summary["model"] is not None, summary["exit_code"], summary["steps"])
+    width = max((len(name) for name, _ in facts), default=0)
+    return [*lines, "", *(f"{name:<{width}}  {text}".rstrip() for name, text in facts)]
+
+
+def _from_to(one: Series) -> str:
+    """The first and the last value; of a noisy line the means of some at its ends."""
+    values = [value for _, value in one.points if math.isfinite(value)]
+    count = 1 if one.marked else min(5, len(values))
+    if not values:
+        return "nan"
+    first, last = sum(values[:count]) / count, sum(values[-count:]) / count
+    return f"{first:.3g} -> {last:.3g}" if len(values) > 1 else f"{last:.3g}"
+
+
+def _text_of(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    half = path.with_name(f".{path.name}.half")
+    half.write_bytes(data)
+    os.replace(half, path)

@@ -1,0 +1,40 @@
+"""Each process appends its own metrics to a file of its own."""
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from areal_like.observe.metrics import FACTS, documented
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run
+
+
+class MetricWriter:
+    """Writes `metrics/<role>-<index>.jsonl`: one line per call, complete when the call returns."""
+
+    def __init__(self, run: Run, me: Identity) -> None:
+        self.path: Path = run.metrics / f"{me.file_name}.jsonl"
+        self.attempt = me.attempt
+        self._known: set[str] = set()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """The values of a completed step, or of an evaluation of its weights. What is not finite is written as null."""
+        line: dict[str, float | int | None] = {"step": int(step), "attempt": self.attempt, "time": time.time()}
+        for name, value in values.items():
+            self._check(name)
+            number = float(value)
+            line[name] = number if math.isfinite(number) else None
+        # Opened anew each time: a recovery may have put a shorter file in the place of the old one.
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            file.write(orjson.dumps(line) + b"\n")
+
+    def _check(self, name: str) -> None:
+        if name in self._known:
+            return
+        if name in FACTS or documented(name) is None:
+            raise ValueError(f"{name}: no such metric; describe it in NAMES of areal_like/observe/metrics.py first")
+        self._known.add(name)

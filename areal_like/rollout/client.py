@@ -1,0 +1,170 @@
+"""Generation by a server: calls of one turn of the event loop in one request, answers as they come, and what to do when
+there is none."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from areal_like.process.errors import Failure, Refused, Unreachable
+from areal_like.process.http import Caller, message_of
+
+PAUSE_S = 0.2
+"""Before the second try; doubled before each further one."""
+HEALTH_S = 5.0
+"""A server that does not say so quickly that it lives is gone."""
+PASSING = (408, 429)
+"""Refusals that may be over when the same is asked again; those above 499 may be as well."""
+SUPERSEDED = (401, 409)
+"""The answers to a process that somebody else has taken the place of."""
+
+log = logging.getLogger(__name__)
+
+AnotherServer = Callable[[str, str], Awaitable[str]]
+"""(lease, address of the server that is gone) -> the address to go on with."""
+
+
+class GenerationError(Exception):
+    """No answer could be had from a server, also after trying again."""
+
+
+class Void(Exception):
+    """What was asked for is not wanted any more."""
+
+
+class Superseded(Failure):
+    """This process was replaced, or its whole run was set up anew."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """Where the calls of one lease go: all to one server, until that one is gone."""
+
+    lease: str
+    server: str
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    group: dict[str, Any]
+    answer: "asyncio.Future[list[dict[str, Any]]]"
+
+
+class Client:
+    """`await generate(seat, group)` gives the samples of the group, as the server wrote them."""
+
+    def __init__(self, caller: Caller, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
+        self._caller, self._timeout_s, self._retries = caller, timeout_s, retries
+        self._another_server = another_server
+        self._calls: dict[str, list[_Call]] = {}
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def generate(self, seat: Seat, group: dict[str, Any]) -> list[dict[str, Any]]:
+        reason = ""
+        for number in range(self._retries + 1):
+            if number:
+                log.warning("%s at %s: %s; trying again", group["id"], seat.server, reason)
+                await asyncio.sleep(PAUSE_S * 2 ** (number - 1))
+            try:
+                return await self._ask(seat.server, group)
+            except GenerationError as fault:
+                reason = str(fault)
+            except Refused as refusal:
+                reason = refusal.message
+                if refusal.status in SUPERSEDED:
+                    raise Superseded(f"server {seat.server} refuses this process: {reason}") from None
+                if refusal.status < 500 and refusal.status not in PASSING:
+                    raise GenerationError(f"{seat.server} refuses the request: {reason}") from None
+            except Unreachable as fault:
+                reason = fault.why
+                if not await self._is_alive(seat.server):
+                    log.warning("server %s is gone (%s): asking for another one", seat.server, reason)
+                    seat.server = await self._another_server(seat.lease, seat.server)
+        tries = f"{self._retries + 1} tries (rollout.request_retries)" if self._retries else "one try"
+        raise GenerationError(f"no answer from {seat.server} after {tries}: {reason}")
+
+    async def close(self) -> None:
+        for request in list(self._requests):
+            request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+
+    async def _ask(self, server: str, group: dict[str, Any]) -> list[dict[str, Any]]:
+        loop = asyncio.get_running_loop()
+        call = _Call(group, loop.create_future())
+        calls = self._calls.setdefault(server, [])
+        calls.append(call)
+        if len(calls) == 1:
+            loop.call_soon(self._send, server)
+        return await call.answer
+
+    def _send(self, server: str) -> None:
+        calls = [call for call in self._calls.pop(server) if not call.answer.done()]
+        if not calls:
+            return
+        request = asyncio.create_task(self._request(server, calls))
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+
+        def given_up(answer: "asyncio.Future[list[dict[str, Any]]]") -> None:
+            if answer.cancelled() and all(call.answer.done() for call in calls):
+                request.cancel()
+
+        for call in calls:
+            call.answer.add_done_callback(given_up)
+
+    async def _request(self, server: str, calls: Sequence[_Call]) -> None:
+        fault: Exception
+        try:
+            await self._stream(server, {call.group["id"]: call for call in calls})
+            fault = Unreachable(server, "it ended its answer before all groups were in it")
+        except TimeoutError:
+            fault = GenerationError(f"no answer within {self._timeout_s:g} s (rollout.request_timeout)")
+        except aiohttp.ClientError as broken:
+            fault = Unreachable(server, str(broken) or type(broken).__name__)
+        except (Refused, orjson.JSONDecodeError) as refusal:
+            fault = (
+                refusal if isinstance(refusal, Refused) else GenerationError(f"it answers in broken JSON: {refusal}")
+            )
+        for call in calls:
+            if not call.answer.done():
+                call.answer.set_exception(fault)
+
+    async def _stream(self, server: str, calls: dict[str, _Call]) -> None:
+        body = orjson.dumps({"groups": [call.group for call in calls.values()]})
+        limit = aiohttp.ClientTimeout(total=self._timeout_s)
+        async with self._caller.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
+            if response.status >= 400:
+                raise Refused(response.status, message_of(await response.read()))
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        _hear(orjson.loads(line), calls)
+
+    async def _is_alive(self, server: str) -> bool:
+        try:
+            await self._caller.json("GET", server, "/health", timeout_s=HEALTH_S)
+        except Refused:
+            return True
+        except Unreachable:
+            return False
+        return True
+
+
+def _hear(message: dict[str, Any], calls: dict[str, _Call]) -> None:
+    call = calls.get(message["id"])
+    if call is None or call.answer.done():
+        return
+    wanted = call.group["n"]
+    if "error" in message:
+        call.answer.set_exception(GenerationError(str(message["error"])))
+    elif len(message["samples"]) != wanted:
+        count = len(message["samples"])
+        call.answer.set_exception(GenerationError(f"it gave {count} samples where {wanted} were asked for"))
+    else:
+        call.answer.set_result(message["samples"])

@@ -1,0 +1,9 @@
+"""`python -m areal_like.rollout.episodes --run-dir D --index I`: one episodes worker of a run."""
+
+import sys
+
+from areal_like.process.body import body
+from areal_like.rollout.episodes.main import main
+
+if __name__ == "__main__":
+    sys.exit(body(main))

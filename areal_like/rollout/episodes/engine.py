@@ -1,0 +1,174 @@
+"""What a workflow gets to work with: tokens, answers from the server of its lease, rewards, trajectories."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.process.seeds import derive_seed
+from areal_like.rollout.client import Client, Seat
+from areal_like.rollout.episodes.rewards.base import Reward
+from areal_like.rollout.episodes.rewards.pool import Counts
+from areal_like.rollout.trajectory import Trajectory
+
+SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
+"""What a workflow may say about one call, besides `n`."""
+DISTRIBUTION = ("temperature", "greedy")
+"""What the trainer reckons with, so that a call cannot have it otherwise."""
+
+log = logging.getLogger(__name__)
+
+
+class RowError(ValueError):
+    """A row that nothing can be generated for."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One answer. Its text is that of the tokens before the one that ended it."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str
+    text: str = ""
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.finish == "length"
+
+
+class Rewards(Protocol):
+    """Where rewards come from: a RewardPool."""
+
+    counts: Counts
+
+    async def measure(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]: ...
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What all engines of a worker share."""
+
+    tokenizer: TextTokenizer
+    client: Client
+    rewards: Rewards
+    allow_mismatched_sampling: bool
+    is_traced: bool
+
+
+@dataclass
+class Engine:
+    """For one lease: one row, all of its samples."""
+
+    tools: Tools
+    lease: dict[str, Any]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time of the lease went."""
+
+    def __post_init__(self) -> None:
+        self._seat = Seat(self.lease["id"], self.lease["server"])
+        self._num_calls = 0
+
+    @property
+    def n_samples(self) -> int:
+        """So many trajectories the group should have."""
+        return int(self.lease["n"])
+
+    @property
+    def is_evaluation(self) -> bool:
+        return bool(self.lease["purpose"] == "eval")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, with what the model wants around a text."""
+        try:
+            return self.tools.tokenizer.encode(text)
+        except ValueError as fault:
+            raise RowError(str(fault)) from fault
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tools.tokenizer.decode(ids)
+
+    async def generate(self, prompt_ids: Sequence[int], n: int | None = None, **sampling: Any) -> list[Sample]:
+        """`n` answers (all of the group's unless said otherwise), sampled as the lease says; `sampling` may set
+        max_new_tokens, max_tokens and stop_token_ids, and in evaluations temperature and greedy."""
+        how = self._how(sampling)
+        if len(prompt_ids) >= how.get("max_tokens", len(prompt_ids) + 1):
+            said = f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer"
+            raise RowError(f"{said}: gconfig.max_tokens is {how['max_tokens']}")
+        number, self._num_calls = self._num_calls, self._num_calls + 1
+        group = {
+            "id": f"{self.lease['id']}/{number}",
+            "prompt": list(prompt_ids),
+            "n": self.n_samples if n is None else n,
+            # The first call has the seed and the place in the order of the lease: a group of one call, as most are,
+            # is then the same in every run.
+            "seed": self.lease["seed"] if number == 0 else derive_seed(self.lease["seed"], "call", number),
+            "sampling": how,
+            "order": self.lease.get("order") if number == 0 else None,
+        }
+        self.trace("asks for %d answers to %d tokens", group["n"], len(prompt_ids))
+        began = time.monotonic()
+        answers = await self.tools.client.generate(self._seat, group)
+        self._count("generate_s", time.monotonic() - began)
+        self.trace("has its answers, from %s", self._seat.server)
+        samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
+        texts = self.tools.tokenizer.decode_all([_before_the_end(sample) for sample in samples])
+        for sample, text in zip(samples, texts, strict=True):
+            sample.text = text
+        return samples
+
+    async def score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward]:
+        """What each answer is worth, by `reward.name` or the task; RewardError where one cannot be had."""
+        texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
+        self.trace("asks for %d rewards", len(texts))
+        began = time.monotonic()
+        rewards = await self.tools.rewards.measure(row, texts)
+        self._count("reward_s", time.monotonic() - began)
+        self.trace("has its rewards")
+        return rewards
+
+    def trajectory(
+        self, prompt_ids: Sequence[int], sample: Sample, reward: Reward | float, **metrics: float
+    ) -> Trajectory:
+        """The prompt and one answer to it, as the trainer wants them; the loss is on the answer alone."""
+        start, total = len(prompt_ids), len(prompt_ids) + len(sample.token_ids)
+        token_ids, versions = np.empty(total, np.int32), np.full(total, -1, np.int32)
+        loss_mask, logprobs = np.zeros(total, np.uint8), np.zeros(total, np.float32)
+        token_ids[:start], token_ids[start:] = prompt_ids, sample.token_ids
+        loss_mask[start:], logprobs[start:], versions[start:] = 1, sample.logprobs, sample.versions
+        worth = reward if isinstance(reward, Reward) else Reward(float(reward))
+        return Trajectory(
+            token_ids, loss_mask, logprobs, versions, worth.value, worth.parts, sample.finish, metrics=metrics
+        )
+
+    def trace(self, text: str, *values: Any) -> None:
+        """A line in the log, where rollout.enable_rollout_tracing asks for it."""
+        if self.tools.is_traced:
+            log.info("lease %s " + text, self.lease["id"], *values)
+
+    def _how(self, sampling: dict[str, Any]) -> dict[str, Any]:
+        unknown = next((name for name in sampling if name not in SAMPLING), None)
+        if unknown is not None:
+            raise TypeError(f"generate() takes no {unknown!r}; it takes n, {', '.join(SAMPLING)}")
+        how = {**self.lease["sampling"], **sampling}
+        if self.is_evaluation or self.tools.allow_mismatched_sampling:
+            return how
+        other = next((name for name in DISTRIBUTION if how.get(name) != self.lease["sampling"].get(name)), None)
+        if other is not None:
+            raise ValueError(
+                f"generate({other}={sampling[other]!r}) samples otherwise than gconfig.{other}, with which the trainer "
+                "reckons: change that, or set rollout.allow_mismatched_sampling=true"
+            )
+        return how
+
+    def _count(self, what: str, seconds: float) -> None:
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
+
+def _before_the_end(sample: Sample) -> list[int]:
+    return sample.token_ids[:-1] if sample.finish == "stop" else sample.token_ids

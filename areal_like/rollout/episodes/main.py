@@ -1,0 +1,106 @@
+"""How an episodes worker begins: the user's code is imported and tried before the controller is spoken to."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.datasets import Datasets, Rows, load_datasets, task_name
+from areal_like.data.named import Places, problem
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.discovery import Entry, Names, open_names, parse
+from areal_like.models import model_folder
+from areal_like.process.http import Caller, run_loop
+from areal_like.process.identity import Identity, token
+from areal_like.process.run import Run
+from areal_like.process.waiting import Waiting
+from areal_like.rollout.client import Client
+from areal_like.rollout.episodes.engine import Tools
+from areal_like.rollout.episodes.episode import Episodes
+from areal_like.rollout.episodes.link import CONTROLLER, Link
+from areal_like.rollout.episodes.rewards import Wanted
+from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.worker import Worker
+from areal_like.rollout.episodes.workflows import DEFAULT, make_workflow
+
+log = logging.getLogger(__name__)
+
+
+def main(run: Run, me: Identity) -> None:
+    run_loop(_main(run, me))
+
+
+async def _main(run: Run, me: Identity) -> None:
+    config, rollout = run.config, run.config.rollout
+    places = Places(run.folder, run.cwd)
+    rewards = RewardPool(_wanted(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
+    try:
+        tokenizer = _tokenizer(config.tokenizer_path, run.cwd)
+        datasets = load_datasets(config, places, tokenizer)
+        workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
+        await rewards.ready(datasets.train.rows[0])
+        if not rewards.is_there and config.workflow.name in (None, DEFAULT):
+            source = f"task {task_name(config)} brings none" if task_name(config) else "there is no task to bring one"
+            raise problem("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
+        with open_names(run, me) as names:
+            async with Caller(me, token()) as caller:
+                link = Link(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
+                client = Client(caller, rollout.request_timeout, rollout.request_retries, link.another_server)
+                tools = Tools(
+                    *(tokenizer, client, rewards), rollout.allow_mismatched_sampling, rollout.enable_rollout_tracing
+                )
+                await link.json("/hello", _hello(me, datasets))
+                log.info("at work: %d rows of %s", len(datasets.train), datasets.train.source)
+                episodes = Episodes(tools, datasets, workflow, rollout.check_trajectory_format)
+                try:
+                    await Worker(link, episodes, num_hands(config)).work()
+                finally:
+                    await client.close()
+    except ConfigError as error:
+        if error.__cause__ is not None:
+            log.error("a configuration that cannot be used; what was raised:", exc_info=error.__cause__)
+        raise
+    finally:
+        await rewards.close()
+
+
+def num_hands(config: Any) -> int:
+    """This worker's share of the groups that may be under way."""
+    rollout = config.rollout
+    most: int = rollout.max_concurrent_rollouts or rollout.consumer_batch_size
+    workers: int = rollout.num_episode_workers
+    return math.ceil(most / workers)
+
+
+def _wanted(run: Run) -> Wanted:
+    config = run.config
+    return Wanted(
+        name=config.reward.name,
+        args=dict(config.reward.args),
+        task=task_name(config),
+        task_args=dict(config.task.args),
+        folder=str(run.folder),
+        cwd=str(run.cwd),
+    )
+
+
+def _tokenizer(path: str, cwd: Path) -> TextTokenizer:
+    try:
+        return TextTokenizer(model_folder(path, cwd))
+    except ValueError as fault:
+        raise problem("tokenizer_path", str(fault).removeprefix("tokenizer_path: "), fault) from fault
+
+
+def _find(names: Names, waiting: Waiting) -> Entry:
+    return parse(names.wait(CONTROLLER, waiting))
+
+
+def _hello(me: Identity, datasets: Datasets) -> dict[str, Any]:
+    valid = None if datasets.valid is None else _described(datasets.valid)
+    described = {"train": _described(datasets.train), "valid": valid}
+    return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
+
+
+def _described(rows: Rows) -> dict[str, Any]:
+    return {"rows": len(rows), "digest": rows.digest, "row_hashes": rows.row_hashes}

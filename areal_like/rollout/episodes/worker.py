@@ -1,0 +1,92 @@
+"""An episodes worker: leases work as long as it has hands free, runs it side by side, hands in what is finished."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from areal_like.process.frames import pack
+from areal_like.rollout.client import Void
+from areal_like.rollout.episodes.episode import Episodes, Result
+from areal_like.rollout.episodes.link import Link
+
+GATHER_S = 0.002
+"""Leases end in bursts; so little is waited for the rest of one before others are asked for."""
+REPORT_S = 1.0
+"""Where nothing finishes, the controller is still asked so often which leases have become void."""
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Up to `num_hands` leases at once."""
+
+    def __init__(self, link: Link, episodes: Episodes, num_hands: int) -> None:
+        self._link, self._episodes, self._num_hands = link, episodes, num_hands
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._results: list[Result] = []
+        self._hand_free, self._something_finished = asyncio.Event(), asyncio.Event()
+        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work(self) -> None:
+        """Until the controller says that the run is over."""
+        tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._hand_in())]
+        try:
+            done, _ = await asyncio.wait([*tasks, self._fault], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            tasks += self._running.values()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._fault.cancel()
+
+    async def _take(self) -> None:
+        while True:
+            await self._free_hand()
+            want = self._num_hands - len(self._running)
+            said = await self._link.json("/lease", {"worker": self._link.me.name, "want": want})
+            if said.get("end"):
+                return
+            for lease in said["leases"]:
+                self._running[lease["id"]] = asyncio.create_task(self._run(lease))
+
+    async def _free_hand(self) -> None:
+        if self._running:
+            await asyncio.sleep(GATHER_S)
+        while len(self._running) >= self._num_hands:
+            self._hand_free.clear()
+            await self._hand_free.wait()
+            await asyncio.sleep(GATHER_S)
+
+    async def _run(self, lease: dict[str, Any]) -> None:
+        try:
+            result = await self._episodes.run(lease)
+            self._results.append(result)  # looked up only now: the list was handed in meanwhile
+            self._something_finished.set()
+        except Void:
+            pass
+        except Exception as fault:
+            if not self._fault.done():
+                self._fault.set_exception(fault)
+        finally:
+            del self._running[lease["id"]]
+            self._hand_free.set()
+
+    async def _hand_in(self) -> None:
+        """All that finished while the last results were on their way goes with one call."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._something_finished.wait(), REPORT_S)
+            self._something_finished.clear()
+            if not self._results and not self._running:
+                continue
+            results, self._results = self._results, []
+            counts = vars(self._episodes.tools.rewards.counts)
+            header = {"worker": self._link.me.name, "results": [result.said for result in results], "counts": counts}
+            blobs = [result.blob for result in results if result.blob is not None]
+            said = await self._link.json("/finish", pack(header, blobs))
+            for lease in said.get("void", ()):
+                if lease in self._running:
+                    self._running[lease].cancel()

@@ -1,0 +1,24 @@
+"""Workflows by name: those that come with the package, and the user's own."""
+
+import inspect
+from typing import Any
+
+from areal_like.data.named import Places, is_built_in, load, make, pick, problem
+from areal_like.rollout.episodes.workflows.base import Workflow
+from areal_like.rollout.episodes.workflows.single_turn import SingleTurn
+
+__all__ = ["BUILT_IN", "DEFAULT", "Workflow", "make_workflow"]
+
+DEFAULT = "single_turn"
+
+BUILT_IN: dict[str, Any] = {DEFAULT: SingleTurn}
+
+
+def make_workflow(name: str | None, args: dict[str, Any], places: Places) -> Workflow:
+    """The workflow of that name, made with its arguments."""
+    name = name or DEFAULT
+    kind = pick("workflow.name", name, BUILT_IN) if is_built_in(name) else load("workflow.name", name, places)
+    workflow: Workflow = make("workflow.name", "workflow.args", name, kind, args)
+    if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
+        raise problem("workflow.name", f"{name} is no workflow: it has no method `async def run(self, engine, row)`")
+    return workflow

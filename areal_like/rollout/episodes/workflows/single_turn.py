@@ -1,0 +1,19 @@
+"""One prompt, one answer."""
+
+from typing import Any
+
+from areal_like.rollout.episodes.engine import Engine
+from areal_like.rollout.trajectory import Trajectory
+
+
+class SingleTurn:
+    """Answers the prompt of a row as often as the group is large, and has each answer rewarded.
+
+    An answer that was cut off is rewarded like any other: it is `finish` that tells the trainer.
+    """
+
+    async def run(self, engine: Engine, row: dict[str, Any]) -> list[Trajectory]:
+        prompt_ids = engine.encode(row["prompt"])
+        samples = await engine.generate(prompt_ids)
+        rewards = await engine.score(row, samples)
+        return [engine.trajectory(prompt_ids, sample, reward) for sample, reward in zip(samples, rewards, strict=True)]

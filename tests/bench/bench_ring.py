@@ -1,0 +1,192 @@
+"""The whole ring by its real command, asynchronous and synchronous, beside a plain loop in one process.
+
+    python tests/bench/bench_ring.py [--steps 160] [--output build/bench/ring.json] [override ...]
+
+Overrides go to all three. It reports wall and CPU time per step and to 0.9 held out, the way to the first step, where
+the time of a step goes, and the asynchronous run's ceiling beside its speed-up. All use the same cores, one after the
+other; it never fails on a time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.bench import ring_times  # noqa: E402
+from tests.bench.watched import Watched, watch  # noqa: E402
+
+CONFIG = "grpo.yaml"
+ASYNC, SYNC, PLAIN = "ring, asynchronous", "ring, synchronous", "plain loop"
+LIMIT_S = 1800.0
+PILOT_STEPS = 4
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def run_ring(name: str, folder: Path, overrides: list[str]) -> tuple[Path, Watched]:
+    """One run by the command line; its directory and what was seen of it."""
+    here = folder / ("asynchronous" if name == ASYNC else "synchronous")
+    here.mkdir()
+    mode = ["async_training=true"] if name == ASYNC else ["max_head_offpolicyness=0"]
+    words = ["-m", "launcher", "--config", CONFIG, "cluster.fileroot=runs", "trial_name=bench", *mode, *overrides]
+    watched = watch([sys.executable, *words], here, environment(), LIMIT_S)
+    directories = list(here.glob("runs/*/bench"))
+    if watched.exit_code or not directories:
+        raise SystemExit(f"{name}: exit code {watched.exit_code}\n{watched.output}")
+    return directories[0], watched
+
+
+def run_plain(run_dir: Path, folder: Path, steps: int, threads: int) -> tuple[dict[str, Any], Watched]:
+    output = folder / f"plain-{threads}-{steps}.json"
+    words = [str(ROOT / "tests/bench/plain_loop.py"), str(run_dir), "--steps", str(steps)]
+    words += ["--threads", str(threads), "--output", str(output)]
+    watched = watch([sys.executable, *words], folder, environment(OMP_NUM_THREADS=str(threads)), LIMIT_S)
+    if watched.exit_code:
+        raise SystemExit(f"{PLAIN}: exit code {watched.exit_code}\n{watched.output}")
+    return json.loads(output.read_text(encoding="utf-8")), watched
+
+
+def best_threads(run_dir: Path, folder: Path) -> int:
+    """All cores may be slower than one, for so small a model: a few steps with each decide."""
+    taken = {}
+    for threads in sorted({1, len(os.sched_getaffinity(0))}):
+        found, _ = run_plain(run_dir, folder, PILOT_STEPS, threads)
+        taken[threads] = found["steps"][-1][1] - found["steps"][0][1]
+    return min(taken, key=lambda threads: taken[threads])
+
+
+def measure(steps: int | None, overrides: list[str], folder: Path) -> dict[str, Any]:
+    said = [*overrides, *([f"total_train_steps={steps}"] if steps is not None else [])]
+    rows: dict[str, dict[str, Any]] = {}
+    for name in (ASYNC, SYNC):
+        print(f"{name} ...", flush=True)
+        run_dir, watched = run_ring(name, folder, said)
+        rows[name] = ring_times.ring(run_dir, watched)
+    print(f"{PLAIN} ...", flush=True)
+    threads = best_threads(run_dir, folder)
+    found, watched = run_plain(run_dir, folder, rows[SYNC]["steps"], threads)
+    rows[PLAIN] = ring_times.plain(found, watched.wall_s, watched.cpu_s, watched.began)
+    return rows
+
+
+def report(rows: dict[str, dict[str, Any]], load_before: tuple[float, ...]) -> dict[str, Any]:
+    plain, asynchronous, synchronous = rows[PLAIN], rows[ASYNC], rows[SYNC]
+
+    def times(name: str, row: dict[str, Any], base: dict[str, Any]) -> float | None:
+        return row[name] / base[name] if row[name] and base[name] else None
+
+    ratios = {
+        name: {
+            "wall_times_plain": times("wall_s_per_step", row, plain),
+            "cpu_times_plain": times("cpu_s_per_step", row, plain),
+            "learnt_wall_times_plain": times("wall_s", row["learnt"], plain["learnt"]),
+            "learnt_cpu_times_plain": times("cpu_s", row["learnt"], plain["learnt"]),
+        }
+        for name, row in rows.items()
+    }
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_since": bool(_git("status", "--porcelain")),
+        "python": platform.python_version(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "load_average": {"before": load_before, "after": os.getloadavg()},
+        "config": CONFIG,
+        "runs": rows,
+        "ratios": ratios,
+        "asynchronous_speedup": times("wall_s_per_step", synchronous, asynchronous),
+        "asynchronous_ceiling": ring_times.ceiling(asynchronous["where_a_step_goes"]),
+        "same_rewards_as_plain": _same(synchronous["rewards"], plain["rewards"]),
+    }
+
+
+def _same(ring: list[float], plain: list[float]) -> int:
+    """Over how many first steps the synchronous ring and the plain loop got the same rewards: they do the same work."""
+    pairs = zip(ring, plain, strict=False)
+    return next((step for step, (mine, other) in enumerate(pairs) if abs(mine - other) > 1e-6), len(ring))
+
+
+def _git(*words: str) -> str | None:
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def table(found: dict[str, Any]) -> str:
+    runs, ratios = found["runs"], found["ratios"]
+    head = (
+        "first step",
+        "wall/step",
+        "x plain",
+        "CPU/step",
+        "x plain",
+        "to 0.9",
+        "x plain",
+        "CPU",
+        "x plain",
+        "held out",
+    )
+    lines = ["seconds                " + "".join(f"{word:>11}" for word in head)]
+    for name, row in runs.items():
+        ratio, learnt = ratios[name], row["learnt"]
+        numbers = [row["first_step_s"], row["wall_s_per_step"], ratio["wall_times_plain"], row["cpu_s_per_step"]]
+        numbers += [ratio["cpu_times_plain"], learnt["wall_s"], ratio["learnt_wall_times_plain"], learnt["cpu_s"]]
+        numbers += [ratio["learnt_cpu_times_plain"], row["scores"][-1][1] if row["scores"] else None]
+        lines.append(f"{name:<23}" + "".join(f"{_number(number):>11}" for number in numbers))
+    lines += ["", f"from the command to the first step ({ASYNC})"]
+    before = 0.0
+    for event, at in runs[ASYNC]["start"].items():
+        lines.append(f"  {at:6.2f} s  +{at - before:5.2f}  {event}")
+        before = at
+    for name, row in runs.items():
+        parts = {part: value for part, value in row["where_a_step_goes"].items() if part.endswith("_s")}
+        lines += ["", f"where a step goes, in milliseconds ({name})"]
+        lines.append("  " + ", ".join(f"{part.removesuffix('_s')} {1000 * value:.0f}" for part, value in parts.items()))
+        by_process = row.get("cpu_s_per_step_by_process")
+        if by_process:
+            said = ", ".join(f"{role} {1000 * used:.0f}" for role, used in by_process.items())
+            lines.append(f"  CPU by process: {said}")
+    lines += [
+        "",
+        f"asynchronous: {_number(found['asynchronous_speedup'])} times as fast as synchronous; its ceiling, "
+        f"(generation + training) / the longer of the two: {_number(found['asynchronous_ceiling'])}",
+        f"the plain loop (threads: {runs[PLAIN]['threads']}) got the same rewards as the synchronous ring in the first "
+        f"{found['same_rewards_as_plain']} of {runs[PLAIN]['steps']} steps",
+        "load {:.1f} to {:.1f} on {} cores".format(
+            found["load_average"]["before"][0], found["load_average"]["after"][0], found["cpu_count"]
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="for the configuration, such as seed=3")
+    parser.add_argument("--steps", type=int, help="fewer steps than the file says")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "ring.json", help="JSON of it all")
+    said = parser.parse_args()
+    if said.steps is not None and said.steps < 2:
+        parser.error("--steps: at least 2")
+    load_before = os.getloadavg()
+    with tempfile.TemporaryDirectory(prefix="bench-ring-") as name:
+        found = report(measure(said.steps, said.overrides, Path(name)), load_before)
+    said.output.parent.mkdir(parents=True, exist_ok=True)
+    said.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(found))
+    print(f"kept in {said.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A command of ours, and the CPU time that each process of its run has taken so far, looked at a few times a second."""
+
+import os
+import subprocess
+import threading
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from areal_like.process.identity import PROCESS
+
+TICKS = os.sysconf("SC_CLK_TCK")
+LAUNCHER = "launcher"
+POLL_S = 0.25
+
+
+@dataclass
+class Watched:
+    """What was seen of it. `looks` are (time, role -> CPU seconds so far); `seen` when a role was there first."""
+
+    began: float
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    exit_code: int = 0
+    output: str = ""
+    looks: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    seen: dict[str, float] = field(default_factory=dict)
+
+    def cpu_at(self, when: float) -> dict[str, float]:
+        """By role, as it was first seen at or after a time; the last look for what is later."""
+        if not self.looks:
+            return {}
+        place = bisect_left([at for at, _ in self.looks], when)
+        return self.looks[min(place, len(self.looks) - 1)][1]
+
+
+def watch(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> Watched:
+    """Runs it to its end; past the limit it is stopped as Ctrl-C stops it."""
+    found = Watched(began=time.time())
+    with (folder / "output.txt").open("w+b") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        ended = threading.Event()
+        looking = threading.Thread(target=_look, args=(process.pid, found, ended), daemon=True)
+        looking.start()
+        timer = threading.Timer(limit_s, process.send_signal, [2])
+        timer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        found.wall_s = time.time() - found.began
+        timer.cancel()
+        ended.set()
+        looking.join()
+        process.returncode = found.exit_code = os.waitstatus_to_exitcode(status)
+        found.cpu_s = usage.ru_utime + usage.ru_stime
+        output.seek(0)
+        found.output = output.read().decode(errors="replace")
+    return found
+
+
+def _look(root: int, found: Watched, ended: threading.Event) -> None:
+    newest: dict[int, tuple[str, float]] = {}
+    roles: dict[int, str] = {}
+    while not ended.wait(POLL_S):
+        parents, seconds = _processes()
+        for pid in _below(root, parents):
+            if pid not in roles or roles[pid] == LAUNCHER:
+                roles[pid] = _role(pid)  # a process may have been forked, and not yet be what it becomes
+            newest[pid] = roles[pid], seconds[pid]
+        now, by_role = time.time(), dict[str, float]()
+        for role, used in newest.values():
+            by_role[role] = by_role.get(role, 0.0) + used
+            found.seen.setdefault(role, now)
+        found.looks.append((now, by_role))
+
+
+def _processes() -> tuple[dict[int, int], dict[int, float]]:
+    """Parent and CPU seconds of every process here."""
+    parents, seconds = {}, {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(name)] = int(words[1])
+            seconds[int(name)] = (int(words[11]) + int(words[12])) / TICKS
+    return parents, seconds
+
+
+def _below(root: int, parents: dict[int, int]) -> set[int]:
+    found = {root} & parents.keys()
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def _role(pid: int) -> str:
+    """As the launcher said to it. Rewards run in children of a worker, and count for it."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return LAUNCHER
+    prefix = f"{PROCESS}=".encode()
+    return next((word[len(prefix) :].decode() for word in words if word.startswith(prefix)), LAUNCHER)

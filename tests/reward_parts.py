@@ -1,0 +1,117 @@
+"""Rewards that go wrong in every way there is, and a pool to run them in."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from areal_like.rollout.episodes.rewards import RewardError, Wanted
+from areal_like.rollout.episodes.rewards.pool import RewardPool
+
+ROW = {"prompt": "12+34=", "answer": "046"}
+MINE = '''
+import asyncio, ctypes, os, signal, subprocess, sys, time
+
+def acts(prompt, completion, answer):
+    """Does what the answer says."""
+    if completion == "hang":
+        subprocess.Popen(["sleep", "3599.5"])
+        time.sleep(3600)
+    if completion == "busy":
+        while True: pass
+    if completion == "raise":
+        raise RuntimeError("no judge today")
+    if completion == "exit":
+        sys.exit("enough")
+    if completion == "gone":
+        os._exit(7)
+    if completion == "crash":
+        ctypes.string_at(0)
+    if completion == "nan":
+        return float("nan")
+    if completion == "talk":
+        print("to the log", flush=True)
+        os.write(1, b'{"id": 0, "value": 9}\\n')
+        assert sys.stdin.read() == ""
+    if completion == "late":
+        time.sleep(0.4)
+    return {"right": float(completion == answer), "score": 0.5}
+
+async def awaits(prompt, completion):
+    if completion == "gone":
+        os._exit(7)
+    if completion == "stuck":
+        time.sleep(3600)
+    if completion == "raise":
+        raise RuntimeError("no judge today")
+    if completion == "own":
+        raise TimeoutError("of its own")
+    await asyncio.sleep(3600 if completion == "hang" else 0.1)
+    return len(completion)
+
+def passing(prompt, completion, answer):
+    """Fails twice, then has recovered; counts in a file, as no process may outlive it."""
+    with open(os.path.join(os.path.dirname(__file__), "count"), "a") as file:
+        file.write("x")
+        if file.tell() < 3:
+            raise RuntimeError("too early")
+    return 1.0
+
+class Judge:
+    def __init__(self, worth):
+        self.worth = worth
+    def __call__(self, prompt, completion):
+        return self.worth
+
+class Task:
+    def __init__(self, bonus=0.0):
+        self.bonus = bonus
+    def rows(self, split):
+        return []
+    def reward(self, prompt, completion, answer, scale=1.0):
+        return scale * float(completion == answer) + self.bonus
+
+def environment(prompt, completion):
+    assert "AREAL_LIKE_TOKEN" not in os.environ
+    return 1.0
+'''
+
+
+def wanted_in(folder):
+    (folder / "mine.py").write_text(MINE)
+
+    def wanted(name=None, args=None, task=None, task_args=None):
+        return Wanted(name and f"mine.py:{name}", args or {}, task, task_args or {}, str(folder), str(folder))
+
+    return wanted
+
+
+@asynccontextmanager
+async def open_pool(wanted, timeout_s=30.0, retries=0, row=ROW):
+    pool = RewardPool(wanted, timeout_s, retries, setup_timeout_s=60)
+    try:
+        await pool.ready(row)
+        yield pool
+    finally:
+        await pool.close()
+
+
+def child_of(pool):
+    return pool._process._popen.pid
+
+
+def is_alive(pid):
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def each(pool, *completions):
+    """What came of each answer, asked for side by side."""
+
+    async def one(completion):
+        try:
+            return (await pool.measure(ROW, [completion]))[0].value
+        except RewardError as error:
+            return str(error)
+
+    return await asyncio.gather(*(one(completion) for completion in completions))

@@ -1,0 +1,195 @@
+"""A controller and a server for tests of episodes: they answer in this process and remember what they were asked."""
+
+import asyncio
+import copy
+import functools
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from aiohttp import web
+
+from areal_like.config.compose import load
+from areal_like.config.describe.dump import loadable
+from areal_like.process.frames import unpack
+from areal_like.process.http import answer, application, error, read_json, serve
+from areal_like.process.identity import Guard, Identity
+from areal_like.rollout.trajectory import unpack_group
+
+SECRET = "a secret of the run"
+WORKER = Identity("episodes", 0)
+EOS = 1
+
+
+class Server:
+    """Says the same answer to everything, or what `says` makes of a group; `fails` answers (or not) in its place."""
+
+    def __init__(self, token_ids: list[int] | None = None) -> None:
+        self.token_ids = token_ids or [2, 6, 8, EOS]
+        self.requests: list[list[dict[str, Any]]] = []
+        self.fails: list[Callable[[web.Request], Any]] = []
+        self.says: Callable[[dict[str, Any]], Any] = self.samples
+        self.disconnected = 0
+        self.address = ""
+        self.gate: asyncio.Event | None = None
+
+    def samples(self, group: dict[str, Any]) -> dict[str, Any]:
+        one = {
+            "token_ids": self.token_ids,
+            "logprobs": [-0.5] * len(self.token_ids),
+            "versions": [3] * len(self.token_ids),
+        }
+        finish = "stop" if self.token_ids[-1] == EOS else "length"
+        return {"id": group["id"], "samples": [one | {"finish": finish}] * group["n"]}
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        if self.fails:
+            found = self.fails.pop(0)(request)
+            if isinstance(found, web.Response):
+                return found
+        groups = (await read_json(request))["groups"]
+        self.requests.append(groups)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for group in groups:
+            while self.gate is not None and not self.gate.is_set():
+                await asyncio.sleep(0.005)
+                if request.transport is None or request.transport.is_closing():
+                    self.disconnected += 1
+                    return response
+            said = self.says(group)
+            if said is None:
+                hang_up(request)
+                return response
+            line = orjson.dumps(said) + b"\n"
+            await response.write(line[:20])
+            await response.write(line[20:])
+        return response
+
+    async def health(self, request: web.Request) -> web.Response:
+        return answer({"status": "ok"})
+
+
+def refuse(status: int, message: str = "not now") -> Callable[[web.Request], web.Response]:
+    return lambda request: error(status, message)
+
+
+def hang_up(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@asynccontextmanager
+async def open_server(server: Server | None = None) -> AsyncIterator[Server]:
+    server = server or Server()
+    app = application(Guard(SECRET), open_paths=("/health",))
+    app.add_routes([web.post("/generate", server.generate), web.get("/health", server.health)])
+    served = await serve(app, "127.0.0.1")
+    server.address = served.address
+    try:
+        yield server
+    finally:
+        await served.close()
+
+
+class Controller:
+    """Gives out the leases that it was made with, then says that the run is over."""
+
+    def __init__(self, leases: list[dict[str, Any]]) -> None:
+        self.leases = leases
+        self.num_leases = len(leases)
+        self.hello: dict[str, Any] = {}
+        self.wants: list[int] = []
+        self.results: dict[str, dict[str, Any]] = {}
+        self.trajectories: dict[str, list[Any]] = {}
+        self.num_finishes = 0
+        self.counts: dict[str, int] = {}
+        self.void: list[str] = []
+        self.servers: list[str] = []
+        self.address = ""
+        self.guard = Guard(SECRET)
+
+    async def greet(self, request: web.Request) -> web.Response:
+        self.hello = await read_json(request)
+        return answer({"ok": True, "plan": {}})
+
+    async def lease(self, request: web.Request) -> web.Response:
+        want = (await read_json(request))["want"]
+        self.wants.append(want)
+        given, self.leases = self.leases[:want], self.leases[want:]
+        if not given and len(self.results) >= self.num_leases:
+            return answer({"end": True})
+        if not given:
+            await asyncio.sleep(0.01)
+        return answer({"leases": given})
+
+    async def finish(self, request: web.Request) -> web.Response:
+        frame = unpack(await request.read())
+        blobs = list(frame.blobs)
+        self.num_finishes += bool(frame.header["results"])
+        self.counts = frame.header["counts"]
+        for result in frame.header["results"]:
+            self.results[result["lease"]] = result
+            if result["status"] == "done":
+                self.trajectories[result["lease"]] = unpack_group(result["facts"], blobs.pop(0))
+        assert not blobs
+        void, self.void = self.void, []
+        self.num_leases -= len(void)
+        return answer({"void": void})
+
+    async def another(self, request: web.Request) -> web.Response:
+        await read_json(request)
+        found = self.servers.pop(0)
+        return answer({"wait": True} if found == "wait" else {"void": True} if found == "void" else {"server": found})
+
+
+@asynccontextmanager
+async def open_controller(leases: list[dict[str, Any]]) -> AsyncIterator[Controller]:
+    controller = Controller(leases)
+    app = application(controller.guard)
+    routes = {"hello": controller.greet, "lease": controller.lease, "finish": controller.finish}
+    app.add_routes([web.post(f"/{name}", handler) for name, handler in routes.items()])
+    app.add_routes([web.post("/another_server", controller.another)])
+    served = await serve(app, "127.0.0.1")
+    controller.address = served.address
+    try:
+        yield controller
+    finally:
+        await served.close()
+
+
+def lease(number: int, server: str, **more: Any) -> dict[str, Any]:
+    """A lease as the controller says it."""
+    sampling = {"temperature": 0.5, "greedy": False, "max_new_tokens": 6, "max_tokens": 64, "stop_token_ids": []}
+    known = {"id": f"{number}.1", "group": number, "purpose": "train", "split": "train", "row": number}
+    return known | {"server": server, "n": 2, "seed": 1000 + number, "sampling": sampling, "order": None} | more
+
+
+def write_run(root: Path, **changes: Any) -> Path:
+    """A run directory as the launcher leaves it, of the quickstart; `task__name="x"` changes task.name."""
+    values: dict[str, Any] = copy.deepcopy(_quickstart())
+    names = {
+        "rollout__num_episode_workers": 1,
+        "trial_name": "t",
+        "cluster__name_resolve__nfs_record_root": f"{root}/n",
+    }
+    for key, value in (names | changes).items():
+        *above, name = key.split("__")
+        functools.reduce(lambda section, part: section[part], above, values)[name] = value
+    directory = root / "run"
+    directory.mkdir()
+    (directory / "config.yaml").write_text(yaml.safe_dump(loadable(values)))
+    facts = {"run_id": "1", "experiment": "grpo", "folder": str(root), "cwd": str(root)}
+    (directory / "run.json").write_text(json.dumps(facts))
+    (directory / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))
+    return directory
+
+
+@functools.cache
+def _quickstart() -> dict[str, Any]:
+    return load("grpo.yaml").values

@@ -1,0 +1,191 @@
+"""Rows come from a task or a file, are the same for everybody, and an error in them says where it is."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.datasets import load_datasets, task_name
+from areal_like.data.named import Places
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+
+TASK = """
+class Task:
+    def __init__(self, count=3, kind="list"):
+        self.count, self.kind = count, kind
+
+    def rows(self, split):
+        rows = [{"prompt": f"{split} {number}", "extra": {"n": number}} for number in range(self.count)]
+        return {"list": rows, "none": None, "iterator": iter(rows), "bad": [{"prompt": {1}}], "set": [
+            {"prompt": "x"}, {"prompt": "y", "more": {1}}]}[self.kind]
+
+class Raises:
+    def rows(self, split):
+        return [][0]
+
+class Shy:
+    def __init__(self):
+        raise OSError("the disk is away")
+
+class NoTask:
+    pass
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
+    (tmp_path / "mine.py").write_text(TASK)
+
+    def read(path="", name=None, args=None, valid=None, kind="rl", **said):
+        def dataset(path):
+            given = {"path": path, "type": kind, "batch_size": 1, "drop_last": True, "max_length": None}
+            return SimpleNamespace(**(given | said))
+
+        config = SimpleNamespace(
+            task=SimpleNamespace(name=name, args=args or {}),
+            train_dataset=dataset(path),
+            valid_dataset=None if valid is None else dataset(valid),
+        )
+        return load_datasets(config, Places(tmp_path, tmp_path), tokenizer)
+
+    return read
+
+
+@pytest.fixture
+def complaint(read):
+    def complaint(*args, **said):
+        with pytest.raises(ConfigError) as caught:
+            read(*args, **said)
+        return str(caught.value)
+
+    return complaint
+
+
+def test_a_task_by_its_name_has_a_part_to_train_on_and_one_to_evaluate_on(read):
+    found = read("addition", "addition", valid="addition")
+    assert (len(found.train), len(found.valid)) == (8036, 1964)
+    assert not set(found.train.row_hashes) & set(found.valid.row_hashes)
+    assert read("addition").train.digest == found.train.digest
+    assert read("addition", "addition", {"digits": 1}).train.digest != found.train.digest
+    assert found.valid is found.of("valid")
+
+
+def test_the_task_is_named_by_either_key():
+    config = SimpleNamespace(task=SimpleNamespace(name=None), train_dataset=SimpleNamespace(path="addition"))
+    assert task_name(config) == "addition"
+    config.train_dataset.path = "rows.jsonl"
+    assert task_name(config) is None
+
+
+def test_a_task_of_ones_own_from_a_file(read):
+    found = read("", "mine.py:Task", {"count": 5}, valid="mine.py:Task")
+    assert found.train.rows[4] == {"prompt": "train 4", "extra": {"n": 4}}
+    assert found.valid.rows[0]["prompt"] == "test 0"
+
+
+def test_lines_of_json_with_empty_ones_between(read, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "level": 2}\n\n{"prompt": "b"}\n')
+    found = read("rows.jsonl")
+    assert list(found.train.rows) == [{"prompt": "a", "level": 2}, {"prompt": "b"}]
+    assert found.train.source == str(tmp_path / "rows.jsonl")
+    assert found.valid is None
+    with pytest.raises(ValueError, match="valid_dataset"):
+        found.of("valid")
+
+
+def test_the_order_of_keys_in_a_line_makes_no_other_row(read, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "level": 2}\n')
+    (tmp_path / "b.jsonl").write_text('{"level": 2, "prompt": "a"}\n')
+    assert read("a.jsonl").train.digest == read("b.jsonl").train.digest
+
+
+def test_a_folder_has_a_file_for_each_split(read, complaint, tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "train.jsonl").write_text('{"prompt": "a"}\n')
+    assert "has no valid.jsonl or test.jsonl" in complaint("rows", valid="rows")
+    (tmp_path / "rows" / "test.jsonl").write_text('{"prompt": "b"}\n')
+    assert read("rows", valid="rows").valid.rows[0]["prompt"] == "b"
+
+
+def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
+    found = read("rows.jsonl", max_length=3).train
+    assert [row["prompt"] for row in found.rows] == ["abc", "ab"]
+    assert len(found.row_hashes) == 2
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "ab", "answer": "c"}\n{"prompt": "ab", "answer": "cd"}\n')
+    assert len(read("pairs.jsonl", max_length=4, kind="sft").train) == 1  # the token that ends an answer counts
+    assert "has no rows of at most 1 tokens (train_dataset.max_length)" in complaint("rows.jsonl", max_length=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        ('{"prompt": "a"}\n\nnonsense\n', "rl", "rows.jsonl:3 is not a row of JSON"),
+        ('{"prompt": "a"}\n{"prompt": NaN}\n', "rl", "rows.jsonl:2 is not a row of JSON"),
+        ('\n{"question": "a"}\n', "rl", "rows.jsonl:2: 'prompt' is missing; it has question"),
+        ('{"prompt": ["a"]}\n', "rl", "rows.jsonl:1: 'prompt' is ['a'], not a text"),
+        ('{"prompt": "a"}\n', "sft", "rows.jsonl:1: 'answer' is missing; it has prompt"),
+        ('["a"]\n', "rl", "rows.jsonl:1 is list; a row is a dict with prompt"),
+        ("\n", "rl", "rows.jsonl has no rows"),
+    ],
+)
+def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, said):
+    (tmp_path / "rows.jsonl").write_text(content)
+    told = complaint("rows.jsonl", kind=kind)
+    assert told.startswith("train_dataset.path: ") and said in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"path": ""}, "train_dataset.path: no rows are named"),
+        ({"path": "away.jsonl"}, "train_dataset.path: away.jsonl is no file of JSON lines"),
+        ({"name": "additon"}, "task.name: 'additon' is not built in; did you mean addition?"),
+        ({"name": "addition", "args": {"digit": 2}}, "task.args: addition cannot be made with {'digit': 2}"),
+        ({"name": "addition", "args": {"digits": 9}}, "task.name: addition could not be made: ValueError: digits"),
+        ({"name": "mine.py:Tusk"}, "has no Tusk; did you mean Task?"),
+        ({"name": "mine.py:NoTask"}, "task.name: mine.py:NoTask is no task: it has no method rows(split)"),
+        ({"name": "mine.py:Raises"}, "rows('train') of mine.py:Raises failed: MINE line 13, in rows: IndexError"),
+        ({"name": "mine.py:Shy"}, "could not be made: MINE line 17, in __init__: OSError: the disk is away"),
+        ({"name": "mine.py:Task", "args": {"kind": "none"}}, "returned NoneType; return a list"),
+        ({"name": "mine.py:Task", "args": {"kind": "iterator"}}, "returned list_iterator; return a list"),
+        ({"name": "mine.py:Task", "args": {"kind": "bad"}}, "row 0 of the train split of task mine.py:Task: 'prompt'"),
+        ({"name": "mine.py:Task", "args": {"kind": "set"}}, "row 1 of the train split of task mine.py:Task holds what"),
+        ({"name": "mine.py:Task", "batch_size": 4}, "train_dataset.batch_size: 4 rows make a batch"),
+        ({"name": "nowhere.py:Task"}, "task.name: there is no file nowhere.py"),
+        ({"name": "no_such_package.x:Task"}, "task.name: no_such_package.x cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(complaint, tmp_path, words, said):
+    told = complaint(**words)
+    assert said.replace("MINE", str(tmp_path / "mine.py")) in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import json\nimport nothing_of_that_name\n", "line 2: ModuleNotFoundError: No module named"),
+        ("x = 1\ndef f(:\n", "line 2: SyntaxError"),
+        ("def f():\n    return 1 / 0\n\nf()\n", "line 2, in f: ZeroDivisionError"),
+        ("raise SystemExit(3)\n", "line 1: SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_says_the_line_and_the_error(complaint, tmp_path, source, said):
+    (tmp_path / "broken.py").write_text(source)
+    told = complaint(name="broken.py:Task")
+    assert told.startswith(f"task.name: broken.py cannot be imported: {tmp_path / 'broken.py'} {said}")
+
+
+def test_a_file_of_ones_own_finds_its_neighbours(read, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "neighbour_of_the_task.py").write_text("PROMPT = 'hello'\n")
+    (tmp_path / "sub" / "task.py").write_text(
+        "from neighbour_of_the_task import PROMPT\n"
+        "class Task:\n"
+        "    def rows(self, split):\n"
+        "        return [{'prompt': PROMPT}]\n"
+    )
+    assert read(name="sub/task.py:Task").train.rows[0]["prompt"] == "hello"

@@ -1,0 +1,100 @@
+"""The tokenizer without transformers says the same as the one with them; folders of models are found."""
+
+import json
+import shutil
+
+import pytest
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import built_in_models, model_folder
+from areal_like.models.characters import CHARACTERS, write_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TextTokenizer(model_folder("builtin:tiny-addition"))
+
+
+def test_every_character_is_a_token_and_comes_back(tokenizer):
+    assert tokenizer.encode("12+34=") == [3, 4, 12, 5, 6, 13]
+    assert tokenizer.encode(CHARACTERS) == list(range(2, 64))
+    assert tokenizer.decode(tokenizer.encode(CHARACTERS)) == CHARACTERS
+    assert (tokenizer.pad_id, tokenizer.eos_id, tokenizer.size) == (0, 1, 64)
+    assert tokenizer.decode([2, 6, 8, 1]) == "046"
+    assert tokenizer.decode([2, 1], skip_special=False) == "0<eos>"
+    assert tokenizer.decode_all([[2], [], [3, 4]]) == ["0", "", "12"]
+
+
+def test_a_character_without_a_token_is_an_error_that_shows_the_text(tokenizer):
+    with pytest.raises(ValueError, match="'what is Ä\\?' cannot be put into tokens"):
+        tokenizer.encode_all(["1+1=", "what is Ä?"])
+
+
+def test_the_packages_tokenizer_is_what_the_builder_writes(tmp_path):
+    write_tokenizer(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / name).read_text() == (model_folder("builtin:tiny-addition") / name).read_text()
+
+
+def test_transformers_reads_the_same_tokenizer(tokenizer):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(tokenizer.folder)
+    for text in ("12+34=", "a b: c, d's?", "00+07=007", CHARACTERS):
+        ids = tokenizer.encode(text)
+        assert theirs.encode(text) == ids
+        assert theirs.decode(ids) == tokenizer.decode(ids) == text
+    assert (theirs.eos_token_id, theirs.pad_token_id, theirs.bos_token_id) == (1, 0, None)
+
+
+def test_the_packages_model_is_a_small_one_with_the_tokenizers_ids():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.from_pretrained(model_folder("builtin:tiny-addition"))
+    assert (config.vocab_size, config.eos_token_id, config.pad_token_id) == (64, 1, 0)
+
+
+@pytest.mark.parametrize("vocab", [2, 65])
+def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocab):
+    with pytest.raises(ValueError, match="vocab"):
+        write_tokenizer(tmp_path, vocab)
+
+
+def test_what_was_cut_or_padded_in_somebodys_file_is_not_here(tmp_path):
+    folder = shutil.copytree(model_folder("builtin:tiny-addition"), tmp_path / "m")
+    said = json.loads((folder / "tokenizer.json").read_text())
+    said["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    (folder / "tokenizer.json").write_text(json.dumps(said))
+    assert len(TextTokenizer(folder).encode("12+34=")) == 6
+
+
+def test_a_folder_without_a_tokenizer_says_so(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer_path: .* has no tokenizer.json"):
+        TextTokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer_path: .*tokenizer.json is no tokenizer"):
+        TextTokenizer(tmp_path)
+
+
+def test_a_built_in_model_that_is_not_there_lists_those_that_are():
+    assert "tiny-addition" in built_in_models()
+    with pytest.raises(ValueError, match=r"builtin:tiny-additon: .* there are: builtin:tiny-addition"):
+        model_folder("builtin:tiny-additon")
+
+
+def test_a_folder_is_seen_from_where_the_command_was_given(tmp_path):
+    (tmp_path / "model").mkdir()
+    assert model_folder("model", tmp_path) == (tmp_path / "model").resolve()
+    with pytest.raises(ValueError, match="hf download other"):
+        model_folder("other", tmp_path)
+
+
+def test_a_name_on_the_hub_is_its_snapshot_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--org--name"
+    for revision in ("aaa", "bbb", "ccc"):
+        (repository / "snapshots" / revision).mkdir(parents=True)
+    for revision in ("aaa", "bbb"):
+        (repository / "snapshots" / revision / "config.json").write_text("{}")
+    assert model_folder("org/name", tmp_path).name == "aaa"
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("bbb\n")
+    assert model_folder("org/name", tmp_path).name == "bbb"

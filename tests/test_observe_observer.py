@@ -1,0 +1,248 @@
+"""The observer: lines of several processes become one per step, over half lines, restarts and recoveries."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.config.experiment import GRPOConfig, SFTConfig
+from areal_like.observe.cut import cut_metrics
+from areal_like.observe.join import Join
+from areal_like.observe.milestones import Milestones
+from areal_like.observe.observer import Observer
+from areal_like.observe.reading import read_metrics
+from areal_like.observe.trackers import Trackers
+from areal_like.observe.trackers.base import Tracker
+from areal_like.observe.writer import MetricWriter
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run
+
+
+def make_run(folder: Path, cls: type = GRPOConfig) -> Run:
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = "grpo" if cls is GRPOConfig else "sft"
+    return Run(folder, cls(experiment_name="adding", trial_name="r0001"), kind, "abc", folder, folder)
+
+
+class Kept(Tracker):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def log(self, step: int, values: Any) -> None:
+        self.told.append((step, sorted(values)))
+
+    def rewind(self, step: int) -> None:
+        self.told.append(("rewind", step))
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+class Scene:
+    """A run with its writers, and an observer that looks when it is told to."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, cls: type = GRPOConfig) -> None:
+        self.run = make_run(folder / "run", cls)
+        self.heard: list[Any] = []
+        self.said: list[str] = []
+        self.trackers: list[Kept] = []
+        monkeypatch.setattr(Trackers, "of", self._opened)
+        self.observer = self.begin()
+
+    def _opened(self, run: Run, say: Callable[[str], None]) -> Kept:
+        self.trackers.append(Kept())
+        return self.trackers[-1]
+
+    def begin(self) -> Observer:
+        """As after a restart of the launcher."""
+        self.observer = Observer(
+            self.run,
+            on_step=lambda step, values: self.heard.append(("step", step, values)),
+            on_eval=lambda step, values: self.heard.append(("eval", step, values)),
+            say=self.said.append,
+        )
+        self.observer._remember()
+        return self.observer
+
+    def write(self, role: str, step: int, attempt: int = 1, **values: float) -> None:
+        named = {name.replace("__", "/"): value for name, value in values.items()}
+        MetricWriter(self.run, Identity(role, 0, attempt)).write(step, named)
+
+    def step(self, step: int, attempt: int = 1, loss: float = 1.0) -> None:
+        self.write("rollout", step, attempt, reward__mean=0.5)
+        self.write("trainer", step, attempt, train__loss=loss)
+
+    def look(self) -> list[dict[str, Any]]:
+        self.observer._look()
+        return self.lines()
+
+    def lines(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        path = self.run.directory / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_a_step_is_one_line_when_trainer_and_controller_have_spoken(scene: Scene) -> None:
+    scene.write("rollout", 1, reward__mean=0.5)
+    assert scene.look() == []
+    scene.write("trainer", 1, train__loss=1.5)
+    (line,) = scene.look()
+    assert (line["step"], line["attempt"], line["reward/mean"], line["train/loss"]) == (1, 1, 0.5, 1.5)
+    assert scene.look() == [line]
+    assert scene.heard == [("step", 1, {"reward/mean": 0.5, "train/loss": 1.5})]
+    assert scene.trackers[0].told == [(1, ["reward/mean", "train/loss"])]
+
+
+def test_without_a_controller_the_trainer_alone_makes_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch, SFTConfig)
+    scene.write("trainer", 1, train__loss=1.5, eval__loss=2.0)
+    assert [sorted(line) for line in scene.look()] == [
+        ["attempt", "step", "time", "train/loss"],
+        ["attempt", "eval/loss", "step", "time"],
+    ]
+
+
+def test_an_evaluation_is_a_line_of_its_own_whenever_it_comes(scene: Scene) -> None:
+    scene.write("rollout", 0, eval__score=0.4)
+    assert [line["eval/score"] for line in scene.look()] == [0.4]
+    scene.step(1)
+    scene.step(2)
+    scene.look()
+    scene.write("rollout", 1, eval__score=0.6)
+    assert [line["step"] for line in scene.look()] == [0, 1, 2, 1]
+    assert [(kind, step) for kind, step, _ in scene.heard] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
+    assert read_metrics(scene.run.directory)[1]["eval/score"] == 0.6
+
+
+def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene) -> None:
+    scene.step(1)
+    scene.look()
+    scene.write("trainer", 1, perf__checkpoint_s=0.3)
+    scene.look()
+    (merged,) = read_metrics(scene.run.directory)
+    assert merged["perf/checkpoint_s"] == 0.3 and merged["train/loss"] == 1.0
+    assert len(scene.heard) == 1
+
+
+def test_a_step_that_one_process_skipped_does_not_wait_for_ever(scene: Scene) -> None:
+    scene.write("trainer", 1, train__loss=1.0)
+    scene.step(2)
+    assert [line["step"] for line in scene.look()] == [1, 2]
+
+
+def test_half_a_step_is_written_at_the_end(scene: Scene) -> None:
+    scene.step(1)
+    scene.write("rollout", 2, reward__mean=0.7)
+    scene.observer.drain()
+    assert [line["step"] for line in scene.lines()] == [1, 2]
+    assert scene.trackers[0].told[-1] == "closed"
+
+
+def test_an_observer_that_begins_again_goes_on_after_what_is_there(scene: Scene) -> None:
+    scene.step(1)
+    scene.write("rollout", 1, eval__score=0.5)
+    scene.write("rollout", 2, reward__mean=0.5)
+    scene.look()
+    with (scene.run.directory / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step":2,"rew')
+    scene.begin()
+    scene.write("trainer", 2, train__loss=2.0)
+    scene.step(3)
+    lines = scene.look()
+    assert [(line["step"], "eval/score" in line) for line in lines] == [(1, False), (1, True), (2, False), (3, False)]
+    assert [step for _, step, _ in scene.heard] == [1, 1, 2, 3]
+    assert scene.trackers[1].told[0] == ("rewind", 1)
+
+
+def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) -> None:
+    for step in (1, 2, 3):
+        scene.step(step, loss=1.0)
+    scene.write("rollout", 2, eval__score=0.5)
+    scene.write("rollout", 4, reward__mean=0.9)
+    scene.look()
+    scene.observer.cut(step=2, attempt=1)
+    assert [line["step"] for line in scene.lines()] == [1, 2, 2]
+    assert [line["step"] for line in scene.lines("metrics.attempt-1.jsonl")] == [3]
+    assert [line["step"] for line in scene.lines("metrics/attempt-1/rollout-0.jsonl")] == [3, 4]
+    for step in (3, 4):
+        scene.step(step, attempt=2, loss=0.5)
+    assert [(line["step"], line["attempt"]) for line in scene.look()] == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 2)]
+    assert scene.lines()[-1]["reward/mean"] == 0.5, "the controller's earlier word on step 4 is of a life that is over"
+    told = scene.trackers[0].told
+    assert [step for step, _ in told[:4]] == [1, 2, 2, 3] and told[4] == ("rewind", 2)
+    assert [step for step, _ in told[5:]] == [3, 4]
+
+
+def test_a_line_of_a_later_attempt_replaces_the_earlier_one() -> None:
+    join = Join({"trainer-0", "rollout-0"})
+    assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
+    assert join.take("rollout-0", {"step": 1, "attempt": 2, "reward/mean": 0.5}) == []
+    assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
+    (joined,) = join.take("trainer-0", {"step": 1, "attempt": 2, "train/loss": 2.0})
+    assert joined.line == {"step": 1, "attempt": 2, "time": 0.0, "train/loss": 2.0, "reward/mean": 0.5}
+    assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/grad_norm": 1.0}) == []
+    assert join.take("trainer-0", {"step": 1, "attempt": 2, "train/loss": 2.0}) == []
+
+
+def test_a_cut_that_was_interrupted_is_completed_by_a_second_one(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    whole = "".join(json.dumps({"step": step, "train/loss": 1.0}) + "\n" for step in (1, 2, 3)) + '{"step":4,'
+    path.write_text(whole)
+    assert cut_metrics(tmp_path, 1, 1) == 2
+    path.write_text(whole)
+    assert cut_metrics(tmp_path, 1, 1) == 2
+    assert path.read_text() == '{"step":1,"train/loss":1.0}\n'
+    assert len((tmp_path / "metrics.attempt-1.jsonl").read_text().splitlines()) == 2
+    assert cut_metrics(tmp_path, 1, 1) == 0
+    assert not [found for found in tmp_path.iterdir() if found.name.startswith(".")]
+
+
+def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(scene: Scene) -> None:
+    (scene.run.directory / "metrics.jsonl").mkdir()
+    scene.step(1)
+    scene.observer._try(scene.observer._look)
+    assert isinstance(scene.observer.failure, IsADirectoryError)
+    assert len(scene.said) == 1 and "metrics are no longer joined" in scene.said[0]
+    scene.observer.drain()
+    assert len(scene.said) == 1
+
+
+def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived = threading.Event()
+    scene = Scene(tmp_path, monkeypatch)
+    observer = Observer(scene.run, on_step=lambda step, values: arrived.set() if step == 2 else None, poll_s=0.01)
+    observer.start()
+    scene.step(1)
+    scene.step(2)
+    assert arrived.wait(10)
+    scene.step(3)
+    observer.drain()
+    assert [line["step"] for line in scene.lines()] == [1, 2, 3]
+    assert observer.failure is None
+
+
+def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    ledger = tmp_path / "ledger.jsonl"
+    milestones = Milestones(ledger, 2, lambda what, when: told.append((what, when)))
+    milestones.look()
+    events = [
+        {"event": "submitted", "attempt": 1, "time": 1.0},
+        {"event": "submitted", "attempt": 2, "time": 2.0},
+        {"event": "submitted", "attempt": 2, "time": 3.0},
+    ]
+    ledger.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event":"batc')
+    milestones.look()
+    with ledger.open("a") as file:
+        file.write('hed","attempt":2,"time":4.0}\n{"event":"batched","attempt":2,"time":5.0}\n')
+    milestones.look()
+    assert told == [("weights are served", 2.0), ("first batch", 4.0)]

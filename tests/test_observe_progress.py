@@ -1,0 +1,258 @@
+"""The live view, its words, and the signs of ill health."""
+
+import io
+import math
+import os
+from typing import Any
+
+import pytest
+
+from areal_like.config.experiment import GRPOConfig
+from areal_like.observe.health import Health
+from areal_like.observe.history import History
+from areal_like.observe.progress import Progress, is_live
+from areal_like.observe.words import amount, duration, sparkline, tiny
+
+VALUES = {
+    "reward/mean": 0.71,
+    "perf/tokens_per_s": 3140.0,
+    "offpolicy/staleness_mean": 1.2,
+    "offpolicy/logprob_diff_mean": 3.1e-6,
+}
+
+
+class Terminal(io.StringIO):
+    """A stream that keeps what it shows, as a terminal of one height without end does."""
+
+    encoding = "utf-8"
+
+    def shown(self) -> list[str]:
+        lines = [""]
+        for part in self.getvalue().replace("\x1b[J", "\x1b[J\x00").split("\x1b["):
+            if part[:-1].rstrip("F").isdigit() and part.endswith("F"):
+                del lines[-1 - int(part[:-1]) :]
+                lines.append("")
+                continue
+            text = part.removeprefix("J\x00")
+            first, *rest = text.split("\n")
+            lines[-1] += first
+            lines += rest
+        return lines[:-1]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def config(**changes: Any) -> Any:
+    cls: Any = GRPOConfig
+    made = cls(experiment_name="adding")
+    made.actor.dtype = made.embedded.dtype = "float32"
+    made.rollout.backend = "embedded"
+    made.actor.temperature = made.gconfig.temperature = 0.5
+    for path, value in changes.items():
+        section, _, name = path.partition("__")
+        setattr(getattr(made, section), name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        (amount(3140), "3.14k"),
+        (amount(999.9), "1k"),
+        (amount(12.34), "12.3"),
+        (amount(2.5e6), "2.5M"),
+        (amount(math.nan), "nan"),
+        (tiny(3.1e-6), "3e-06"),
+        (tiny(0.0213), "0.021"),
+        (tiny(0.0), "0"),
+        (duration(80), "1:20"),
+        (duration(3723.4), "1:02:03"),
+        (duration(-1), "0:00"),
+        (sparkline([0, 1, 2, 3], 4), "▁▃▆█"),
+        (sparkline([0, 0, 4, 4], 2), "▁█"),
+        (sparkline([1, math.nan, 1], 4), "▁▁"),
+        (sparkline([], 4), ""),
+    ],
+)
+def test_words_are_short(word: str, text: str) -> None:
+    assert word == text
+
+
+def test_a_plain_line_says_what_one_looks_at() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(160, 2, stream=out, clock=clock)
+    progress.evaluation(0, {"eval/score": 0.45})
+    for step in range(1, 13):
+        clock.now += 1.0
+        if step == 10:
+            progress.evaluation(9, {"eval/score": 0.62})
+        progress.step(step, VALUES)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "held-out 0.450 at the start"
+    assert lines[-1] == (
+        "step  12/160  reward 0.71  held-out 0.62  3.14k tok/s  staleness 1.2 (max 2)  |dlogp| 3e-06  left 2:28"
+    )
+    assert len(lines) == 13
+
+
+def test_without_rewards_the_loss_is_shown() -> None:
+    out = io.StringIO()
+    progress = Progress(2, stream=out)
+    progress.step(1, {"train/loss": 1.234, "train/lr": 2e-3, "perf/tokens_per_s": 51000.0})
+    progress.evaluation(2, {"eval/loss": 1.1})
+    assert out.getvalue().splitlines() == [
+        "step 1/2  loss 1.23  51k tok/s  lr 0.002",
+        "held-out loss 1.100 after step 2",
+    ]
+
+
+def test_fast_steps_do_not_flood_the_screen_and_the_last_is_always_shown() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(1000, stream=out, clock=clock)
+    for step in range(1, 1001):
+        clock.now += 0.01
+        progress.step(step, VALUES)
+    lines = out.getvalue().splitlines()
+    assert 15 <= len(lines) <= 22
+    assert lines[-1].startswith("step 1000/1000")
+
+
+def test_the_remaining_time_follows_the_last_steps_and_runs_down() -> None:
+    history = History(100)
+    assert history.left_s(0.0) is None
+    now = 0.0
+    for step in range(1, 51):
+        now += 10.0 if step < 25 else 2.0
+        history.add_step(step, VALUES, now)
+    assert history.left_s(now) == pytest.approx(100.0)
+    assert history.left_s(now + 30) == pytest.approx(70.0)
+    assert history.left_s(now + 1000) == 0.0
+
+
+def test_a_recovery_takes_back_what_came_after_the_checkpoint() -> None:
+    history = History(10)
+    for step in range(1, 7):
+        history.add_step(step, {"reward/mean": step / 10}, float(step))
+        history.add_evaluation(step, {"eval/score": step / 10}, float(step))
+    history.add_step(4, {"reward/mean": 0.9}, 100.0)
+    assert history.rewards == [0.1, 0.2, 0.3, 0.9]
+    assert history.evaluations("eval/score") == [0.1, 0.2, 0.3]
+    assert history.seconds_per_step is None
+
+
+def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(10, 2, stream=out, live=True, clock=clock)
+    progress.say("adding/r0001 in runs/adding/r0001")
+    progress.phase("servers ready", 5.1)
+    for step in range(1, 4):
+        clock.now += 1.0
+        progress.step(step, VALUES)
+    progress.evaluation(0, {"eval/score": 0.5})
+    progress.say("a remark")
+    clock.now += 60.0
+    progress.tick()
+    shown = out.shown()
+    assert shown[:3] == ["adding/r0001 in runs/adding/r0001", "  servers ready 5.1 s", "a remark"]
+    assert len(shown) == 6
+    assert shown[3].startswith("step  3/10   ━━━━━━━─")
+    assert "30%" in shown[3] and "left 0:00" in shown[3] and "(last step 1:00 ago)" in shown[3]
+    assert shown[4].startswith("reward 0.71 ▁▁▁   held-out 0.50")
+    progress.close()
+    progress.say("the end")
+    assert out.shown()[3:] == [*shown[3:], "the end"]
+
+
+def test_what_a_narrow_terminal_cannot_hold_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Terminal()
+    progress = Progress(10, stream=out, live=True)
+    progress.step(1, VALUES | {"train/lr": 1.0})
+    assert max(len(line) for line in out.shown()) == 39
+
+
+def test_a_reader_who_goes_away_does_not_stop_the_run() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out:
+        progress = Progress(10, stream=out)
+        progress.step(1, VALUES)
+        progress.say("still there")
+
+
+def test_only_a_terminal_is_drawn_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    assert not is_live(terminal)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    assert is_live(terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_live(terminal)
+
+
+# --- health
+
+
+def test_a_healthy_run_is_not_talked_about() -> None:
+    health = Health(config())
+    fresh = VALUES | {"offpolicy/staleness_max": 0.0, "offpolicy/logprob_diff_max": 2e-5, "offpolicy/kl": 1e-9}
+    stale = fresh | {"offpolicy/staleness_max": 2.0, "offpolicy/logprob_diff_mean": 0.02, "offpolicy/kl": 0.002}
+    assert [health.look(step, values) for step, values in enumerate((fresh, stale), start=1)] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("changes", "staleness", "cause"),
+    [
+        ({"actor__temperature": 1.0}, 0, "gconfig.temperature=0.5 samples, actor.temperature=1 trains"),
+        ({"embedded__dtype": "bfloat16"}, 0, "bfloat16 serves, float32 trains"),
+        ({}, 0, "weights that did not reach a server"),
+        ({"rollout__max_head_offpolicyness": 4}, 3, "weights up to 4 updates old"),
+    ],
+)
+def test_when_sampler_and_trainer_disagree_the_probable_cause_is_named(
+    changes: dict[str, Any], staleness: float, cause: str
+) -> None:
+    values = {"offpolicy/logprob_diff_mean": 0.6, "offpolicy/kl": 0.2, "offpolicy/staleness_max": staleness}
+    (line,) = Health(config(**changes)).look(7, values)
+    assert line.startswith("step 7: sampler and trainer disagree (|dlogp| 0.6") and cause in line
+
+
+def test_half_precision_is_allowed_more() -> None:
+    values = {"offpolicy/logprob_diff_mean": 0.01, "offpolicy/logprob_diff_max": 0.5, "offpolicy/staleness_max": 0.0}
+    assert Health(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).look(1, values) == []
+    assert Health(config()).look(1, values)
+
+
+def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
+    health = Health(config())
+    equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0}
+    said = [step for step in range(1, 121) if health.look(step, equal)]
+    assert said == [5, 55, 105]
+    assert health.look(121, equal | {"reward/groups_without_spread": 7.0}) == []
+    assert [step for step in range(122, 130) if health.look(step, equal)] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"train/skipped_updates": 1.0}, "not finite"),
+        ({"rollout/failed": 2.0}, "2 groups given up"),
+        ({"rollout/failed": 1.0}, "1 group given up"),
+    ],
+)
+def test_what_went_wrong_once_is_said_at_once(values: dict[str, float], words: str) -> None:
+    (line,) = Health(config()).look(1, values)
+    assert words in line
+
+
+def test_the_live_view_says_what_health_finds() -> None:
+    out = io.StringIO()
+    Progress(10, health=Health(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
+    assert out.getvalue().splitlines()[1].startswith("step 3: 1 group given up")

@@ -1,0 +1,210 @@
+"""The end of a run: what is kept, what is shown, and what one can do next."""
+
+import json
+import math
+import time
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.describe.dump import dump
+from areal_like.config.sources.shipped import data_folder
+from areal_like.observe.axes import Series, step_axis, value_axis
+from areal_like.observe.chart import chart
+from areal_like.observe.evaluations import evaluations
+from areal_like.observe.next_steps import number
+from areal_like.observe.record import Record
+from areal_like.observe.summary import finish
+from areal_like.observe.svg import svg
+
+COMMAND = "python -m launcher --config grpo.yaml actor.lr=3e-4 trial_name=r0001 'task.args={digits: 2}'\n"
+
+
+@cache
+def configuration(experiment: str) -> str:
+    return dump(load(data_folder("experiments") / f"{experiment}.yaml", ["trial_name=r0001"]).values)
+
+
+class Ended:
+    """The directory of a run that has ended, with what a launcher wrote into it."""
+
+    def __init__(self, folder: Path, experiment: str = "grpo") -> None:
+        self.folder = folder / "runs/adding/r0001"
+        self.folder.mkdir(parents=True)
+        (self.folder / "command.txt").write_text(COMMAND.replace("grpo", experiment))
+        (self.folder / "config.yaml").write_text(configuration(experiment))
+        facts = {"run_id": "x", "experiment": experiment, "folder": str(folder), "cwd": str(folder)}
+        (self.folder / "run.json").write_text(json.dumps(facts))
+
+    def metrics(self, *lines: dict[str, Any]) -> None:
+        (self.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def learnt(self, steps: int = 40) -> None:
+        lines: list[dict[str, Any]] = [{"step": 0, "eval/score": 0.45}]
+        for step in range(1, steps + 1):
+            lines.append({"step": step, "train/loss": 0.1, "reward/mean": 0.5 + 0.4 * step / steps})
+            if step % 10 == 0:
+                lines.append({"step": step, "eval/score": 0.45 + 0.5 * step / steps})
+        self.metrics(*lines)
+
+    def checkpoint(self, step: int, complete: bool = True) -> Path:
+        folder = self.folder / f"checkpoints/step_{step:06}"
+        folder.mkdir(parents=True)
+        if complete:
+            (folder / ".complete").touch()
+        return folder
+
+    def finish(self, outcome: str = "done", code: int = 0, error: str | None = None) -> tuple[dict[str, Any], str]:
+        text = finish(self.folder, outcome, code, time.time() - 102, attempts=1, error=error)
+        return json.loads((self.folder / "summary.json").read_text()), text
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    return partial(Ended, tmp_path)
+
+
+def test_a_run_that_learnt_says_what_where_and_what_next(ended: Any) -> None:
+    run = ended()
+    run.learnt()
+    run.checkpoint(20)
+    model = run.checkpoint(40)
+    run.checkpoint(41, complete=False)
+    summary, text = run.finish()
+    assert (summary["outcome"], summary["exit_code"], summary["steps"], summary["attempts"]) == ("done", 0, 40, 1)
+    assert summary["seconds"] == pytest.approx(102, abs=2)
+    assert (summary["model"], summary["score"], summary["objective"]) == (str(model), 0.95, 0.95)
+    assert summary["curve"] == [[0, 0.45], [10, 0.575], [20, 0.7], [30, 0.825], [40, 0.95]]
+    assert len(summary["rewards"]) == 40 and summary["last"]["reward/mean"] == 0.9
+    assert "done: 40 steps in 1:42\nheld-out score 0.45 -> 0.95; reward 0.53 -> 0.88\n" in text
+    assert "model    runs/adding/r0001/checkpoints/step_000040" in text
+    assert "try it   python -m launcher chat runs/adding/r0001" in text
+    same = "python -m launcher --config grpo.yaml"
+    task = "'task.args={digits: 2}'"
+    assert f"change   {same} {task} actor.lr=1e-4 " in text
+    assert f"{same} actor.lr=3e-4 {task} --multirun seed=1,2,3 " in text
+    assert f"{same} actor.lr=3e-4 {task} max_head_offpolicyness=0 " in text
+    assert "●" in text and max(len(line) for line in text.splitlines() if "│" in line) <= 80
+
+
+def test_a_run_that_failed_says_why_and_how_to_go_on(ended: Any) -> None:
+    run = ended()
+    run.learnt(12)
+    run.checkpoint(10)
+    summary, text = run.finish("failed", 1, "trainer/0 ended with exit code 1")
+    assert (summary["error"], summary["steps"]) == ("trainer/0 ended with exit code 1", 12)
+    assert "failed: 12 steps in 1:42\ntrainer/0 ended with exit code 1\n" in text
+    assert "logs     runs/adding/r0001/logs" in text
+    assert "go on    python -m launcher resume=runs/adding/r0001" in text
+    assert "--multirun" not in text
+
+
+def test_a_run_that_never_made_a_step_still_ends_in_order(ended: Any) -> None:
+    run = ended()
+    summary, text = run.finish("failed", 1, "server/0: no room")
+    assert (summary["steps"], summary["model"], summary["score"], summary["objective"]) == (0, None, None, None)
+    assert not (run.folder / "curve.svg").exists()
+    assert "failed: 0 steps" in text and "model" not in text and "go on" not in text
+
+
+def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -> None:
+    run = ended("sft")
+    run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, 11)), {"step": 10, "eval/loss": 0.4})
+    run.checkpoint(10)
+    summary, text = run.finish()
+    assert (summary["objective"], summary["objective_metric"], summary["score"]) == (0.4, "eval/loss", None)
+    assert "held-out loss 0.4; loss 1.37 -> 0.387\n" in text
+    same = "python -m launcher --config sft.yaml actor.lr=3e-4 'task.args={digits: 2}'"
+    assert f"change   {same} model.lr=7e-4 " in text and f"{same} total_steps=20 " in text
+
+
+def test_the_objective_is_what_the_configuration_names() -> None:
+    lines: list[dict[str, Any]] = [
+        {"step": 1, "train/loss": 2.0, "reward/mean": 0.5},
+        {"step": 2, "train/loss": None, "reward/mean": 0.6},
+    ]
+    record = Record(lines, [])
+    assert record.objective("reward/mean") == 0.6
+    assert record.objective("train/loss") == 2.0
+    assert record.objective("eval/score") is None
+    assert record.objective(None) == 0.6
+    assert Record(lines, [{"step": 2, "eval/loss": 1.0}]).objective(None) == 1.0
+    assert Record(lines, [{"step": 2, "eval/loss": 1.0, "eval/score": 0.9}]).objective(None) == 0.9
+    assert Record([], []).objective(None) is None
+
+
+def test_an_evaluation_that_several_versions_answered_is_one() -> None:
+    lines: list[dict[str, Any]] = [
+        {"step": 10, "time": 5.0, "eval/score": 0.2, "eval/samples": 300.0},
+        {"step": 11, "time": 5.01, "eval/score": 0.6, "eval/samples": 100.0},
+        {"step": 12, "time": 5.02, "train/loss": 1.0},
+        {"step": 20, "time": 9.0, "eval/score": 0.7, "eval/samples": 400.0},
+        {"step": 15, "time": 9.05, "eval/score": 0.5, "eval/samples": 400.0},
+        {"step": 30, "time": 9.5, "eval/score": 0.8},
+    ]
+    found = [(line["step"], line["eval/score"], line.get("eval/samples")) for line in evaluations(lines)]
+    assert found == [(10, pytest.approx(0.3), 400.0), (15, 0.5, 400.0), (20, 0.7, 400.0), (30, 0.8, None)]
+
+
+def test_the_picture_is_xml_with_a_line_a_legend_and_axes(ended: Any) -> None:
+    run = ended()
+    run.learnt()
+    run.finish()
+    root = ElementTree.parse(run.folder / "curve.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    words = [element.text for element in root.iter(f"{space}text")]
+    assert {"grpo-addition/r0001", "step", "reward", "held-out score", "0", "40", "0.4", "1"} <= set(words)
+    lines = [element.attrib["points"].split() for element in root.iter(f"{space}polyline")]
+    assert [len(points) for points in lines] == [40, 5]
+    assert len(list(root.iter(f"{space}circle"))) == 5
+    first, last = (tuple(map(float, point.split(","))) for point in (lines[1][0], lines[1][-1]))
+    assert first[0] < last[0] and first[1] > last[1], "a rising score is drawn rising"
+
+
+def test_names_cannot_break_the_picture() -> None:
+    ElementTree.fromstring(svg("a<b>&'\"", [Series("<x>", [(1, 1.0), (2, math.nan), (3, 2.0)])]))
+
+
+def test_a_chart_shows_a_rise_as_a_rise() -> None:
+    rows = chart([Series("score", [(step, step / 10) for step in range(11)], marked=True)], width=40, height=11)
+    marks = [(row, line.index("●")) for row, line in enumerate(rows[:-1]) if "●" in line]
+    assert len(marks) == 11 and [column for _, column in marks] == sorted((column for _, column in marks), reverse=True)
+    assert rows[0].startswith("   1┤") and rows[10].startswith("   0┤●")
+    assert rows[-1].strip() == "● score"
+    assert max(map(len, rows)) <= 40
+    line = chart([Series("loss", [(step, 1.0 - step / 100) for step in range(101)])], width=40, height=5)
+    assert line[0][5] != " " and line[4][-1] != " " and line[0][20:].strip() == ""
+    assert chart([Series("none", [])]) == [] and chart([Series("nan", [(1, math.nan)])]) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.45, 0.95], (0.4, 0.6, 0.8, 1.0)),
+        ([0.0, 1.0], (0.0, 0.5, 1.0)),
+        ([3.0, 3.0], (1.0, 2.0, 3.0, 4.0, 5.0)),
+        ([-0.001, 0.002], (-0.001, 0.0, 0.001, 0.002)),
+        ([0.0, 0.0], (-0.5, 0.0, 0.5)),
+    ],
+)
+def test_ticks_are_round_and_hold_all_values(values: list[float], ticks: tuple[float, ...]) -> None:
+    axis = value_axis(values)
+    assert axis.low <= min(values) and axis.high >= max(values)
+    assert axis.ticks == pytest.approx(ticks)
+
+
+def test_steps_are_marked_at_whole_numbers() -> None:
+    assert step_axis([0, 160]).ticks == (0, 50, 100, 150)
+    assert step_axis([1, 3]).ticks == (1, 2, 3)
+    assert step_axis([5]).ticks == (5, 6)
+
+
+@pytest.mark.parametrize(("value", "text"), [(1e-4, "1e-4"), (6.667e-4, "7e-4"), (3.3e-6, "3e-6"), (0.5, "5e-1")])
+def test_rates_are_suggested_in_short(value: float, text: str) -> None:
+    assert number(value) == text

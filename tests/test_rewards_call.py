@@ -1,0 +1,107 @@
+"""What a reward function is given, and what it may return."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.rollout.episodes.rewards.base import measure
+from areal_like.rollout.episodes.rewards.call import Call
+
+ROW = {"prompt": "12+34=", "answer": "046", "level": 2}
+
+
+def everything(prompt, completion, **row) -> Any:
+    return prompt, completion, row
+
+
+def by_position(question, said, level, scale=1.0) -> Any:
+    return question, said, level, scale
+
+
+async def waits(prompt, completion):
+    return 1.0
+
+
+class Judge:
+    async def __call__(self, prompt, completion):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "returned"),
+    [
+        (everything, {}, ("12+34=", "x", {"answer": "046", "level": 2})),
+        (everything, {"level": 3, "more": 1}, ("12+34=", "x", {"answer": "046", "level": 3, "more": 1})),
+        (by_position, {}, ("12+34=", "x", 2, 1.0)),
+        (by_position, {"scale": 2.0, "level": 5}, ("12+34=", "x", 5, 2.0)),
+        (lambda prompt, completion: (prompt, completion), {}, ("12+34=", "x")),
+        (lambda *said: said, {}, ("12+34=", "x")),
+    ],
+)
+def test_a_function_gets_the_values_of_the_row_that_it_asks_for(function, args, returned):
+    assert Call(function, "f", args)("12+34=", "x", ROW) == returned
+
+
+def test_what_it_needs_of_a_row_is_known_before_the_first_call():
+    assert Call(by_position, "f", {}).needs == ["level"]
+    assert Call(by_position, "f", {"level": 1}).needs == []
+    assert Call(everything, "f", {}).needs == []
+
+
+def test_async_functions_are_told_from_others():
+    asked: list[Any] = [waits, Judge(), functools.partial(waits), everything]
+    assert [Call(function, "f", {}).is_async for function in asked] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "said"),
+    [
+        (
+            by_position,
+            {"scal": 1},
+            "reward.args: f takes no argument 'scal'; besides prompt and answer, it takes",
+        ),
+        (waits, {"x": 1}, "reward.args: f takes no argument 'x'; besides prompt and answer, it takes none"),
+        (lambda prompt: 1.0, {}, "reward.name: f cannot be called as f(prompt, completion)"),
+    ],
+)
+def test_a_function_that_cannot_be_called_so_is_refused(function, args, said):
+    with pytest.raises(ConfigError) as caught:
+        Call(function, "f", args)
+    assert str(caught.value).startswith(said)
+
+
+def test_a_number_is_a_reward_without_parts():
+    numpy = pytest.importorskip("numpy")
+    assert measure(0.5) == measure(numpy.float32(0.5)) == measure(numpy.array(0.5))
+    assert (measure(True).value, measure(2).parts) == (1.0, {})
+
+
+def test_named_parts_add_up_and_the_score_does_not():
+    reward = measure({"digits": 0.1, "exact": 0.2, "score": 1.0})
+    assert reward.value == pytest.approx(0.3)
+    assert reward.parts == {"digits": 0.1, "exact": 0.2, "score": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (float("nan"), "it returned nan; a reward is a finite number"),
+        (float("-inf"), "it returned -inf"),
+        (None, "it returned None (NoneType); a reward is a number"),
+        ("1.0", "it returned '1.0' (str)"),
+        ([1.0], "it returned [1.0] (list)"),
+        (1j, "it returned 1j (complex)"),
+        ({"a": 1.0, "b": None}, "its part 'b' is None"),
+        ({"a": float("inf")}, "its part 'a' is inf"),
+        ({"a": 1.0, "score": float("nan")}, "its part 'score' is nan"),
+        ({}, "a dict that holds nothing"),
+        ({"score": 1.0}, "only 'score', which is not added to the reward"),
+    ],
+)
+def test_what_is_no_reward_is_an_error_that_says_so(returned, said):
+    with pytest.raises(ValueError) as caught:
+        measure(returned)
+    assert said in str(caught.value)
