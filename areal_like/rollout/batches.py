@@ -1,0 +1,98 @@
+"""What a training step takes: which groups, and which rank gets which of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_like.process.errors import Refused
+from areal_like.rollout.groups import Group
+
+FACTS = ("reward", "rewards", "length", "generated", "finish", "version_min", "version_max")
+
+
+@dataclass(eq=False)
+class Batch:
+    """The groups of one step, in the order of submission, and the rank of each. Fetched by each rank, as often as it
+    likes, until the step is done."""
+
+    step: int
+    groups: list[Group]
+    ranks: list[int]
+    world: int
+    fetched_by: set[int] = field(default_factory=set)
+
+    def header(self, rank: int) -> dict[str, Any]:
+        """The samples of the whole batch, and which of them are the rank's, in the order of its blobs."""
+        samples = self.samples
+        return {"step": self.step, "samples": samples, "shard": [i for i, s in enumerate(samples) if s["rank"] == rank]}
+
+    def blobs(self, rank: int) -> list[bytes | memoryview]:
+        return [group.blob for group, owner in zip(self.groups, self.ranks, strict=True) if owner == rank]
+
+    @property
+    def samples(self) -> list[dict[str, Any]]:
+        return [
+            {"group": group.number, "sample": index, **{name: fact[name] for name in FACTS}, "rank": rank}
+            for group, rank in zip(self.groups, self.ranks, strict=True)
+            for index, fact in enumerate(group.facts)
+        ]
+
+
+def balance(tokens: Sequence[int], world: int) -> list[int]:
+    """A rank for each group: about equal in tokens, and in number of groups equal as far as it goes (the longest group
+    first, each to the rank that has least)."""
+    least, ranks_with_one_more = divmod(len(tokens), world)
+    load, count, chosen = [0] * world, [0] * world, [0] * len(tokens)
+    for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
+        full = least + (1 if ranks_with_one_more else 0)
+        rank = min((r for r in range(world) if count[r] < full), key=lambda r: (load[r], r))
+        count[rank] += 1
+        load[rank] += tokens[index]
+        chosen[index] = rank
+        if count[rank] == least + 1:
+            ranks_with_one_more -= 1
+    return chosen
+
+
+def with_spread(groups: Sequence[Group]) -> list[Group]:
+    """Those that something can be learnt from; all of them where that is none."""
+    return [group for group in groups if group.has_spread] or list(groups)
+
+
+class Batches:
+    """The batches that were formed and are not done. Batch `next_step` is the next to be formed, and all before
+    `done_steps` are trained on."""
+
+    def __init__(self, first_step: int) -> None:
+        self.next_step = self.done_steps = first_step
+        self._kept: dict[int, Batch] = {}
+
+    def get(self, step: int, world: int) -> Batch | None:
+        """None where it is yet to be formed."""
+        if step < self.done_steps:
+            raise Refused(409, f"batch {step} was trained on already: the run is at step {self.done_steps}")
+        if step > self.next_step:
+            raise Refused(409, f"batch {step} comes after batch {self.next_step}, which nobody has asked for")
+        batch = self._kept.get(step)
+        if batch is not None and batch.world != world:
+            raise Refused(409, f"batch {step} was formed for {batch.world} ranks, and a trainer of {world} asks for it")
+        return batch
+
+    def form(self, groups: Sequence[Group], world: int) -> Batch:
+        batch = Batch(self.next_step, list(groups), balance([group.num_tokens for group in groups], world), world)
+        self._kept[batch.step] = batch
+        self.next_step += 1
+        return batch
+
+    def done(self, step: int) -> Batch | None:
+        """The batch, to be forgotten by all; None where that was said before."""
+        if step < self.done_steps:
+            return None
+        if step not in self._kept or step > self.done_steps:
+            raise Refused(409, f"step {step} cannot be done: the run is at step {self.done_steps}")
+        self.done_steps = step + 1
+        return self._kept.pop(step)
+
+    def from_step(self, step: int) -> list[Group]:
+        """The groups of batches that are not trained on as of so many steps."""
+        return [group for batch in self._kept.values() if batch.step >= step for group in batch.groups]

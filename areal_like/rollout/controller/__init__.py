@@ -1,0 +1,1 @@
+"""The controller: the one process that knows what is generated, by which weights, and what is trained on next."""

@@ -1,0 +1,9 @@
+"""python -m areal_like.rollout.controller --run-dir DIR"""
+
+import sys
+
+from areal_like.process.body import body
+from areal_like.rollout.controller.controller import main
+
+if __name__ == "__main__":
+    sys.exit(body(main))

@@ -1,0 +1,157 @@
+"""The controller's routes. Those that wait hold a call back for at most two seconds, and are asked again."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from areal_like.process.errors import Refused
+from areal_like.process.frames import pack, unpack
+from areal_like.process.http import answer, binary, read_json
+from areal_like.process.identity import PROCESS_HEADER
+from areal_like.rollout.batches import Batch
+from areal_like.rollout.groups import Lease, Result
+from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.recovery import snapshot
+
+if TYPE_CHECKING:
+    from areal_like.rollout.controller.controller import Controller
+
+HOLD_S = 2.0
+
+
+class Routes:
+    def __init__(self, controller: "Controller") -> None:
+        self._controller = controller
+
+    def table(self) -> Sequence[web.RouteDef]:
+        return [
+            web.post("/hello", self.hello),
+            web.post("/lease", self.lease),
+            web.post("/finish", self.finish),
+            web.post("/another_server", self.another_server),
+            web.get("/facts", self.facts),
+            web.post("/publish", self.publish),
+            web.post("/batch", self.batch),
+            web.post("/done", self.done),
+            web.post("/state", self.state),
+            web.post("/finished", self.finished),
+        ]
+
+    @property
+    def _loop(self) -> RolloutLoop:
+        loop = self._controller.loop
+        if loop is None:
+            raise Refused(425, "no worker has said yet what data there is")
+        return loop
+
+    # Workers.
+
+    async def hello(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        self._controller.hello(said["worker"], said["incarnation"], said["datasets"])
+        settings = self._controller.settings
+        plan = {"synchronous": settings.synchronous, "max_concurrent": settings.max_concurrent}
+        return answer({"ok": True, "plan": plan})
+
+    async def lease(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        controller, loop, worker = self._controller, self._loop, said["worker"]
+
+        def some() -> list[Lease] | None:
+            gone = request.transport is None or request.transport.is_closing()
+            return [] if controller.over or gone else loop.lease(worker, said["want"]) or None
+
+        leases = await controller.bell.until(some, HOLD_S)
+        if controller.over:
+            controller.told_over.add(worker)
+            controller.bell.ring()
+            return answer({"leases": [], "end": True})
+        if leases:
+            controller.moved()
+        return answer({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
+
+    async def finish(self, request: web.Request) -> web.Response:
+        frame = unpack(await request.read())
+        loop, worker = self._loop, frame.header["worker"]
+        blobs = iter(frame.blobs)
+        loop.finish(worker, [_result(said, blobs) for said in frame.header["results"]])
+        self._controller.moved()
+        return answer({"void": loop.take_voided(worker)})
+
+    async def another_server(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
+        controller.servers.look_now()
+        address = await controller.bell.until(lambda: loop.another_server(worker, said["lease"], said["gone"]), HOLD_S)
+        controller.moved()
+        if address is None and controller.is_there(said["gone"]):
+            address = said["gone"]
+        if address is None:
+            return answer({"wait": True})
+        return answer({"server": address} if address else {"void": True})
+
+    # Trainer.
+
+    async def facts(self, request: web.Request) -> web.Response:
+        controller = self._controller
+        loop = controller.loop
+        if loop is None:
+            return answer({"ready": False})
+        return answer(
+            {
+                "ready": True,
+                "total_steps": loop.length.total_steps,
+                "steps_per_epoch": loop.length.steps_per_epoch,
+                "train_rows": loop.length.rows,
+                "valid_rows": controller.valid_rows,
+                "start_step": controller.start.step,
+            }
+        )
+
+    async def publish(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        await self._controller.publish(said["version"], said["folder"])
+        return answer({"ok": True})
+
+    async def batch(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        loop, rank = self._loop, said["rank"]
+
+        def formed() -> Batch | str | None:
+            return loop.batch(said["step"], rank, said["world"])
+
+        batch: Batch | str | None = await self._controller.bell.until(formed, HOLD_S)
+        self._controller.moved()
+        if batch is None:
+            return binary(pack({"wait": True}))
+        if isinstance(batch, str):
+            return binary(pack({"stop": batch}))
+        return binary(pack(batch.header(rank), batch.blobs(rank)))
+
+    async def done(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        self._loop.done(said["step"])
+        self._controller.moved()
+        return answer({"ok": True})
+
+    async def state(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        return binary(pack(*snapshot(self._loop, said["step"], self._controller.digest)))
+
+    async def finished(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        self._controller.finished(bool(said["early"]))
+        return answer({"ok": True})
+
+
+def _result(said: dict[str, Any], blobs: Any) -> Result:
+    """Its arrays are copied, so that they do not hold those of the others of the message in memory."""
+    return Result(
+        lease=said["lease"],
+        status=said["status"],
+        facts=said.get("facts", []),
+        blob=bytes(next(blobs)) if said["status"] == "done" else b"",
+        error=said.get("error", ""),
+        error_kind=said.get("error_kind", ""),
+    )

@@ -1,0 +1,274 @@
+"""The controller's life: it finds the servers, hears from the first worker what data there is, and keeps the rollout
+loop going until the trainer has said its last word and the last evaluation is done."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from areal_like.discovery import Names, announce, open_names
+from areal_like.observe.writer import MetricWriter
+from areal_like.process.errors import Failure, Refused
+from areal_like.process.frames import unpack
+from areal_like.process.http import Caller, application, run_loop, serve
+from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.run import Run
+from areal_like.process.waiting import Waiting
+from areal_like.rollout.controller.app import Routes
+from areal_like.rollout.controller.bell import Bell
+from areal_like.rollout.controller.publications import read_publication
+from areal_like.rollout.controller.servers import Servers
+from areal_like.rollout.ledger import Ledger
+from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.placement import Placement
+from areal_like.rollout.recovery import restore
+from areal_like.rollout.settings import settings_of
+from areal_like.weights.errors import BadWeights
+
+STATE = "resume/controller.frame"
+"""Where a checkpoint has the controller's part."""
+LOOPBACK = "127.0.0.1"
+TURN_S = 1.0
+GOODBYE_S = 3.0
+"""How long workers have to hear that the run is over."""
+
+log = logging.getLogger(__name__)
+
+
+def main(run: Run, me: Identity) -> None:
+    run_loop(_main(run, me))
+
+
+async def _main(run: Run, me: Identity) -> None:
+    guard = Guard(token(), me.attempt)
+    with open_names(run, me) as names:
+        async with Caller(me, token()) as caller:
+            controller = Controller(run, me, names, caller)
+            guard.on_new_attempt = controller.superseded
+            app = application(guard)
+            app.add_routes(Routes(controller).table())
+            served = await serve(app, _host(run.config))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, controller.stop, "stopped as asked")
+            try:
+                waiting = Waiting(f"the name {me.name}", run.config.rollout.setup_timeout, "rollout.setup_timeout")
+                await asyncio.to_thread(announce, names, me, served.address, waiting)
+                await controller.live()
+            finally:
+                await controller.close()
+                await served.close()
+
+
+def _host(config: Any) -> str:
+    if config.rollout.host:
+        return str(config.rollout.host)
+    return LOOPBACK if config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+
+
+class Controller:
+    """What happens between the calls that come in (`app`) and the rollout loop, which knows nothing of them."""
+
+    def __init__(self, run: Run, me: Identity, names: Names, caller: Caller) -> None:
+        self.run, self.me, self.start = run, me, run.start_point()
+        self.settings = settings_of(run.config)
+        self.placement = Placement(self.settings.schedule_policy, self.settings.max_concurrent)
+        self.loop: RolloutLoop | None = None
+        """There is none before a worker has said what data there is."""
+        self.digest = ""
+        self.valid_rows = 0
+        self.bell = Bell()
+        self.over = False
+        """Workers are told that they can go."""
+        self.told_over: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stopping = ""
+        self._finished: Waiting | None = None
+        self._incarnations: dict[str, int] = {}
+        self._ledger = Ledger(run.rollouts, me.attempt)
+        self._metrics = MetricWriter(run, me)
+        self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
+
+    async def live(self) -> None:
+        """Until the run is over; raises what ends it before."""
+        self._spawn(self.servers.watch())
+        self._spawn(self._keep_time())
+        over = asyncio.create_task(self._until_over())
+        await asyncio.wait([over, self._fault], return_when=asyncio.FIRST_COMPLETED)
+        if self._fault.done():
+            over.cancel()
+            self._fault.result()
+        await over
+
+    async def _until_over(self) -> None:
+        while not self._is_over():
+            await self.bell.next()
+        self.over = True
+        self.bell.ring()
+        await self.bell.until(lambda: True if self.told_over >= set(self._incarnations) else None, GOODBYE_S)
+
+    def _is_over(self) -> bool:
+        return self._finished is not None and (self.loop is None or self.loop.evaluations.idle)
+
+    async def _keep_time(self) -> None:
+        """What happens because time passes."""
+        while True:
+            await asyncio.sleep(TURN_S)
+            if self.loop is not None:
+                self.loop.check_time()
+                self.moved()
+            if self._finished is not None and not self.over:
+                self._finished.check()
+
+    # From the workers.
+
+    def hello(self, worker: str, incarnation: int, datasets: dict[str, Any]) -> None:
+        """A worker that was started again has lost what it had; its data must be what the run began with."""
+        valid = datasets.get("valid")
+        digest = "/".join(part["digest"] for part in (datasets["train"], valid) if part is not None)
+        if self.loop is None:
+            self._begin(datasets["train"], valid, digest)
+        elif digest != self.digest:
+            message = f"train_dataset: {worker} sees other data than the worker before it; all must see the same files"
+            self.fail(Failure(message))
+            raise Refused(422, message)
+        assert self.loop is not None
+        if incarnation > self._incarnations.get(worker, 0):
+            self._incarnations[worker] = incarnation
+            self.loop.worker_started(worker)
+            self.moved()
+
+    def _begin(self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str) -> None:
+        try:
+            self.valid_rows = 0 if valid is None else valid["rows"]
+            loop = RolloutLoop(
+                self.settings, self.placement, train["row_hashes"], self.valid_rows, start_step=self.start.step
+            )
+            self._restore(loop, digest)
+        except (ValueError, Failure) as problem:
+            self.fail(problem if isinstance(problem, Failure) else Failure(str(problem)))
+            raise Refused(422, str(problem)) from problem
+        loop.stopping = self._stopping
+        self.loop, self.digest = loop, digest
+        log.info("%d rows, %d steps; begins after step %d", train["rows"], loop.length.total_steps, self.start.step)
+        self.moved()
+
+    def _restore(self, loop: RolloutLoop, digest: str) -> None:
+        checkpoint = self.start.checkpoint
+        if checkpoint is None:
+            if self.me.attempt > 1:
+                loop.tell("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
+            return
+        path = checkpoint / STATE
+        if not path.is_file():
+            raise Failure(
+                f"resume: {path} is missing, so that nothing can go on from {checkpoint}; choose another step"
+            )
+        frame = unpack(path.read_bytes())
+        restore(loop, frame.header, frame.blobs, digest, self.run.config.recover.skip_dataloader)
+
+    # From the trainer.
+
+    async def publish(self, version: int, folder: str) -> None:
+        try:
+            publication = await asyncio.to_thread(read_publication, version, Path(folder))
+        except BadWeights as refusal:
+            self.fail(Failure(f"weights v{version} cannot be published: {refusal}"))
+            raise Refused(409, str(refusal)) from refusal
+        self.servers.publish(publication)
+
+    def finished(self, early: bool) -> None:
+        """The trainer's last word: what is due is still evaluated, unless the end is early."""
+        if self.loop is not None and early:
+            self.loop.evaluations.clear()
+        limit_s = self.run.config.rollout.request_timeout
+        self._finished = Waiting("the last evaluation", limit_s, "rollout.request_timeout")
+        self.bell.ring()
+
+    # From the servers.
+
+    def server_came(self, name: str, address: str) -> None:
+        self.placement.add(name, address)
+
+    def is_there(self, address: str) -> bool:
+        """Whether its server is alive, going by its name."""
+        return any(server.address == address for server in self.placement.ready)
+
+    def server_loaded(self, name: str, version: int) -> None:
+        self.placement.set_version(name, version)
+        self.bell.ring()
+
+    def server_gone(self, name: str) -> None:
+        if self.loop is None:
+            self.placement.remove(name)
+        else:
+            self.loop.server_gone(name)
+            self.moved()
+
+    # About itself.
+
+    def moved(self) -> None:
+        """After every call to the loop: what happened is written, and who waits looks again."""
+        loop = self.loop
+        assert loop is not None
+        if loop.events:
+            self._ledger.write(loop.events)
+            if self.run.config.rollout.enable_rollout_tracing:
+                for event in loop.events:
+                    log.info("rollout: %s", " ".join(f"{name}={value}" for name, value in event.items()))
+            loop.events.clear()
+        for step, values in loop.reports:
+            self._metrics.write(step, {**values, **self.servers.times.take()})
+        for version, values in loop.scores:
+            self._metrics.write(version, values)
+        loop.reports.clear()
+        loop.scores.clear()
+        if loop.failure:
+            self.fail(Failure(loop.failure))
+        if loop.flow.begin_abort():
+            self._spawn(self._abort())
+        self.bell.ring()
+
+    async def _abort(self) -> None:
+        await self.servers.abort_all()
+        assert self.loop is not None
+        self.loop.flow.aborted()
+        self.bell.ring()
+
+    def stop(self, why: str) -> None:
+        """Gracefully: batches that a rank has got are given to all ranks, and none after them."""
+        log.info("no more batches: %s", why)
+        self._stopping = why
+        if self.loop is not None:
+            self.loop.stopping = why
+        self.bell.ring()
+
+    def superseded(self, attempt: int) -> None:
+        self.fail(Failure(f"the run is at attempt {attempt}: this controller of attempt {self.me.attempt} ends"))
+
+    def fail(self, fault: BaseException) -> None:
+        if not self._fault.done():
+            self._fault.set_exception(fault)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """What it raises ends the controller."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:
+            self.fail(fault)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._fault.cancel():
+            self._fault.exception()  # it was told, or something else was first
+        self._ledger.close()

@@ -1,0 +1,96 @@
+"""What a checkpoint keeps of the rollout loop, and how the loop goes on from it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from areal_like.process.errors import Failure, Refused
+from areal_like.rollout.groups import Group
+from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.order import RowOrder
+
+FORMAT = 1
+Blob = bytes | memoryview
+
+
+def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any], list[Blob]]:
+    """The loop as of so many completed steps: a JSON header, and the arrays of finished groups. What is under way will
+    be generated again; in synchronous mode so will all that belongs to the step, as if none of it had begun."""
+    done = loop.batches.done_steps
+    if step not in (done, done + 1):
+        raise Refused(409, f"there is no state as of step {step}: the run is at step {done}")
+    finished = sorted([*loop.batches.from_step(step), *loop.ready.values()])
+    again = [*loop.queue.again(), *(lease.group for lease in loop.leases if lease.group.evaluation is None)]
+    next_number = loop.queue.next_number
+    if loop.settings.synchronous:
+        next_number, again = loop.flow.start_of(step) or (next_number, again)
+        finished = []
+    order = loop.queue.order
+    header = {
+        "format": FORMAT,
+        "step": step,
+        "digest": digest,
+        "rows_per_epoch": order.rows_per_epoch,
+        "origin": order.origin,
+        "first_epoch": order.first_epoch,
+        "next": next_number,
+        "again": [[group.number, group.row] for group in sorted(again)],
+        "finished": [{"group": group.number, "row": group.row, "facts": group.facts} for group in finished],
+        "evaluations": loop.evaluations.state(step),
+    }
+    return header, [group.blob for group in finished]
+
+
+def restore(
+    loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob], digest: str, begin_data_anew: bool = False
+) -> None:
+    """Sets a new loop to where the checkpoint stood."""
+    if header["format"] != FORMAT:
+        raise Failure(
+            f"resume: the checkpoint has format {header['format']} for what the controller needs, and this version "
+            f"reads format {FORMAT}; go on with the version that wrote it"
+        )
+    if header["digest"] != digest and not begin_data_anew:
+        raise Failure(
+            f"train_dataset: the data is not what it was at the checkpoint (its digest was {header['digest']}, now it "
+            f"is {digest}); resume with the same data, or set recover.skip_dataloader=true to begin it anew"
+        )
+    queue, first_step = loop.queue, loop.batches.done_steps
+    queue.next_number = header["next"]
+    again: list[Group] = []
+    finished: list[Group] = []
+    if begin_data_anew:
+        queue.order.begin(header["next"], 0)
+    else:
+        _continue_rows(queue.order, header)
+        again = [queue.make(number, row, tries=1) for number, row in header["again"]]
+        if first_step != header["step"]:  # counting begins anew, so that the versions of finished groups mean nothing
+            again += [queue.make(said["group"], said["row"], tries=1) for said in header["finished"]]
+        for said, blob in zip(header["finished"], blobs, strict=True) if first_step == header["step"] else ():
+            finished.append(queue.make(said["group"], said["row"], tries=1))
+            finished[-1].facts, finished[-1].blob = said["facts"], bytes(blob)
+    loop.tell(
+        "recovered",
+        step=first_step,
+        next=queue.next_number,
+        again=[group.number for group in again],
+        data_anew=begin_data_anew,
+        ready=[[group.number, group.oldest_version] for group in finished],
+    )
+    for group in again:
+        queue.put_back(group)
+    for group in finished:
+        loop.ready[group.number] = group
+        loop.gate.accept_finished()
+    loop.settling.sweep_stale()
+    if first_step == header["step"]:
+        loop.evaluations.restore(header["evaluations"])
+
+
+def _continue_rows(order: RowOrder, header: dict[str, Any]) -> None:
+    """With another batch size another number of rows may be left out of an epoch: dealing goes on with the next epoch
+    then."""
+    if order.rows_per_epoch == header["rows_per_epoch"]:
+        order.begin(header["origin"], header["first_epoch"])
+    else:
+        epochs = -(-(header["next"] - header["origin"]) // header["rows_per_epoch"])
+        order.begin(header["next"], header["first_epoch"] + epochs)

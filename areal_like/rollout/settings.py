@@ -1,0 +1,133 @@
+"""What the configuration says to the rollout loop, in the loop's own words."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_like.config.allocation.parse import parse_server
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.frequency import FrequencyConfig
+from areal_like.config.generation import GenerationHyperparameters
+
+WAITING_PER_RUNNING = 16
+SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
+"""Keys of `gconfig` that every request carries; the others go along where they are not at their default."""
+NOT_SAMPLING = ("n_samples", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings:
+    """`max_staleness` is 0 in synchronous mode, whatever the configuration allows."""
+
+    seed: int
+    sampling_seed: int
+    batch_size: int
+    n_samples: int
+    synchronous: bool
+    max_staleness: int
+    max_concurrent: int
+    most_waiting: int
+    """Groups under way and finished together, at most."""
+    request_retries: int
+    lease_limit_s: float
+    num_servers: int
+    schedule_policy: str
+    dynamic_sampling: bool
+    refill: bool
+    oversampling_factor: float
+    sampling: dict[str, Any]
+    shuffle: bool = True
+    drop_last: bool = True
+    total_epochs: int = 1
+    most_steps: int | None = None
+    most_samples: int | None = None
+    evaluation_clock: FrequencyConfig | None = None
+    """None: nothing is evaluated."""
+    evaluation_rows: int = -1
+    evaluation_samples: int = 1
+    evaluation_concurrent: int = 1
+    """Rows evaluated at once where nothing has to be kept in order: as many answers as training may have under way."""
+    evaluation_sampling: dict[str, Any] = field(default_factory=dict)
+
+
+def settings_of(config: GRPOConfig) -> RolloutSettings:
+    rollout, data, evaluator = config.rollout, config.train_dataset, config.evaluator
+    synchronous = not config.async_training or rollout.max_head_offpolicyness == 0
+    batch_size = rollout.consumer_batch_size
+    max_concurrent = rollout.max_concurrent_rollouts or batch_size
+    clocks = (evaluator.freq_steps, evaluator.freq_epochs, evaluator.freq_secs)
+    evaluates = config.valid_dataset is not None and any(clocks) and not config.bench
+    greedy = {"greedy": True} if evaluator.n_samples == 1 else {}
+    return RolloutSettings(
+        seed=config.seed,
+        sampling_seed=config.seed if config.gconfig.seed is None else config.gconfig.seed,
+        batch_size=batch_size,
+        n_samples=config.gconfig.n_samples,
+        synchronous=synchronous,
+        max_staleness=0 if synchronous else rollout.max_head_offpolicyness,
+        max_concurrent=max_concurrent,
+        most_waiting=max(rollout.queue_size or WAITING_PER_RUNNING * max_concurrent, batch_size),
+        request_retries=rollout.request_retries,
+        lease_limit_s=rollout.request_timeout + config.reward.timeout_s,
+        num_servers=num_servers(config),
+        schedule_policy=rollout.schedule_policy,
+        dynamic_sampling=config.actor.dynamic_sampling,
+        refill=rollout.refill,
+        oversampling_factor=rollout.oversampling_factor,
+        sampling=sampling_of(config.gconfig),
+        shuffle=data.shuffle,
+        drop_last=data.drop_last,
+        total_epochs=config.total_train_epochs,
+        most_steps=config.total_train_steps,
+        most_samples=config.total_train_n_seqs,
+        evaluation_clock=evaluator if evaluates else None,
+        evaluation_rows=evaluator.num_examples,
+        evaluation_samples=evaluator.n_samples,
+        evaluation_concurrent=max(1, max_concurrent * config.gconfig.n_samples // evaluator.n_samples),
+        evaluation_sampling={**sampling_of(config.gconfig), **greedy},
+    )
+
+
+def num_servers(config: GRPOConfig) -> int:
+    dims = parse_server(config.rollout.backend).dims
+    return dims.data if dims else 1
+
+
+def sampling_of(gconfig: GenerationHyperparameters) -> dict[str, Any]:
+    """How a request asks for it. A temperature of 0 is greedy."""
+    kind: Any = GenerationHyperparameters
+    usual = kind()
+    said = {
+        name: value
+        for name, value in vars(gconfig).items()
+        if name in SAMPLING or (name not in NOT_SAMPLING and value != getattr(usual, name))
+    }
+    return {**said, "greedy": gconfig.greedy or gconfig.temperature == 0}
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is, once the number of its rows is known."""
+
+    rows: int
+    steps_per_epoch: int
+    rows_per_epoch: int
+    total_steps: int
+
+
+def length_of(settings: RolloutSettings, rows: int) -> Length:
+    batch = settings.batch_size
+    if rows < 1:
+        raise ValueError("train_dataset: there are no rows to train on; name data or a task that has some")
+    steps = rows // batch if settings.drop_last else math.ceil(rows / batch)
+    if steps == 0:
+        raise ValueError(
+            f"train_dataset.batch_size: a batch takes {batch} rows, and the data has only {rows}, which are left out; "
+            "lower it, or set train_dataset.drop_last=false"
+        )
+    limits = [settings.total_epochs * steps]
+    if settings.most_steps is not None:
+        limits.append(settings.most_steps)
+    if settings.most_samples is not None:
+        limits.append(math.ceil(settings.most_samples / (batch * settings.n_samples)))
+    return Length(rows, steps, steps * batch if settings.drop_last else rows, min(limits))

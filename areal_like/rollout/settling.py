@@ -1,0 +1,182 @@
+"""What becomes of a group that came back: ready for a batch, dropped, generated again, or given up."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from areal_like.rollout.groups import Group, Result
+
+if TYPE_CHECKING:
+    from areal_like.rollout.loop import RolloutLoop
+
+BLAME = {"reward": "reward.name", "workflow": "workflow.name", "row": "task.name", "server": "rollout.backend"}
+"""The key whose choice is at fault, by kind of failure."""
+COUNTED = ("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready")
+
+
+class Settling:
+    def __init__(self, loop: "RolloutLoop") -> None:
+        self.loop = loop
+        self.counts: Counter[str] = Counter()
+        """Since the step before, by the name of its metric."""
+        self.dropped_for_batch = 0
+        self._failed_in_a_row = self._rejected_in_a_row = 0
+        self._first_error = ""
+
+    def settle(self, group: Group, result: Result, final: bool = False) -> None:
+        """A `final` failure is not tried again."""
+        if result.status == "failed":
+            self._fail(group, result, final)
+        elif group.evaluation is not None:
+            self._evaluated(group, result)
+        elif result.status == "rejected":
+            self.loop.gate.give_up()
+            self._drop(group, "rejected")
+            self._count_rejected()
+        else:
+            self._let_in(group, result)
+
+    def _let_in(self, group: Group, result: Result) -> None:
+        """A finished group is ready for a batch, unless it is too old or has nothing to teach."""
+        loop = self.loop
+        self._failed_in_a_row = self._rejected_in_a_row = 0
+        group.facts, group.blob = result.facts, result.blob
+        loop.tell(
+            "finished",
+            group=group.number,
+            row=group.row,
+            row_hash=loop.row_hash(group.row),
+            prompt_hash=group.facts[0].get("prompt_hash", ""),
+            versions=[group.oldest_version, max(fact["version_max"] for fact in group.facts)],
+            rewards=[fact["reward"] for fact in group.facts],
+            lengths=[fact["length"] for fact in group.facts],
+        )
+        if self._is_stale(group):
+            loop.gate.give_up()
+            self._drop_stale(group)
+        elif self._refills(group):
+            loop.gate.give_up()
+            self._drop(group, "equal")
+            self.dropped_for_batch += 1
+        else:
+            loop.gate.accept()
+            loop.ready[group.number] = group
+
+    def _is_stale(self, group: Group) -> bool:
+        """Whether any batch to come would be too late for it."""
+        return self.loop.batches.next_step - group.oldest_version > self.loop.settings.max_staleness
+
+    def _refills(self, group: Group) -> bool:
+        """Whether another group shall take its place. Where a whole pass over the data brings no full batch, nothing
+        is left to choose from: then all groups are let in."""
+        settings, length = self.loop.settings, self.loop.length
+        wanted = settings.dynamic_sampling and settings.refill and not group.has_spread
+        return wanted and self.dropped_for_batch < max(length.rows_per_epoch, settings.batch_size)
+
+    def sweep_stale(self) -> None:
+        """After a batch was formed: what is too old for all later ones goes."""
+        for group in [group for group in self.loop.ready.values() if self._is_stale(group)]:
+            del self.loop.ready[group.number]
+            self.loop.gate.drop()
+            self._drop_stale(group)
+
+    def _drop_stale(self, group: Group) -> None:
+        self._drop(group, "stale")
+        self.loop.queue.put_back(group)
+        self.requeued([group], "stale")
+
+    def leave_out_equal(self, group: Group) -> None:
+        """Its place in the batch stays empty: the gate goes on counting it."""
+        self._drop(group, "equal")
+
+    def _drop(self, group: Group, reason: str) -> None:
+        group.forget_results()
+        self.counts["rejected" if reason == "rejected" else f"dropped_{reason}"] += 1
+        self.loop.tell("dropped", group=group.number, row=group.row, reason=reason)
+
+    def may_retry(self, group: Group) -> bool:
+        return group.failures < self.loop.settings.request_retries
+
+    def count_failure(self, group: Group, result: Result) -> None:
+        group.failures += 1
+        group.error = group.error or result.error
+
+    def _fail(self, group: Group, result: Result, final: bool) -> None:
+        again = self.may_retry(group) and not final
+        self.count_failure(group, result)
+        if again:
+            self.put_back(group, f"{result.error_kind}: {result.error}")
+        elif group.evaluation is not None:
+            self._evaluated(group, result)
+        else:
+            self._give_up(group, result)
+
+    def _give_up(self, group: Group, result: Result) -> None:
+        """Another row takes its place. When nothing but failures comes back, the run ends with the first."""
+        loop = self.loop
+        loop.gate.give_up()
+        self.counts["failed"] += 1
+        loop.tell("failed", group=group.number, row=group.row, kind=result.error_kind, error=group.error)
+        self._first_error = self._first_error if self._failed_in_a_row else group.error
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= loop.settings.batch_size:
+            loop.failure = (
+                f"{BLAME.get(result.error_kind, 'rollout')}: {self._failed_in_a_row} groups in a row failed, each in "
+                f"{group.failures} tries (rollout.request_retries); the first error was: {self._first_error}"
+            )
+
+    def _count_rejected(self) -> None:
+        self._rejected_in_a_row += 1
+        if self._rejected_in_a_row >= max(self.loop.length.rows_per_epoch, self.loop.settings.batch_size):
+            self.loop.failure = (
+                f"workflow.name: the workflow returned None for {self._rejected_in_a_row} rows in a row, as many as "
+                "there are; let it return some trajectories"
+            )
+
+    def put_back(self, group: Group, why: str) -> None:
+        """It comes to be generated again, before any new one."""
+        loop = self.loop
+        if group.evaluation is None:
+            loop.gate.give_up()
+            loop.queue.put_back(group)
+            self.requeued([group], why)
+        elif (evaluation := loop.evaluations.of(group)) is not None:
+            evaluation.put_back(group)
+
+    def requeued(self, groups: list[Group], why: str) -> None:
+        numbers = [group.number for group in groups if group.evaluation is None]
+        if numbers:
+            self.counts["requeued"] += len(numbers)
+            self.loop.tell("requeued", groups=numbers, why=why)
+
+    def _evaluated(self, group: Group, result: Result) -> None:
+        loop, evaluation = self.loop, self.loop.evaluations.of(group)
+        if evaluation is None:
+            return
+        if result.status == "done":
+            group.facts = result.facts
+            evaluation.finish(group)
+        elif result.status == "rejected":
+            evaluation.skip()
+        else:
+            evaluation.give_up(group)
+            loop.tell("evaluation_failed", version=evaluation.version, row=group.row, error=group.error)
+        if evaluation.open == 0:
+            self._close_evaluation()
+
+    def _close_evaluation(self) -> None:
+        loop = self.loop
+        evaluation = loop.evaluations.close()
+        for version, metrics in evaluation.scores().items():
+            loop.scores.append((version, metrics))
+        loop.tell(
+            "evaluated",
+            version=evaluation.version,
+            rows=evaluation.num_rows,
+            failed=len(evaluation.failed),
+            answers={str(version): len(facts) for version, facts in evaluation.facts.items()},
+        )
+        if len(evaluation.failed) == evaluation.num_rows:
+            loop.failure = (
+                f"valid_dataset: not one of {evaluation.num_rows} rows could be evaluated for version "
+                f"{evaluation.version}; the first error was: {evaluation.failed[0].error}"
+            )

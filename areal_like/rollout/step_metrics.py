@@ -1,0 +1,51 @@
+"""What is told of a batch and of an evaluation: numbers from the small facts of their samples."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from areal_like.rollout.batches import Batch
+
+Facts = Sequence[dict[str, Any]]
+
+
+def batch_metrics(batch: Batch) -> dict[str, float]:
+    facts = [fact for group in batch.groups for fact in group.facts]
+    rewards = [fact["reward"] for fact in facts]
+    mean = _mean(rewards)
+    return {
+        "rollout/groups": len(batch.groups),
+        "rollout/samples": len(facts),
+        "rollout/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
+        "rollout/answer_tokens_max": max(fact["generated"] for fact in facts),
+        "rollout/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
+        "reward/mean": mean,
+        "reward/std": math.sqrt(_mean((reward - mean) ** 2 for reward in rewards)),
+        "reward/min": min(rewards),
+        "reward/max": max(rewards),
+        "reward/groups_without_spread": sum(not group.has_spread for group in batch.groups),
+        **_parts("reward/part/", facts),
+    }
+
+
+def evaluation_metrics(facts: Facts) -> dict[str, float]:
+    """The score is the part of that name; where there is none, the reward."""
+    return {
+        "eval/score": _mean(fact["rewards"].get("score", fact["reward"]) for fact in facts),
+        "eval/reward": _mean(fact["reward"] for fact in facts),
+        "eval/samples": len(facts),
+        "eval/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
+        "eval/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
+        **_parts("eval/part/", facts),
+    }
+
+
+def _parts(prefix: str, facts: Facts) -> dict[str, float]:
+    """Each over the samples that have it: environments may differ in their parts."""
+    names = sorted({name for fact in facts for name in fact["rewards"]})
+    return {f"{prefix}{n}": _mean(fact["rewards"][n] for fact in facts if n in fact["rewards"]) for n in names}
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)

@@ -1,0 +1,129 @@
+"""One sample as it travels from an episode to the trainer: token ids with what was known when they were sampled.
+
+Token ids are the truth; text is derived from them. The controller reads the small facts of a trajectory alone and
+hands its arrays on as they came.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+FINISHES = ("stop", "length", "abort")
+ARRAYS: dict[str, Any] = {
+    "token_ids": np.int32,
+    "loss_mask": np.uint8,
+    "logprobs": np.float32,
+    "versions": np.int32,
+}
+"""The arrays of a trajectory, all of one length, with their types."""
+
+
+@dataclass(eq=False)
+class Trajectory:
+    """A sequence of T tokens. Its group and its number in it are the controller's to give."""
+
+    token_ids: NDArray[np.int32]
+    loss_mask: NDArray[np.uint8]
+    """1 where the loss counts: tokens that the model wrote."""
+    logprobs: NDArray[np.float32]
+    """The sampler's, of the distribution it sampled from; 0 where the mask is off."""
+    versions: NDArray[np.int32]
+    """Version of the weights that wrote the token; -1 where it was not generated."""
+    reward: float
+    rewards: dict[str, float] = field(default_factory=dict)
+    """The named parts of the reward, before any shaping."""
+    finish: str = "stop"
+    """`stop`, `length` (cut off) or `abort`."""
+    env: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, dtype in ARRAYS.items():
+            setattr(self, name, np.asarray(getattr(self, name), dtype=dtype))
+
+    @property
+    def prompt_ids(self) -> NDArray[np.int32]:
+        """What stands before the first generated token."""
+        generated = np.flatnonzero(self.versions >= 0)
+        return self.token_ids[: generated[0]] if len(generated) else self.token_ids
+
+    def complaint(self) -> str | None:
+        """What keeps this from being trained on, in words."""
+        shapes = {name: getattr(self, name).shape for name in ARRAYS}
+        if any(shape != (len(self.token_ids),) for shape in shapes.values()):
+            return f"its arrays must all be flat and of one length, but are {shapes}"
+        if not (self.versions >= 0).any():
+            return "it has no generated token: `versions` is -1 everywhere"
+        if (self.loss_mask.astype(bool) & (self.versions < 0)).any():
+            return "`loss_mask` is on for tokens that were not generated (`versions` is -1 there)"
+        if not np.isfinite(self.logprobs).all():
+            return "`logprobs` are not all finite"
+        if self.finish not in FINISHES:
+            return f"`finish` is {self.finish!r}; it must be one of {', '.join(FINISHES)}"
+        for name, value in {"reward": self.reward, **self.rewards}.items():
+            if not math.isfinite(value):
+                return f"its reward {name!r} is {value}; a reward must be a finite number"
+        return None
+
+
+def prompt_hash(ids: Sequence[int] | NDArray[np.int32]) -> str:
+    """The same for the same prompt ids, in every process and run."""
+    return xxhash.xxh3_64_hexdigest(np.asarray(ids, dtype="<i4").tobytes())
+
+
+def pack_group(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], bytes]:
+    """The small facts of each trajectory, and the arrays of all as one safetensors file (concatenated, with
+    `lengths`). What could not be trained on is refused with a ValueError that says why."""
+    if not trajectories:
+        raise ValueError("a group needs at least one trajectory; a workflow that has none returns None")
+    for index, trajectory in enumerate(trajectories):
+        if complaint := trajectory.complaint():
+            raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {complaint}")
+    arrays = {name: np.concatenate([getattr(each, name) for each in trajectories]) for name in ARRAYS}
+    arrays["lengths"] = np.array([len(each.token_ids) for each in trajectories], dtype=np.int32)
+    return [_facts(each) for each in trajectories], save(arrays)
+
+
+def _facts(trajectory: Trajectory) -> dict[str, Any]:
+    generated = trajectory.versions[trajectory.versions >= 0]
+    return {
+        "reward": float(trajectory.reward),
+        "rewards": {name: float(value) for name, value in trajectory.rewards.items()},
+        "finish": trajectory.finish,
+        "length": len(trajectory.token_ids),
+        "generated": len(generated),
+        "version_min": int(generated.min()),
+        "version_max": int(generated.max()),
+        "first_version": int(generated[0]),
+        "metrics": {name: float(value) for name, value in trajectory.metrics.items()},
+        "env": trajectory.env,
+        "prompt_hash": prompt_hash(trajectory.prompt_ids),
+    }
+
+
+def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memoryview) -> list[Trajectory]:
+    """The inverse of `pack_group`."""
+    arrays = load(bytes(blob))
+    ends = np.cumsum(arrays["lengths"])
+    if len(ends) != len(facts):
+        raise ValueError(f"a group of {len(facts)} samples came with arrays for {len(ends)}")
+    found = []
+    for fact, end, length in zip(facts, ends, arrays["lengths"], strict=True):
+        parts = {name: arrays[name][end - length : end] for name in ARRAYS}
+        found.append(
+            Trajectory(
+                **parts,
+                reward=fact["reward"],
+                rewards=dict(fact["rewards"]),
+                finish=fact["finish"],
+                env=fact.get("env", ""),
+                metrics=dict(fact["metrics"]),
+            )
+        )
+    return found

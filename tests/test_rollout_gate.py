@@ -1,0 +1,76 @@
+"""The staleness gate: how many groups may start, by numbers worked out elsewhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_like.rollout.gate import StalenessGate
+
+
+@pytest.mark.parametrize(
+    ("max_concurrent", "batch", "eta", "version", "running", "capacity"),
+    [
+        (10, 4, 2, 0, 0, 10),  # as many as may run at once
+        (100, 4, 2, 0, 0, 12),  # three batches ahead
+        (100, 4, 2, 5, 0, 32),
+        (100, 32, 10, 0, 0, 100),
+        (5, 2, 10, 0, 3, 2),
+        (0, 0, 0, 0, 0, 1),  # zeros count as one
+        (1000, 32, 5, 7, 0, 416),
+        (10, 4, 0, 0, 0, 4),  # synchronous: exactly the batches of the versions there are
+    ],
+)
+def test_capacity_is_what_may_run_and_is_not_too_far_ahead(max_concurrent, batch, eta, version, running, capacity):
+    gate = StalenessGate(max_concurrent, batch, eta)
+    for _ in range(running):
+        gate.start()
+    assert gate.capacity(version) == capacity
+
+
+@pytest.mark.parametrize("version", [0, 1, 7, 100])
+def test_after_a_recovery_there_is_room_for_what_is_ahead_of_the_version_and_no_more(version):
+    gate = StalenessGate(1000, 16, 2, accepted=version * 16)
+    assert gate.capacity(version) == (2 + 1) * 16
+    for _ in range(5):
+        gate.start()
+    assert gate.capacity(version) == 48 - 5
+    fresh_counters = StalenessGate(10_000, 16, 2)
+    assert fresh_counters.capacity(version) == (2 + version + 1) * 16
+
+
+def test_too_many_under_way_is_a_negative_capacity():
+    gate = StalenessGate(3, 2, 0, accepted=4)
+    gate.start()
+    assert gate.capacity(0) == 2 - 5
+
+
+def test_a_group_makes_room_when_it_comes_to_nothing_or_is_dropped_but_not_when_it_is_accepted():
+    gate = StalenessGate(10, 2, 0)
+    gate.start()
+    gate.start()
+    assert gate.capacity(0) == 0
+    gate.accept()
+    assert gate.capacity(0) == 0
+    gate.give_up()
+    assert gate.capacity(0) == 1
+    gate.drop()
+    assert gate.capacity(0) == 2
+    assert gate.capacity(1) == 4
+
+
+@given(st.integers(1, 50), st.integers(1, 9), st.integers(0, 5), st.lists(st.sampled_from("sapgd"), max_size=80))
+def test_what_is_started_is_never_further_ahead_than_staleness_allows(max_concurrent, batch, eta, actions):
+    gate, version = StalenessGate(max_concurrent, batch, eta), 0
+    for action in actions:
+        if action == "s" and gate.capacity(version) > 0:
+            gate.start()
+            assert gate.accepted + gate.running <= (eta + version + 1) * batch
+            assert gate.running <= max_concurrent
+        elif action == "a" and gate.running:
+            gate.accept()
+        elif action == "g" and gate.running:
+            gate.give_up()
+        elif action == "d" and gate.accepted > version * batch:
+            gate.drop()
+        elif action == "p" and gate.accepted >= (version + 1) * batch:
+            version += 1

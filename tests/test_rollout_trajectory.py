@@ -1,0 +1,57 @@
+"""A group is packed and comes out as it went in; what could not be trained on is refused in words."""
+
+import numpy as np
+import pytest
+
+from areal_like.rollout.trajectory import Trajectory, pack_group, prompt_hash, unpack_group
+
+
+def trajectory(**changes) -> Trajectory:
+    said = {
+        "token_ids": [5, 6, 7, 8, 1],
+        "loss_mask": [0, 0, 1, 1, 1],
+        "logprobs": [0, 0, -0.5, -0.25, -1.5],
+        "versions": [-1, -1, 3, 4, 4],
+        "reward": 0.5,
+        "rewards": {"exact": 0.5, "score": 1.0},
+    }
+    return Trajectory(**{**said, **changes})
+
+
+def test_a_group_comes_out_as_it_went_in():
+    group = [trajectory(), trajectory(token_ids=[9], loss_mask=[1], logprobs=[-1], versions=[2], finish="length")]
+    facts, blob = pack_group(group)
+    for before, after in zip(group, unpack_group(facts, memoryview(blob)), strict=True):
+        for name in ("token_ids", "loss_mask", "logprobs", "versions"):
+            np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+            assert getattr(after, name).dtype == getattr(before, name).dtype
+        assert (before.reward, before.rewards, before.finish) == (after.reward, after.rewards, after.finish)
+
+
+def test_the_facts_are_what_the_controller_needs():
+    (fact,), _ = pack_group([trajectory(metrics={"turns": 2})])
+    assert (fact["length"], fact["generated"], fact["version_min"], fact["version_max"]) == (5, 3, 3, 4)
+    assert (fact["reward"], fact["rewards"]["score"], fact["metrics"]) == (0.5, 1.0, {"turns": 2.0})
+    assert fact["prompt_hash"] == prompt_hash([5, 6]) != prompt_hash([5, 7])
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"reward": float("nan")}, "'reward' is nan"),
+        ({"rewards": {"exact": float("inf")}}, "'exact' is inf"),
+        ({"versions": [-1] * 5}, "no generated token"),
+        ({"loss_mask": [1] * 5}, "not generated"),
+        ({"logprobs": [0, 0, float("nan"), 0, 0]}, "not all finite"),
+        ({"logprobs": [0.0]}, "of one length"),
+        ({"finish": "over"}, "'over'"),
+    ],
+)
+def test_what_could_not_be_trained_on_is_refused(changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        pack_group([trajectory(), trajectory(**changes)])
+
+
+def test_an_empty_group_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        pack_group([])
