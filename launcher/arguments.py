@@ -9,8 +9,11 @@ from areal_like.config.suggest import nearest
 
 VERBS = {
     "run": "start the experiment (the default)",
+    "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one a line, as likely as it can",
     "keys": "how many of the promised keys are live, pending and refused (docs/keys.md has them all)",
 }
+OPERANDS = {"chat": "RUN"}
+"""What a verb wants to be told besides."""
 FLAGS = {
     "--config": "NAME",
     "--multirun": None,
@@ -31,6 +34,7 @@ class Arguments:
     """What was asked for. A flag given without a value is True, one not given None."""
 
     verb: str = "run"
+    operand: str | None = None
     config: str | None = None
     overrides: list[str] = field(default_factory=list)
     multirun: bool = False
@@ -97,6 +101,13 @@ def _verb(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
             more = more or " The value of a flag follows `=` (--dry-run=json), that of a key as well."
             return [Problem(verb, f"no such verb{hint} There are: {', '.join(VERBS)}.{more}", "command line")]
         arguments.verb = verb
+    if arguments.verb in OPERANDS:
+        what = OPERANDS[arguments.verb]
+        if len(words) < 2:
+            message = f"wants {what}: python -m launcher {arguments.verb} {what}"
+            return [Problem(arguments.verb, message, "command line")]
+        arguments.operand = words[1]
+        words = words[1:]
     message = "is neither an override (key=value, group=option, ~key) nor a flag, and the verb stands already"
     return [Problem(word, message, "command line") for word in words[1:]]
 

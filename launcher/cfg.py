@@ -13,7 +13,7 @@ from areal_like.config.suggest import did_you_mean
 
 def configuration_text(loaded: Loaded, section: str | None = None) -> str:
     """References are resolved, `auto` stays, a literal secret is null (a reference to one stays a reference)."""
-    values = _without_secrets(loaded)
+    values = values_without_secrets(loaded, loaded.values)
     if section is None:
         return dump({"defaults": [{"experiment": loaded.experiment}], **values})
     path = ALIASES.get(section, section).strip(".")
@@ -29,8 +29,9 @@ def configuration_text(loaded: Loaded, section: str | None = None) -> str:
     return dump(tree)
 
 
-def _without_secrets(loaded: Loaded) -> dict[str, Any]:
-    values: dict[str, Any] = loadable(_shown(loaded, "", loaded.values, loaded.raw))
+def values_without_secrets(loaded: Loaded, chosen: dict[str, Any]) -> dict[str, Any]:
+    """`chosen` are the values of the configuration, or these with what every `auto` became."""
+    values: dict[str, Any] = loadable(_shown(loaded, "", chosen, loaded.raw))
     for leaf in loaded.foreign:
         _put(values, leaf.path, loadable(loaded.redactor.value(leaf.path, leaf.value)))
     return values

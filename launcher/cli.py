@@ -87,12 +87,19 @@ def _answer(arguments: Arguments) -> int:
 
         print(summary_text())
         return OK
+    if arguments.verb == "chat":
+        from launcher.chat import chat
+
+        assert arguments.operand is not None
+        return chat(arguments.operand, arguments.overrides)
+    if arguments.config is None and any(word.startswith("resume=") for word in arguments.overrides):
+        from launcher.resume import resumed
+
+        arguments = resumed(arguments)
     if arguments.schema is not None and arguments.config is None:
         return _schema(arguments.schema_class)
     if arguments.config is None:
         message = "is missing; name a file or a shipped experiment: --config grpo.yaml"
-        if any(word.startswith("resume=") for word in arguments.overrides):
-            message += " (a run cannot be resumed from its name alone yet)"
         raise ConfigError([Problem("--config", message)])
     if arguments.multirun:
         from launcher.multirun import multirun

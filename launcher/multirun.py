@@ -11,16 +11,18 @@ from areal_like.config.compose import Composition, load
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import is_secret, parse_words
+from areal_like.door import follow
 from launcher.arguments import Arguments
 from launcher.plan import build_plan
-from launcher.start import NOT_BUILT, plan_text, refuse
+from launcher.start import plan_text, refuse
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
-from launcher.sweep.run import check_only, sweep
+from launcher.sweep.run import sweep
 from launcher.terminal import has_color
 
 SHOWN_WHOLE = 8
 """Points whose plans are printed whole; of further ones a line each, and the table at the end has all."""
 RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
+BAD_CONFIGURATION = 2
 
 
 def multirun(arguments: Arguments) -> int:
@@ -33,13 +35,8 @@ def multirun(arguments: Arguments) -> int:
         if value is not None:
             raise ConfigError([Problem(flag, "answers for one configuration; drop --multirun", "command line")])
     points = _Points(arguments)
-    request = points.request()
-    if arguments.dry_run is None:
-        code = check_only(request, points.check)
-        if code == 0:
-            print(NOT_BUILT, file=sys.stderr)
-        return code or 1
-    code = sweep(request, points.check, points.plan)
+    run_point = points.plan if points.dry_run else points.run
+    code = sweep(points.request(), points.check, run_point)
     if points.as_json and code != 2:
         print(json.dumps(points.plans, indent=1))
     return code
@@ -85,6 +82,19 @@ class _Points:
         return PointResult(
             None, {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}, plan.run_dir
         )
+
+    def run(self, overrides: list[str], trial: str, _number: int) -> PointResult:
+        """A run of its own, with a guardian of its own; what it says appears here."""
+        schema = ["--schema", self.schema_class] if self.schema_class else []
+        words = ["--config", self.config, *schema, *(["--replace"] if self.replace else []), *overrides]
+        ended = follow(words)
+        if ended.exit_code == BAD_CONFIGURATION:
+            raise ConfigError([Problem(trial, ended.errors)])
+        summary = ended.summary()
+        columns = {"steps": summary.get("steps")}
+        if summary.get("score") != summary.get("objective"):
+            columns["score"] = summary.get("score")
+        return PointResult(summary.get("objective"), columns, ended.directory, ended.exit_code)
 
     def request(self) -> SweepRequest:
         composition = Composition(self.config, self.fixed, self.schema_class)

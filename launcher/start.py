@@ -1,17 +1,18 @@
 """What becomes of a configuration that is right: a plan that is shown, or a start."""
 
 import json
+import secrets
 import sys
+from importlib.util import find_spec
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from launcher.plan import Plan, build_plan, render
+from launcher.plan.plan import Obstacle
 from launcher.terminal import has_color, width
 
-NOT_BUILT = (
-    "this configuration is right, and its run cannot be started yet: the launcher plans processes but does not start "
-    "them (docs/status.md says what is built). --dry-run shows the plan."
-)
+NEEDED = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
+"""What the processes of a run import. The command line itself does without."""
 
 
 def dry_run(loaded: Loaded, as_json: bool, replace: bool = False) -> int:
@@ -25,19 +26,34 @@ def dry_run(loaded: Loaded, as_json: bool, replace: bool = False) -> int:
 
 
 def start(loaded: Loaded, replace: bool = False) -> int:
-    """Refuses what cannot start here (exit 2); says plainly that the rest is not built yet (exit 1)."""
+    """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian."""
     plan = build_plan(loaded, anew=replace)
     refuse(loaded, plan)
-    print(NOT_BUILT, file=sys.stderr)
-    return 1
+    from areal_like.process.run import memory_folder
+    from launcher.guardian import guarded
+    from launcher.launch import launch
+
+    run_id = secrets.token_hex(6)
+    return guarded(lambda: launch(loaded, plan, run_id, replace), memory_folder(run_id))
 
 
 def refuse(loaded: Loaded, plan: Plan) -> None:
-    """Raises ConfigError with every reason why this run cannot start here. What is merely not built is none."""
-    against = [obstacle for obstacle in (*plan.cannot_start, *plan.needs) if not obstacle.pending]
+    """Raises ConfigError with every reason why this run cannot start here. A key without a tested effect is none."""
+    against = [obstacle for obstacle in (*plan.cannot_start, *plan.needs) if obstacle.refuses]
+    against += missing_packages()
     if against:
         problems = [Problem(o.key, o.reason, _place(loaded, o.key)) for o in against]
         raise ConfigError(problems, title="this run cannot start here:")
+
+
+def missing_packages() -> list[Obstacle]:
+    """Looked for, and not imported."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if not missing:
+        return []
+    are = "is" if len(missing) == 1 else "are"
+    reason = f'{", ".join(missing)} {are} not installed; pip install "areal-like[train]" brings what a run needs'
+    return [Obstacle("environment", reason)]
 
 
 def plan_text(plan: Plan) -> str:

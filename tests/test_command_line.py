@@ -94,7 +94,7 @@ class TestUnknownWords:
     def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
         said = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in said
-        assert "run, keys" in said
+        assert "run, chat, keys" in said
 
     def test_a_file_where_a_verb_stands_is_told_where_it_belongs(self, run: Run) -> None:
         assert "--config" in run.refusal("grpo.yaml")
@@ -201,7 +201,12 @@ class TestColours:
         assert ESCAPE not in self.on_a_terminal(*self.WORDS[2], TERM="dumb")
 
     def test_what_is_no_terminal_gets_none(self, run: Run) -> None:
-        for words in (*self.WORDS, ("--config", "grpo", "--dry-run"), ("--help",), ("--config", "grpo")):
+        for words in (
+            *self.WORDS,
+            ("--config", "grpo", "--dry-run"),
+            ("--help",),
+            ("--config", "grpo", "cluster.type=ray"),
+        ):
             done = run(*words)
             assert ESCAPE not in done.out + done.err
 
@@ -254,12 +259,26 @@ class TestProcess:
 
 
 class TestStart:
-    def test_what_could_run_ends_plainly_as_long_as_nothing_is_started(self, run: Run) -> None:
-        done = run("--config", "grpo.yaml", "rollout=embedded", "actor=tiny")
-        assert (done.code, done.out) == (1, "")
-        assert "cannot be started yet" in done.err
-        assert len(done.err.splitlines()) == 1
+    def test_packages_that_a_run_needs_are_asked_for_before_anything_starts(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("launcher.start.NEEDED", ("json", "no_such_package"))
+        text = run.refusal("--config", "grpo.yaml", "rollout=embedded", "actor=tiny")
+        assert "no_such_package is not installed; pip install" in text
         assert not list(Path().iterdir())
+
+    @pytest.mark.parametrize(
+        ("words", "key"),
+        [
+            (("rollout=vllm", "vllm.python=python3", "actor.path=some/model"), "rollout.backend"),
+            (("cluster.name_resolve.type=ray",), "cluster.name_resolve.type"),
+            (("cluster.type=ray",), "cluster.type"),
+        ],
+    )
+    def test_what_is_planned_and_not_started_yet_is_refused_with_what_is(
+        self, run: Run, words: tuple[str, ...], key: str
+    ) -> None:
+        assert f"\n{key} [" in run.refusal("--config", "grpo.yaml", *words)
 
     @pytest.mark.parametrize(
         ("name", "key", "said"),

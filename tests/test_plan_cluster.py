@@ -121,7 +121,8 @@ def test_a_job_that_would_begin_anew_is_a_warning():
 def test_several_nodes_need_a_cluster():
     overrides = ("cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "allocation_mode=embedded:d2+fsdp:d2")
     assert "cluster.type" in {obstacle.key for obstacle in plan_of("grpo", *overrides).cannot_start}
-    assert "cluster.type" not in {obstacle.key for obstacle in plan_of("grpo", *overrides, *SLURM[:1]).cannot_start}
+    on_slurm = plan_of("grpo", *overrides, *SLURM[:1]).cannot_start
+    assert "cluster.type" not in {obstacle.key for obstacle in on_slurm if not obstacle.unbuilt}
 
 
 def test_ray_is_asked_for_each_process():

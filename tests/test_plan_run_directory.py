@@ -2,8 +2,9 @@
 
 import pytest
 
+from launcher.checkpoints import complete_steps
 from launcher.plan import render
-from launcher.plan.run_directory import complete_steps, next_trial
+from launcher.plan.run_directory import next_trial
 from tests.planning import machine_with, plan_of
 
 
@@ -14,7 +15,9 @@ def made(folder, *complete_steps, config=True):
         (folder / "config.yaml").write_text("experiment_name: x\n", "utf-8")
     for step in complete_steps:
         checkpoint = folder / "checkpoints" / f"step_{step:06d}"
-        checkpoint.mkdir(parents=True)
+        (checkpoint / "resume").mkdir(parents=True)
+        (checkpoint / "resume" / "state").write_text("all")
+        (checkpoint / "manifest.json").write_text('{"parts": {"resume/state": {"bytes": 3, "hash": ""}}}')
         (checkpoint / ".complete").touch()
     (folder / "checkpoints" / "step_009999").mkdir(parents=True)
     return folder

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
@@ -31,7 +32,9 @@ def resolve_auto(
 ) -> dict[str, Resolved]:
     """By key, in the order of the tree. A key that says what it wants is not here."""
     found: list[Resolved] = []
-    if config.trial_name == "auto" and directory.state != "missing":
+    if config.resume is not None and directory.state == "continues":
+        found += _names_of(Path(directory.path), config)
+    elif config.trial_name == "auto" and directory.state != "missing":
         found.append(Resolved("trial_name", directory.trial, directory.reason))
     if config.cluster.n_gpus_per_node == "auto":
         found.append(Resolved("cluster.n_gpus_per_node", host.machine.num_gpus, host.machine.how))
@@ -74,6 +77,13 @@ def settled(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
         if path not in changed and follows(path):
             _put(values, path, resolver.resolve(path, loaded.get_raw(path)))
     return values
+
+
+def _names_of(run: Path, config: "BaseExperimentConfig") -> Iterator[Resolved]:
+    """A run that goes on keeps its names, whatever file it goes on with."""
+    for key, name in (("experiment_name", run.parent.name), ("trial_name", run.name)):
+        if getattr(config, key) != name:
+            yield Resolved(key, name, f"resume={config.resume}: the run keeps its names")
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:

@@ -2,12 +2,14 @@
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, Parallel
 from areal_like.config.allocation import experiment as allocate
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import Redactor
+from areal_like.config.sources.shipped import data_folder
 from launcher.plan.auto import resolve_auto, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.host import Host, here
@@ -24,6 +26,7 @@ from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
 from launcher.plan.settings import beaten_body_values, changed_settings
 from launcher.plan.slurm import plan_slurm
+from launcher.plan.unbuilt import unbuilt
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -70,7 +73,7 @@ def build_plan(
         *port_obstacles,
         *cluster_obstacles,
     ]
-    against += promised(loaded)
+    against += [*unbuilt(config, allocation), *promised(loaded)]
     warnings = [f"{need.key}: {need.reason}" for need in missing]
     warnings += notices(config, allocation, batch, memory, starts, host)
     return Plan(
@@ -99,10 +102,16 @@ def build_plan(
 
 def command_line(loaded: "Loaded", host: Host, anew: bool) -> list[str]:
     """The command that starts this run."""
-    words = [host.python, "-m", "launcher", "--config", str(loaded.file)]
+    words = [host.python, "-m", "launcher", "--config", _as_named(loaded.file)]
     words += ["--schema", loaded.schema_name] if loaded.schema_name else []
     words += ["--replace"] if anew else []
     return [*words, *loaded.overrides]
+
+
+def _as_named(file: Path) -> str:
+    """A shipped experiment by its name, where no file here has the same."""
+    is_shipped = file.resolve().parent == data_folder("experiments").resolve()
+    return file.name if is_shipped and not Path(file.name).exists() else str(file)
 
 
 def _placement(

@@ -123,12 +123,10 @@ class _Page:
     def _next(self) -> Iterator[str]:
         plan = self.plan
         command = plan.command
-        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start) if not obstacle.pending]
+        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start) if obstacle.refuses]
         if keys:
             more = f" and {len(set(keys)) - 1} more" if len(set(keys)) > 1 else ""
             advice = [f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"]
-        elif plan.cannot_start:
-            advice = ["a start would say what is not built yet (exit code 1); docs/status.md says it, too"]
         else:
             advice = [f"start it:  {command}"]
         advice.append(f"all of this as data:  {command} --dry-run=json")

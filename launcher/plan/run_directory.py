@@ -5,14 +5,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.checkpoints import complete_steps, damage, resumable_steps, step_folder
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
+from launcher.runs import look_up
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-TRIAL = re.compile(r"r(\d{4,})")
-STEP = re.compile(r"step_(\d+)")
+TRIAL = re.compile(r"r(\d{4,})(?:-\d+)?")
+"""The points of a sweep add their number."""
 THREE_WAYS = "name another with trial_name=, go on with resume={run}, or begin anew with --replace"
 
 
@@ -45,13 +47,6 @@ def next_trial(experiment: Path) -> tuple[str, str]:
     return f"r{max(taken) + 1:04d}", f"the next free one after r{max(taken):04d} in {experiment}"
 
 
-def complete_steps(path: Path) -> list[int]:
-    """The steps of which the run has a complete checkpoint, oldest first."""
-    folder = path / "checkpoints"
-    found = [(int(match[1]), name) for name in _names(folder) if (match := STEP.fullmatch(name))]
-    return sorted(step for step, name in found if (folder / name / ".complete").exists())
-
-
 def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []
 
@@ -62,7 +57,7 @@ def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory,
     if mode not in ("auto", "resume"):
         reason = f"the run directory {path} exists; " + THREE_WAYS.format(run=run)
         return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
-    steps = complete_steps(path)
+    steps = resumable_steps(path)
     if steps:
         return RunDirectory(str(path), trial, "continues", f"recover.mode={mode}: from step {steps[-1]}"), []
     if mode == "auto":
@@ -76,16 +71,16 @@ def _resumed(
     config: "BaseExperimentConfig", root: Path, file: Path | None, host: Host
 ) -> tuple[RunDirectory, list[Obstacle]]:
     assert config.resume is not None
-    path = find_run(config.resume, root, file, host)
+    path = find_run(config.resume, root, host.directory, file)
     if path is None:
         ways = "give its folder, experiment/trial or a unique trial name"
         reason = f"no run {config.resume} is found under {root}; {ways}"
         folder = root if "/" in config.resume else root / config.experiment_name
         where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
         return RunDirectory(str(where), where.name, "missing", reason), [Obstacle("resume", reason)]
-    steps, wanted = complete_steps(path), config.resume_step
+    steps, wanted = resumable_steps(path), config.resume_step
     if not steps:
-        reason = f"{path} has no complete checkpoint to go on from"
+        reason = f"{path} has no complete checkpoint to go on from{_damages(path)}"
         return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume", reason)]
     if wanted is not None and wanted >= 0 and wanted not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])
@@ -95,16 +90,23 @@ def _resumed(
     return RunDirectory(str(path), path.name, "continues", f"resume={config.resume}: from step {step}"), []
 
 
-def find_run(run: str, root: Path, file: Path | None, host: Host) -> Path | None:
-    """A run by its folder, by experiment/trial, or by a trial name that only one experiment has."""
+def _damages(path: Path) -> str:
+    """What is wrong with the newest of those that are there."""
+    broken = [why for step in complete_steps(path)[-1:] if (why := damage(step_folder(path, step)))]
+    return f": {broken[0]}" if broken else ""
+
+
+def find_run(run: str, root: Path, cwd: Path, file: Path | None = None) -> Path | None:
+    """A run by its folder, by experiment/trial, or by a trial name that only one experiment has: below `root`, else
+    among all that this user has started."""
     if file is not None and file.name == "config.yaml" and (file.parent / "checkpoints").is_dir():
         own = file.parent.resolve()
-        if run in (own.name, f"{own.parent.name}/{own.name}") or (host.directory / run).resolve() == own:
+        if run in (own.name, f"{own.parent.name}/{own.name}") or (cwd / run).resolve() == own:
             return own
-    for path in (host.directory / Path(run).expanduser(), root / run):
+    for path in (cwd / Path(run).expanduser(), root / run):
         if (path / "config.yaml").is_file():
             return Path(os.path.abspath(path))
-    if "/" in run:
-        return None
     found = [root / name / run for name in _names(root) if (root / name / run / "config.yaml").is_file()]
+    if not found or "/" in run:
+        found = look_up(run)
     return found[0] if len(found) == 1 else None

@@ -78,15 +78,6 @@ def sweep(
     return int(code != 0 or not ended_well or bool(missing(rows, plan)))
 
 
-def check_only(request: SweepRequest, check: Check, err: TextIO | None = None) -> int:
-    """Checks every point known beforehand, and starts none: 0 or 2."""
-    plan = prepare(request)
-    lines = check_points(plan.points, plan.points.sample(request.checked_at_most), check)
-    if lines:
-        print("\n".join(lines), file=err or sys.stderr)
-    return 2 if lines else 0
-
-
 def claim(directory: Path) -> Path:
     """A directory of its own for this sweep: two sweeps of one second, or of one `hydra.sweep.dir`, do not mix."""
     for path in itertools.chain([directory], (Path(f"{directory}-{number}") for number in itertools.count(2))):

@@ -1,0 +1,99 @@
+"""`chat RUN [step=N]`: the model of a run answers prompts from stdin, one a line."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.problems import ConfigError, Problem
+from launcher.checkpoints import complete_steps, step_folder
+from launcher.resume import ROOT, existing_run
+from launcher.start import missing_packages
+
+MOST_NEW_TOKENS = 256
+STEP = "step="
+
+
+def chat(name: str, words: list[str]) -> int:
+    """Prints the likeliest answer to each prompt; 1 where some prompt could not be answered."""
+    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in missing_packages()]
+    problems += [
+        Problem(word, "chat takes step=N alone", "command line") for word in words if not word.startswith((STEP, ROOT))
+    ]
+    if problems:
+        raise ConfigError(problems)
+    directory = existing_run(name, words)
+    step = _step(directory, words)
+    folder = step_folder(directory, step)
+    if sys.stdin.isatty():
+        print(f"{folder}: write a prompt, Enter answers, Ctrl-D ends", flush=True)
+    model = _Model(directory, folder)
+    failed = False
+    for prompt in _prompts():
+        try:
+            print(model.answer(prompt), flush=True)
+        except ValueError as error:
+            print(error, file=sys.stderr, flush=True)
+            failed = True
+    return int(failed)
+
+
+def _step(directory: Path, words: list[str]) -> int:
+    """The one asked for, else the newest."""
+    steps = complete_steps(directory)
+    if not steps:
+        message = "has no complete checkpoint yet; there is a model after the first"
+        raise ConfigError([Problem(str(directory), message)])
+    asked = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
+    if asked is None:
+        return steps[-1]
+    if not asked.isdigit() or int(asked) not in steps:
+        there = ", ".join(map(str, steps[-10:]))
+        raise ConfigError([Problem("step", f"{directory} has no checkpoint of step {asked}; it has those of {there}")])
+    return int(asked)
+
+
+def _prompts() -> Iterator[str]:
+    if not sys.stdin.isatty():
+        yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+        return
+    import readline  # noqa: F401  (input() edits lines with it)
+
+    while True:
+        try:
+            prompt = input("> ")
+        except EOFError:
+            print()
+            return
+        if prompt.strip():
+            yield prompt
+
+
+class _Model:
+    """A checkpoint, loaded into this process."""
+
+    def __init__(self, directory: Path, folder: Path) -> None:
+        from areal_like.data.tokenizer import TextTokenizer
+        from areal_like.process.run import open_run
+        from areal_like.serving.embedded.model import make_engine
+        from areal_like.serving.embedded.request import Sampling
+
+        config: Any = open_run(directory).config
+        said = getattr(config, "gconfig", None)
+        trained = config.actor if hasattr(config, "actor") else config.model
+        self._tokenizer = TextTokenizer(folder)
+        here = replace(config.embedded, model_path=str(folder), device="auto", dtype=trained.dtype)
+        self._engine = make_engine(here, folder, trained.trust_remote_code)
+        self._sampling = Sampling(
+            greedy=True,
+            max_new_tokens=said.max_new_tokens if said else MOST_NEW_TOKENS,
+            stop_token_ids=tuple(said.stop_token_ids or ()) if said else (),
+        )
+
+    def answer(self, prompt: str) -> str:
+        from areal_like.serving.embedded.request import Group
+
+        ids = tuple(self._tokenizer.encode(prompt))
+        [finished] = self._engine.generate([Group("chat", ids, sampling=self._sampling)])
+        return self._tokenizer.decode(finished.samples[0].token_ids)

@@ -1,0 +1,144 @@
+"""One start of one process of the plan."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, Identity
+from launcher.descendants import die_with_parent
+from launcher.plan.plan import Process
+
+TAIL_BYTES, TAIL_LINES = 16384, 12
+
+
+class Note(NamedTuple):
+    """What a process wrote down about its own failure."""
+
+    time: float
+    message: str
+    kind: str
+
+
+class Death(NamedTuple):
+    """How a process ended. `code` is negative for a signal, as subprocess has it."""
+
+    child: "Child"
+    code: int
+    time: float
+    note: Note | None
+    last_lines: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.child.me.name
+
+    @property
+    def how(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+
+
+class Child:
+    """A process that was started, and its log."""
+
+    def __init__(self, process: Process, me: Identity, run_dir: Path, cwd: Path, variables: Mapping[str, str]) -> None:
+        """`process` has its placeholders filled in; `variables` go over the launcher's own environment, the process's
+        over them."""
+        self.process, self.me = process, me
+        self.log: Path | None = Path(process.log) if process.log else None
+        self.note_path = run_dir / "logs" / f"{me.file_name}.failure.json"
+        self.note_path.unlink(missing_ok=True)
+        self.started = time.monotonic()
+        self.ready_after: float | None = None
+        self._output = _open_log(self.log)
+        environment = {**os.environ, **variables, **process.env}
+        environment |= {PROCESS: me.name, ATTEMPT: str(me.attempt), INCARNATION: str(me.incarnation)}
+        self._popen = subprocess.Popen(
+            process.command,
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_first_steps(os.getpid(), process.cores),
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def death(self) -> Death | None:
+        """How it ended, if it has."""
+        code = self._popen.poll()
+        if code is None:
+            return None
+        note = self._note() if code else None
+        return Death(self, code, note.time if note else time.time(), note, tuple(self.last_lines(TAIL_LINES)))
+
+    def send(self, sign: int) -> None:
+        self._popen.send_signal(sign)
+
+    def kill(self) -> None:
+        """At once, with its process group; returns when it is gone."""
+        if self._popen.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._popen.wait()
+
+    def last_lines(self, count: int) -> list[str]:
+        """The end of its log, without empty lines."""
+        end = os.fstat(self._output.fileno()).st_size
+        content = os.pread(self._output.fileno(), TAIL_BYTES, max(0, end - TAIL_BYTES))
+        text = content.decode("utf-8", "replace")
+        lines = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]
+        return [line for line in lines if line][-count:]
+
+    def close(self) -> None:
+        self._output.close()
+
+    def _note(self) -> Note | None:
+        try:
+            said = json.loads(self.note_path.read_text(encoding="utf-8"))
+            return Note(float(said["time"]), str(said["message"]), str(said["kind"]))
+        except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+            return None  # it died otherwise, or before its note was whole
+
+
+def log_name(me: Identity) -> str:
+    """One file per start: `trainer-0.log`, then `trainer-0.attempt-2.log` after a recovery of the whole run, and
+    `server-0.restart-2.log` for a process that was replaced by itself. A run that is continued counts its attempts on,
+    so that nothing is written over."""
+    attempt = f".attempt-{me.attempt}" if me.attempt > 1 else ""
+    restart = f".restart-{me.incarnation}" if me.incarnation > 1 else ""
+    return f"{me.file_name}{attempt}{restart}.log"
+
+
+def _open_log(path: Path | None) -> IO[Any]:
+    """A file without a name where none is wanted, so that its end can be shown all the same."""
+    return path.open("a+b") if path is not None else TemporaryFile("a+b")
+
+
+def _first_steps(parent: int, cores: tuple[int, ...]) -> Callable[[], None]:
+    """What a child does before it becomes the program: it dies with the launcher, and keeps to its cores. The launcher
+    has other threads by then; these are system calls alone, whose names were looked up before."""
+    allowed = set(cores) & os.sched_getaffinity(0)
+
+    def first_steps() -> None:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        if allowed:
+            os.sched_setaffinity(0, allowed)
+
+    return first_steps

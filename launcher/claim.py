@@ -1,0 +1,86 @@
+"""Making a run directory one's own: the folder, the name, and where its next attempt begins."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from areal_like.config.loaded import Loaded, build
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.discovery import Names, NameTaken, announce, names_for
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run, StartPoint
+from areal_like.process.waiting import Waiting
+from launcher.lineage import go_back
+from launcher.plan import Plan, build_plan
+from launcher.plan.auto import settled
+from launcher.run_files import facts, last_attempt, write_attempt, write_description
+from launcher.runs import remember
+
+
+class Claimed(NamedTuple):
+    """A run that nobody else can start now. `remarks` are what a user should know."""
+
+    plan: Plan
+    run: Run
+    names: Names
+    start: StartPoint
+    remarks: tuple[str, ...]
+
+
+def claim(loaded: Loaded, plan: Plan, run_id: str, replace: bool) -> Claimed:
+    """Raises ConfigError where the run has another launcher; nothing of the directory was touched then."""
+    plan = _make_folder(loaded, plan, replace)
+    directory, cwd = Path(plan.run_dir), Path.cwd()
+    config = build(loaded.cls, settled(loaded, plan.auto))
+    names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
+    _take_name(names, config.cluster.name_resolve.ttl_s)
+    remarks: tuple[str, ...] = ()
+    if plan.run_directory.state == "replaced":
+        remarks = (_move_aside(directory),)
+    said = facts(directory) if loaded.file.resolve().parent == directory.resolve() else {}
+    folder = Path(said.get("folder", loaded.file.resolve().parent))
+    attempt = last_attempt(directory) + 1
+    run = Run(directory, config, loaded.experiment, run_id, folder, cwd)
+    write_description(loaded, plan, run_id, folder, cwd, attempt)
+    if attempt == 1:
+        write_attempt(directory, 1, 0, None)
+    else:
+        wanted = config.resume_step
+        remarks += go_back(run, attempt, None if wanted is None or wanted < 0 else wanted).remarks
+    remember(config.experiment_name, config.trial_name, directory)
+    return Claimed(plan, run, names, run.start_point(), remarks)
+
+
+def _make_folder(loaded: Loaded, plan: Plan, replace: bool) -> Plan:
+    """Of two starts at once that were given the same next number, the one that makes the folder has it."""
+    while True:
+        directory = Path(plan.run_dir)
+        numbered = loaded.config.trial_name == "auto" and plan.run_directory.state == "new"
+        try:
+            directory.mkdir(parents=True, exist_ok=not numbered)
+            return plan
+        except FileExistsError:
+            if not numbered:
+                raise
+            plan = build_plan(loaded, anew=replace)
+
+
+def _take_name(names: Names, ttl_s: float) -> None:
+    patience = Waiting("its holder on another machine, should that be dead", 4 * ttl_s, "cluster.name_resolve.ttl_s")
+    try:
+        announce(names, Identity("launcher", 0), "", waiting=patience)
+    except NameTaken as taken:
+        names.close()
+        message = f"{taken}: this run is running; stop that one first, or name another with trial_name="
+        raise ConfigError([Problem("trial_name", message)]) from None
+    names.clear()
+
+
+def _move_aside(directory: Path) -> str:
+    """What --replace replaces is kept, beside it."""
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
+        number += 1
+    directory.rename(aside)
+    directory.mkdir()
+    return f"the earlier run is kept: {aside}"

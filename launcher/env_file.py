@@ -1,0 +1,36 @@
+"""`launcher.env_file`: variables for all processes, among them the keys and tokens that stand nowhere else."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from areal_like.config.problems import ConfigError, Problem
+
+LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)")
+
+
+def read_env_files(files: Sequence[str], folder: Path) -> dict[str, str]:
+    """Lines `NAME=value`, with or without quotes and `export`; a later file wins. Raises ConfigError with every line
+    that is none, without its text, as that may be a secret."""
+    variables: dict[str, str] = {}
+    problems = []
+    for name in files:
+        path = folder / Path(name).expanduser()
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            line = text.strip()
+            if not line or line.startswith("#"):
+                continue
+            match = LINE.fullmatch(line)
+            if match is None:
+                problems.append(Problem("launcher.env_file", "is no line NAME=value; mend it", f"{name}:{number}"))
+                continue
+            variables[match["name"]] = _unquoted(match["value"])
+    if problems:
+        raise ConfigError(problems)
+    return variables
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value.partition(" #")[0].rstrip()

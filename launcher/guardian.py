@@ -1,0 +1,119 @@
+"""The first process of a start: it forks the launcher and nothing else, and outlives everything that comes of it.
+
+Each of the two holds one end of a pipe that closes when the other is gone, however it went. Whoever is left then ends
+every process of the run: both are subreapers, so that all orphans fall to them.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from launcher.descendants import become_subreaper, end_all, take_name
+
+FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""To the launcher, which stands in a process group of its own: so a Ctrl-C reaches it once, and through here."""
+SHOW_CURSOR = "\x1b[?25h"
+
+
+def guarded(launch: Callable[[], int], memory: Path) -> int:
+    """Runs `launch` in a process of its own; returns its exit code when nothing of it is left, in `memory` neither.
+
+    Must be called before any thread is started.
+    """
+    assert threading.active_count() == 1, "a process with threads is not forked"
+    become_subreaper()
+    launcher_lives, launcher_end = os.pipe()
+    guardian_lives, guardian_end = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    launcher = os.fork()
+    if launcher == 0:
+        os.close(launcher_lives)
+        os.close(guardian_end)
+        _be_launcher(launch, guardian_lives, memory)
+    take_name("areal guardian")
+    os.close(launcher_end)
+    os.close(guardian_lives)
+    _pass_signals_on(launcher)
+    while os.read(launcher_lives, 1):
+        pass
+    _, status = os.waitpid(launcher, 0)
+    code = os.waitstatus_to_exitcode(status)
+    left = end_all()
+    remove_memory(memory)
+    if left:
+        print(f"these processes could not be ended: {', '.join(map(str, left))}", file=sys.stderr)
+    if code >= 0:
+        return code
+    cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
+    print(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", file=sys.stderr)
+    return FAILED
+
+
+def remove_memory(memory: Path) -> None:
+    """What the run has in shared memory outlives processes, so somebody must."""
+    if memory.exists():
+        shutil.rmtree(memory)
+
+
+def _pass_signals_on(launcher: int) -> None:
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        try:
+            os.kill(launcher, number)
+        except ProcessLookupError:
+            return  # it has ended, and this process is about to
+
+    for number in PASSED_ON:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+
+
+def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -> None:
+    """Never returns."""
+    code = FAILED
+    try:
+        os.setpgid(0, 0)
+        become_subreaper()
+        take_name("areal launcher")
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to the terminal from its own group
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when nobody reads what it says
+        signal.signal(signal.SIGTERM, _stop_before_it_began)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True).start()
+        code = launch()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else FAILED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        end_all()
+        remove_memory(memory)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                continue  # nobody reads it any more
+        os._exit(code)
+
+
+def _stop_before_it_began(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(STOPPED_EARLY)
+
+
+def _end_with_guardian(guardian_lives: int, memory: Path) -> None:
+    """A thread, so that it acts whatever the launcher is busy with."""
+    while os.read(guardian_lives, 1):
+        pass
+    end_all()
+    remove_memory(memory)
+    os._exit(FAILED)

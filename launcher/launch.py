@@ -1,0 +1,163 @@
+"""The launcher of one run: claims its directory, starts its processes, watches them, and says how it ended."""
+
+import errno
+import gc
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from pathlib import Path
+
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError
+from areal_like.config.redact import SHORTEST, without
+from areal_like.door import RESULT
+from areal_like.process.errors import Failure
+from areal_like.process.run import Run
+from launcher.claim import Claimed, claim
+from launcher.crew import Crew
+from launcher.env_file import read_env_files
+from launcher.plan import Plan
+from launcher.policy import BAD_CONFIGURATION, Policy
+from launcher.run_files import last_attempt
+from launcher.supervise import FAILED, Ending, Limits, Supervisor
+from launcher.surroundings import write_surroundings
+from launcher.whole import write
+
+SURROUNDINGS_S = 10.0
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+    """Runs the plan to its end; returns the command's exit code."""
+    gc.enable()
+    try:
+        variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        claimed = claim(loaded, plan, run_id, replace)
+    except ConfigError as error:
+        return _refused(error.text())
+    except Failure as failure:
+        return _refused(str(failure), FAILED)
+    except OSError as error:
+        return _refused(cannot_write(error, plan.run_dir), FAILED if error.errno in NO_ROOM else BAD_CONFIGURATION)
+    secret = secrets.token_hex(32)
+    os.environ.update(variables)  # for all processes, and for the trackers in this one
+    hidden = (secret, *sorted((value for value in variables.values() if len(value) >= SHORTEST), key=len, reverse=True))
+    return _Launch(loaded, claimed, secret, hidden).run()
+
+
+def cannot_write(error: OSError, run_dir: str) -> str:
+    why = f"{error.filename or run_dir}: {error.strerror or error}"
+    return f"cluster.fileroot: {why}; make room there, or name another folder"
+
+
+def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
+    print(text, file=sys.stderr)
+    return code
+
+
+class _Launch:
+    """One run from its first process to its summary. What it says holds no secret."""
+
+    def __init__(self, loaded: Loaded, claimed: Claimed, secret: str, hidden: tuple[str, ...]) -> None:
+        from areal_like.observe.observer import Observer
+        from areal_like.observe.progress import Progress
+
+        self.loaded, self.claimed, self.plan = loaded, claimed, claimed.plan
+        self.run_, self.start = claimed.run, claimed.start
+        self.secret, self.hidden = secret, hidden
+        self.began = time.time()
+        self.progress = Progress(self.plan.batch.total_steps, self.plan.batch.staleness_bound)
+        self.observer = Observer(self.run_, self.progress.step, self.progress.evaluation, self.say)
+
+    def run(self) -> int:
+        self._say_what_begins()
+        if self.start.attempt > 1:
+            from areal_like.observe.cut import cut_metrics
+
+            cut_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
+        config = self.run_.config
+        crew = Crew(self.run_, self.plan.processes, self.secret, config.log.file)
+        policy = Policy(config.recover.mode, config.recover.retries)
+        supervisor = Supervisor(
+            self.run_, crew, self.claimed.names, limits(self.run_), policy, self.start, self.say, self.observer.cut
+        )
+        self.observer.start()
+        surroundings = threading.Thread(target=self._surroundings, daemon=True)
+        try:
+            ending = supervisor.watch(started=surroundings.start, turn=self.progress.tick)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            ending = Ending("failed", FAILED, cannot_write(error, self.plan.run_dir))
+        self.observer.drain()
+        self.progress.close()
+        ending = ending._replace(message=self._clean(ending.message))
+        self._finish(ending)
+        surroundings.join(SURROUNDINGS_S)
+        self.claimed.names.clear()
+        self.claimed.names.close()
+        return ending.code
+
+    def say(self, text: str) -> None:
+        """Nobody may be reading any more; the run goes on all the same."""
+        try:
+            self.progress.say(self._clean(text))
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _clean(self, text: str) -> str:
+        return without(self.loaded.redactor.everywhere(text), self.hidden)
+
+    def _say_what_begins(self) -> None:
+        config, start = self.run_.config, self.start
+        name = f"{config.experiment_name}/{config.trial_name}"
+        self.say(f"{name} in {self.run_.directory}")
+        if start.attempt > 1:
+            place = f"step {start.step}" if start.checkpoint else "the start"
+            self.say(f"  it goes on from {place} (attempt {start.attempt})")
+        for remark in self.claimed.remarks:
+            self.say(f"  {remark}")
+
+    def _surroundings(self) -> None:
+        try:
+            folders = [self.run_.folder, self.run_.cwd]
+            write_surroundings(self.run_.directory, folders, self.loaded.redactor, self._clean)
+        except OSError as error:
+            self.say(f"environment.txt: {error.strerror}; what the run ran on is not written down")
+
+    def _finish(self, ending: Ending) -> None:
+        from areal_like.observe.summary import finish
+
+        attempts = last_attempt(self.run_.directory)
+        try:
+            text = finish(
+                self.run_.directory, ending.outcome, ending.code, self.began, attempts, ending.message or None
+            )
+        except OSError as error:
+            text = f"{ending.message}\nthe summary could not be written: {cannot_write(error, self.plan.run_dir)}"
+        if ending.outcome == "refused":
+            print(ending.message, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr if ending.code else sys.stdout, flush=True)
+        report_result(self.run_.directory, ending)
+
+
+def limits(run: Run) -> Limits:
+    """Where the run's waits are named."""
+    rollout = getattr(run.config, "rollout", None)
+    trained = "actor" if rollout is not None else "model"
+    dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)
+    if rollout is None:
+        return Limits(dist_timeout_s, f"{trained}.dist_timeout_s", dist_timeout_s, f"{trained}.dist_timeout_s")
+    return Limits(rollout.setup_timeout, "rollout.setup_timeout", rollout.request_timeout, "rollout.request_timeout")
+
+
+def report_result(run_dir: Path, ending: Ending) -> None:
+    """For a program that started this one: where the run is, and how it ended."""
+    place = os.environ.get(RESULT)
+    if place:
+        said = {"directory": str(run_dir), "outcome": ending.outcome, "exit_code": ending.code}
+        write(Path(place), json.dumps({**said, "message": ending.message}) + "\n")

@@ -1,0 +1,63 @@
+"""What follows from the death of a process. Pure: it counts, and decides.
+
+server, episodes     replaced by themselves; their work runs again
+controller, trainer  the whole run goes back to the newest complete checkpoint
+"""
+
+from typing import NamedTuple
+
+BAD_CONFIGURATION = 2
+REPLACED = ("server", "episodes")
+
+
+class Judgement(NamedTuple):
+    """`kind`: "replace" that process, "recover" the whole run, "fail", or "refuse" (the configuration is bad)."""
+
+    kind: str
+    why: str = ""
+
+
+class Policy:
+    """`mode` and `retries` are recover.mode and recover.retries."""
+
+    def __init__(self, mode: str, retries: int) -> None:
+        self.mode, self.retries = mode, retries
+        self._replaced: dict[str, int] = {}
+        self._recovered = 0
+
+    def step(self) -> None:
+        """A training step was completed: what was replaced does its work."""
+        self._replaced.clear()
+
+    def checkpoint(self) -> None:
+        """There is a new complete checkpoint: what went wrong before it is behind us."""
+        self._recovered = 0
+
+    def judge(self, name: str, code: int, ready: bool, first: bool) -> Judgement:
+        """`ready`: whether it ever worked; `first`: whether it was its first start. What ends by its own fault before
+        it has done anything would do so again; what was killed would not."""
+        if code == BAD_CONFIGURATION:
+            return Judgement("refuse")
+        if code > 0 and first and not ready:
+            return Judgement("fail", "nothing had worked yet, so it would fail again: it is not started again")
+        if name.partition("/")[0] in REPLACED:
+            return self._replace(name)
+        return self._recover()
+
+    def _replace(self, name: str) -> Judgement:
+        count = self._replaced[name] = self._replaced.get(name, 0) + 1
+        if count <= self.retries:
+            return Judgement("replace")
+        times = f"{count} times" if count > 1 else "once"
+        return Judgement("fail", f"it died {times} without a training step in between (recover.retries={self.retries})")
+
+    def _recover(self) -> Judgement:
+        if self.mode == "disabled":
+            return Judgement("fail", "recover.mode=disabled: nothing was written to go on from; auto goes on by itself")
+        self._recovered += 1
+        if self._recovered <= self.retries:
+            return Judgement("recover")
+        if self.retries == 0:
+            return Judgement("fail", "recover.retries=0")
+        since = f"{self.retries} recoveries without a new complete checkpoint"
+        return Judgement("fail", f"{since} (recover.retries={self.retries})")

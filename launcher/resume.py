@@ -1,0 +1,41 @@
+"""`resume=RUN` without `--config`: the run's own configuration, from where it was started, overrides on top."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from areal_like.config.problems import ConfigError, Problem
+from launcher.arguments import Arguments
+from launcher.plan.run_directory import find_run
+from launcher.run_files import facts
+
+ROOT, DEFAULT_ROOT = "cluster.fileroot=", "runs"
+
+
+def resumed(arguments: Arguments) -> Arguments:
+    """The same with the run's file as --config; changes to the directory that its command was given in, as the paths in
+    its configuration are meant from there."""
+    words = arguments.overrides
+    name = next(word for word in reversed(words) if word.startswith("resume=")).removeprefix("resume=").strip("'\"")
+    path = existing_run(name, words)
+    said = facts(path)
+    cwd = Path(said.get("cwd", "."))
+    if cwd.is_dir():
+        os.chdir(cwd)
+    others = [word for word in words if not word.startswith(("resume=", ROOT))]
+    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    schema = arguments.schema if arguments.schema is not None else said.get("schema")
+    return replace(
+        arguments, config=str(path / "config.yaml"), schema=schema, overrides=[*others, f"resume='{quoted}'"]
+    )
+
+
+def existing_run(name: str, words: list[str]) -> Path:
+    """Looked up below `cluster.fileroot` where the words name one, and among all that this user has started."""
+    said = next((word.removeprefix(ROOT).strip("'\"") for word in reversed(words) if word.startswith(ROOT)), None)
+    root = Path(os.path.abspath(Path(said or DEFAULT_ROOT).expanduser()))
+    path = find_run(name, root, Path.cwd())
+    if path is None:
+        ways = "give its folder, experiment/trial or a trial name that only one run has"
+        raise ConfigError([Problem(name, f"no such run under {root}, nor among those started before; {ways}")])
+    return path

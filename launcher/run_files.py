@@ -1,0 +1,91 @@
+"""What a run directory says of its run: written under a temporary name, then renamed, and without any secret."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from areal_like.config.loaded import Loaded
+from areal_like.process.run import ATTEMPT, CONFIG, FACTS
+from launcher.cfg import values_without_secrets
+from launcher.plan.auto import settled
+from launcher.plan.plan import Plan
+from launcher.whole import write
+
+VERSION = 1
+COMMAND, PROVENANCE = "command.txt", "provenance.yaml"
+
+
+def write_attempt(run_dir: Path, attempt: int, step: int, checkpoint: Path | None) -> None:
+    """Where the processes of an attempt begin."""
+    place = None if checkpoint is None else str(checkpoint)
+    write(run_dir / ATTEMPT, json.dumps({"attempt": attempt, "step": step, "checkpoint": place}) + "\n")
+
+
+def last_attempt(run_dir: Path) -> int:
+    """Of a run that was started before; 0 where none was."""
+    path = run_dir / ATTEMPT
+    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0
+
+
+def facts(run_dir: Path) -> dict[str, Any]:
+    """What run.json says; nothing where there is none."""
+    path = run_dir / FACTS
+    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return said
+
+
+def write_description(loaded: Loaded, plan: Plan, run_id: str, folder: Path, cwd: Path, attempt: int) -> None:
+    """Everything that a start says of itself before its processes begin to read it."""
+    run_dir = Path(plan.run_dir)
+    for name in ("logs", "metrics", "checkpoints"):
+        (run_dir / name).mkdir(exist_ok=True)
+    _write_keeping(run_dir / CONFIG, config_text(loaded, plan), attempt)
+    command = run_dir / COMMAND
+    write(command if attempt == 1 else command.with_stem(f"command.attempt-{attempt}"), f"{plan.command}\n")
+    said = {
+        "run_id": run_id,
+        "experiment": loaded.experiment,
+        "schema": loaded.schema_name,
+        "folder": str(folder),
+        "cwd": str(cwd),
+        "version": VERSION,
+    }
+    write(run_dir / FACTS, json.dumps(said, indent=1) + "\n")
+    write(run_dir / PROVENANCE, provenance_text(loaded, plan))
+
+
+def config_text(loaded: Loaded, plan: Plan) -> str:
+    """The configuration as this run has it: what every `auto` became, no references but those to secrets. YAML of both
+    versions, for whoever reads it."""
+    values = values_without_secrets(loaded, settled(loaded, plan.auto))
+    values |= {"resume": None, "resume_step": None}  # of one start, and not of the run
+    head = "# What this run was started with. `--config` with this file and trial_name=auto starts the like of it.\n"
+    return head + _yaml({"defaults": [{"experiment": loaded.experiment}], **values})
+
+
+def provenance_text(loaded: Loaded, plan: Plan) -> str:
+    """Who said each value that is not the default, what it beat, and why an `auto` became what it is."""
+    said: dict[str, Any] = {}
+    for setting in plan.changed:
+        entry = {"value": setting.value, "from": setting.where}
+        if setting.beaten:
+            entry["beats"] = [f"{weaker.value} ({weaker.where})" for weaker in setting.beaten]
+        said[setting.key] = entry
+    for resolved in plan.auto:
+        said[resolved.key] = {"value": resolved.value, "from": "auto", "because": resolved.reason}
+    return "# Every value that is not the schema's default, and where it came from.\n" + _yaml(
+        loaded.redactor.everywhere(said)
+    )
+
+
+def _write_keeping(path: Path, text: str, attempt: int) -> None:
+    """A continued run keeps the configuration of its earlier attempts, where that was another."""
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        path.replace(path.with_name(f"{path.stem}.until-attempt-{attempt - 1}{path.suffix}"))
+    write(path, text)
+
+
+def _yaml(tree: Any) -> str:
+    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120))

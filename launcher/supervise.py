@@ -1,0 +1,304 @@
+"""Watches the processes of a run from their start to its end, and sees to what dies."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from areal_like.discovery import NameMissing, Names, parse
+from areal_like.process.run import Run, StartPoint
+from launcher.checkpoints import complete_steps, damage, newest_sound, step_folder
+from launcher.child import Child, Death
+from launcher.crew import Crew
+from launcher.descendants import catches, collect_orphans
+from launcher.failure import headline, never_ready, report
+from launcher.lineage import go_back
+from launcher.policy import BAD_CONFIGURATION, Policy
+from launcher.wake import Wake
+
+DONE, FAILED, STOPPED_EARLY, INTERRUPTED = 0, 1, 75, 130
+TURN_S, LOOK_S, WORD_S = 0.2, 1.0, 5.0
+STACKS_S = 0.5
+LAST_WORDS_S = 10.0
+IDLE_WORKER_S = 30.0
+"""An episodes worker ends when it is told that the run is over; the others follow soon, or it was no such end."""
+ADDRESSED = ("server", "rollout")
+"""Roles that enter an address under their name once they can answer."""
+IN_USE = ("address already in use", "eaddrinuse")
+
+
+def _nothing() -> None:
+    pass
+
+
+class Ending(NamedTuple):
+    """How a run ended: `outcome` is done, failed, refused, stopped or interrupted."""
+
+    outcome: str
+    code: int
+    message: str = ""
+
+
+class Limits(NamedTuple):
+    """Each wait, and the key that says how long."""
+
+    setup_s: float
+    setup_key: str
+    stop_s: float
+    stop_key: str
+
+
+class Supervisor:
+    """`cut(step, attempt)` takes the metrics back; `say` is told what a user should know."""
+
+    def __init__(
+        self,
+        run: Run,
+        crew: Crew,
+        names: Names,
+        limits: Limits,
+        policy: Policy,
+        start: StartPoint,
+        say: Callable[[str], None],
+        cut: Callable[[int, int], None],
+    ) -> None:
+        self.run, self.crew, self.names, self.limits, self.policy = run, crew, names, limits, policy
+        self.attempt = start.attempt
+        self._first_attempt, self._checkpoint = start.attempt, start.step
+        self._say, self._cut = say, cut
+        self._vital = crew.names("rollout", "trainer")
+        self._ended: dict[str, int] = {}
+        self._idle: dict[str, float] = {}
+        self._stopping: tuple[str, float] | None = None
+        self._steps_bytes = self._steps_file_bytes()
+        self._works = False
+        self._looked = self._said = self._last_end = 0.0
+
+    def watch(self, started: Callable[[], None] = _nothing, turn: Callable[[], None] = _nothing) -> Ending:
+        """Starts everything, then calls `started`, and `turn` all the while; returns when nothing of it is left."""
+        try:
+            with Wake() as wake:
+                for name in self.crew.processes:
+                    self.crew.start(name, self.attempt)
+                started()
+                while (ending := self._turn(wake)) is None:
+                    turn()
+                    wake.wait(TURN_S)
+                if ending.outcome != "failed":
+                    self.crew.end(list(self.crew.alive))
+                return ending
+        finally:
+            self.crew.kill(list(self.crew.alive))
+            self.crew.close()
+
+    def _turn(self, wake: Wake) -> Ending | None:
+        for number in wake.take():
+            if (ending := self._signalled(number)) is not None:
+                return ending
+        deaths = self.crew.deaths()
+        self._look(now_at_once=bool(deaths))
+        ending = self._died(deaths) if deaths else None
+        return ending or self._over() or self._unready() or self._stop_overdue()
+
+    # --- deaths
+
+    def _died(self, deaths: Sequence[Death]) -> Ending | None:
+        for death in deaths:
+            if death.code in (DONE, STOPPED_EARLY) and death.name in self._vital:
+                self._ended[death.name] = death.code
+                self._last_end = time.monotonic()
+            elif death.code == DONE and death.child.me.role == "episodes":
+                self._idle[death.name] = time.monotonic()
+        failed = [death for death in deaths if death.name not in self._ended and death.name not in self._idle]
+        return self._failed(failed) if failed else None
+
+    def _failed(self, failed: Sequence[Death]) -> Ending | None:
+        if self._stopping is not None:
+            lost = [death for death in failed if death.name in self._vital]
+            return self._stopped(f"while it was stopping: {headline(lost[0])}") if lost else None
+        if any(death.note is not None and death.note.kind == "timeout" for death in failed):
+            self._dump_stacks()
+        went_back = False
+        for death in failed:
+            if went_back and death.name not in self.crew.names("server"):
+                continue
+            if self._met_a_taken_port(death):
+                self.crew.new_master_port()
+                self._go_back(death, "its port was taken meanwhile")
+                went_back = True
+                continue
+            first = death.child.me.attempt == self._first_attempt and death.child.me.incarnation == 1
+            judgement = self.policy.judge(death.name, death.code, self._was_ready(death.child), first)
+            if judgement.kind == "refuse":
+                return Ending("refused", BAD_CONFIGURATION, death.note.message if death.note else headline(death))
+            if judgement.kind == "fail":
+                others = [other for other in failed if other is not death]
+                return Ending("failed", FAILED, report(death, others, self.run.directory, judgement.why))
+            if judgement.kind == "recover":
+                self._go_back(death)
+                went_back = True
+            else:
+                self._replace(death)
+        return None
+
+    def _replace(self, death: Death) -> None:
+        with suppress(NameMissing):
+            self.names.delete(death.name)
+        child = self.crew.start(death.name, self.attempt)
+        self._say(f"{headline(death)}; it is replaced (incarnation {child.me.incarnation})")
+
+    def _go_back(self, death: Death, why: str = "") -> None:
+        """The one recovery: trainer, controller and episodes workers begin again from the newest checkpoint; servers
+        stay, and are given its weights."""
+        again = self.crew.names("rollout", "episodes", "trainer")
+        self.crew.kill(again)
+        for name in again:
+            with suppress(NameMissing):
+                self.names.delete(name)
+        self._ended.clear()
+        self._idle.clear()
+        ended, self.attempt = self.attempt, self.attempt + 1
+        back = go_back(self.run, self.attempt)
+        self._cut(back.step, ended)
+        self._steps_bytes = self._steps_file_bytes()
+        place = f"the checkpoint of step {back.step}" if back.checkpoint else "the start: there is no checkpoint yet"
+        self._say(f"{why or headline(death)}; attempt {self.attempt} goes on from {place}")
+        for remark in back.remarks:
+            self._say(f"  {remark}")
+        for name in again:
+            self.crew.start(name, self.attempt)
+
+    def _was_ready(self, child: Child) -> bool:
+        """A server is by itself; the others work together, and do when a step was made."""
+        return child.ready_after is not None if child.me.role == "server" else self._works
+
+    def _met_a_taken_port(self, death: Death) -> bool:
+        if death.child.me.role != "trainer" or self._works or death.code <= 0:
+            return False
+        text = " ".join([death.note.message if death.note else "", *death.last_lines]).lower()
+        return any(word in text for word in IN_USE) and death.child.me.attempt < self._first_attempt + 3
+
+    # --- the end
+
+    def _over(self) -> Ending | None:
+        if any(name not in self._ended for name in self._vital):
+            return self._stopped() if self._only_evaluates_for_too_long() else None
+        if self._stopping is not None or STOPPED_EARLY in self._ended.values():
+            return self._stopped()
+        return Ending("done", DONE)
+
+    def _only_evaluates_for_too_long(self) -> bool:
+        """Who asks for an end does not mean the last evaluation; everything else is written by then."""
+        if self._stopping is None or any(name not in self._ended for name in self.crew.names("trainer")):
+            return False
+        return time.monotonic() - max(self._stopping[1], self._last_end) > LAST_WORDS_S
+
+    def _stopped(self, trouble: str = "") -> Ending:
+        found = newest_sound(self.run.directory)
+        way = f"the newest checkpoint is of step {found[0]}" if found else "there is no checkpoint to go on from"
+        message = "\n".join(filter(None, [trouble, way]))
+        if self._stopping is not None and self._stopping[0] == "interrupted":
+            return Ending("interrupted", INTERRUPTED, message)
+        return Ending("stopped", STOPPED_EARLY, message)
+
+    def _signalled(self, number: int) -> Ending | None:
+        if number == signal.SIGINT and self._stopping is not None:
+            self._stopping = ("interrupted", 0.0)
+            self.crew.kill(list(self.crew.alive))
+            return self._stopped()
+        if self._stopping is not None:
+            return None
+        self._said = time.monotonic()
+        self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._said)
+        controller = self.crew.names("rollout")
+        if any(self._never_answered(name) for name in controller):
+            self.crew.kill(list(self.crew.alive))
+            return self._stopped()
+        self.crew.send(controller or self.crew.names("trainer"), signal.SIGTERM)
+        self._say("stopping when the step is done, with a checkpoint; Ctrl-C again ends at once")
+        return None
+
+    def _never_answered(self, name: str) -> bool:
+        """Nothing has begun, so there is nothing to end well."""
+        child = self.crew.alive.get(name)
+        return child is not None and child.ready_after is None
+
+    def _stop_overdue(self) -> Ending | None:
+        if self._stopping is None:
+            return None
+        since = time.monotonic() - self._stopping[1]
+        missing = ", ".join(name for name in self._vital if name not in self._ended)
+        if since > self.limits.stop_s:
+            self._dump_stacks()
+            words = f"{self.limits.stop_key}: {missing} did not end within {self.limits.stop_s:g} s"
+            return Ending("failed", FAILED, f"{words}; stacks at that moment: logs/*.stacks")
+        if self._time_for_a_word():
+            self._say(f"stopping: waiting for {missing} since {since:.0f} s")
+        return None
+
+    # --- what is waited for
+
+    def _unready(self) -> Ending | None:
+        addressed = [child for child in self.crew.alive.values() if child.me.role in ADDRESSED]
+        missing = [child for child in addressed if child.ready_after is None]
+        if not missing or self._stopping is not None:
+            return None
+        entries = {**self.names.find("server"), **self.names.find("rollout")}
+        for child in missing:
+            entry = parse(entries[child.me.name]) if child.me.name in entries else None
+            if entry and (entry.attempt, entry.incarnation) == (child.me.attempt, child.me.incarnation):
+                child.ready_after = child.age_s
+                self._say(f"  {child.me.name} ready {child.age_s:.1f} s")
+        missing = [child for child in missing if child.ready_after is None]
+        late = [child for child in missing if child.age_s > self.limits.setup_s]
+        if late:
+            self._dump_stacks()
+            message = never_ready(late, self.limits.setup_s, self.limits.setup_key, self.run.directory)
+            return Ending("failed", FAILED, message)
+        if missing and missing[0].age_s > WORD_S and self._time_for_a_word():
+            limit = f"{self.limits.setup_s:g} s, {self.limits.setup_key}"
+            for child in missing:
+                last = "".join(child.last_lines(1)) or "nothing in its log yet"
+                self._say(f"  waiting for {child.me.name} ({child.age_s:.0f} s of {limit}): {last}")
+        return None
+
+    def _time_for_a_word(self) -> bool:
+        now = time.monotonic()
+        if now - self._said < WORD_S:
+            return False
+        self._said = now
+        return True
+
+    def _look(self, now_at_once: bool) -> None:
+        """What the run has come to since the last look."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S and not now_at_once:
+            return
+        self._looked = now
+        size = self._steps_file_bytes()
+        if size != self._steps_bytes:
+            self._steps_bytes, self._works = size, True
+            self.policy.step()
+        newest = max(complete_steps(self.run.directory), default=0)
+        if newest > self._checkpoint and damage(step_folder(self.run.directory, newest)) is None:
+            self._checkpoint = newest
+            self.policy.checkpoint()
+        for name, since in list(self._idle.items()):
+            if now - since > IDLE_WORKER_S:
+                del self._idle[name]
+                self.crew.start(name, self.attempt)
+                self._say(f"{name} ended although the run has not; it is started again")
+        collect_orphans(self.crew.pids())
+
+    def _steps_file_bytes(self) -> int:
+        """The trainer adds a line for each step."""
+        path = self.run.metrics / "trainer-0.jsonl"
+        return path.stat().st_size if path.is_file() else 0
+
+    def _dump_stacks(self) -> None:
+        """Every process that can writes where it stands into logs/<role>-<index>.stacks."""
+        for child in self.crew.alive.values():
+            if catches(child.pid, signal.SIGUSR1):
+                child.send(signal.SIGUSR1)
+        time.sleep(STACKS_S)

@@ -1,0 +1,181 @@
+"""Starts runs as a user does, and reads what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.commands import REPOSITORY
+
+LIMIT_S = 240
+SHORT = (
+    "evaluator.num_examples=32",
+    "saver.freq_steps=null",
+    "recover.freq_steps=3",
+    "train_dataset.batch_size=16",
+    "n_samples=4",
+)
+"""What makes a run of few steps quick."""
+
+
+def environment(root: Path, **more: str) -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "SWANLAB", "AREAL_LIKE"))
+    }
+    ours = {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(root / "state"), "CUDA_VISIBLE_DEVICES": ""}
+    return kept | ours | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
+
+
+def command(*words: str, config: str = "grpo.yaml") -> list[str]:
+    return [sys.executable, "-m", "launcher", "--config", config, "cluster.fileroot=runs", *words]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended."""
+
+    code: int
+    out: str
+    err: str
+    directory: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return found
+
+    @property
+    def said(self) -> str:
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.directory / name
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def metric(self, name: str) -> list[Any]:
+        """In the order of steps."""
+        lines = sorted(self.lines("metrics.jsonl"), key=lambda line: line["step"])
+        return [line[name] for line in lines if name in line]
+
+    def model(self) -> Path:
+        return Path(self.summary["model"])
+
+
+def run(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml", **more: str) -> Ended:
+    """A run from its start to its end."""
+    root.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        command(f"trial_name={trial}", *words, config=config),
+        cwd=root,
+        env=environment(root, **more),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr, directory_of(root, trial))
+
+
+def directory_of(root: Path, trial: str) -> Path:
+    found = sorted((root / "runs").glob(f"*/{trial}"))
+    return found[0] if found else root / "runs" / "none" / trial
+
+
+class Running:
+    """A run that goes on while a test looks at it, or does something to it."""
+
+    def __init__(self, root: Path, words: Sequence[str], trial: str) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.root, self.trial = root, trial
+        self.output = root / f"{trial}.output"
+        with self.output.open("wb") as file:
+            self.process = subprocess.Popen(
+                command(f"trial_name={trial}", *words),
+                cwd=root,
+                env=environment(root),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def directory(self) -> Path:
+        return directory_of(self.root, self.trial)
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_for_step(self, step: int, limit_s: float = LIMIT_S) -> None:
+        """Until so many steps are in the metrics."""
+        path = self.directory / "metrics.jsonl"
+        ends = time.monotonic() + limit_s
+        while time.monotonic() < ends:
+            path = self.directory / "metrics.jsonl"
+            if path.exists():
+                steps = [json.loads(line)["step"] for line in path.read_text().splitlines() if "train/loss" in line]
+                if steps and max(steps) >= step:
+                    return
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.1)
+        raise AssertionError(f"step {step} never came:\n{self.said()}")
+
+    def pids(self, name: str = "") -> dict[int, str]:
+        """The processes of this run, by the name in their environment or command."""
+        return {pid: role for pid, role in processes_of(self.directory).items() if role.startswith(name)}
+
+    def kill(self, name: str) -> None:
+        for pid in self.pids(name):
+            os.kill(pid, signal.SIGKILL)
+
+    def wait(self, limit_s: float = LIMIT_S) -> Ended:
+        code = self.process.wait(limit_s)
+        return Ended(code, self.said(), "", self.directory)
+
+
+@contextmanager
+def running(root: Path, *words: str, trial: str = "t") -> Iterator[Running]:
+    one = Running(root, words, trial)
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.process.send_signal(signal.SIGKILL)
+            one.process.wait(30)
+
+
+def processes_of(directory: Path) -> dict[int, str]:
+    """pid -> role/index of everything that was started for a run; zombies do not count."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            variables = dict(part.split("=", 1) for part in (entry / "environ").read_text().split("\0") if "=" in part)
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, UnicodeDecodeError):
+            continue
+        if variables.get("AREAL_LIKE_RUN_DIR") == str(directory) and state != "Z":
+            found[int(entry.name)] = variables.get("AREAL_LIKE_PROCESS", "?")
+    return found
+
+
+def wait_until_gone(directory: Path, limit_s: float = 20.0) -> dict[int, str]:
+    """What is left of a run's processes after so long."""
+    ends = time.monotonic() + limit_s
+    left = processes_of(directory)
+    while left and time.monotonic() < ends:
+        time.sleep(0.1)
+        left = processes_of(directory)
+    return left
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob(f"areal-like.{os.getuid()}.*")}

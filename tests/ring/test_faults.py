@@ -1,0 +1,97 @@
+"""What goes wrong in a user's own code, or around a run, ends in one clear message, or the run goes on."""
+
+import pytest
+
+from tests.ring.start import SHORT, run, running
+
+pytestmark = pytest.mark.xdist_group("ring-faults")
+
+WORDS = (*SHORT, "total_train_steps=3", "evaluator.freq_steps=null")
+REWARDS = """
+import time
+
+def raises(prompt, completion, **row):
+    raise RuntimeError("no judge today")
+
+def hangs(prompt, completion, **row):
+    time.sleep(3600)
+
+def nan(prompt, completion, **row):
+    return float("nan")
+
+def sometimes(prompt, completion, answer, **row):
+    if prompt.startswith("1"):
+        raise RuntimeError("not this one")
+    return float(completion == answer)
+
+class Falls:
+    async def run(self, engine, row):
+        raise KeyError("nothing there")
+
+class Task:
+    def rows(self, split):
+        return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:03}"} for a in range(10, 40) for b in range(10, 20)]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.py").write_text(REWARDS)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("reward.name=mine.py:raises",), "no judge today"),
+        (("reward.name=mine.py:hangs", "reward.timeout_s=0.2", "rollout.request_retries=1"), "reward.timeout_s"),
+        (("reward.name=mine.py:nan",), "nan"),
+        (("workflow.name=mine.py:Falls",), "nothing there"),
+    ],
+    ids=["a reward that raises", "a reward that hangs", "a reward that returns nan", "a workflow that raises"],
+)
+def test_code_that_never_works_ends_the_run_with_its_error(words, message, folder):
+    ended = run(folder, *WORDS, *words)
+    assert ended.code == 1, ended.said
+    assert message in ended.err, ended.said
+    assert "Traceback" not in ended.err and "Traceback" not in ended.out
+
+
+def test_a_reward_that_fails_on_some_rows_leaves_these_out_and_goes_on(folder):
+    ended = run(folder, *WORDS, "reward.name=mine.py:sometimes", "rollout.request_retries=0")
+    assert ended.code == 0, ended.said
+    assert sum(ended.metric("rollout/failed")) > 0
+
+
+def test_a_task_of_ones_own_from_a_file(folder):
+    words = ("task.name=mine.py:Task", "reward.name=addition", "total_train_steps=1")
+    ended = run(folder, *WORDS, *words, "valid_dataset=null")
+    assert ended.code == 0, ended.said
+
+
+def test_a_task_file_with_an_error_in_it_is_one_message(folder):
+    (folder / "broken.py").write_text(
+        "import nothing_of_that_name\n\nclass Task:\n    def rows(self, split):\n        return []\n"
+    )
+    ended = run(folder, *WORDS, "task.name=broken.py:Task", "reward.name=addition")
+    assert ended.code == 2, ended.said
+    assert ended.err.startswith("task.name"), ended.said
+    assert "nothing_of_that_name" in ended.err and "Traceback" not in ended.err
+
+
+def test_a_full_run_directory_is_refused_before_anything_starts(folder):
+    directory = folder / "runs" / "grpo-addition" / "t"
+    directory.mkdir(parents=True)
+    (directory / "notes.txt").write_text("mine")
+    ended = run(folder, *WORDS, "recover.mode=disabled")
+    assert ended.code == 2 and ended.err.count("trial_name") >= 1, ended.said
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+
+
+def test_the_second_run_of_a_name_is_told_who_holds_it(folder):
+    with running(folder, *WORDS, "total_train_steps=1000") as ring:
+        ring.wait_for_step(1)
+        second = run(folder, *WORDS)
+        assert second.code == 2, second.said
+        assert str(ring.process.pid) in second.err or any(str(pid) in second.err for pid in ring.pids()), second.said
+        assert ring.process.poll() is None

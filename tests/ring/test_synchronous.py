@@ -1,0 +1,79 @@
+"""Synchronous runs give the same bits, also across a kill."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from areal_like.rollout.ledger import audit, read_ledger
+from tests.ring.start import SHORT, Ended, run, running
+
+pytestmark = pytest.mark.xdist_group("ring-synchronous")
+
+WORDS = (*SHORT, "max_head_offpolicyness=0", "total_train_steps=6", "evaluator.freq_steps=3", "seed=3")
+SAME = ("train/loss", "train/grad_norm", "reward/mean", "eval/score", "offpolicy/logprob_diff_max")
+
+
+def bits(ended: Ended) -> str:
+    return hashlib.sha256((ended.model() / "model.safetensors").read_bytes()).hexdigest()
+
+
+def numbers(ended: Ended) -> dict[str, list[float]]:
+    return {name: ended.metric(name) for name in SAME}
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    ended = run(tmp_path_factory.mktemp("once"), *WORDS)
+    assert ended.code == 0, ended.said
+    return ended
+
+
+def test_the_same_run_twice_has_the_same_rewards_losses_and_weights(once, tmp_path):
+    again = run(tmp_path, *WORDS)
+    assert again.code == 0, again.said
+    assert numbers(again) == numbers(once)
+    assert bits(again) == bits(once)
+
+
+def test_every_sample_is_of_the_version_that_it_trains(once):
+    assert set(once.metric("offpolicy/staleness_max")) == {0}
+    assert audit(list(read_ledger(once.directory)), eta=0) == []
+
+
+def test_another_seed_is_another_run(once, tmp_path):
+    other = run(tmp_path, *WORDS, "seed=4", "total_train_steps=1")
+    assert other.code == 0, other.said
+    assert other.metric("train/loss")[0] != once.metric("train/loss")[0]
+
+
+def test_training_six_steps_is_training_three_being_killed_and_resuming(once, tmp_path):
+    with running(tmp_path, *WORDS) as killed:
+        killed.wait_for_step(4)
+        killed.kill("launcher")
+        killed.process.wait(60)
+    resumed = run(tmp_path, *WORDS)
+    assert resumed.code == 0, resumed.said
+    assert resumed.metric("train/loss") == once.metric("train/loss")
+    assert numbers(resumed) == numbers(once)
+    assert bits(resumed) == bits(once)
+    assert audit(list(read_ledger(resumed.directory)), eta=0) == []
+
+
+def test_a_trainer_killed_in_the_middle_changes_no_bit(once, tmp_path):
+    with running(tmp_path, *WORDS) as killed:
+        killed.wait_for_step(4)
+        killed.kill("trainer")
+        ended = killed.wait()
+    assert ended.code == 0, ended.said
+    assert ended.summary["attempts"] == 2
+    assert numbers(ended) == numbers(once)
+    assert bits(ended) == bits(once)
+
+
+def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end(once, tmp_path):
+    root = Path(once.directory).parents[2]
+    weights = bits(once)
+    again = run(root, f"resume={once.directory}", "resume_step=3")
+    assert again.code == 0, again.said
+    assert bits(again) == weights

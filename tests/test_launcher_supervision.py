@@ -1,0 +1,178 @@
+"""Runs of stand-ins under the real launcher: they start, fail, are mended and end as promised."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from areal_like.process.run import open_run
+from tests.standing_in import left_over, memory_of, stand
+
+
+def test_a_run_that_goes_well_ends_with_0_and_leaves_its_files_alone(tmp_path):
+    ended = stand(tmp_path, "+launcher.env.GREETING=hello", steps=5).wait()
+    assert ended.code == 0, ended
+    assert (ended.steps(), ended.err) == ([1, 2, 3, 4, 5], "")
+    assert {"outcome": "done", "exit_code": 0, "attempts": 1, "steps": 5}.items() <= ended.summary.items()
+    logs = {path.name for path in (ended.directory / "logs").iterdir()}
+    assert logs == {"server-0.log", "rollout-0.log", "episodes-0.log", "trainer-0.log"}
+    assert "ready" in ended.out and "done: 5 steps" in ended.out
+    assert left_over(tmp_path) == {}
+    assert not list((tmp_path / "runs" / ".names").rglob("*@entry"))
+
+
+def test_server_and_worker_are_replaced_and_nothing_else_is_disturbed(tmp_path):
+    kill = {"do": "kill", "after_s": 0.3}
+    run = stand(tmp_path, steps=30, faults={"server/0 1.1": kill, "episodes/0 1.1": kill})
+    run.until("logs/server-0.restart-2.log")
+    run.until("logs/episodes-0.restart-2.log")
+    ended = run.wait()
+    assert (ended.code, ended.steps()) == (0, list(range(1, 31))), ended
+    assert "server/0 failed (killed by signal 9 (SIGKILL))" in ended.out
+    assert ended.log("server-0.restart-2.log") == "server/0 of attempt 1, incarnation 2\n"
+    assert ended.summary["attempts"] == 1
+    assert not (ended.directory / "logs" / "trainer-0.attempt-2.log").exists()
+
+
+def test_a_dead_trainer_and_a_dead_controller_each_cost_one_attempt_and_no_step(tmp_path):
+    faults = {"trainer/0 1.1": {"step": 5, "do": "kill"}, "rollout/0 2.1": {"after_s": 0.5, "do": "exit 1"}}
+    ended = stand(tmp_path, steps=30, faults=faults).wait()
+    assert (ended.code, ended.steps()) == (0, list(range(1, 31))), ended
+    assert ended.summary["attempts"] == 3
+    assert "attempt 2 goes on from the checkpoint of step 4" in ended.out
+    cut = [json.loads(line)["step"] for line in (ended.directory / "metrics.attempt-1.jsonl").read_text().splitlines()]
+    assert cut == [5]
+    for role in ("trainer", "rollout", "episodes"):
+        assert ended.log(f"{role}-0.attempt-3.log").startswith(f"{role}/0 of attempt 3, incarnation 1")
+    assert ended.log("server-0.log") == "server/0 of attempt 1, incarnation 1\n", "it stayed"
+
+
+def test_without_recovery_a_dead_trainer_is_the_end(tmp_path):
+    ended = stand(tmp_path, "recover.mode=disabled", faults={"trainer/0 1.1": {"step": 3, "do": "kill"}}).wait()
+    assert ended.code == 1
+    assert ended.err.splitlines()[2].startswith("trainer/0 failed (killed by signal 9 (SIGKILL)) after"), ended.err
+    assert "recover.mode=disabled" in ended.err
+    assert left_over(tmp_path) == {}
+
+
+def test_a_failure_that_a_process_explains_is_told_in_its_words(tmp_path):
+    words = "reward.name: it raised 32 times"
+    ended = stand(tmp_path, faults={"rollout/0 1.1": {"after_s": 0.2, "do": f"fail {words}"}}, step_s=30).wait()
+    assert ended.code == 1
+    assert words in ended.err
+    assert "rollout/0 of attempt" not in ended.err, "what it says itself needs no log"
+
+
+def test_a_bad_configuration_found_late_is_its_message_alone(tmp_path):
+    words = "task.name: mine.py has an error in line 3"
+    ended = stand(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
+    assert (ended.code, ended.err) == (2, words + "\n")
+    assert left_over(tmp_path) == {}
+
+
+def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
+    ended = stand(tmp_path, "rollout.setup_timeout=1.5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30).wait()
+    assert ended.code == 1
+    assert "rollout.setup_timeout: server/0 was not ready within 1.5 s" in ended.err
+    assert "    loading the model" in ended.err
+    assert "rollout/0 ready" in ended.out
+
+
+def test_ctrl_c_once_ends_with_a_checkpoint_that_the_same_command_goes_on_from(tmp_path):
+    run = stand(tmp_path, "trial_name=t", steps=1000)
+    run.until_said("rollout/0 ready")
+    run.until("metrics/trainer-0.jsonl")
+    os.killpg(run.process.pid, signal.SIGINT)
+    ended = run.wait()
+    done = ended.steps()[-1]
+    assert ended.code == 130, ended
+    assert f"the newest checkpoint is of step {done}" in ended.err
+    assert "resume=" in ended.err
+    (ended.directory / "stop").unlink()
+    (ended.directory / "finished").unlink()
+    again = stand(tmp_path, "trial_name=t", steps=done + 2).wait()
+    assert (again.code, again.steps()) == (0, list(range(1, done + 3))), again
+    assert f"it goes on from step {done} (attempt 2)" in again.out
+    assert again.log("trainer-0.attempt-2.log")
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path):
+    run = stand(tmp_path, step_s=60)
+    run.until_said("rollout/0 ready")
+    run.process.send_signal(signal.SIGINT)
+    run.until_said("stopping")
+    run.process.send_signal(signal.SIGINT)
+    ended = run.wait()
+    assert ended.code == 130, ended
+    assert "there is no checkpoint to go on from" in ended.err
+    assert left_over(tmp_path) == {}
+
+
+def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(tmp_path):
+    run = stand(tmp_path, steps=1000)
+    run.until_said("rollout/0 ready")
+    run.until("metrics/trainer-0.jsonl")
+    os.kill(run.process.pid, signal.SIGTERM)
+    ended = run.wait()
+    assert (ended.code, ended.summary["outcome"]) == (75, "stopped"), ended
+
+
+@pytest.mark.parametrize("name", ["guardian", "launcher", "trainer/0"])
+def test_whoever_is_killed_nothing_is_left(name, tmp_path):
+    run = stand(tmp_path, "recover.retries=0", steps=1000, faults={"episodes/0 1.1": {"do": "orphan"}})
+    run.until("metrics/trainer-0.jsonl")
+    memory = memory_of(run.directory)
+    run.until_true(memory.exists)
+    run.until_true(lambda: any(other.startswith("episodes/0 (") for other in run.pids()))
+    run.kill(name)
+    ended = run.wait()
+    assert ended.code == (-9 if name == "guardian" else 1)
+    assert left_over(tmp_path) == {}
+    assert not memory.exists()
+    if name == "launcher":
+        assert "launcher/0 was killed by SIGKILL" in ended.err
+
+
+def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
+    faults = {f"server/0 1.{number}": {"do": "kill"} for number in range(1, 9)}
+    ended = stand(tmp_path, "recover.retries=1", step_s=30, faults=faults).wait()
+    assert ended.code == 1
+    assert "it died 2 times without a training step in between (recover.retries=1)" in ended.err
+    assert ended.log("server-0.restart-2.log")
+
+
+def test_what_fails_before_it_is_ready_is_told_at_once_and_not_tried_again(tmp_path):
+    """Also where no logs are wanted: the end of one is shown all the same."""
+    faults = {"server/0 1.1": {"do": "say no such model"}}
+    ended = stand(tmp_path, "log.file=false", faults=faults, step_s=30).wait()
+    assert ended.code == 1
+    assert "server/0 failed (exit code 1)" in ended.err
+    assert "    no such model" in ended.err.splitlines(), "the end of its log"
+    assert "it is not started again" in ended.err and "replaced" not in ended.out
+    assert not list((ended.directory / "logs").glob("*.log"))
+
+
+def test_a_run_is_resumed_from_its_newest_sound_checkpoint_or_from_an_earlier_step_from_anywhere(tmp_path):
+    run = stand(tmp_path, "trial_name=mine", steps=6)
+    assert run.wait().code == 0
+    checkpoints = run.directory / "checkpoints"
+    (checkpoints / "step_000006" / "resume" / "state").write_text("!")
+    (run.directory / "finished").unlink()
+    again = stand(tmp_path, "trial_name=mine", steps=7).wait()
+    assert (again.code, again.steps()) == (0, [1, 2, 3, 4, 5, 6, 7]), again
+    assert "not from step 6: step_000006" in again.out, "its content is not what was written"
+    assert "moved to checkpoints/before-attempt-2: step_000006" in again.out
+
+    (run.directory / "finished").unlink()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    back = stand(tmp_path, "resume=mine", "resume_step=2", "seed=5", steps=5, cwd=elsewhere).wait()
+    assert (back.code, back.steps()) == (0, [1, 2, 3, 4, 5]), back
+    later = {path.name for path in (checkpoints / "before-attempt-3").iterdir()}
+    assert later == {"step_000004", "step_000006"}
+    assert Path(back.summary["model"]).name == "step_000004"
+    assert not (elsewhere / "runs").exists()
+    assert open_run(run.directory).config.seed == 5
+    assert open_run(run.directory).start_point()[:2] == (3, 2)
