@@ -13,7 +13,7 @@ PROGRAM = "python -m launcher"
 COMMAND = "command.txt"
 OF_ITS_OWN = ("trial_name", "resume", "resume_step")
 """What a command says of one run, and another run must not repeat."""
-OWN_TASK = "a task of your own: docs/tasks.md"
+OWN_TASK = "a task of your own: docs/own-task.md"
 
 
 def next_steps(run: Run, has_model: bool, exit_code: int, steps: int) -> list[tuple[str, str]]:

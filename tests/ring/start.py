@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.run import memory_folder
 from tests.commands import REPOSITORY
 
 LIMIT_S = 240
 SHORT = (
     "evaluator.num_examples=32",
-    "saver.freq_steps=null",
     "recover.freq_steps=3",
     "train_dataset.batch_size=16",
     "n_samples=4",
@@ -33,8 +33,9 @@ def environment(root: Path, **more: str) -> dict[str, str]:
     return kept | ours | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
 
 
-def command(*words: str, config: str = "grpo.yaml") -> list[str]:
-    return [sys.executable, "-m", "launcher", "--config", config, "cluster.fileroot=runs", *words]
+def command(*words: str, config: str | None = "grpo.yaml") -> list[str]:
+    first = [] if config is None else ["--config", config, "cluster.fileroot=runs"]
+    return [sys.executable, "-m", "launcher", *first, *words]
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,25 @@ class Ended:
 
     def metric(self, name: str) -> list[Any]:
         """In the order of steps."""
-        lines = sorted(self.lines("metrics.jsonl"), key=lambda line: line["step"])
-        return [line[name] for line in lines if name in line]
+        from areal_like.observe.reading import read_metrics
+
+        return [line[name] for line in read_metrics(self.directory) if name in line]
+
+    def ledger(self) -> list[dict[str, Any]]:
+        from areal_like.rollout.ledger import read_ledger
+
+        return list(read_ledger(self.directory / "rollouts" / "ledger.jsonl"))
 
     def model(self) -> Path:
         return Path(self.summary["model"])
 
 
-def run(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml", **more: str) -> Ended:
+def run(root: Path, *words: str, trial: str = "t", config: str | None = "grpo.yaml", **more: str) -> Ended:
     """A run from its start to its end."""
     root.mkdir(parents=True, exist_ok=True)
+    named = [] if config is None else [f"trial_name={trial}"]
     done = subprocess.run(
-        command(f"trial_name={trial}", *words, config=config),
+        command(*named, *words, config=config),
         cwd=root,
         env=environment(root, **more),
         capture_output=True,
@@ -135,6 +143,12 @@ class Running:
         for pid in self.pids(name):
             os.kill(pid, signal.SIGKILL)
 
+    def launcher(self) -> int:
+        """The only child of the guardian, which is the command's own process."""
+        guardian = self.process.pid
+        (child,) = Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
+        return int(child)
+
     def wait(self, limit_s: float = LIMIT_S) -> Ended:
         code = self.process.wait(limit_s)
         return Ended(code, self.said(), "", self.directory)
@@ -177,5 +191,6 @@ def wait_until_gone(directory: Path, limit_s: float = 20.0) -> dict[int, str]:
     return left
 
 
-def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob(f"areal-like.{os.getuid()}.*")}
+def shared_memory(directory: Path) -> bool:
+    """Whether the run has anything there."""
+    return memory_folder(json.loads((directory / "run.json").read_text())["run_id"]).exists()

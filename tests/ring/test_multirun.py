@@ -23,7 +23,7 @@ def test_two_runs_their_table_and_their_objective(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^(\d)  (r0001-\d) +(\d) +(0\.\d+)", done.stdout, flags=re.M)
+    rows = re.findall(r"^(\d) +(r0001-\d) +(\d) +(0\.\d+)", done.stdout, flags=re.M)
     assert [(number, trial, seed) for number, trial, seed, _ in rows] == [("0", "r0001-0", "1"), ("1", "r0001-1", "2")]
     for _, trial, _, _ in rows:
         assert (tmp_path / "runs" / "grpo-addition" / trial / "summary.json").exists()
