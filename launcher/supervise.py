@@ -211,18 +211,14 @@ class Supervisor:
             return None
         self._said = time.monotonic()
         self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._said)
-        controller = self.crew.names("rollout")
-        if any(self._never_answered(name) for name in controller):
+        self._look(now_at_once=True)
+        if not self._works:  # no step was made since the start, so there is nothing to save
             self.crew.kill(list(self.crew.alive))
             return self._stopped()
+        controller = self.crew.names("rollout")
         self.crew.send(controller or self.crew.names("trainer"), signal.SIGTERM)
         self._say("stopping when the step is done, with a checkpoint; Ctrl-C again ends at once")
         return None
-
-    def _never_answered(self, name: str) -> bool:
-        """Nothing has begun, so there is nothing to end well."""
-        child = self.crew.alive.get(name)
-        return child is not None and child.ready_after is None
 
     def _stop_overdue(self) -> Ending | None:
         if self._stopping is None:

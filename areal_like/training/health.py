@@ -1,0 +1,85 @@
+"""What a step tells about itself: how much was learnt from, and how far the policy that sampled and the one that is
+trained are apart."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from areal_like.algorithms.losses import off_policy
+from areal_like.algorithms.statistics import Statistics
+from areal_like.training.batch import SAMPLER, VERSIONS, Batch
+from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.world import World
+
+SAMPLE = 32
+"""Sequences of each rank that are measured when no sequence is trained on."""
+
+LOSS_SUMS = ("tokens", "clip_fraction", "entropy")
+GAP_SUMS = ("tokens", "logprob_diff", "kl", "weight")
+GAP_MAXIMA = ("logprob_diff_max", "weight_max")
+
+
+class Health:
+    """Adds up over micro-batches, then over ranks.
+
+    The gap between sampler and trainer is measured on the sequences that are trained on, with the policy before the
+    first update of the step where that is known, else with that of the update at hand.
+    """
+
+    def __init__(self, world: World, batch: Batch) -> None:
+        self._world, self._batch = world, batch
+        self._loss = dict.fromkeys(LOSS_SUMS, 0.0)
+        self._gap = dict.fromkeys(GAP_SUMS, 0.0)
+        self._maxima = dict.fromkeys(GAP_MAXIMA, 0.0)
+
+    def add(self, loss: Statistics | None, micro: MicroBatch, policy: Tensor) -> None:
+        """`loss` is None where nothing is trained; `policy` are the trainer's log-probabilities."""
+        gap = off_policy(policy, micro.fields[SAMPLER], torch.ones_like(policy, dtype=torch.bool))
+        for name in GAP_SUMS:
+            self._gap[name] += float(gap.sums[name])
+        for name in GAP_MAXIMA:
+            self._maxima[name] = max(self._maxima[name], float(gap.maxima[name]))
+        if loss is not None:
+            for name in LOSS_SUMS:
+                self._loss[name] += float(loss.sums[name])
+
+    def is_unknown(self) -> bool:
+        """The same on every rank."""
+        return self._world.sum([self._gap["tokens"]])[0] == 0
+
+    def sample(self, sequences: Sequences) -> NDArray[np.int64]:
+        """A few sequences, spread evenly over those that count."""
+        rows = np.flatnonzero(sequences.counts_N)
+        return rows[np.unique(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(np.int64))]
+
+    def metrics(self, signal_N: NDArray[np.bool_]) -> dict[str, float]:
+        batch = self._batch
+        counted = batch.sequences.counted
+        ages = batch.step - batch.sequences.fields[VERSIONS][counted].astype(np.int64)
+        by_age = np.bincount(np.clip(ages, 0, None), minlength=max(0, batch.step - batch.oldest_version) + 1)
+        own = [float(len(signal_N) - signal_N.sum()), float(counted.sum()), *self._loss.values(), *self._gap.values()]
+        together = self._world.sum([*own, *by_age.tolist()])
+        without_signal, loss_tokens, *rest = together
+        loss = dict(zip(LOSS_SUMS, rest, strict=False))
+        gap = dict(zip(GAP_SUMS, rest[len(LOSS_SUMS) :], strict=False))
+        shares = np.array(rest[len(LOSS_SUMS) + len(GAP_SUMS) :]) / max(1.0, loss_tokens)
+        most = dict(zip(GAP_MAXIMA, self._world.max(list(self._maxima.values())), strict=True))
+        measured = max(1.0, gap["tokens"])
+        return {
+            "train/samples": float(batch.num_samples),
+            "train/tokens": float(batch.num_tokens),
+            "train/loss_tokens": loss_tokens,
+            "train/sequences_without_signal": without_signal,
+            # Tokens without an advantage are never clipped: they count in the whole.
+            "train/clip_fraction": loss["clip_fraction"] / max(1.0, loss_tokens),
+            **({"train/entropy": loss["entropy"] / loss["tokens"]} if loss["tokens"] else {}),
+            "offpolicy/logprob_diff_mean": gap["logprob_diff"] / measured,
+            "offpolicy/logprob_diff_max": most["logprob_diff_max"],
+            "offpolicy/kl": gap["kl"] / measured,
+            "offpolicy/weight_mean": gap["weight"] / measured,
+            "offpolicy/weight_max": most["weight_max"],
+            "offpolicy/staleness_mean": float((shares * np.arange(len(shares))).sum()),
+            "offpolicy/staleness_max": float(batch.step - batch.oldest_version),
+            **{f"offpolicy/staleness_share/{age}": share for age, share in enumerate(shares.tolist())},
+        }

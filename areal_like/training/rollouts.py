@@ -1,0 +1,113 @@
+"""The trainer's side of the ring: it asks the controller for batches, and tells it of new weights and of steps that are
+done."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from areal_like.discovery import open_names
+from areal_like.discovery.base import parse
+from areal_like.process.blocking import BlockingCaller
+from areal_like.process.errors import Unreachable
+from areal_like.process.frames import Frame, pack
+from areal_like.process.identity import Identity, token
+from areal_like.process.run import Run
+from areal_like.process.waiting import Waiting
+from areal_like.training.batch import Batch, read_batch
+
+CONTROLLER = "rollout/0"
+PAUSE_S = 0.1
+FACTS_PAUSE_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class Facts(NamedTuple):
+    """What the controller knows of the run."""
+
+    total_steps: int
+    steps_per_epoch: int
+
+
+class Stop(NamedTuple):
+    """There is no further batch, and why."""
+
+    reason: str
+
+
+class Rollouts:
+    """The controller, as seen from one rank of `world_size`."""
+
+    def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
+        self._config, self._me = run.config.rollout, me
+        self._rank, self._world_size = rank, world_size
+        self._caller = BlockingCaller(me, token())
+        self._address = self._find(run)
+
+    def facts(self) -> Facts:
+        """As soon as the controller has them: it learns the number of rows from who reads them."""
+        waiting = Waiting("the number of steps from " + CONTROLLER, self._config.setup_timeout, "rollout.setup_timeout")
+        while not (said := self._json("GET", "/facts"))["ready"]:
+            waiting.check()
+            time.sleep(FACTS_PAUSE_S)
+        return Facts(said["total_steps"], said["steps_per_epoch"])
+
+    def publish(self, version: int, folder: Path, num_bytes: int) -> None:
+        """Returns at once: the servers load the weights beside the next step."""
+        self._json("POST", "/publish", {"version": version, "folder": str(folder), "bytes": num_bytes})
+
+    def batch(self, step: int) -> Batch | Stop:
+        """This rank's part of batch `step`."""
+        waiting = Waiting(f"batch {step} from {CONTROLLER}", self._config.request_timeout, "rollout.request_timeout")
+        body = {"step": step, "rank": self._rank, "world": self._world_size}
+        while True:
+            header, blobs = self._frame("/batch", body)
+            if "stop" in header:
+                return Stop(header["stop"])
+            if not header.get("wait"):
+                return read_batch(header, blobs)
+            waiting.check()
+
+    def done(self, step: int) -> None:
+        self._json("POST", "/done", {"step": step})
+
+    def state(self, step: int) -> bytes:
+        """The controller's part of the checkpoint after so many steps, to be kept as it is."""
+        return pack(*self._frame("/state", {"step": step}))
+
+    def finished(self, step: int, early: bool) -> None:
+        """The trainer's last word."""
+        self._json("POST", "/finished", {"step": step, "early": early})
+
+    def close(self) -> None:
+        self._caller.close()
+
+    def _find(self, run: Run) -> str:
+        """The controller of this attempt; one that an earlier attempt left behind is none."""
+        waiting = Waiting(f"the address of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        with open_names(run, self._me) as names:
+            while (entry := parse(names.wait(CONTROLLER, waiting))).attempt < self._me.attempt:
+                waiting.check()
+                time.sleep(PAUSE_S)
+        return entry.address
+
+    def _json(self, method: str, path: str, body: Any = None) -> Any:
+        return self._patiently(lambda: self._caller.json(method, self._address, path, body))
+
+    def _frame(self, path: str, body: Any) -> Frame:
+        frame: Frame = self._patiently(lambda: self._caller.frame("POST", self._address, path, body))
+        return frame
+
+    def _patiently(self, call: Callable[[], Any]) -> Any:
+        """A controller that is gone is the launcher's business, which ends this process or all; dying of it as well
+        would only hide why it went."""
+        waiting = Waiting(f"an answer of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        while True:
+            try:
+                return call()
+            except Unreachable as nobody:
+                log.debug("%s", nobody)
+                waiting.check()
+                time.sleep(PAUSE_S)

@@ -1,0 +1,56 @@
+"""The course of the learning rate: a function of the step alone, so that nothing of it needs to be saved."""
+
+import math
+from collections.abc import Callable
+
+from areal_like.config.optimizer import OptimizerConfig
+
+Schedule = Callable[[int], float]
+"""Completed steps -> learning rate of the next one."""
+
+
+def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
+    """The learning rate rises from the lowest to `lr` during warm-up, then follows its course to the last step."""
+    lowest = config.min_lr_ratio if config.min_lr is None else _share(config.min_lr, config.lr)
+    warmup = config.warmup_steps
+    if warmup is None:
+        warmup = int(config.warmup_steps_proportion * total_steps)
+    decay = max(1, total_steps // 10) if config.decay_steps is None else config.decay_steps
+    course = _COURSES[config.lr_scheduler_type]
+
+    def learning_rate(step: int) -> float:
+        if step < warmup:
+            return config.lr * (lowest + (1 - lowest) * step / warmup)
+        share = course(step - warmup, max(1, total_steps - warmup), decay)
+        return config.lr * (lowest + (1 - lowest) * share)
+
+    return learning_rate
+
+
+def _share(lowest: float, highest: float) -> float:
+    return min(1.0, lowest / highest) if highest else 1.0
+
+
+def _constant(step: int, steps: int, decay: int) -> float:
+    return 1.0
+
+
+def _linear(step: int, steps: int, decay: int) -> float:
+    return max(0.0, 1 - step / steps)
+
+
+def _cosine(step: int, steps: int, decay: int) -> float:
+    return (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
+
+
+def _warmup_stable_decay(step: int, steps: int, decay: int) -> float:
+    return min(1.0, max(0.0, (steps - step) / decay)) if decay else 1.0
+
+
+_COURSES: dict[str, Callable[[int, int, int], float]] = {
+    "constant": _constant,
+    "linear": _linear,
+    "cosine": _cosine,
+    "warmup_stable_decay": _warmup_stable_decay,
+}
+"""By `lr_scheduler_type`: steps after warm-up, how many there are, and over how many the last falls -> share."""

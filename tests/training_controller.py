@@ -1,0 +1,126 @@
+"""A controller for tests of the trainer: the real routes and messages, with groups that a test makes up."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from aiohttp import web
+from transformers import AutoModelForCausalLM
+
+from areal_like.discovery import announce, open_names
+from areal_like.process import frames, http
+from areal_like.process.identity import Guard, Identity
+from areal_like.process.run import Run
+from areal_like.rollout.batches import FACTS
+from areal_like.rollout.trajectory import Trajectory, pack_group
+from areal_like.weights.disk import Publication, load
+
+CONTROLLER = Identity("rollout", 0)
+Groups = Sequence[Sequence[Trajectory]]
+Make = Callable[["FakeController", int], Groups]
+
+
+class FakeController:
+    """Serves in a thread of its own while it is entered; writes down what it is asked."""
+
+    def __init__(self, run: Run, secret: str, make: Make, total_steps: int, stop_at: int | None = None) -> None:
+        self.run, self._secret, self._make, self._total_steps, self._stop_at = run, secret, make, total_steps, stop_at
+        self.calls: list[tuple[str, Any]] = []
+        self.published: dict[int, Publication] = {}
+        self._waited: set[int] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> "FakeController":
+        self._thread.start()
+        self._served = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
+        self._names = open_names(self.run, CONTROLLER)
+        announce(self._names, CONTROLLER, self._served.address)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._names.close()
+        asyncio.run_coroutine_threadsafe(self._served.close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def asked(self, path: str) -> list[Any]:
+        """The bodies of the calls of one route, in order."""
+        return [body for called, body in self.calls if called == path]
+
+    async def _serve(self) -> Any:
+        app = http.application(Guard(self._secret))
+        app.router.add_get("/facts", self._facts)
+        for path in ("/publish", "/done", "/finished"):
+            app.router.add_post(path, self._note)
+        app.router.add_post("/batch", self._batch)
+        app.router.add_post("/state", self._state)
+        return await http.serve(app, "127.0.0.1")
+
+    async def _facts(self, request: web.Request) -> web.Response:
+        said = {"total_steps": self._total_steps, "steps_per_epoch": 100, "train_rows": 100, "valid_rows": 0}
+        return http.answer({"ready": True, "start_step": 0, **said})
+
+    async def _note(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append((request.path, body))
+        if request.path == "/publish":
+            folder = Path(body["folder"])
+            self.published[body["version"]] = load(folder, expected_of(self.run), newer_than=-1)
+        return http.answer({"ok": True})
+
+    async def _state(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append((request.path, body))
+        return web.Response(body=frames.pack({"cursor": body["step"]}, [b"a group"]))
+
+    async def _batch(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append((request.path, body))
+        step = body["step"]
+        if step not in self._waited:
+            self._waited.add(step)
+            return web.Response(body=frames.pack({"wait": True}))
+        if step == self._stop_at:
+            return web.Response(body=frames.pack({"stop": "somebody asked for it"}))
+        return web.Response(body=frames.pack(*batch_frame(step, self._make(self, step), body["rank"], body["world"])))
+
+
+def expected_of(run: Run) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What a server would expect of a publication."""
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+    return {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()}
+
+
+def batch_frame(step: int, groups: Groups, rank: int = 0, world: int = 1) -> tuple[dict[str, Any], list[bytes]]:
+    """As the controller answers a rank: group after group, dealt to the ranks in turn."""
+    samples, blobs = [], []
+    for number, group in enumerate(groups):
+        facts, blob = pack_group(group)
+        if number % world == rank:
+            blobs.append(blob)
+        for index, fact in enumerate(facts):
+            known = {name: fact[name] for name in FACTS}
+            samples.append({"group": number + 1000 * step, "sample": index, **known, "rank": number % world})
+    shard = [index for index, sample in enumerate(samples) if sample["rank"] == rank]
+    return {"step": step, "samples": samples, "shard": shard}, blobs
+
+
+def trajectory(
+    ids: Sequence[int], prompt: int, reward: float, version: int = 0, logprobs: Sequence[float] | None = None
+) -> Trajectory:
+    """One whose first `prompt` tokens were not generated."""
+    generated = np.arange(len(ids)) >= prompt
+    return Trajectory(
+        token_ids=np.array(ids),
+        loss_mask=generated.astype(np.uint8),
+        logprobs=np.where(generated, -1.0 if logprobs is None else np.array(logprobs), 0.0),
+        versions=np.where(generated, version, -1),
+        reward=reward,
+        rewards={"score": reward},
+    )
