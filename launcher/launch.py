@@ -62,6 +62,7 @@ class _Launch:
     """One run from its first process to its summary. What it says holds no secret."""
 
     def __init__(self, loaded: Loaded, claimed: Claimed, secret: str, hidden: tuple[str, ...]) -> None:
+        from areal_like.observe.health import Health
         from areal_like.observe.observer import Observer
         from areal_like.observe.progress import Progress
 
@@ -69,8 +70,9 @@ class _Launch:
         self.run_, self.start = claimed.run, claimed.start
         self.secret, self.hidden = secret, hidden
         self.began = time.time()
-        self.progress = Progress(self.plan.batch.total_steps, self.plan.batch.staleness_bound)
-        self.observer = Observer(self.run_, self.progress.step, self.progress.evaluation, self.say)
+        batch = self.plan.batch
+        self.progress = Progress(batch.total_steps, batch.staleness_bound, Health(self.run_.config))
+        self.observer = Observer(self.run_, self.progress.step, self.progress.evaluation, self.say, self._phase)
 
     def run(self) -> int:
         self._say_what_begins()
@@ -107,6 +109,9 @@ class _Launch:
             self.progress.say(self._clean(text))
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _phase(self, what: str, at: float) -> None:
+        self.progress.phase(what, at - self.began)
 
     def _clean(self, text: str) -> str:
         return without(self.loaded.redactor.everywhere(text), self.hidden)

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from areal_like.config.compose import load
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.errors import TimedOut
@@ -132,7 +132,15 @@ def test_a_worker_that_was_replaced_ends(tmp_path, seen):
         asyncio.run(main())
 
 
-@pytest.mark.parametrize(("most", "batch", "workers", "hands"), [(None, 64, 1, 64), (10, 64, 3, 4), (1, 64, 2, 1)])
-def test_the_groups_under_way_are_shared_between_the_workers(most, batch, workers, hands):
-    rollout = SimpleNamespace(max_concurrent_rollouts=most, consumer_batch_size=batch, num_episode_workers=workers)
-    assert num_hands(SimpleNamespace(rollout=rollout)) == hands
+@pytest.mark.parametrize(
+    ("words", "hands"),
+    [
+        (["evaluator.freq_steps=null"], 64),
+        (["evaluator.freq_steps=null", "rollout.max_concurrent_rollouts=10", "rollout.num_episode_workers=3"], 4),
+        (["n_samples=8"], 64 + 64 * 8),
+        (["n_samples=8", "evaluator.n_samples=4", "rollout.num_episode_workers=2"], (64 + 128) // 2),
+    ],
+)
+def test_groups_and_evaluated_rows_under_way_are_shared_between_the_workers(words, hands):
+    settled = ["rollout.num_episode_workers=1", "rollout.backend=embedded:d1"]
+    assert num_hands(load("grpo.yaml", [*settled, *words]).config) == hands

@@ -48,7 +48,7 @@ class OrderedFlow:
             return None
         evaluation = loop.evaluations.begin(step)
         if evaluation is not None:
-            return self._wave(f"eval-{step}", evaluation.take(loop.settings.max_concurrent))
+            return self._wave(f"eval-{step}", evaluation.take(loop.settings.evaluation_concurrent))
         if loop.batches.next_step != step or step >= loop.length.total_steps:
             return None
         if step not in self._step_starts:

@@ -46,7 +46,7 @@ class RolloutSettings:
     evaluation_rows: int = -1
     evaluation_samples: int = 1
     evaluation_concurrent: int = 1
-    """Rows evaluated at once where nothing has to be kept in order: as many answers as training may have under way."""
+    """Rows evaluated at once: as many answers as training may have under way."""
     evaluation_sampling: dict[str, Any] = field(default_factory=dict)
 
 

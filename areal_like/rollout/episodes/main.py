@@ -23,6 +23,7 @@ from areal_like.rollout.episodes.rewards import Wanted
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.worker import Worker
 from areal_like.rollout.episodes.workflows import DEFAULT, make_workflow
+from areal_like.rollout.settings import settings_of
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +67,11 @@ async def _main(run: Run, me: Identity) -> None:
 
 
 def num_hands(config: Any) -> int:
-    """This worker's share of the groups that may be under way."""
-    rollout = config.rollout
-    most: int = rollout.max_concurrent_rollouts or rollout.consumer_batch_size
-    workers: int = rollout.num_episode_workers
-    return math.ceil(most / workers)
+    """This worker's share of what may be under way: groups to train on, and rows that are evaluated beside them."""
+    settings = settings_of(config)
+    evaluated = settings.evaluation_concurrent if settings.evaluation_clock is not None else 0
+    workers: int = config.rollout.num_episode_workers
+    return math.ceil((settings.max_concurrent + evaluated) / workers)
 
 
 def _wanted(run: Run) -> Wanted:
