@@ -20,7 +20,7 @@ quickstart: env-run ## Start a first run: python -m launcher --config grpo.yaml 
 	@$(PY) -m launcher --config "$(CONFIG)"
 
 test: env-dev ## The tests (without the slow ones), and that every live key has one
-	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300 --numprocesses auto --maxprocesses 4
+	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300 --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: env-dev ## ruff check, ruff format --check, mypy
 	@$(PY) -m ruff check
@@ -34,8 +34,11 @@ format: env-dev ## Put the code into the shape that lint wants
 docs: env-dev ## Write docs/reference.md and docs/keys.md from the configuration classes
 	@$(PY) -m areal_like.config.describe.pages
 
-bench: env-dev ## How long a start takes
+bench: env-dev ## How long a start, a step, a publication and the controller's work take; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py
+	@$(PY) tests/bench/bench_controller.py
+	@$(PY) tests/bench/bench_weights.py
+	@$(PY) tests/bench/bench_ring.py
 
 env-run:
 	@.ci/venv "$(VENV)" train

@@ -1,27 +1,19 @@
 """Which checkpoint a run goes on from, and what becomes of those after it."""
 
 import json
-import os
-import re
 from pathlib import Path
 from typing import Any
 
-STEP = re.compile(r"step_(\d+)")
-COMPLETE = ".complete"
-MANIFEST = "manifest.json"
-RESUME = "resume"
+from areal_like.process.checkpoints import MANIFEST, RESUME, complete, folder_name, step_of
 
 
 def step_folder(run_dir: Path, step: int) -> Path:
-    return run_dir / "checkpoints" / f"step_{step:06d}"
+    return run_dir / "checkpoints" / folder_name(step)
 
 
 def complete_steps(run_dir: Path) -> list[int]:
     """The steps of which the run has a complete checkpoint, oldest first."""
-    folder = run_dir / "checkpoints"
-    names = os.listdir(folder) if folder.is_dir() else []
-    found = [(int(match[1]), name) for name in names if (match := STEP.fullmatch(name))]
-    return sorted(step for step, name in found if (folder / name / COMPLETE).exists())
+    return [step for step, _ in complete(run_dir / "checkpoints")]
 
 
 def resumable_steps(run_dir: Path) -> list[int]:
@@ -66,8 +58,8 @@ def set_aside_after(run_dir: Path, step: int, attempt: int) -> list[str]:
     aside = folder / f"before-attempt-{attempt}"
     moved = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        match = STEP.fullmatch(path.name)
-        if match is not None and int(match[1]) > step:
+        found = step_of(path.name)
+        if found is not None and found > step:
             aside.mkdir(exist_ok=True)
             path.rename(aside / path.name)
             moved.append(path.name)

@@ -10,8 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
+from areal_like.process.body import note_path
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, Identity
-from launcher.descendants import die_with_parent
+from launcher.descendants import LONGEST_DEATH_S, PAUSE_S, die_with_parent
 from launcher.plan.plan import Process
 
 TAIL_BYTES, TAIL_LINES = 16384, 12
@@ -53,7 +54,7 @@ class Child:
         over them."""
         self.process, self.me = process, me
         self.log: Path | None = Path(process.log) if process.log else None
-        self.note_path = run_dir / "logs" / f"{me.file_name}.failure.json"
+        self.note_path = note_path(run_dir, me)
         self.note_path.unlink(missing_ok=True)
         self.started = time.monotonic()
         self.ready_after: float | None = None
@@ -91,10 +92,13 @@ class Child:
         self._popen.send_signal(sign)
 
     def kill(self) -> None:
-        """At once, with its process group; returns when it is gone."""
+        """At once, with its process group; returns when it is gone. One that hangs in the kernel is left behind: what
+        comes in its place is a later incarnation, which others obey in its stead, and the guardian names it."""
         if self._popen.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-            self._popen.wait()
+            until = time.monotonic() + LONGEST_DEATH_S
+            while self._popen.poll() is None and time.monotonic() < until:
+                time.sleep(PAUSE_S)
 
     def last_lines(self, count: int) -> list[str]:
         """The end of its log, without empty lines."""

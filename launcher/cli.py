@@ -52,9 +52,9 @@ def command() -> int:
     """The installed command, and `python -m launcher`. Leaves at once: tearing the interpreter down takes tens of
     milliseconds. Not after a sweep, whose workers would be left behind."""
     signal.signal(signal.SIGPIPE, _reader_has_gone)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us; in this order each gets its own number back
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     try:
         code = main()
     except KeyboardInterrupt:

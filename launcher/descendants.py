@@ -118,11 +118,13 @@ def _collect_all() -> None:
 
 
 def collect_orphans(known: set[int]) -> None:
-    """What an ended process of ours left behind, and has ended since, is not kept as a zombie."""
-    me = os.getpid()
-    for seen in table().values():
-        if seen.parent == me and seen.state == "Z" and seen.pid not in known:
-            _collect(seen.pid)
+    """What an ended process of ours left behind, and has ended since, is not kept as a zombie. Asks the kernel for
+    dead children alone: a large machine has thousands of processes."""
+    try:
+        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in known:
+            _collect(dead.si_pid)
+    except ChildProcessError:
+        return
 
 
 def end_leftovers(session: int, variable: str, value: str, known: set[int]) -> None:

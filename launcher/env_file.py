@@ -11,12 +11,19 @@ LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)")
 
 def read_env_files(files: Sequence[str], folder: Path) -> dict[str, str]:
     """Lines `NAME=value`, with or without quotes and `export`; a later file wins. Raises ConfigError with every line
-    that is none, without its text, as that may be a secret."""
+    that is none, without its text, as that may be a secret, and every file that cannot be read."""
     variables: dict[str, str] = {}
     problems = []
     for name in files:
-        path = folder / Path(name).expanduser()
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            content = (folder / Path(name).expanduser()).read_text(encoding="utf-8")
+        except OSError as error:
+            problems.append(Problem("launcher.env_file", f"{name} cannot be read: {error.strerror}"))
+            continue
+        except UnicodeDecodeError:
+            problems.append(Problem("launcher.env_file", f"{name} is no text (UTF-8); name a file of lines NAME=value"))
+            continue
+        for number, text in enumerate(content.splitlines(), 1):
             line = text.strip()
             if not line or line.startswith("#"):
                 continue

@@ -10,12 +10,14 @@ import threading
 import time
 from pathlib import Path
 
+from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import SHORTEST, without
 from areal_like.door import RESULT
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
+from areal_like.process.whole import write
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
 from launcher.env_file import read_env_files
@@ -24,9 +26,9 @@ from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.run_files import last_attempt
 from launcher.supervise import FAILED, Ending, Limits, Supervisor
 from launcher.surroundings import write_surroundings
-from launcher.whole import write
 
 SURROUNDINGS_S = 10.0
+ROOM = 1 << 16
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -53,6 +55,12 @@ def cannot_write(error: OSError, run_dir: str) -> str:
     return f"cluster.fileroot: {why}; make room there, or name another folder"
 
 
+def is_full(folder: Path) -> bool:
+    """Whether nothing more can be written there to speak of."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize < ROOM or (found.f_files > 0 and found.f_favail == 0)
+
+
 def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
     print(text, file=sys.stderr)
     return code
@@ -70,9 +78,17 @@ class _Launch:
         self.run_, self.start = claimed.run, claimed.start
         self.secret, self.hidden = secret, hidden
         self.began = time.time()
-        batch = self.plan.batch
-        self.progress = Progress(batch.total_steps, batch.staleness_bound, Health(self.run_.config))
-        self.observer = Observer(self.run_, self.progress.step, self.progress.evaluation, self.say, self._phase)
+        config, batch = self.run_.config, self.plan.batch
+        health = Health(config) if isinstance(config, GRPOConfig) else None
+        self.progress = Progress(batch.total_steps, batch.staleness_bound, health)
+        self.observer = Observer(
+            self.run_,
+            self.progress.step,
+            self.progress.evaluation,
+            self.say,
+            on_phase=self._phase,
+            on_total=self.progress.set_total,
+        )
 
     def run(self) -> int:
         self._say_what_begins()
@@ -96,19 +112,19 @@ class _Launch:
             ending = Ending("failed", FAILED, cannot_write(error, self.plan.run_dir))
         self.observer.drain()
         self.progress.close()
+        if ending.outcome == "failed" and is_full(self.run_.directory) and "No space left" not in ending.message:
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whoever met it could not write that down
+            ending = ending._replace(message=f"{cannot_write(full, self.plan.run_dir)}\n{ending.message}")
         ending = ending._replace(message=self._clean(ending.message))
         self._finish(ending)
-        surroundings.join(SURROUNDINGS_S)
+        if surroundings.ident is not None:  # not where not even the processes could be started
+            surroundings.join(SURROUNDINGS_S)
         self.claimed.names.clear()
         self.claimed.names.close()
         return ending.code
 
     def say(self, text: str) -> None:
-        """Nobody may be reading any more; the run goes on all the same."""
-        try:
-            self.progress.say(self._clean(text))
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self.progress.say(self._clean(text))
 
     def _phase(self, what: str, at: float) -> None:
         self.progress.phase(what, at - self.began)

@@ -6,8 +6,10 @@ controller, trainer  the whole run goes back to the newest complete checkpoint
 
 from typing import NamedTuple
 
+from areal_like.process.identity import EPISODES, SERVER
+
 BAD_CONFIGURATION = 2
-REPLACED = ("server", "episodes")
+REPLACED = (SERVER, EPISODES)
 
 
 class Judgement(NamedTuple):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.run import CONFIG
 from launcher.arguments import Arguments
 from launcher.plan.run_directory import find_run
 from launcher.run_files import facts
@@ -25,9 +26,7 @@ def resumed(arguments: Arguments) -> Arguments:
     others = [word for word in words if not word.startswith(("resume=", ROOT))]
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     schema = arguments.schema if arguments.schema is not None else said.get("schema")
-    return replace(
-        arguments, config=str(path / "config.yaml"), schema=schema, overrides=[*others, f"resume='{quoted}'"]
-    )
+    return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, f"resume='{quoted}'"])
 
 
 def existing_run(name: str, words: list[str]) -> Path:

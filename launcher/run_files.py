@@ -7,14 +7,14 @@ from typing import Any
 import yaml
 
 from areal_like.config.loaded import Loaded
-from areal_like.process.run import ATTEMPT, CONFIG, FACTS
+from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS
+from areal_like.process.whole import write
 from launcher.cfg import values_without_secrets
 from launcher.plan.auto import settled
 from launcher.plan.plan import Plan
-from launcher.whole import write
 
 VERSION = 1
-COMMAND, PROVENANCE = "command.txt", "provenance.yaml"
+PROVENANCE = "provenance.yaml"
 
 
 def write_attempt(run_dir: Path, attempt: int, step: int, checkpoint: Path | None) -> None:

@@ -8,7 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.whole import write
+from areal_like.process.run import CONFIG
+from areal_like.process.whole import write
 
 
 class Known(NamedTuple):
@@ -38,7 +39,7 @@ def known_runs() -> Iterator[Known]:
     folder = state_folder()
     found = [_read(path) for path in folder.glob("*.json")] if folder.is_dir() else []
     for run in sorted((run for run in found if run is not None), key=lambda run: -run.started):
-        if (run.directory / "config.yaml").is_file():
+        if (run.directory / CONFIG).is_file():
             yield run
 
 

@@ -29,6 +29,8 @@ def start(loaded: Loaded, replace: bool = False) -> int:
     """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian."""
     plan = build_plan(loaded, anew=replace)
     refuse(loaded, plan)
+    for warning in plan.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     from areal_like.process.run import memory_folder
     from launcher.guardian import guarded
     from launcher.launch import launch
@@ -38,9 +40,8 @@ def start(loaded: Loaded, replace: bool = False) -> int:
 
 
 def refuse(loaded: Loaded, plan: Plan) -> None:
-    """Raises ConfigError with every reason why this run cannot start here. A key without a tested effect is none."""
-    against = [obstacle for obstacle in (*plan.cannot_start, *plan.needs) if obstacle.refuses]
-    against += missing_packages()
+    """Raises ConfigError with every reason why this run cannot start here."""
+    against = [*plan.cannot_start, *plan.needs, *missing_packages()]
     if against:
         problems = [Problem(o.key, o.reason, _place(loaded, o.key)) for o in against]
         raise ConfigError(problems, title="this run cannot start here:")

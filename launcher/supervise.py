@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, Names, parse
+from areal_like.process.identity import CONTROLLER, EPISODES, SERVER, TRAINER, Identity
 from areal_like.process.run import Run, StartPoint
 from launcher.checkpoints import complete_steps, damage, newest_sound, step_folder
 from launcher.child import Child, Death
@@ -23,8 +24,10 @@ STACKS_S = 0.5
 LAST_WORDS_S = 10.0
 IDLE_WORKER_S = 30.0
 """An episodes worker ends when it is told that the run is over; the others follow soon, or it was no such end."""
-ADDRESSED = ("server", "rollout")
+ADDRESSED = (SERVER, CONTROLLER)
 """Roles that enter an address under their name once they can answer."""
+FINAL = "final"
+"""What a process notes down of a failure that another attempt would meet again, as a full disk is."""
 IN_USE = ("address already in use", "eaddrinuse")
 
 
@@ -67,7 +70,7 @@ class Supervisor:
         self.attempt = start.attempt
         self._first_attempt, self._checkpoint = start.attempt, start.step
         self._say, self._cut = say, cut
-        self._vital = crew.names("rollout", "trainer")
+        self._vital = crew.names(CONTROLLER, TRAINER)
         self._ended: dict[str, int] = {}
         self._idle: dict[str, float] = {}
         self._stopping: tuple[str, float] | None = None
@@ -108,7 +111,7 @@ class Supervisor:
             if death.code in (DONE, STOPPED_EARLY) and death.name in self._vital:
                 self._ended[death.name] = death.code
                 self._last_end = time.monotonic()
-            elif death.code == DONE and death.child.me.role == "episodes":
+            elif death.code == DONE and death.child.me.role == EPISODES:
                 self._idle[death.name] = time.monotonic()
         failed = [death for death in deaths if death.name not in self._ended and death.name not in self._idle]
         return self._failed(failed) if failed else None
@@ -121,7 +124,7 @@ class Supervisor:
             self._dump_stacks()
         went_back = False
         for death in failed:
-            if went_back and death.name not in self.crew.names("server"):
+            if went_back and death.name not in self.crew.names(SERVER):
                 continue
             if self._met_a_taken_port(death):
                 self.crew.new_master_port()
@@ -132,7 +135,7 @@ class Supervisor:
             judgement = self.policy.judge(death.name, death.code, self._was_ready(death.child), first)
             if judgement.kind == "refuse":
                 return Ending("refused", BAD_CONFIGURATION, death.note.message if death.note else headline(death))
-            if judgement.kind == "fail":
+            if judgement.kind == "fail" or (death.note is not None and death.note.kind == FINAL):
                 others = [other for other in failed if other is not death]
                 return Ending("failed", FAILED, report(death, others, self.run.directory, judgement.why))
             if judgement.kind == "recover":
@@ -151,7 +154,7 @@ class Supervisor:
     def _go_back(self, death: Death, why: str = "") -> None:
         """The one recovery: trainer, controller and episodes workers begin again from the newest checkpoint; servers
         stay, and are given its weights."""
-        again = self.crew.names("rollout", "episodes", "trainer")
+        again = self.crew.names(CONTROLLER, EPISODES, TRAINER)
         self.crew.kill(again)
         for name in again:
             with suppress(NameMissing):
@@ -171,10 +174,10 @@ class Supervisor:
 
     def _was_ready(self, child: Child) -> bool:
         """A server is by itself; the others work together, and do when a step was made."""
-        return child.ready_after is not None if child.me.role == "server" else self._works
+        return child.ready_after is not None if child.me.role == SERVER else self._works
 
     def _met_a_taken_port(self, death: Death) -> bool:
-        if death.child.me.role != "trainer" or self._works or death.code <= 0:
+        if death.child.me.role != TRAINER or self._works or death.code <= 0:
             return False
         text = " ".join([death.note.message if death.note else "", *death.last_lines]).lower()
         return any(word in text for word in IN_USE) and death.child.me.attempt < self._first_attempt + 3
@@ -190,7 +193,7 @@ class Supervisor:
 
     def _only_evaluates_for_too_long(self) -> bool:
         """Who asks for an end does not mean the last evaluation; everything else is written by then."""
-        if self._stopping is None or any(name not in self._ended for name in self.crew.names("trainer")):
+        if self._stopping is None or any(name not in self._ended for name in self.crew.names(TRAINER)):
             return False
         return time.monotonic() - max(self._stopping[1], self._last_end) > LAST_WORDS_S
 
@@ -215,8 +218,8 @@ class Supervisor:
         if not self._works:  # no step was made since the start, so there is nothing to save
             self.crew.kill(list(self.crew.alive))
             return self._stopped()
-        controller = self.crew.names("rollout")
-        self.crew.send(controller or self.crew.names("trainer"), signal.SIGTERM)
+        controller = self.crew.names(CONTROLLER)
+        self.crew.send(controller or self.crew.names(TRAINER), signal.SIGTERM)
         self._say("stopping when the step is done, with a checkpoint; Ctrl-C again ends at once")
         return None
 
@@ -240,7 +243,7 @@ class Supervisor:
         missing = [child for child in addressed if child.ready_after is None]
         if not missing or self._stopping is not None:
             return None
-        entries = {**self.names.find("server"), **self.names.find("rollout")}
+        entries = {**self.names.find(SERVER), **self.names.find(CONTROLLER)}
         for child in missing:
             entry = parse(entries[child.me.name]) if child.me.name in entries else None
             if entry and (entry.attempt, entry.incarnation) == (child.me.attempt, child.me.incarnation):
@@ -289,7 +292,7 @@ class Supervisor:
 
     def _steps_file_bytes(self) -> int:
         """The trainer adds a line for each step."""
-        path = self.run.metrics / "trainer-0.jsonl"
+        path = self.run.metrics / f"{Identity(TRAINER, 0).file_name}.jsonl"
         return path.stat().st_size if path.is_file() else 0
 
     def _dump_stacks(self) -> None:

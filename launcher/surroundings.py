@@ -10,7 +10,7 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import Redactor
-from launcher.whole import write
+from areal_like.process.whole import write
 
 NAMED = ("CUDA_", "HF_", "TORCH", "NCCL_", "GLOO_", "OMP_", "MKL_", "SLURM_", "RAY_", "PYTHON")
 LONGEST_DIFF = 1 << 20

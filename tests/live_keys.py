@@ -4,11 +4,14 @@ The promise ledger names the tests. One that was not collected, was deselected o
 did not pass makes the exit status 1, and is named at the end with the keys that stand on it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 import pytest
 
 _PASSED = "passed"
+_GROUP = re.compile(r"@[^]@]+$")
+"""What pytest-xdist adds to the name of a test that is in a group."""
 
 
 class LiveKeys:
@@ -30,15 +33,16 @@ class LiveKeys:
             self.fate[item.nodeid] = "was deselected"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        earlier = self.fate.get(report.nodeid, "was not run")
+        name = _GROUP.sub("", report.nodeid)
+        earlier = self.fate.get(name, "was not run")
         if report.failed:
-            self.fate[report.nodeid] = f"failed in its {report.when}"
+            self.fate[name] = f"failed in its {report.when}"
         elif hasattr(report, "wasxfail"):
-            self.fate[report.nodeid] = "is marked as expected to fail"
+            self.fate[name] = "is marked as expected to fail"
         elif report.skipped:
-            self.fate[report.nodeid] = "was skipped"
+            self.fate[name] = "was skipped"
         elif report.when == "call" and earlier == "was not run":
-            self.fate[report.nodeid] = _PASSED
+            self.fate[name] = _PASSED
 
     def _fates(self, test: str) -> list[str]:
         if test in self.fate:

@@ -78,7 +78,7 @@ def _checkpoint(step: int) -> None:
 
 
 def _do(what: str, me: Identity) -> None:
-    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `hang`, `orphan`, or nothing."""
+    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `hang`, `orphan`, or nothing."""
     word, _, rest = what.partition(" ")
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -87,8 +87,9 @@ def _do(what: str, me: Identity) -> None:
     elif word == "say":
         print(rest, flush=True)
         raise SystemExit(1)
-    elif word in ("refuse", "fail"):
-        note = {"time": time.time(), "message": rest, "kind": "config" if word == "refuse" else "failed"}
+    elif word in ("refuse", "fail", "give_up"):
+        kind = {"refuse": "config", "fail": "failed", "give_up": "final"}[word]
+        note = {"time": time.time(), "message": rest, "kind": kind}
         (DIRECTORY / "logs" / f"{me.file_name}.failure.json").write_text(json.dumps(note))
         raise SystemExit(2 if word == "refuse" else 1)
     elif word == "hang":

@@ -17,11 +17,11 @@ from areal_like.process.errors import Failure, Refused, Unreachable
 from areal_like.process.frames import pack
 from areal_like.process.http import Caller
 from areal_like.process.identity import PROCESS, TOKEN, Identity
-from areal_like.process.run import open_run
+from areal_like.process.run import LEDGER, open_run
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.audit import audit
 from areal_like.rollout.controller import app, servers
-from areal_like.rollout.ledger import LEDGER, read_ledger
+from areal_like.rollout.ledger import read_ledger
 from tests.controller_world import SECRET, SMALL, World, make_run, world_of
 from tests.rollout_world import ROOT
 
@@ -187,9 +187,13 @@ def test_weights_that_are_wrong_end_the_run_in_words(tmp_path, fault):
     asyncio.run(scenario())
 
 
-def test_an_update_whose_answer_is_lost_is_not_sent_twice(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("grace", "log"), [("null", ["update 0"]), ("0.01", ["pause", "update 0", "resume"])], ids=["at once", "paused"]
+)
+def test_an_update_whose_answer_is_lost_is_not_sent_twice(tmp_path, monkeypatch, grace, log):
     async def scenario() -> None:
-        async with world_of(make_run(tmp_path / "run")) as world:
+        more = [] if grace == "null" else [f"rollout.pause_grace_period={grace}"]
+        async with world_of(make_run(tmp_path / "run", *more)) as world:
             await world.hello()
             command = world.controller.servers._command
             lost: list[str] = []
@@ -205,7 +209,7 @@ def test_an_update_whose_answer_is_lost_is_not_sent_twice(tmp_path, monkeypatch)
             await world.publish(0)
             await world.until(lambda: world.controller.placement.served_version == 0)
             assert lost
-            assert world.servers[0].log == ["update 0"]
+            assert world.servers[0].log == log
 
     asyncio.run(scenario())
 
@@ -328,6 +332,39 @@ def test_stopping_ends_the_trainer_after_the_batches_that_it_has(tmp_path):
             assert await world.lease() == []
             assert world.over
             async with asyncio.timeout(5):
+                await world.life
+
+    asyncio.run(scenario())
+
+
+def test_stopping_does_not_wait_for_an_evaluation_that_nobody_works_on_any_more(tmp_path):
+    async def scenario() -> None:
+        async with world_of(make_run(tmp_path / "run", "evaluator.freq_steps=1")) as world:
+            await world.hello(valid=5)
+            await world.publish(0)
+            await world.until(lambda: world.controller.placement.served_version == 0)
+            assert not world.controller.loop.evaluations.idle
+            await world.json("/finished", {"step": 3, "early": False})
+            world.controller.stop("stopped as asked")
+            async with asyncio.timeout(5):
+                await world.lease()
+                await world.life
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_ends_the_controller_and_not_who_called_it(tmp_path):
+    async def scenario() -> None:
+        run = make_run(tmp_path / "run")
+        run.rollouts.mkdir()
+        async with world_of(run) as world:
+            await world.hello()
+            world.controller._ledger._file.close()
+            world.controller._ledger._file = open("/dev/full", "ab", buffering=0)
+            await world.publish(0)
+            assert await world.lease()
+            with pytest.raises(Failure, match=r"^cluster.fileroot: .*No space left on device; make room there"):
                 await world.life
 
     asyncio.run(scenario())

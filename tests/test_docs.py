@@ -4,15 +4,23 @@ their links lead somewhere.
 A page is worked through from top to bottom in a folder of its own. A block of YAML or Python begins with a comment
 that names its file. In a `console` block a line that begins with `$ ` is a command, `# exit code N` behind it says how
 it ends (0 where nothing is said), and what follows is all of its output, `...` standing for what is left out.
+
+A command that starts a run goes as far as a start goes before its processes: everything is composed, planned and
+refused as it would be, and the run's directory is made. What a run would then have left there is put there, the model
+being the one that it would have begun with; so `resume=` and `chat` find it. Of such a command, and of `chat`, the
+output that a page quotes is not compared. A command marked `# for real` is also run as it stands, by a test of its own.
 """
 
 import contextlib
 import functools
 import io
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,26 +31,43 @@ from typing import Any
 
 import pytest
 
+from areal_like import door
 from areal_like.config.aliases import ALIASES
 from areal_like.config.allocation import Machine
 from areal_like.config.compose import load
 from areal_like.config.describe import pages
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.loaded import Loaded
 from areal_like.config.schema import Schema
 from areal_like.config.sources import library
 from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
+from areal_like.models import model_folder
+from areal_like.observe.summary import finish
+from areal_like.process.run import LEDGER
+from areal_like.training import manifest
+from launcher import chat, guardian, multirun
+from launcher import launch as launching
+from launcher.checkpoints import step_folder
+from launcher.claim import claim
 from launcher.cli import main
+from launcher.plan import Plan
+from tests.ring.start import environment, processes_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 }
-GENERATED = ("reference.md", "keys.md")
+GENERATED = ("reference.md", "keys.md", "metrics.md")
+CHECKED = [*(f"{name}.md" for name in ("README", "configuration", "own-task", "running", "status"))]
+"""Pages whose names of files and keys are looked up."""
 WRITTEN = sorted(set(PAGES) - set(GENERATED))
 LANGUAGES = ("console", "bash", "yaml", "python", "text")
 LAPTOP = Machine(num_gpus=0, num_cpu_cores=8, how="no NVIDIA driver", engines=())
 """What the quoted plans were made on."""
 PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
+FOR_REAL = "# for real"
+MADE_STEPS = 20
+"""Of the runs that are made up."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +87,21 @@ class Command:
     place: str
     text: str
     exit_code: int
+    for_real: bool = False
     output: list[str] = field(default_factory=list)
+
+    def complaint(self, code: int, said: str, compare: bool = True) -> str:
+        """What is not as the page has it; empty where all is."""
+        said = "".join(f"{line.rstrip()}\n" for line in said.splitlines())
+        while self.output and not self.output[-1]:
+            self.output.pop()
+        if code != self.exit_code:
+            return f"{self.place}: {self.text}\nends with {code}, not {self.exit_code}:\n{said}"
+        if not compare or not self.output or re.fullmatch(pattern(self.output), said):
+            return ""
+        missing = [line for line in self.output if not re.search(pattern([line]), said, flags=re.M)]
+        strange = "\n".join(missing) or "(every line is there, but not in this order and nothing left out)"
+        return f"{self.place}: {self.text}\nquotes\n{strange}\nbut prints\n{said}"
 
 
 @functools.cache
@@ -98,7 +137,8 @@ def commands(block: Block) -> list[Command]:
             if not waiting:
                 said = re.search(r"\s+# exit code (\d+)$", words)
                 text = re.sub(r"\s+# .*$", "", words)
-                found.append(Command(f"{block.page}:{number}", text, int(said[1]) if said else 0))
+                code = int(said[1]) if said else 0
+                found.append(Command(f"{block.page}:{number}", text, code, words.endswith(FOR_REAL)))
         else:
             assert found, f"{block.page}:{number}: output without a command"
             found[-1].output.append(line.rstrip())
@@ -120,6 +160,10 @@ class Session:
         self.waiting: dict[Path, Block] = {}
         self.typed: list[str] = []
         self.failures: list[str] = []
+        self.ran = False
+        """Whether the last command would have done what is only made up here."""
+        self.made: Path | None = None
+        """The directory of the last run."""
 
     def work_through(self, page: str) -> None:
         for block in blocks(page):
@@ -166,19 +210,46 @@ class Session:
         program = next((runner for prefix, runner in PROGRAMS.items() if text.startswith(prefix)), None)
         assert program is not None, f"{command.place}: nothing here knows how to check {text!r}"
         variables = dict(word.split("=", 1) for word in shlex.split(assigned[0]))
+        self.ran = False
         with pytest.MonkeyPatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
             code, output = program(shlex.split(text))
-        said = "".join(f"{line.rstrip()}\n" for line in output.splitlines())
-        while command.output and not command.output[-1]:
-            command.output.pop()
-        if code != command.exit_code:
-            self.failures.append(f"{command.place}: {command.text}\nends with {code}, not {command.exit_code}:\n{said}")
-        elif command.output and not re.fullmatch(pattern(command.output), said):
-            missing = [line for line in command.output if not re.search(pattern([line]), said, flags=re.M)]
-            strange = "\n".join(missing) or "(every line is there, but not in this order and nothing left out)"
-            self.failures.append(f"{command.place}: {command.text}\nquotes\n{strange}\nbut prints\n{said}")
+        if complaint := command.complaint(code, output, compare=not self.ran):
+            self.failures.append(complaint)
+
+    # --- what runs would do
+
+    def begin(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+        """In place of `launcher.launch.launch`: a run that ends at once, in a directory like any other."""
+        self.ran = True
+        claimed = claim(loaded, plan, run_id, replace)
+        claimed.names.clear()
+        claimed.names.close()
+        self.made = claimed.run.directory
+        folder = step_folder(self.made, MADE_STEPS)
+        if not folder.exists():
+            shutil.copytree(model_folder("builtin:tiny-addition"), folder)
+            (folder / manifest.RESUME).mkdir()
+            (folder / manifest.RESUME / "trainer.json").write_text("{}")
+            manifest.seal(folder, MADE_STEPS)
+            claimed.run.rollouts.mkdir(exist_ok=True)
+            (claimed.run.rollouts / LEDGER).touch()
+        print(finish(self.made, "done", 0, time.time(), claimed.start.attempt))
+        return 0
+
+    def follow(self, words: list[str]) -> door.Ended:
+        """In place of `areal_like.door.follow`: in this process."""
+        self.made = None
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            code = main(words)
+        return door.Ended(code, self.made, errors.getvalue().strip())
+
+    def answer(self, _prompt: str) -> str:
+        """In place of the model of `chat`."""
+        self.ran = True
+        return "046"
 
 
 def launch(words: list[str]) -> tuple[int, str]:
@@ -209,6 +280,23 @@ def make(words: list[str]) -> tuple[int, str]:
     return 0, output
 
 
+def python(words: list[str]) -> tuple[int, str]:
+    """A program of the reader's own."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words[1:])
+        runpy.run_path(words[1], run_name="__main__")
+    return 0, out.getvalue()
+
+
+def echo(words: list[str]) -> tuple[int, str]:
+    """`echo TEXT | python -m launcher ...`"""
+    assert words[2:6] == ["|", "python", "-m", "launcher"], words
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(f"{words[1]}\n"))
+        return launch(words[6:])
+
+
 def pip_install(words: list[str]) -> tuple[int, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert words[2:4] == ["-c", "constraints.txt"] and (ROOT / words[3]).is_file()
@@ -226,6 +314,8 @@ def activate(words: list[str]) -> tuple[int, str]:
 PROGRAMS: dict[str, Callable[[list[str]], tuple[int, str]]] = {
     "python -m launcher ": lambda words: launch(words[3:]),
     "areal-like ": lambda words: launch(words[1:]),
+    "python ": python,
+    "echo ": echo,
     "make": make,
     "pip install ": pip_install,
     "source ": activate,
@@ -247,9 +337,16 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setattr("launcher.plan.host.machine", lambda: LAPTOP)
     session = Session(folder)
+    monkeypatch.setattr(guardian, "guarded", lambda run, memory: run())
+    monkeypatch.setattr(launching, "launch", session.begin)
+    for module in (door, multirun):
+        monkeypatch.setattr(module, "follow", session.follow)
+    monkeypatch.setattr(chat._Model, "__init__", lambda *_: None)
+    monkeypatch.setattr(chat._Model, "answer", session.answer)
 
     def recorded(path: Path, *rest: Any, **more: Any) -> YamlFile:
         session.read.add(path.resolve())
@@ -268,6 +365,39 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 def test_what_a_page_says_to_type_does_what_it_says(page: str, session: Session) -> None:
     session.work_through(page)
     assert not session.failures, "\n".join(session.failures)
+
+
+def real_commands() -> list[Any]:
+    return [
+        pytest.param(block.page, command, id=f"{command.place} {command.text}")
+        for page in WRITTEN
+        for block in blocks(page)
+        if block.language in ("console", "bash")
+        for command in commands(block)
+        if command.for_real
+    ]
+
+
+@pytest.mark.xdist_group("ring-2")
+@pytest.mark.parametrize(("page", "command"), real_commands())
+def test_what_is_marked_so_runs_for_real(page: str, command: Command, tmp_path: Path) -> None:
+    session = Session(tmp_path / "work")
+    for block in blocks(page):
+        if block.language in ("yaml", "python"):
+            session.write(block)
+    words = [sys.executable, *shlex.split(command.text)[1:]]
+    done = subprocess.run(
+        words,
+        cwd=session.folder,
+        env=environment(tmp_path) | {"COLUMNS": "100"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert command.text.startswith("python ") and not (said := command.complaint(done.returncode, done.stdout)), said
+    assert not any(processes_of(path.parent) for path in session.folder.glob("runs/*/*/run.json"))
 
 
 def test_generated_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,13 +456,13 @@ def test_the_targets_of_make_that_a_page_names_exist(page: str) -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "configuration.md", "status.md"])
+@pytest.mark.parametrize("page", CHECKED)
 def test_tests_and_files_that_a_page_names_exist(page: str) -> None:
     for name in re.findall(r"`((?:tests|experiments|conf|areal_like|launcher)/[\w./]*)`", text_of(page)):
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("page", ["README.md", "configuration.md", "status.md"])
+@pytest.mark.parametrize("page", CHECKED)
 def test_keys_that_a_page_names_exist(page: str) -> None:
     schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
     known = {name for schema in schemas for name in schema.names()} | set(ALIASES)

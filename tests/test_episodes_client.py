@@ -144,6 +144,19 @@ def test_a_connection_cut_in_the_middle_loses_the_rest_alone():
     assert sorted(each["seed"] for groups in requests[1:] for each in groups) == [1, 2]
 
 
+@pytest.mark.parametrize("answer", [{"id": "0.1/0"}, {"text": "hello"}, ["0.1/0"]], ids=["bare", "other", "list"])
+def test_an_answer_that_cannot_be_read_is_an_error_and_nobody_waits_for_another(answer):
+    async def main():
+        server = Server()
+        server.says = lambda group: answer
+        async with open_server(server):
+            async with asyncio.timeout(10):
+                return await ask(server, retries=0)
+
+    error = asyncio.run(main())[0]
+    assert isinstance(error, GenerationError) and "its answer cannot be read" in str(error)
+
+
 @pytest.mark.parametrize(
     ("fault", "retries", "said"),
     [

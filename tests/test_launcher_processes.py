@@ -152,6 +152,41 @@ def test_a_line_that_is_none_is_named_by_its_number_and_never_shown(tmp_path):
     assert "secretsecret" not in caught.value.text()
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [(lambda path: path.mkdir(), "Is a directory"), (lambda path: path.write_bytes(b"A=\xff\xfe"), "is no text")],
+    ids=["folder", "bytes"],
+)
+def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path, make, said):
+    make(tmp_path / "a.env")
+    with pytest.raises(ConfigError) as caught:
+        read_env_files(["a.env"], tmp_path)
+    assert caught.value.text().startswith("launcher.env_file: a.env ") and said in caught.value.text()
+
+
+def test_dead_orphans_are_collected_and_children_that_are_known_are_left_to_their_owner():
+    code = f"""
+import os, subprocess, sys, time
+from launcher.descendants import become_subreaper, below, collect_orphans
+become_subreaper()
+collect_orphans(set())
+middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.2)'])"
+subprocess.run([sys.executable, "-c", middle])
+alive = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+until = time.monotonic() + 10
+while len(below(os.getpid())) > 1 and time.monotonic() < until:
+    collect_orphans({{alive.pid}})
+    time.sleep(0.02)
+assert [seen.pid for seen in below(os.getpid())] == [alive.pid]
+alive.kill()
+time.sleep(0.2)
+collect_orphans({{alive.pid}})
+assert alive.wait() == -9
+"""
+    done = in_a_process(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def checkpoint(run, step, size=3, resume=True):
     folder = run / "checkpoints" / f"step_{step:06d}"
     (folder / "resume").mkdir(parents=True)

@@ -65,6 +65,13 @@ def test_a_failure_that_a_process_explains_is_told_in_its_words(tmp_path):
     assert "rollout/0 of attempt" not in ended.err, "what it says itself needs no log"
 
 
+def test_what_every_attempt_would_meet_again_is_the_end_of_the_first(tmp_path):
+    words = "checkpoints: a checkpoint could not be written: No space left on device"
+    ended = stand(tmp_path, faults={"trainer/0 1.1": {"step": 3, "do": f"give_up {words}"}}).wait()
+    assert (ended.code, ended.summary["attempts"]) == (1, 1), ended
+    assert words in ended.err
+
+
 def test_a_bad_configuration_found_late_is_its_message_alone(tmp_path):
     words = "task.name: mine.py has an error in line 3"
     ended = stand(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
@@ -98,9 +105,19 @@ def test_ctrl_c_once_ends_with_a_checkpoint_that_the_same_command_goes_on_from(t
     assert again.log("trainer-0.attempt-2.log")
 
 
-def test_ctrl_c_twice_ends_at_once(tmp_path):
+def test_ctrl_c_before_the_first_step_ends_at_once_as_there_is_nothing_to_save(tmp_path):
     run = stand(tmp_path, step_s=60)
     run.until_said("rollout/0 ready")
+    run.process.send_signal(signal.SIGINT)
+    ended = run.wait()
+    assert ended.code == 130 and "there is no checkpoint to go on from" in ended.err, ended
+    assert left_over(tmp_path) == {}
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path):
+    run = stand(tmp_path, step_s=5)
+    run.until_said("rollout/0 ready")
+    run.until("metrics/trainer-0.jsonl")
     run.process.send_signal(signal.SIGINT)
     run.until_said("stopping")
     run.process.send_signal(signal.SIGINT)

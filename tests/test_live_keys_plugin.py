@@ -100,3 +100,16 @@ def test_the_option_takes_its_list_from_the_ledger(pytester: pytest.Pytester) ->
     result = pytester.runpytest_inprocess(*arguments, "--require-live-keys")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["tests/test_promises_live.py::* was not collected; it shows: areal *"])
+
+
+def test_a_test_of_a_group_of_xdist_counts_under_its_own_name(pytester: pytest.Pytester) -> None:
+    code = """
+    import pytest
+    pytestmark = pytest.mark.xdist_group("one")
+    def test_passes(): pass
+    @pytest.mark.parametrize("name", ["a@b"])
+    def test_each(name): pass
+    """
+    required = {f"test_inner.py::{test}": ["areal A x"] for test in ("test_passes", "test_each[a@b]")}
+    result = run(pytester, required, "--numprocesses", "1", "--dist", "loadgroup", code=code)
+    assert result.ret == pytest.ExitCode.OK

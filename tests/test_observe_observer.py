@@ -14,6 +14,7 @@ from areal_like.observe.join import Join
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
 from areal_like.observe.reading import read_metrics
+from areal_like.observe.record import read_record
 from areal_like.observe.trackers import Trackers
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.writer import MetricWriter
@@ -121,6 +122,18 @@ def test_an_evaluation_is_a_line_of_its_own_whenever_it_comes(scene: Scene) -> N
     assert [line["step"] for line in scene.look()] == [0, 1, 2, 1]
     assert [(kind, step) for kind, step, _ in scene.heard] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
     assert read_metrics(scene.run.directory)[1]["eval/score"] == 0.6
+
+
+def test_two_evaluations_that_one_version_answered_are_both_kept(scene: Scene) -> None:
+    """The second may begin before a new version comes: neither takes the other's place, not even when read again."""
+    scene.write("rollout", 1, eval__due_step=0, eval__score=0.4, eval__samples=10)
+    scene.write("rollout", 1, eval__due_step=1, eval__score=0.6, eval__samples=90)
+    assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6]
+    scene.begin()
+    assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6]
+    scene.write("rollout", 1, attempt=2, eval__due_step=1, eval__score=0.7, eval__samples=90)
+    assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6, 0.7]
+    assert [line["eval/score"] for line in read_record(scene.run.directory).evaluations] == [0.4, 0.7]
 
 
 def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene) -> None:
@@ -233,16 +246,22 @@ def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pyte
 def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     ledger = tmp_path / "ledger.jsonl"
-    milestones = Milestones(ledger, 2, lambda what, when: told.append((what, when)))
+    earlier = json.dumps({"event": "submitted", "attempt": 1, "time": 1.0}) + "\n"
+    ledger.write_text(earlier + '{"event":"half of a li')
+    totals: list[int] = []
+    milestones = Milestones(ledger, lambda what, when: told.append((what, when)), totals.append)
+    ledger.write_text(earlier)  # as a controller leaves it that begins
     milestones.look()
     events = [
-        {"event": "submitted", "attempt": 1, "time": 1.0},
+        {"event": "begun", "attempt": 2, "time": 1.5, "steps": 40},
         {"event": "submitted", "attempt": 2, "time": 2.0},
         {"event": "submitted", "attempt": 2, "time": 3.0},
     ]
-    ledger.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event":"batc')
+    with ledger.open("a") as file:
+        file.write("".join(json.dumps(event) + "\n" for event in events) + '{"event":"batc')
     milestones.look()
     with ledger.open("a") as file:
         file.write('hed","attempt":2,"time":4.0}\n{"event":"batched","attempt":2,"time":5.0}\n')
     milestones.look()
     assert told == [("weights are served", 2.0), ("first batch", 4.0)]
+    assert totals == [40]

@@ -141,15 +141,21 @@ def test_the_objective_is_what_the_configuration_names() -> None:
 
 def test_an_evaluation_that_several_versions_answered_is_one() -> None:
     lines: list[dict[str, Any]] = [
-        {"step": 10, "time": 5.0, "eval/score": 0.2, "eval/samples": 300.0},
-        {"step": 11, "time": 5.01, "eval/score": 0.6, "eval/samples": 100.0},
-        {"step": 12, "time": 5.02, "train/loss": 1.0},
-        {"step": 20, "time": 9.0, "eval/score": 0.7, "eval/samples": 400.0},
-        {"step": 15, "time": 9.05, "eval/score": 0.5, "eval/samples": 400.0},
-        {"step": 30, "time": 9.5, "eval/score": 0.8},
+        {"step": 10, "eval/due_step": 10.0, "eval/score": 0.2, "eval/samples": 300.0, "eval/failed": 2.0},
+        {"step": 11, "eval/due_step": 10.0, "eval/score": 0.6, "eval/samples": 100.0},
+        {"step": 12, "train/loss": 1.0},
+        {"step": 11, "eval/due_step": 11.0, "eval/score": 0.7, "eval/samples": 400.0},
+        {"step": 15, "eval/due_step": 15.0, "eval/score": 0.1, "eval/samples": 50.0},
+        {"step": 15, "eval/due_step": 15.0, "attempt": 2, "eval/score": 0.5, "eval/samples": 400.0},
+        {"step": 30, "eval/score": 0.8},
+        {"step": 31, "eval/score": 0.9},
     ]
     found = [(line["step"], line["eval/score"], line.get("eval/samples")) for line in evaluations(lines)]
-    assert found == [(10, pytest.approx(0.3), 400.0), (15, 0.5, 400.0), (20, 0.7, 400.0), (30, 0.8, None)]
+    assert found == [
+        *((10, pytest.approx(0.3), 400.0), (11, 0.7, 400.0), (15, 0.5, 400.0)),
+        *((30, 0.8, None), (31, 0.9, None)),
+    ]
+    assert evaluations(lines)[0]["eval/failed"] == 2.0
 
 
 def test_the_picture_is_xml_with_a_line_a_legend_and_axes(ended: Any) -> None:

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from areal_like.config.limits import NOT_YET
 from tests.planning import BIG_MODEL, of_role, plan_of
 
 SLURM = ("cluster=slurm", "cluster.n_nodes=2", "cluster.n_gpus_per_node=4", "launcher.slurm.container_type=none")
@@ -122,7 +123,7 @@ def test_several_nodes_need_a_cluster():
     overrides = ("cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "allocation_mode=embedded:d2+fsdp:d2")
     assert "cluster.type" in {obstacle.key for obstacle in plan_of("grpo", *overrides).cannot_start}
     on_slurm = plan_of("grpo", *overrides, *SLURM[:1]).cannot_start
-    assert "cluster.type" not in {obstacle.key for obstacle in on_slurm if not obstacle.unbuilt}
+    assert "cluster.type" not in {obstacle.key for obstacle in on_slurm if NOT_YET not in obstacle.reason}
 
 
 def test_ray_is_asked_for_each_process():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from areal_like.config.limits import NOT_YET
 from launcher.plan import render
 from tests.planning import BIG_MODEL, machine_with, plan_of
 from tests.test_plan_memory import QWEN3_06B, model_folder
@@ -18,7 +19,7 @@ UNLIKE_THE_TRAINER = [
 
 
 def reasons(plan, key):
-    return [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == key and not obstacle.unbuilt]
+    return [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == key and NOT_YET not in obstacle.reason]
 
 
 @pytest.mark.parametrize(("key", "value"), UNLIKE_THE_TRAINER)

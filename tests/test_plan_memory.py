@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from areal_like.models import model_folder as built_in_folder
 from launcher.plan.memory import count, nbytes
 from launcher.plan.model_shape import find_config, shape_of
 from tests.planning import GIB, machine_with, plan_of
@@ -163,10 +164,17 @@ def test_a_folder_a_cached_name_and_what_is_missing(tmp_path):
     assert find_config("builtin:tiny", host)[0] is None
 
 
-def test_a_built_in_model_is_said_to_have_no_size_yet():
-    memory = plan_of("grpo").memory
-    assert memory.trainer == ()
-    assert "builtin:tiny-addition" in memory.unknown[0]
+def test_a_built_in_model_has_the_size_of_its_files():
+    (actor,) = plan_of("grpo").memory.trainer
+    weights = built_in_folder("builtin:tiny-addition") / "model.safetensors"
+    assert 0 < weights.stat().st_size - 4 * actor.parameters < 10_000
+    assert actor.path == "builtin:tiny-addition"
+
+
+def test_a_built_in_model_that_there_is_not_is_needed_and_missing():
+    plan = plan_of("grpo", "actor.path=builtin:tiny")
+    (need,) = [need for need in plan.needs if need.key == "actor.path"]
+    assert need.reason == "no builtin:tiny comes with the package; there are: builtin:tiny-addition"
 
 
 def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):

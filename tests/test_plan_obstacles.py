@@ -2,6 +2,7 @@
 
 import pytest
 
+from areal_like.config.limits import NOT_YET
 from areal_like.config.promises import ledger as promises
 from areal_like.config.promises.ledger import Promise
 from launcher.plan import build_plan
@@ -11,7 +12,8 @@ BARE = "experiment_name: x\nactor: {{path: {path}}}\ntrain_dataset: {{path: {dat
 
 
 def against(plan):
-    return {obstacle.key for obstacle in plan.cannot_start if not obstacle.pending}
+    """Keys of what is asked for and could be nowhere; what is only not built yet is left out."""
+    return {obstacle.key for obstacle in plan.cannot_start if NOT_YET not in obstacle.reason}
 
 
 def needs(plan):
@@ -34,26 +36,16 @@ def test_a_key_that_means_nothing_here_is_refused_with_what_to_write_instead():
     plan = plan_of("grpo", "scheduler.endpoint=http://other:1")
     (obstacle,) = (obstacle for obstacle in plan.cannot_start if obstacle.key == "scheduler.endpoint")
     assert "cluster.type" in obstacle.reason
-    assert not obstacle.pending
 
 
-def test_keys_that_are_still_to_come_are_folded_into_one(monkeypatch):
-    states = {"seed": "live", "actor.optimizer.lr": "pending", "gconfig.n_samples": "pending"}
-
-    def at(path):
-        return Promise("areal", "", path, (), states.get(path, "live"))
-
-    monkeypatch.setattr(promises, "at", at)
-    plan = plan_of("grpo", "seed=7", "gconfig.n_samples=2")
-    (obstacle,) = plan.cannot_start
-    assert obstacle.pending
-    assert obstacle.key == "gconfig.n_samples, actor.optimizer.lr"
-    assert "these 2 keys" in obstacle.reason
-
-
-def test_a_key_that_nobody_set_is_not_named(monkeypatch):
+def test_a_key_whose_effect_no_test_shows_yet_stands_against_nothing(monkeypatch):
     monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "pending"))
-    named = {key for obstacle in plan_of("grpo").cannot_start for key in obstacle.key.split(", ")}
+    assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
+
+
+def test_a_refused_key_that_nobody_set_is_not_named(monkeypatch):
+    monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "refused", (), "never"))
+    named = {obstacle.key for obstacle in plan_of("grpo").cannot_start}
     assert "seed" not in named
     assert "gconfig.n_samples" in named
 

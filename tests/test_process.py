@@ -20,6 +20,7 @@ from areal_like.process.http import Caller, answer, application, binary, read_js
 from areal_like.process.identity import Guard, Identity, headers
 from areal_like.process.seeds import derive_seed
 from areal_like.process.waiting import Waiting
+from areal_like.process.whole import PIECE, whole_lines
 from tests.commands import REPOSITORY
 
 TRAINER = Identity("trainer", 0)
@@ -36,7 +37,7 @@ class TestGuard:
 
     def test_refuses_an_older_attempt_of_anybody(self):
         guard = Guard("secret")
-        seen = []
+        seen: list[int] = []
         guard.on_new_attempt = seen.append
         assert guard.refuse(headers(Identity("trainer", 0, attempt=2), "secret")) is None
         refused = guard.refuse(headers(Identity("rollout", 0, attempt=1), "secret"))
@@ -73,6 +74,22 @@ def test_a_wait_says_what_it_waits_for_and_which_key_limits_it():
     with pytest.raises(TimedOut, match="waited 0 s for batch 5 from rollout/0; the limit is 0 s"):
         while True:
             waiting.check()
+
+
+def test_only_the_end_of_a_long_file_is_looked_at_for_its_last_whole_line(tmp_path):
+    path = tmp_path / "lines"
+    for content, length in ((b"", 0), (b"half", 0), (b"a\n", 2), (b"a\nbc", 2), (b"a\n" + b"b" * 3 * PIECE, 2)):
+        path.write_bytes(content)
+        assert whole_lines(path) == length
+
+
+def test_a_process_of_a_run_may_hold_as_many_connections_as_the_machine_lets_it():
+    code = (
+        "import resource as r; from areal_like.process.body import allow_open_files; hard = r.getrlimit(7)[1]; "
+        "r.setrlimit(7, (64, hard)); allow_open_files(); print(r.getrlimit(7)[0] > 64, r.getrlimit(7)[1] == hard)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "True"], done.stderr
 
 
 def test_every_stream_has_a_seed_of_its_own():
@@ -164,7 +181,7 @@ class TestCalls:
                 caller = BlockingCaller(TRAINER, "secret")
                 try:
                     assert caller.json("POST", address, "/double", {"x": 4}) == {"x": 8}
-                    assert caller.frame("POST", address, "/echo", b"b").blobs[0] == b"b"
+                    assert bytes(caller.frame("POST", address, "/echo", b"b").blobs[0]) == b"b"
                     with pytest.raises(Refused, match="x: must not be negative"):
                         caller.json("POST", address, "/double", {"x": -1})
                     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):

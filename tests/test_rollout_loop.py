@@ -292,3 +292,21 @@ def test_each_step_is_told_in_numbers():
     assert values["reward/part/part"] == 0.5
     assert values["rollout/answer_tokens_mean"] == values["rollout/answer_tokens_max"] == 3
     assert values["rollout/truncated_share"] == 0
+
+
+def test_what_goes_wrong_with_rewards_and_where_the_time_of_a_group_goes_is_told_with_the_step():
+    world = World(settings(batch_size=2, max_concurrent=2))
+    world.load()
+    count = world.loop.settling.count_rewards
+    count("episodes/0", {"errors": 3, "timeouts": 1, "children_lost": 1})
+    count("episodes/0", {"errors": 4, "timeouts": 1, "children_lost": 1})
+    world.worker_restarts()
+    count("episodes/0", {"errors": 2, "timeouts": 0, "children_lost": 0})
+    for lease, seconds in zip(world.lease(), (1.0, 3.0), strict=True):
+        world.finish(lease, timings={"total_s": seconds, "generate_s": seconds / 2})
+    world.train()
+    ((_, values),) = world.reports
+    told = [values[f"rollout/{name}"] for name in ("reward_errors", "reward_timeouts", "reward_processes_lost")]
+    assert told == [6, 1, 1]
+    assert (values["perf/episode_s"], values["perf/episode_generate_s"]) == (2.0, 1.0)
+    assert "perf/episode_reward_s" not in values

@@ -1,12 +1,14 @@
 """A checkpoint holds all that the loop needs to go on, and a ledger shows whether it did."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from areal_like.process.errors import Failure, Refused
+from areal_like.process.run import LEDGER
 from areal_like.rollout.audit import audit
-from areal_like.rollout.ledger import LEDGER, Ledger, read_ledger
+from areal_like.rollout.ledger import Ledger, read_ledger
 from areal_like.rollout.recovery import restore, snapshot
 from tests.rollout_world import DIGEST, World, clock, settings
 
@@ -157,19 +159,29 @@ def test_a_loop_that_counts_anew_takes_over_prompts_but_no_versions():
 
 
 def test_the_ledger_outlives_the_process_and_cuts_off_half_a_line(tmp_path):
-    ledger = Ledger(tmp_path / "rollouts", attempt=1)
-    ledger.write([{"event": "submitted", "group": 0}, {"event": "submitted", "group": 1}])
     path = tmp_path / "rollouts" / LEDGER
+    ledger = Ledger(path, attempt=1)
+    ledger.write([{"event": "submitted", "group": 0}, {"event": "submitted", "group": 1}])
     with path.open("ab") as file:
         file.write(b'{"event": "subm')
     assert [event["group"] for event in read_ledger(path)] == [0, 1]
-    again = Ledger(tmp_path / "rollouts", attempt=2)
+    again = Ledger(path, attempt=2)
     again.write([{"event": "submitted", "group": 2}])
     ledger.close()
     again.close()
     events = list(read_ledger(path))
     assert [(event["group"], event["attempt"]) for event in events] == [(0, 1), (1, 1), (2, 2)]
     assert all(event["time"] > 0 for event in events)
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path):
+    path = tmp_path / LEDGER
+    ledger = Ledger(path, attempt=1)
+    write = ledger._file.write
+    ledger._file = SimpleNamespace(write=lambda data: write(data[:7]), close=ledger._file.close)
+    ledger.write([{"event": "submitted", "group": group} for group in range(3)])
+    ledger.close()
+    assert [event["group"] for event in read_ledger(path)] == [0, 1, 2]
 
 
 SUBMITTED = [{"event": "submitted", "group": group} for group in range(3)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from areal_like.process.errors import Failure
@@ -156,12 +157,13 @@ def test_a_checkpoint_of_a_lineage_that_was_given_up_is_replaced(run):
     assert (folder / "model.safetensors").read_bytes() != before and manifest.complaints(folder) == []
 
 
-def test_a_full_disk_is_a_failure_that_says_what_to_do(run, monkeypatch):
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")])
+def test_a_full_disk_is_a_failure_that_says_what_to_do(fault, run, monkeypatch):
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise fault
 
     monkeypatch.setattr(manifest, "seal", full)
-    with pytest.raises(Failure, match=r"No space left on device; free some space"):
+    with pytest.raises(Failure, match=r"(No space left on device|os error 28); free some space"):
         written(run, make_engine(Path(run.config.model.path)), 2)
     assert list(manifest.checkpoints_in(run.checkpoints)) == []
 

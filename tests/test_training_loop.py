@@ -22,7 +22,7 @@ from areal_like.training.rollouts import Rollouts
 from areal_like.training.stop import StopRequest
 from areal_like.weights.probe import check_probe
 from tests.training_controller import FakeController, Groups, batch_frame, trajectory
-from tests.training_runs import ME, make_run, metrics_of, model_folder, start_from, world
+from tests.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
 
 SECRET = "a secret"
 SETTINGS = (
@@ -33,6 +33,8 @@ SETTINGS = (
     "gconfig.max_new_tokens=5",
     "recover.freq_steps=2",
     "actor.optimizer.lr=0.01",
+    "actor.optimizer.lr_scheduler_type=constant",
+    "actor.optimizer.warmup_steps=0",
 )
 
 
@@ -243,3 +245,21 @@ def test_a_batch_in_four_parts_makes_four_updates_against_the_policy_it_began_wi
 
     assert found["train/updates"] == 4
     assert found["offpolicy/logprob_diff_max"] < 1e-4, "measured with the policy before the first update"
+
+
+def test_a_reference_model_takes_its_distance_off_the_reward(run, tmp_path):
+    """Where all rewards are equal, it alone is what there is to learn from."""
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+    equal = [*sampled(None, 0, model)[3:]] * 2
+    found = {}
+    for name, noise in {"the same": 0.0, "another": 0.05}.items():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * noise)
+        model.save_pretrained(tmp_path / name)
+        reference = make_engine(tmp_path / name, optimizer=None)
+        run.config.actor.kl_ctl = 0.5
+        actor = Actor(load_trained(run, run.config.actor, "actor", world()), reference, run.config.actor, seed=1)
+        found[name] = actor.step(batch_of(equal), Stopwatch())["train/grad_norm"]
+
+    assert found["another"] > 0.01 and found["the same"] < 1e-4

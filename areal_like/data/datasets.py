@@ -124,12 +124,11 @@ def _checked(key: str, dataset: Any, found: _Found, tokenizer: TextTokenizer) ->
 
 def _lengths(rows: Sequence[Row], kind: str, tokenizer: TextTokenizer) -> list[int]:
     """Tokens of each row: of the prompt alone for `rl`, else with its longest answer and the token that ends it."""
-    lengths = [len(ids) for ids in tokenizer.encode_all([row["prompt"] for row in rows])]
-    parts = [tokenizer.encode_all([row[name] for row in rows], special=False) for name in WANTED[kind][1:]]
-    if not parts:
-        return lengths
-    longest = [max(map(len, answers)) for answers in zip(*parts, strict=True)]
-    return [prompt + answer + 1 for prompt, answer in zip(lengths, longest, strict=True)]
+    prompts = tokenizer.lengths([row["prompt"] for row in rows])
+    answers = [tokenizer.lengths([row[name] for row in rows], special=False) for name in WANTED[kind][1:]]
+    if not answers:
+        return prompts
+    return [prompt + max(each) + 1 for prompt, *each in zip(prompts, *answers, strict=True)]
 
 
 def _hash(key: str, place: Callable[[int], str], number: int, row: Any, wanted: Sequence[str]) -> str:

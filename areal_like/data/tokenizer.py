@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 KEY = "tokenizer_path"
+TEXTS_AT_ONCE = 4096
 
 
 class TextTokenizer:
@@ -38,9 +39,16 @@ class TextTokenizer:
         try:
             found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
         except Exception as fault:  # the Rust library raises nothing more precise
-            unknown = next((repr(text[:80]) for text in texts if not self._can_encode(text)), "the texts")
-            raise ValueError(f"{unknown} cannot be put into tokens of {self.folder}: {fault}") from fault
+            text = next((text for text in texts if not self._can_encode(text)), "")
+            unknown = ", ".join(repr(sign) for sign in dict.fromkeys(text) if not self._can_encode(sign))
+            why = f"it has no token for {unknown[:80]}" if unknown else str(fault)
+            raise ValueError(f"{text[:80]!r} cannot be put into tokens of {self.folder}: {why}") from fault
         return [each.ids for each in found]
+
+    def lengths(self, texts: Sequence[str], special: bool = True) -> list[int]:
+        """How many tokens each has. The tokens of a large dataset do not fit into memory, and are not kept."""
+        parts = (texts[at : at + TEXTS_AT_ONCE] for at in range(0, len(texts), TEXTS_AT_ONCE))
+        return [len(ids) for part in parts for ids in self.encode_all(part, special)]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special)
@@ -55,14 +63,7 @@ class TextTokenizer:
 
     @property
     def eos_id(self) -> int | None:
-        return self._special("eos_token")
-
-    @property
-    def pad_id(self) -> int | None:
-        return self._special("pad_token")
-
-    def _special(self, name: str) -> int | None:
-        said = self._config.get(name)
+        said = self._config.get("eos_token")
         token = said.get("content") if isinstance(said, dict) else said
         return None if token is None else self._tokenizer.token_to_id(token)
 

@@ -1,9 +1,9 @@
 """Recovery goes back to a checkpoint, and so do the metrics: what came after it happened in a life that is over."""
 
-import os
 from pathlib import Path
 
 from areal_like.observe.reading import JOINED, Line, dump, read_lines
+from areal_like.process import whole
 
 
 def cut_metrics(run_dir: str | Path, step: int, attempt: int) -> int:
@@ -32,12 +32,6 @@ def _cut(path: Path, step: int, aside: Path) -> list[Line]:
     if over:
         earlier = read_lines(aside)
         aside.parent.mkdir(parents=True, exist_ok=True)
-        _put(aside, dump([*earlier, *(line for line in over if line not in earlier)]))
-    _put(path, kept)
+        whole.write(aside, dump([*earlier, *(line for line in over if line not in earlier)]))
+    whole.write(path, kept)
     return over
-
-
-def _put(path: Path, data: bytes) -> None:
-    half = path.with_name(f".{path.name}.half")
-    half.write_bytes(data)
-    os.replace(half, path)

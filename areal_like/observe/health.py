@@ -56,7 +56,9 @@ class Health:
         return lines
 
     def _is_apart(self, values: Mapping[str, float]) -> bool:
-        difference, kl = values.get("offpolicy/logprob_diff_mean", 0.0), values.get("offpolicy/kl", 0.0)
+        if "offpolicy/logprob_diff_mean" not in values:
+            return False  # there is no sampler, as in supervised training
+        difference, kl = values["offpolicy/logprob_diff_mean"], values.get("offpolicy/kl", 0.0)
         if values.get("offpolicy/staleness_max", 0.0) > 0:
             return difference > APART_OLDER_WEIGHTS or kl > KL_OLDER_WEIGHTS
         limit = APART_SAME_WEIGHTS.get(self._config.actor.dtype, APART_HALF)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from areal_like.observe.metrics import FACTS
-from areal_like.observe.reading import EVALUATION, Line
+from areal_like.observe.reading import DUE, EVALUATION, Line
 
 
 class Joined(NamedTuple):
@@ -22,16 +22,21 @@ class Join:
         self.wanted = frozenset(wanted)
         self._waiting: dict[int, dict[str, Line]] = {}
         self._written: dict[int, tuple[int, frozenset[str]]] = {}
+        self._evaluated: dict[tuple[int, float], int] = {}
+        """The attempt of evaluations that say which they are, by step: two of them may have answers of one version."""
         self._names: dict[frozenset[str], frozenset[str]] = {}
 
     @property
     def last_step(self) -> int:
         """The last step of which something is written; 0 where there is nothing."""
-        return max(self._written, default=0)
+        return max([*self._written, *(step for step, _ in self._evaluated)], default=0)
 
     def remember(self, line: Line) -> None:
         """A line that is in the joined file already."""
         step, attempt = line["step"], line.get("attempt", 1)
+        if (due := line.get(DUE)) is not None:
+            self._evaluated[step, due] = max(attempt, self._evaluated.get((step, due), 0))
+            return
         names = frozenset(name for name in line if name not in FACTS)
         known = self._written.get(step)
         if known is not None and known[0] > attempt:
@@ -42,6 +47,9 @@ class Join:
 
     def take(self, source: str, line: Line) -> list[Joined]:
         """What a new line of one process completes."""
+        if (due := line.get(DUE)) is not None:
+            known = self._evaluated.get((line["step"], due), 0)
+            return [self._pass_on("eval", line)] if line.get("attempt", 1) > known else []
         line = self._news(line)
         evaluated = {name: value for name, value in line.items() if name in FACTS or name.startswith(EVALUATION)}
         rest = {name: value for name, value in line.items() if name in FACTS or name not in evaluated}
@@ -58,6 +66,7 @@ class Join:
         """Forgets what came after so many completed steps."""
         self._waiting = {known: lines for known, lines in self._waiting.items() if known <= step}
         self._written = {known: said for known, said in self._written.items() if known <= step}
+        self._evaluated = {known: said for known, said in self._evaluated.items() if known[0] <= step}
 
     def _news(self, line: Line) -> Line:
         attempt, names = self._written.get(line["step"], (0, frozenset[str]()))

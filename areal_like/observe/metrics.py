@@ -57,6 +57,11 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the step before"),
         "rollout/failed": Metric("Groups given up since the step before, because reward or workflow kept failing"),
         "rollout/requeued": Metric("Groups handed out again since the step before"),
+        "rollout/reward_errors": Metric(
+            "Rewards that failed since the step before, also those that were had when tried again"
+        ),
+        "rollout/reward_timeouts": Metric("Of these, those that took longer than reward.timeout_s"),
+        "rollout/reward_processes_lost": Metric("Processes of rewards that died or were killed since the step before"),
         "rollout/running": Metric("Groups being generated when the batch was formed"),
         "rollout/ready": Metric("Finished groups that were left for later batches when the batch was formed"),
         "reward/mean": Metric("Mean over the step's samples"),
@@ -98,6 +103,9 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/memory_gb": Metric("Most memory that the trainer has held: of the GPU, without one of the process", "GB"),
         "perf/threads": Metric("Threads that the trainer computes with"),
         "perf/cpu_s": Metric("CPU time that the trainer took for the step, all threads", "s"),
+        "perf/episode_s": Metric("From a prompt to its finished group, mean of those since the step before", "s"),
+        "perf/episode_generate_s": Metric("Of that, waiting for answers", "s"),
+        "perf/episode_reward_s": Metric("Of that, waiting for rewards", "s"),
         "perf/generate_tokens_per_s": Metric("Tokens generated per second by all servers together", "tokens/s"),
         "perf/generate_busy_s": Metric("Seconds since the update before in which servers were generating, mean", "s"),
         "perf/generate_busy_share": Metric("Share of the time in which servers were generating, mean", "share"),
@@ -111,6 +119,9 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/part/*": Metric("Mean of one named part of the reward over the held-out rows"),
         "eval/loss": Metric("Loss on the held-out rows, where the model is trained on answers that are given"),
         "eval/samples": Metric("Answers that were evaluated"),
+        "eval/due_step": Metric(
+            "Step after which the evaluation fell due; answers of it that later weights gave have lines of their own"
+        ),
         "eval/failed": Metric("Rows that could not be evaluated, and do not count"),
         "eval/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "eval/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),

@@ -1,20 +1,24 @@
-"""What happens on the way to the first step, as the ledger tells it."""
+"""What happens on the way to the first step, as the ledger tells it: what is reached, and how far there is to go."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 
+from areal_like.process.whole import whole_lines
+
+BEGUN = "begun"
 PHASES = {"submitted": "weights are served", "finished": "first answers", "batched": "first batch"}
 """The first of these events -> what it means to someone who waits."""
 
 
 class Milestones:
-    """Looks for the first of each event of one attempt; `on_phase` gets its name and when it was, since 1970."""
+    """Looks for the first of each event from now on; `on_phase` gets its name and when it was, since 1970, `on_total`
+    how many steps the run has: that may follow from the data alone."""
 
-    def __init__(self, ledger: Path, attempt: int, on_phase: Callable[[str, float], None]) -> None:
-        self._ledger, self._attempt, self._on_phase = ledger, attempt, on_phase
-        self._offset = 0
+    def __init__(self, ledger: Path, on_phase: Callable[[str, float], None], on_total: Callable[[int], None]) -> None:
+        self._ledger, self._on_phase, self._on_total = ledger, on_phase, on_total
+        self._offset = whole_lines(ledger) if ledger.is_file() else 0
         self._waiting = dict(PHASES)
 
     def look(self) -> None:
@@ -29,5 +33,7 @@ class Milestones:
         for line in whole.splitlines():
             event = orjson.loads(line)
             name = event["event"]
-            if name in self._waiting and event["attempt"] >= self._attempt and event.get("evaluation") is None:
+            if name == BEGUN:
+                self._on_total(event["steps"])
+            elif name in self._waiting:
                 self._on_phase(self._waiting.pop(name), event["time"])

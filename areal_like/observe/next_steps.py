@@ -7,10 +7,9 @@ from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.experiment import GRPOConfig, SFTConfig
-from areal_like.process.run import Run
+from areal_like.process.run import COMMAND, Run
 
 PROGRAM = "python -m launcher"
-COMMAND = "command.txt"
 OF_ITS_OWN = ("trial_name", "resume", "resume_step")
 """What a command says of one run, and another run must not repeat."""
 OWN_TASK = "a task of your own: docs/own-task.md"

@@ -17,10 +17,8 @@ from areal_like.observe.join import Join, Joined
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, Follower, dump, read_lines, values_of
 from areal_like.observe.trackers import Trackers
-from areal_like.process.run import Run
-
-TRAINER, CONTROLLER = "trainer-0", "rollout-0"
-LEDGER = "ledger.jsonl"
+from areal_like.process.identity import CONTROLLER, TRAINER, Identity
+from areal_like.process.run import LEDGER, Run
 
 Told = Callable[[int, dict[str, float]], None]
 
@@ -33,8 +31,8 @@ def _nothing(step: int, values: dict[str, float]) -> None:
 
 class Observer:
     """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`. Begun anew on a run that has lines already, it goes on
-    after them. `on_step`, `on_eval` and `on_phase` (what happens before the first step, and when) are called in its
-    thread; `say` gets what a user should know."""
+    after them. `on_step`, `on_eval`, `on_phase` (what happens before the first step, and when) and `on_total` (how many
+    steps there are) are called in its thread; `say` gets what a user should know."""
 
     def __init__(
         self,
@@ -42,14 +40,16 @@ class Observer:
         on_step: Told = _nothing,
         on_eval: Told = _nothing,
         say: Callable[[str], None] = log.warning,
-        on_phase: Callable[[str, float], None] | None = None,
+        on_phase: Callable[[str, float], None] = lambda what, at: None,
+        on_total: Callable[[int], None] = lambda steps: None,
         poll_s: float = 0.2,
     ) -> None:
         self.run, self.poll_s = run, poll_s
-        self._on_step, self._on_eval, self._on_phase, self._say = on_step, on_eval, on_phase, say
-        self._milestones: Milestones | None = None
+        self._on_step, self._on_eval, self._say = on_step, on_eval, say
+        self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total)
         self._path = run.directory / JOINED
-        self._join = Join({TRAINER, CONTROLLER} if isinstance(run.config, GRPOConfig) else {TRAINER})
+        roles = (TRAINER, CONTROLLER) if isinstance(run.config, GRPOConfig) else (TRAINER,)
+        self._join = Join({Identity(role, 0).file_name for role in roles})
         self._followers: dict[Path, Follower] = {}
         self._trackers: Trackers | None = None
         self._resumed_at = 0
@@ -61,9 +61,6 @@ class Observer:
     def start(self) -> None:
         """Begins to follow."""
         self._remember()
-        if self._on_phase is not None:
-            attempt = self.run.start_point().attempt
-            self._milestones = Milestones(self.run.rollouts / LEDGER, attempt, self._on_phase)
         self._thread.start()
 
     def cut(self, step: int, attempt: int) -> None:
@@ -108,8 +105,7 @@ class Observer:
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:
                 self._followers[path] = Follower(path)
-        if self._milestones is not None:
-            self._milestones.look()
+        self._milestones.look()
         found: list[Joined] = []
         for path, follower in self._followers.items():
             for line in follower.new_lines():

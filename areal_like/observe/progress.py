@@ -55,7 +55,8 @@ class Progress:
 
     def set_total(self, total_steps: int) -> None:
         """Once the number of steps is known: it may follow from the length of the data."""
-        self.history.total_steps = total_steps
+        with self._lock:
+            self.history.total_steps = total_steps
 
     def say(self, text: str) -> None:
         """A line, or some, that stay."""

@@ -11,6 +11,8 @@ from areal_like.observe.metrics import FACTS
 
 JOINED = "metrics.jsonl"
 EVALUATION = "eval/"
+DUE = "eval/due_step"
+"""Which evaluation a line is of."""
 
 Line = dict[str, Any]
 

@@ -7,7 +7,6 @@ such a key the last `eval/score`, else the last `eval/loss`, else the last `rewa
 """
 
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -19,10 +18,12 @@ import orjson
 from areal_like.observe.axes import Series
 from areal_like.observe.chart import chart
 from areal_like.observe.next_steps import next_steps, shown_path
-from areal_like.observe.reading import values_of
+from areal_like.observe.reading import JOINED, values_of
 from areal_like.observe.record import Record, read_record
 from areal_like.observe.svg import svg
 from areal_like.observe.words import duration
+from areal_like.process import whole
+from areal_like.process.checkpoints import complete
 from areal_like.process.run import Run, open_run
 
 SUMMARY, CURVE = "summary.json", "curve.svg"
@@ -54,17 +55,17 @@ def finish(
         "rewards": record.points("reward/mean"),
         "last": values_of(record.metrics[-1]) if record.metrics else {},
     }
-    _write(run.directory / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    whole.write(run.directory / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     if curves:
         title = f"{run.config.experiment_name}/{run.config.trial_name}"
-        _write(run.directory / CURVE, svg(title, curves).encode())
+        whole.write(run.directory / CURVE, svg(title, curves))
     return "\n".join(_lines(run, summary, curves))
 
 
 def last_model(checkpoints: Path) -> Path | None:
     """The folder of the newest complete checkpoint, which is a Hugging Face directory."""
-    found = sorted(path.parent for path in checkpoints.glob("step_*/.complete"))
-    return found[-1] if found else None
+    found = complete(checkpoints)
+    return found[-1][1] if found else None
 
 
 def curves_of(record: Record) -> list[Series]:
@@ -94,7 +95,7 @@ def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series]) -> list[
     if curves:
         facts.append(("curve", shown_path(run.directory / CURVE)))
     if summary["last"]:
-        facts.append(("metrics", shown_path(run.directory / "metrics.jsonl")))
+        facts.append(("metrics", shown_path(run.directory / JOINED)))
     if summary["exit_code"]:
         facts.append(("logs", shown_path(run.directory / "logs")))
     facts += next_steps(run, summary["model"] is not None, summary["exit_code"], summary["steps"])
@@ -114,9 +115,3 @@ def _from_to(one: Series) -> str:
 
 def _text_of(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-def _write(path: Path, data: bytes) -> None:
-    half = path.with_name(f".{path.name}.half")
-    half.write_bytes(data)
-    os.replace(half, path)

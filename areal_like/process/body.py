@@ -5,6 +5,7 @@ import faulthandler
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -12,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from areal_like.config.problems import ConfigError
+from areal_like.process import whole
 from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity, identity
 from areal_like.process.run import Run, open_run
 
 DONE, FAILED, BAD_CONFIGURATION, STOPPED_EARLY = 0, 1, 2, 75
+MOST_OPEN_FILES = 1 << 16
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +28,15 @@ def body(main: Callable[[Run, Identity], int | None]) -> int:
     """Runs `main` as a process of a run; returns its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", required=True, help="folder of the run")
-    parser.add_argument("--index", type=int, help="which process of its role this is")
+    parser.add_argument(
+        "--index", type=int, help="for who reads the list of processes: a process knows itself by its environment"
+    )
     said = parser.parse_args()
     me = identity()
     try:
         run = open_run(said.run_dir)
         set_up_logging(run.config.log.level, me)
+        allow_open_files()
         _stacks_on_request(run, me)
         code = main(run, me)
     except ConfigError as error:
@@ -49,12 +55,14 @@ def leave(directory: Path, me: Identity, kind: str, message: str, code: int, sai
     """Leaves a note for the launcher, which tells the user."""
     if not said_already:
         print(message, file=sys.stderr, flush=True)
-    path = directory / "logs" / f"{me.file_name}.failure.json"
-    half = path.with_suffix(".tmp")
+    path = note_path(directory, me)
     path.parent.mkdir(parents=True, exist_ok=True)
-    half.write_text(json.dumps({"time": time.time(), "message": message, "kind": kind}), encoding="utf-8")
-    half.replace(path)
+    whole.write(path, json.dumps({"time": time.time(), "message": message, "kind": kind}))
     return code
+
+
+def note_path(directory: Path, me: Identity) -> Path:
+    return directory / "logs" / f"{me.file_name}.failure.json"
 
 
 def set_up_logging(level: str, me: Identity) -> None:
@@ -62,6 +70,14 @@ def set_up_logging(level: str, me: Identity) -> None:
     logging.basicConfig(
         level=level.upper(), format=f"%(asctime)s {me.name} %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
+
+
+def allow_open_files() -> None:
+    """Every answer under way holds a connection: of the thousand files that are usual, none would soon be left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MOST_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _stacks_on_request(run: Run, me: Identity) -> None:

@@ -5,6 +5,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+SERVER, CONTROLLER, EPISODES, TRAINER = "server", "rollout", "episodes", "trainer"
+"""Roles: what the processes of a run are, and the first part of their names."""
+
 RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIKE_TOKEN"
 ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 

@@ -2,14 +2,16 @@
 
 import json
 import os
+import socket
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
-CONFIG, FACTS, ATTEMPT = "config.yaml", "run.json", "attempt.json"
+CONFIG, FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
+LEDGER = "ledger.jsonl"
+"""In the folder of rollouts."""
+LOOPBACK = "127.0.0.1"
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -63,6 +65,13 @@ class Run:
         """Whether every batch comes from the newest weights alone."""
         return not self.config.async_training or self.config.rollout.max_head_offpolicyness == 0
 
+    @property
+    def host(self) -> str:
+        """Where its servers listen: on loopback unless it spans nodes."""
+        if self.config.rollout.host:
+            return str(self.config.rollout.host)
+        return LOOPBACK if self.config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+
     def start_point(self) -> StartPoint:
         said = json.loads((self.directory / ATTEMPT).read_text(encoding="utf-8"))
         checkpoint = said["checkpoint"]
@@ -75,6 +84,8 @@ def memory_folder(run_id: str) -> Path:
 
 def open_run(directory: str | Path) -> Run:
     """Reads what the launcher wrote; needs neither Hydra nor torch."""
+    import yaml
+
     from areal_like.config.experiment import EXPERIMENTS
     from areal_like.config.loaded import build
 

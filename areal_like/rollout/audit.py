@@ -29,6 +29,8 @@ class Audit:
         self.problems: list[str] = []
         self.status: dict[int, str] = {}
         self.trained_in: dict[int, int] = {}
+        self._finished: set[int] = set()
+        """Those of `status` that no batch has taken."""
         self._oldest: dict[int, int] = {}
         """Version of the oldest token, by group."""
         self._batches: dict[int, list[int]] = {}
@@ -57,6 +59,7 @@ class Audit:
         if status not in allowed:
             self.problems.append(f"group {group} is {to}, and was {status}")
         self.status[group] = to
+        (self._finished.add if to == FINISHED else self._finished.discard)(group)
 
     def _read_submitted(self, event: Event) -> None:
         self._move(event["group"], PENDING, NEVER)
@@ -82,7 +85,8 @@ class Audit:
         step, groups = event["step"], event["groups"]
         for group in groups:
             self._move(group, BATCHED, FINISHED)
-        passed = sorted(group for group, status in self.status.items() if status == FINISHED and group < max(groups))
+        newest = max(groups)
+        passed = sorted(group for group in self._finished if group < newest)
         if passed:
             self.problems.append(f"batch {step} passed over finished groups {passed}")
         self._batches[step] = groups
@@ -122,5 +126,6 @@ class Audit:
         self.status |= dict.fromkeys(event["again"], PENDING)
         for group, oldest in event["ready"]:
             self.status[group], self._oldest[group] = FINISHED, oldest
+        self._finished = {group for group, status in self.status.items() if status == FINISHED}
         self._batches = {at: groups for at, groups in self._batches.items() if at < step}
         self._next_step = step

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from areal_like.process.errors import Refused
@@ -29,8 +30,9 @@ class Batch:
     def blobs(self, rank: int) -> list[bytes | memoryview]:
         return [group.blob for group, owner in zip(self.groups, self.ranks, strict=True) if owner == rank]
 
-    @property
+    @cached_property
     def samples(self) -> list[dict[str, Any]]:
+        """The same for each rank that asks."""
         return [
             {"group": group.number, "sample": index, **{name: fact[name] for name in FACTS}, "rank": rank}
             for group, rank in zip(self.groups, self.ranks, strict=True)

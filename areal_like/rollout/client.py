@@ -125,10 +125,10 @@ class Client:
             fault = GenerationError(f"no answer within {self._timeout_s:g} s (rollout.request_timeout)")
         except aiohttp.ClientError as broken:
             fault = Unreachable(server, str(broken) or type(broken).__name__)
-        except (Refused, orjson.JSONDecodeError) as refusal:
-            fault = (
-                refusal if isinstance(refusal, Refused) else GenerationError(f"it answers in broken JSON: {refusal}")
-            )
+        except Refused as refusal:
+            fault = refusal
+        except (ValueError, KeyError, TypeError) as misfit:
+            fault = GenerationError(f"its answer cannot be read: {type(misfit).__name__}: {misfit}")
         for call in calls:
             if not call.answer.done():
                 call.answer.set_exception(fault)
@@ -139,12 +139,14 @@ class Client:
         async with self._caller.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
             if response.status >= 400:
                 raise Refused(response.status, message_of(await response.read()))
-            rest = b""
+            parts: list[bytes] = []  # of a line that is not whole yet: a large group comes in hundreds
             async for chunk in response.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    if line:
+                first, *others = chunk.split(b"\n")
+                parts.append(first)
+                for start in others:
+                    if line := b"".join(parts):
                         _hear(orjson.loads(line), calls)
+                    parts = [start]
 
     async def _is_alive(self, server: str) -> bool:
         try:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from areal_like.observe.reading import DUE
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import RolloutSettings
@@ -55,7 +56,7 @@ class Evaluation:
         found = {version: evaluation_metrics(facts) for version, facts in sorted(self.facts.items())}
         if self.failed:
             found.setdefault(self.version, {})["eval/failed"] = len(self.failed)
-        return found
+        return {version: {DUE: self.version, **metrics} for version, metrics in found.items()}
 
 
 class Evaluations:

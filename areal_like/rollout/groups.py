@@ -64,6 +64,8 @@ class Result:
     error: str = ""
     error_kind: str = ""
     """`reward`, `workflow`, `server` or `row`."""
+    timings: dict[str, float] = field(default_factory=dict)
+    """Where its time went."""
 
 
 @dataclass(eq=False)

@@ -8,17 +8,18 @@ from typing import Any
 
 import orjson
 
-LEDGER = "ledger.jsonl"
+from areal_like.process.whole import whole_lines
 
 
 class Ledger:
     """Appends. What was written stays, also when the process is killed; a line cut off by that goes."""
 
-    def __init__(self, folder: Path, attempt: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, self.attempt = folder / LEDGER, attempt
-        _cut_half_line(self.path)
-        self._file = self.path.open("ab", buffering=0)
+    def __init__(self, path: Path, attempt: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.attempt = attempt
+        if path.exists():
+            os.truncate(path, whole_lines(path))
+        self._file = path.open("ab", buffering=0)
 
     def write(self, events: Iterable[dict[str, Any]]) -> None:
         now = round(time.time(), 3)
@@ -26,8 +27,9 @@ class Ledger:
             orjson.dumps({"event": event["event"], "attempt": self.attempt, "time": now, **event}) + b"\n"
             for event in events
         )
-        if lines:
-            self._file.write(lines)
+        left = memoryview(lines)
+        while left:  # a disk that fills up takes a part, and refuses the rest
+            left = left[self._file.write(left) :]
 
     def close(self) -> None:
         self._file.close()
@@ -39,10 +41,3 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith(b"\n"):
                 yield orjson.loads(line)
-
-
-def _cut_half_line(path: Path) -> None:
-    if path.exists():
-        content = path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            os.truncate(path, content.rfind(b"\n") + 1)

@@ -148,6 +148,7 @@ class RolloutLoop:
     def worker_started(self, worker: str) -> None:
         """What it held in an earlier life goes to others."""
         self._voided.pop(worker, None)
+        self.settling.worker_started(worker)
         for lease in self.leases.of_worker(worker):
             if self.leases.get(lease.id, worker) is not None:
                 self._close(lease)
@@ -196,8 +197,9 @@ class RolloutLoop:
         settings, settling = self.settings, self.settling
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
         kept = with_spread(groups) if settings.dynamic_sampling and not settings.refill else groups
+        taken = set(kept)
         for group in groups:
-            if group not in kept:
+            if group not in taken:
                 settling.leave_out_equal(group)
         batch = self.batches.form(kept, world)
         self.tell("batched", step=batch.step, groups=[group.number for group in kept])
@@ -213,7 +215,7 @@ class RolloutLoop:
             return
         self.tell("trained", step=step, groups=[group.number for group in batch.groups])
         counts = {f"rollout/{name}": float(self.settling.counts[name]) for name in COUNTED}
-        self.reports.append((step + 1, {**batch_metrics(batch), **counts}))
+        self.reports.append((step + 1, {**batch_metrics(batch), **counts, **self.settling.take_timings()}))
         self.settling.counts.clear()
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
 

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
 
 BLAME = {"reward": "reward.name", "workflow": "workflow.name", "row": "task.name", "server": "rollout.backend"}
 """The key whose choice is at fault, by kind of failure."""
-COUNTED = ("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready")
+REWARD_COUNTS = {"errors": "reward_errors", "timeouts": "reward_timeouts", "children_lost": "reward_processes_lost"}
+"""What workers count, and the metric that tells it."""
+COUNTED = (
+    *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
+    *REWARD_COUNTS.values(),
+)
+TIMINGS = {"total_s": "perf/episode_s", "generate_s": "perf/episode_generate_s", "reward_s": "perf/episode_reward_s"}
+"""The same for what they measure."""
 
 
 class Settling:
@@ -21,6 +28,23 @@ class Settling:
         self.dropped_for_batch = 0
         self._failed_in_a_row = self._rejected_in_a_row = 0
         self._first_error = ""
+        self._reward_counts: dict[str, dict[str, int]] = {}
+        """What each worker has said last: it counts from its beginning."""
+        self._timings: list[dict[str, float]] = []
+
+    def count_rewards(self, worker: str, counts: dict[str, int]) -> None:
+        before = self._reward_counts.setdefault(worker, {})
+        for name, count in counts.items():
+            self.counts[REWARD_COUNTS[name]] += count - before.get(name, 0)
+        before.update(counts)
+
+    def worker_started(self, worker: str) -> None:
+        self._reward_counts.pop(worker, None)
+
+    def take_timings(self) -> dict[str, float]:
+        """Means over the groups that were finished since this was last asked for."""
+        taken, self._timings = self._timings, []
+        return {metric: _mean(name, taken) for name, metric in TIMINGS.items() if any(name in one for one in taken)}
 
     def settle(self, group: Group, result: Result, final: bool = False) -> None:
         """A `final` failure is not tried again."""
@@ -40,6 +64,7 @@ class Settling:
         loop = self.loop
         self._failed_in_a_row = self._rejected_in_a_row = 0
         group.facts, group.blob = result.facts, result.blob
+        self._timings.append(result.timings)
         loop.tell(
             "finished",
             group=group.number,
@@ -180,3 +205,8 @@ class Settling:
                 f"valid_dataset: not one of {evaluation.num_rows} rows could be evaluated for version "
                 f"{evaluation.version}; the first error was: {evaluation.failed[0].error}"
             )
+
+
+def _mean(name: str, timings: list[dict[str, float]]) -> float:
+    """A workflow that never waited for it has not said so."""
+    return sum(one.get(name, 0.0) for one in timings) / len(timings)

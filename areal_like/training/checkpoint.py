@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -30,6 +31,12 @@ from areal_like.training.world import World
 FACTS_FILE = "trainer.json"
 
 log = logging.getLogger(__name__)
+
+
+class Unwritable(Failure):
+    """Going back to the checkpoint before would end in the same place."""
+
+    kind = "final"
 
 
 class Due(NamedTuple):
@@ -110,9 +117,9 @@ class Checkpoints:
             self._thread = None
         if self._fault is not None:
             fault, self._fault = self._fault, None
-            if isinstance(fault, OSError):
+            if isinstance(fault, OSError | SafetensorError):
                 hint = "free some space, or write fewer (saver.freq_steps, recover.keep)"
-                raise Failure(f"{self._root}: a checkpoint could not be written: {fault}; {hint}") from fault
+                raise Unwritable(f"{self._root}: a checkpoint could not be written: {fault}; {hint}") from fault
             raise fault
 
     def resume(self, checkpoint: Path, engine: Engine, progress: Progress) -> None:

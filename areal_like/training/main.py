@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 def main(run: Run, me: Identity) -> int:
     """Meets the other ranks, loads the model, and trains."""
-    from areal_like.training.limits import refuse
+    from areal_like.config.limits import refuse
 
     refuse(run.config)  # before anything heavy is imported
     import torch

@@ -16,7 +16,7 @@ from launcher.plan.host import Host, here
 from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
 from launcher.plan.notices import notices
-from launcher.plan.obstacles import obstacles, promised
+from launcher.plan.obstacles import obstacles
 from launcher.plan.placement import Placement, place, wanted
 from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
@@ -26,7 +26,6 @@ from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
 from launcher.plan.settings import beaten_body_values, changed_settings
 from launcher.plan.slurm import plan_slurm
-from launcher.plan.unbuilt import unbuilt
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -73,7 +72,6 @@ def build_plan(
         *port_obstacles,
         *cluster_obstacles,
     ]
-    against += [*unbuilt(config, allocation), *promised(loaded)]
     warnings = [f"{need.key}: {need.reason}" for need in missing]
     warnings += notices(config, allocation, batch, memory, starts, host)
     return Plan(
@@ -92,7 +90,7 @@ def build_plan(
         ports=ports,
         batch=batch,
         memory=memory,
-        cluster=cluster,
+        cluster={**cluster, "name": config.cluster.cluster_name},
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
         cannot_start=_once(shown, against),
         needs=_once(shown, missing),

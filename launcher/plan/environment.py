@@ -3,17 +3,15 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.redact import SECRET
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, SERVER, TOKEN, TRAINER
 from launcher.plan.placement import Seat
 from launcher.plan.plan import PORT, Obstacle
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-TOKEN = "AREAL_LIKE_TOKEN"
-PROCESS = "AREAL_LIKE_PROCESS"
-RUN_DIR = "AREAL_LIKE_RUN_DIR"
 OURS = (
-    *(TOKEN, PROCESS, RUN_DIR, "CUDA_VISIBLE_DEVICES"),
+    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, "CUDA_VISIBLE_DEVICES"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that the launcher alone sets: another value would put a process where the plan does not say."""
@@ -30,6 +28,7 @@ def base_environment(
     """What every process gets, the user's variables last but for those that are ours."""
     role = name.partition("/")[0]
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(seat.threads)}
+    variables["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait take the cores from all others
     variables |= {key: value for key, value in user_variables(config, role).items() if key not in OURS}
     if seat.visible or hide_gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(seat.visible)
@@ -38,7 +37,7 @@ def base_environment(
 
 def user_variables(config: "BaseExperimentConfig", role: str) -> dict[str, str]:
     """`launcher.env`, then what is for this role alone."""
-    lists = {"server": config.launcher.inference_server_env_vars, "trainer": config.launcher.trainer_env_vars}
+    lists = {SERVER: config.launcher.inference_server_env_vars, TRAINER: config.launcher.trainer_env_vars}
     return {name: str(value) for name, value in config.launcher.env.items()} | parse_list(lists.get(role, ""))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.models import BUILT_IN, built_in_models
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
@@ -97,6 +98,9 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         path = engine.path
         if path.startswith((".", "/", "~")) and not (host.directory / Path(path).expanduser()).is_dir():
             found.append(Obstacle(f"{name}.path", f"there is no folder {path}"))
+        if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
+            there = ", ".join(BUILT_IN + known for known in built_in_models())
+            found.append(Obstacle(f"{name}.path", f"no {path} comes with the package; there are: {there}"))
     for name in ("train_dataset", "valid_dataset"):
         data = getattr(config, name)
         reads = data is not None and data.fake is None and data.path.endswith((".jsonl", ".json"))

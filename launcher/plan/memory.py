@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.train_engine import TrainEngineConfig
 
-FLOAT32 = 4
 GIB, MIB = 1 << 30, 1 << 20
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ALL_LINEAR = "all-linear"

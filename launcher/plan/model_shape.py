@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.models import BUILT_IN, built_in_models, model_folder
 from launcher.plan.host import Host
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -50,8 +51,12 @@ def find_config(path: str, host: Host) -> tuple[dict[str, Any] | None, str]:
     """The content of a local model's config.json, or None and why there is none to read."""
     if not path:
         return None, "no model is named"
-    if path.startswith("builtin:"):
-        return None, f"{path} is made when the run starts and has no config.json yet"
+    if path.startswith(BUILT_IN):
+        name = path.removeprefix(BUILT_IN)
+        if name not in built_in_models():
+            return None, f"no {path} comes with the package"
+        file = model_folder(path) / "config.json"
+        return _read(file), str(file)
     folder = host.directory / Path(path).expanduser()
     if folder.is_dir():
         file = folder / "config.json"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.limits import without_effect
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import Host
 from launcher.plan.limits import longest_sample, server_limit
@@ -34,6 +35,7 @@ def notices(
     yield from _models(config, host)
     yield from _precision(config, allocation, host)
     yield from _batch(batch, allocation)
+    yield from (f"{key}: {message}" for key, message in without_effect(config))
     if isinstance(config, GRPOConfig):
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():

@@ -1,10 +1,11 @@
-"""What a real start would be refused for: by the configuration itself, and by what this framework does not do yet."""
+"""What a real start would be refused for: by the configuration itself, and by what this framework does not do."""
 
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation, Finding
 from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.limits import refusals
 from launcher.plan import environment
 from launcher.plan.host import Host
 from launcher.plan.learning import learning_obstacles
@@ -48,7 +49,9 @@ def obstacles(
     for start in starts[:1]:
         found += start.obstacles
     found += environment.obstacles(loaded.config)
-    return found + _processes(loaded.config, allocation, placement)
+    found += _processes(loaded.config, allocation, placement)
+    found += [Obstacle(*refusal) for refusal in refusals(loaded.config, allocation)]
+    return found + _promised(loaded)
 
 
 def _processes(
@@ -69,22 +72,13 @@ def _processes(
     return found
 
 
-def promised(loaded: "Loaded") -> list[Obstacle]:
-    """Keys of other frameworks that somebody set and that do nothing here: refused ones each by itself with what to
-    write instead, the ones still to come together in one."""
+def _promised(loaded: "Loaded") -> list[Obstacle]:
+    """Keys of other frameworks that will never mean anything here, where somebody set one."""
     from areal_like.config.promises import ledger as promises
 
-    refused, pending = [], []
+    found = []
     for path in loaded.changed():
         promise = promises.at(path)
-        if promise is None or promise.state == "live" or loaded.origin(path).kind in BY_SCHEMA:
-            continue
-        if promise.state == "refused":
-            refused.append(Obstacle(path, promise.reason))
-        else:
-            pending.append(path)
-    if pending:
-        one = len(pending) == 1
-        what = "this key is accepted and has" if one else f"these {len(pending)} keys are accepted and have"
-        refused.append(Obstacle(", ".join(pending), f"{what} no tested effect yet (docs/keys.md)", pending=True))
-    return refused
+        if promise is not None and promise.state == "refused" and loaded.origin(path).kind not in BY_SCHEMA:
+            found.append(Obstacle(path, promise.reason))
+    return found

@@ -50,17 +50,10 @@ class Resolved(NamedTuple):
 
 
 class Obstacle(NamedTuple):
-    """Why a real start would be refused. `pending` marks what comes later: a key without a tested effect, which stops
-    no start, or a part of this framework that is not there yet (`unbuilt`)."""
+    """Why a real start would be refused."""
 
     key: str
     reason: str
-    pending: bool = False
-    unbuilt: bool = False
-
-    @property
-    def refuses(self) -> bool:
-        return self.unbuilt or not self.pending
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 PUBLISHED = "takes a free one and publishes it under its name"
-LEASED = "taken under a file lock before the start, tried again when it is in use"
+LEASED = "taken under a lock before the start, tried again when it is in use"
 COLLECTIVE = ("collective", "xccl", "nccl")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from areal_like.config.allocation import Allocation
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
+from areal_like.process.identity import CONTROLLER, EPISODES, SERVER, TRAINER
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement, Seat
@@ -14,8 +15,6 @@ from launcher.plan.servers import ServerSpec, ServerStart, start_server
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
-
-ONE_THREAD = Seat(0, (), (), (), 1)
 
 
 class Site(NamedTuple):
@@ -85,20 +84,20 @@ def _supervision(site: Site) -> Iterator[Process]:
 
 def _servers(site: Site, starts: list[ServerStart]) -> Iterator[Process]:
     for index, (seat, start) in enumerate(zip(site.placement.servers, starts, strict=True)):
-        yield site.process("server", index, seat, start.command, start.env)
+        yield site.process(SERVER, index, seat, start.command, start.env)
 
 
 def _controller(site: Site) -> Iterator[Process]:
     if isinstance(site.config, GRPOConfig):
         command = [site.host.python, "-m", "areal_like.rollout.controller", "--run-dir", site.run_dir]
-        yield site.process("rollout", 0, site.placement.controller, command, _api_key(site.config))
+        yield site.process(CONTROLLER, 0, site.placement.controller, command, _api_key(site.config))
 
 
 def _episodes(site: Site) -> Iterator[Process]:
     if isinstance(site.config, GRPOConfig):
         for index, seat in enumerate(site.placement.episodes):
             command = [site.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", site.run_dir]
-            yield site.process("episodes", index, seat, [*command, "--index", str(index)], _api_key(site.config))
+            yield site.process(EPISODES, index, seat, [*command, "--index", str(index)], _api_key(site.config))
 
 
 def _api_key(config: GRPOConfig) -> dict[str, str]:
@@ -112,4 +111,4 @@ def _trainers(site: Site) -> Iterator[Process]:
     master = node_address(seats[0].node, site.num_nodes)
     for rank, seat in enumerate(seats):
         command = [site.host.python, "-m", "areal_like.training.main", "--run-dir", site.run_dir]
-        yield site.process("trainer", rank, seat, command, trainer_environment(rank, len(seats), seat, master))
+        yield site.process(TRAINER, rank, seat, command, trainer_environment(rank, len(seats), seat, master))

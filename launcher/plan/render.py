@@ -83,6 +83,8 @@ class _Page:
         place = {"local": "on this machine", "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
         if nodes > 1:
             place = f"on {nodes} nodes" if self.plan.cluster["type"] == "local" else f"{place} on {nodes} nodes"
+        if (name := self.plan.cluster["name"]) != "local":
+            place = f"{place} ({name})"
         text = f"{len(self.plan.processes)} processes {place}: {', '.join(parts)}"
         addresses = self.plan.servers["addresses"]
         return f"{text}; generation by {', '.join(addresses)}" if addresses else text
@@ -123,7 +125,7 @@ class _Page:
     def _next(self) -> Iterator[str]:
         plan = self.plan
         command = plan.command
-        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start) if obstacle.refuses]
+        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start)]
         if keys:
             more = f" and {len(set(keys)) - 1} more" if len(set(keys)) > 1 else ""
             advice = [f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"]

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_like.process.run import CONFIG
 from launcher.checkpoints import complete_steps, damage, resumable_steps, step_folder
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
@@ -99,14 +100,14 @@ def _damages(path: Path) -> str:
 def find_run(run: str, root: Path, cwd: Path, file: Path | None = None) -> Path | None:
     """A run by its folder, by experiment/trial, or by a trial name that only one experiment has: below `root`, else
     among all that this user has started."""
-    if file is not None and file.name == "config.yaml" and (file.parent / "checkpoints").is_dir():
+    if file is not None and file.name == CONFIG and (file.parent / "checkpoints").is_dir():
         own = file.parent.resolve()
         if run in (own.name, f"{own.parent.name}/{own.name}") or (cwd / run).resolve() == own:
             return own
     for path in (cwd / Path(run).expanduser(), root / run):
-        if (path / "config.yaml").is_file():
+        if (path / CONFIG).is_file():
             return Path(os.path.abspath(path))
-    found = [root / name / run for name in _names(root) if (root / name / run / "config.yaml").is_file()]
+    found = [root / name / run for name in _names(root) if (root / name / run / CONFIG).is_file()]
     if not found or "/" in run:
         found = look_up(run)
     return found[0] if len(found) == 1 else None

@@ -9,13 +9,13 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.redact import SECRET
-from launcher.plan.environment import PROCESS, TOKEN
+from areal_like.process.identity import CONTROLLER, EPISODES, PROCESS, SERVER, TOKEN, TRAINER
 from launcher.plan.plan import PORT, Obstacle, Process
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-ROLES = ("server", "rollout", "episodes", "trainer")
+ROLES = (SERVER, CONTROLLER, EPISODES, TRAINER)
 LIGHT_CORES, LIGHT_MEMORY_MB = 2, 8192
 NOTICE_S = 300
 REQUEUE = 75

@@ -8,7 +8,8 @@ from typing import Any
 
 from areal_like.observe.evaluations import evaluations
 from areal_like.observe.reading import JOINED, Line, is_evaluation, read_lines
-from areal_like.rollout.ledger import LEDGER, read_ledger
+from areal_like.process.run import LEDGER
+from areal_like.rollout.ledger import read_ledger
 from tests.bench.watched import Watched
 
 LEARNT = 0.9

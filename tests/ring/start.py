@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.run import memory_folder
+from areal_like.discovery import Entry, open_names, parse
+from areal_like.process.identity import TOKEN, Identity
+from areal_like.process.run import memory_folder, open_run
 from tests.commands import REPOSITORY
 
 LIMIT_S = 240
@@ -75,8 +77,15 @@ class Ended:
         return Path(self.summary["model"])
 
 
-def run(root: Path, *words: str, trial: str = "t", config: str | None = "grpo.yaml", **more: str) -> Ended:
-    """A run from its start to its end."""
+def run(
+    root: Path,
+    *words: str,
+    trial: str = "t",
+    config: str | None = "grpo.yaml",
+    limit_s: float = LIMIT_S,
+    **more: str,
+) -> Ended:
+    """A run from its start to its end; `more` is for its environment."""
     root.mkdir(parents=True, exist_ok=True)
     named = [] if config is None else [f"trial_name={trial}"]
     done = subprocess.run(
@@ -85,7 +94,7 @@ def run(root: Path, *words: str, trial: str = "t", config: str | None = "grpo.ya
         env=environment(root, **more),
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr, directory_of(root, trial))
@@ -112,6 +121,7 @@ class Running:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_heed_ctrl_c,
             )
 
     @property
@@ -121,16 +131,19 @@ class Running:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def wait_for_step(self, step: int, limit_s: float = LIMIT_S) -> None:
-        """Until so many steps are in the metrics."""
+    def steps(self, attempt: int = 1) -> list[int]:
+        """Those in the metrics that were made in an attempt, or a later one."""
         path = self.directory / "metrics.jsonl"
-        ends = time.monotonic() + limit_s
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if "train/loss" in line]
+        return [line["step"] for line in found if line["attempt"] >= attempt]
+
+    def wait_for_step(self, step: int, attempt: int = 1) -> None:
+        """Until so many steps are in the metrics."""
+        ends = time.monotonic() + LIMIT_S
         while time.monotonic() < ends:
-            path = self.directory / "metrics.jsonl"
-            if path.exists():
-                steps = [json.loads(line)["step"] for line in path.read_text().splitlines() if "train/loss" in line]
-                if steps and max(steps) >= step:
-                    return
+            if max(self.steps(attempt), default=0) >= step:
+                return
             assert self.process.poll() is None, self.said()
             time.sleep(0.1)
         raise AssertionError(f"step {step} never came:\n{self.said()}")
@@ -138,6 +151,17 @@ class Running:
     def pids(self, name: str = "") -> dict[int, str]:
         """The processes of this run, by the name in their environment or command."""
         return {pid: role for pid, role in processes_of(self.directory).items() if role.startswith(name)}
+
+    def entries(self) -> dict[str, Entry]:
+        """What its processes entered under their names."""
+        with open_names(open_run(self.directory), Identity("test", 0)) as names:
+            return {name: parse(value) for name, value in names.find().items()}
+
+    def secret(self) -> str:
+        """The run's token, which only the environment of its processes holds."""
+        (pid, *_) = self.pids("server")
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        return next(value.partition("=")[2] for value in variables if value.startswith(f"{TOKEN}="))
 
     def kill(self, name: str) -> None:
         for pid in self.pids(name):
@@ -152,6 +176,11 @@ class Running:
     def wait(self, limit_s: float = LIMIT_S) -> Ended:
         code = self.process.wait(limit_s)
         return Ended(code, self.said(), "", self.directory)
+
+
+def _heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores it, and so would everything that is started from there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
@@ -189,6 +218,46 @@ def wait_until_gone(directory: Path, limit_s: float = 20.0) -> dict[int, str]:
         time.sleep(0.1)
         left = processes_of(directory)
     return left
+
+
+def listening_ports(pids: Iterable[int]) -> set[int]:
+    """The ports on which these processes wait for calls."""
+    ports = _listening()
+    found = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            found |= {ports[name] for name in [_target(descriptor)] if name in ports}
+    return found
+
+
+def left_behind(directory: Path, ports: set[int], limit_s: float = 20.0) -> list[str]:
+    """What is still there of a run that ended, in words: processes, ports, shared memory."""
+    ends = time.monotonic() + limit_s
+    while True:
+        left = [f"process {pid} ({role})" for pid, role in processes_of(directory).items()]
+        left += [f"port {port}" for port in ports & set(_listening().values())]
+        left += ["shared memory"] if shared_memory(directory) else []
+        if not left or time.monotonic() > ends:
+            return left
+        time.sleep(0.1)
+
+
+def _listening() -> dict[str, int]:
+    """socket -> port"""
+    found = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A":
+                found[f"socket:[{rest[5]}]"] = int(local.rpartition(":")[2], 16)
+    return found
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""  # closed meanwhile
 
 
 def shared_memory(directory: Path) -> bool:

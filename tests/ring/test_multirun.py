@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from areal_like.observe.reading import read_metrics
 from tests.ring.start import LIMIT_S, SHORT, environment
 
-pytestmark = pytest.mark.xdist_group("ring-ending")
+pytestmark = pytest.mark.xdist_group("ring-2")
 
 
 def test_two_runs_their_table_and_their_objective(tmp_path):
@@ -27,3 +28,5 @@ def test_two_runs_their_table_and_their_objective(tmp_path):
     assert [(number, trial, seed) for number, trial, seed, _ in rows] == [("0", "r0001-0", "1"), ("1", "r0001-1", "2")]
     for _, trial, _, _ in rows:
         assert (tmp_path / "runs" / "grpo-addition" / trial / "summary.json").exists()
+    losses = {read_metrics(tmp_path / "runs" / "grpo-addition" / trial)[-1]["train/loss"] for _, trial, _, _ in rows}
+    assert len(losses) == 2, "another seed is another run"

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from areal_like.rollout.audit import audit
-from tests.ring.start import SHORT, running, shared_memory, wait_until_gone
+from tests.ring.start import SHORT, left_behind, listening_ports, running, shared_memory, wait_until_gone
 
-pytestmark = pytest.mark.xdist_group("ring-recovery")
+pytestmark = pytest.mark.xdist_group("ring-2")
 
 STEPS = 24
 WORDS = (*SHORT, f"total_train_steps={STEPS}", "evaluator.freq_steps=12")
@@ -46,22 +46,14 @@ def test_killed_at_a_random_moment(name, seed, tmp_path):
     assert audit(ended.ledger(), 2) == []
 
 
-@pytest.mark.parametrize("name", ["guardian", "launcher"])
-def test_without_its_supervisor_nothing_goes_on(name, tmp_path):
+def test_without_its_launcher_a_run_leaves_no_process_port_or_memory(tmp_path):
     with running(tmp_path, *WORDS, "total_train_steps=1000") as ring:
         ring.wait_for_step(2)
-        assert ring.pids("server") and ring.pids("trainer")
-        if name == "guardian":
-            ring.process.kill()
-        else:
-            os.kill(ring.launcher(), signal.SIGKILL)
-        directory = ring.directory
-        ring.process.wait(30)
-        assert wait_until_gone(directory) == {}
-    deadline = time.monotonic() + 10
-    while shared_memory(directory) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not shared_memory(directory)
+        ports, directory = listening_ports(ring.pids()), ring.directory
+        assert len(ports) >= 2 and ring.pids("server") and ring.pids("trainer") and shared_memory(directory)
+        os.kill(ring.launcher(), signal.SIGKILL)
+        assert ring.process.wait(30) == 1
+    assert left_behind(directory, ports) == []
 
 
 def test_with_recovery_off_a_dead_trainer_ends_the_run(tmp_path):

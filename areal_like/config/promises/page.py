@@ -14,14 +14,17 @@ stands in our tree, how far it is, and the test that shows what it does.
 
 - **live**: a test shows its effect. `python -m pytest --require-live-keys` fails when such a test is missing, was
   skipped or is red.
-- **pending**: it has its place and its type and is checked, but nothing acts on it yet. Composing and a dry run go
-  through and list it under "cannot start here:"; no real start goes ahead with it.
+- **pending**: it has its place and its type and is checked, and no test of its own shows its effect at every home yet.
+  What is not built at all never passes in silence: a start that asks for it ends with exit code 2 and names the key and
+  what to take instead, and a dry run lists it under "cannot start here". Everything else works as its help says.
 - **refused**: it will not mean anything here; the row says why, and what to write instead. Composing and a dry run
   go through all the same; a real start that sets it ends with exit code 2.
 
 A home such as `a.b[].c` is a key in each item of the list `a.b`. A key of one of AReaL's classes stands wherever that
 class is used; `actor`, `ref`, `rollout` and `gconfig` exist in GRPO and PPO experiments, `critic` in PPO ones, `model`
-in supervised and reward-model ones. A row that ends in *section* holds keys of its own and is as far as they are.
+in supervised and reward-model ones. A test of a key that several kinds of experiment share runs those that can be
+started; no start runs PPO and reward-model experiments yet, so that what is theirs alone is pending, except where a plan
+shows it. A row that ends in *section* holds keys of its own and is as far as they are.
 "GPU" says when an effect that needs a GPU was last seen on one.
 """
 

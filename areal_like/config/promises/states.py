@@ -8,25 +8,166 @@ from types import MappingProxyType
 
 from areal_like.config.promises.homes import Home
 
-_LIVE_TESTS = "tests/test_promises_live.py::"
+NOT_STARTED = ("ppo", "reward_model")
+"""Kinds of experiment that no start runs yet: a test of another kind shows nothing of their keys. A plan shows those of
+every kind."""
+
+_PLAN = "tests/test_promises_live.py::"
+_RUN = "tests/test_live_run.py::"
+_ACTOR = "tests/test_live_actor.py::"
+_ENGINE = "tests/test_live_engine.py::"
+_ROLLOUT = "tests/test_live_rollout.py::"
+_TRACKERS = "tests/test_live_trackers.py::"
+_CONTROLLER = "tests/test_controller.py::"
+
+
+def _each(test: str, prefix: str, *names: str) -> tuple[tuple[str, str], ...]:
+    """One test with a parameter for each key: `{name}` in it is the key's last word."""
+    return tuple((prefix + name, test.replace("{name}", name)) for name in names)
+
+
+_NORM = ("mean_level", "mean_leave1out", "std_level", "std_unbiased", "eps")
+_REWARDS = (
+    *("reward_scaling", "reward_bias", "reward_clip", "max_new_tokens", "mask_no_eos_with_zero"),
+    *("overlong_reward_penalty", "overlong_tokens", "overlong_penalty_factor"),
+)
+_LOSS = (
+    *("eps_clip", "eps_clip_higher", "c_clip"),
+    *("use_decoupled_loss", "behav_imp_weight_cap", "recompute_logprob"),
+)
+_LEARNING = (
+    *("group_size", "ppo_n_minibatches", "discount", "gae_lambda", "kl_ctl", "kl_estimator", "dynamic_sampling"),
+    *("gradient_checkpointing", "grad_reduce_dtype", *_REWARDS, *_LOSS),
+    *(f"{norm}.{name}" for norm in ("reward_norm", "adv_norm") for name in (*_NORM, "group_size")),
+)
+_COPIES = ("group_size", "temperature", "reward_norm.group_size", "adv_norm.group_size")
+_CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
+_WANDB = (*("mode", "entity", "project", "name", "job_type", "group", "notes", "tags", "config", "id_suffix"),)
+_SWANLAB = ("project", "name", "config", "logdir", "mode")
+
+_OF_A_RUN = (
+    ("seed", _RUN + "test_seed_says_which_rows_come_when[{run}]"),
+    *_each(
+        _RUN + "test_{name}_ends_the_run[{run}]", "", "total_train_epochs", "total_train_steps", "total_train_n_seqs"
+    ),
+    ("tokenizer_path", _RUN + "test_tokenizer_path_says_how_text_becomes_tokens[{run}]"),
+    *((f"*.{clock}", _RUN + "test_a_clock_strikes_when_its_key_says[{path}-{run}]") for clock in _CLOCKS),
+    ("recover.mode", _RUN + "test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from[{run}]"),
+    ("recover.retries", _RUN + "test_recover_retries_is_how_often_in_a_row"),
+    ("cluster.cluster_name", _RUN + "test_cluster_name_is_told_of_the_machines"),
+    ("cluster.name_resolve.nfs_record_root", _RUN + "test_nfs_record_root_is_where_names_are_entered"),
+    ("launcher.*_env_vars", "tests/test_plan_processes.py::test_variables_of_the_user_reach_their_roles"),
+)
+_OF_ROWS = tuple(
+    (f"{section}.{name}", f"{_ROLLOUT}{test}[{section}]")
+    for section in ("train_dataset", "valid_dataset")
+    for name, test in (
+        ("path", "test_path_is_the_file_of_rows"),
+        ("type", "test_type_is_what_a_row_must_have"),
+        ("max_length", "test_max_length_leaves_long_rows_out"),
+    )
+)
+_OF_A_MODEL = (
+    *(
+        (f"{section}.{name}", f"{_ENGINE}{test}[{section}]")
+        for section in ("actor", "ref", "model")
+        for name, test in (
+            ("path", "test_path_is_where_the_weights_are"),
+            ("init_from_scratch", "test_init_from_scratch_begins_with_random_weights"),
+            ("dtype", "test_dtype_is_what_is_computed_in"),
+            ("disable_dropout", "test_disable_dropout_takes_it_out_of_the_model"),
+        )
+    ),
+    *(
+        (f"{section}.{name}", f"{_ENGINE}{test}[{section}]")
+        for section in ("actor", "model")
+        for name, test in (
+            ("gradient_checkpointing", "test_gradient_checkpointing_computes_layers_again"),
+            ("grad_reduce_dtype", "test_grad_reduce_dtype_is_what_gradients_are_added_up_in"),
+        )
+    ),
+    ("actor.backend", _ENGINE + "test_backend_is_the_number_of_ranks[actor-grpo]"),
+    ("model.backend", _ENGINE + "test_backend_is_the_number_of_ranks[model-sft]"),
+    ("ref.backend", _ENGINE + "test_the_backend_of_the_reference_is_that_of_the_actor"),
+)
+_OF_THE_ACTOR = (
+    *_each(_ACTOR + "test_a_key_of_rewards[{name}]", "actor.", *_REWARDS),
+    *_each(_ACTOR + "test_a_key_of_reward_norm[{name}]", "actor.reward_norm.", *_NORM),
+    *_each(_ACTOR + "test_a_key_of_adv_norm[{name}]", "actor.adv_norm.", *_NORM),
+    *_each(_ACTOR + "test_later_rewards_count_less_by[{name}]", "actor.", "discount", "gae_lambda"),
+    *_each(_ACTOR + "test_a_key_of_the_loss[{name}]", "actor.", *_LOSS),
+    ("actor.kl_ctl", _ACTOR + "test_kl_ctl_is_the_weight_of_the_distance_to_a_reference_that_is_loaded_for_it_alone"),
+    ("actor.kl_estimator", _ACTOR + "test_kl_estimator_says_how_it_is_measured"),
+    ("actor.ppo_n_minibatches", _ACTOR + "test_ppo_n_minibatches_is_the_number_of_updates"),
+    ("actor.dynamic_sampling", _ROLLOUT + "test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal"),
+    *_each(_ACTOR + "test_a_copy_of_a_number_must_agree[{path}]", "actor.", *_COPIES),
+    ("ref.temperature", _ACTOR + "test_a_copy_of_a_number_must_agree[{path}]"),
+    *_each(_ACTOR + "test_a_key_about_learning_means_nothing_to_the_reference[{name}]", "ref.", *_LEARNING),
+)
+_OF_ROLLOUTS = (
+    ("gconfig.n_samples", _ROLLOUT + "test_n_samples_is_the_number_of_answers"),
+    ("gconfig.max_new_tokens", _ROLLOUT + "test_max_new_tokens_cuts_an_answer_off"),
+    ("gconfig.max_tokens", _ROLLOUT + "test_max_tokens_counts_the_prompt"),
+    ("gconfig.greedy", _ROLLOUT + "test_greedy_takes_the_likeliest_token_always"),
+    ("gconfig.temperature", _ROLLOUT + "test_a_low_temperature_takes_likelier_tokens"),
+    ("gconfig.stop_token_ids", _ROLLOUT + "test_stop_token_ids_end_an_answer"),
+    ("async_training", _ROLLOUT + "test_async_training_lets_groups_be_generated_ahead"),
+    ("rollout.max_concurrent_rollouts", _ROLLOUT + "test_max_concurrent_rollouts_is_how_many_groups_are_under_way"),
+    ("rollout.queue_size", _ROLLOUT + "test_queue_size_is_how_many_wait_or_run"),
+    ("rollout.consumer_batch_size", _ROLLOUT + "test_consumer_batch_size_must_be_the_batch_size"),
+    (
+        "rollout.max_head_offpolicyness",
+        _ROLLOUT + "test_max_head_offpolicyness_is_how_far_ahead_groups_are_generated",
+    ),
+    ("rollout.schedule_policy", _ROLLOUT + "test_schedule_policy_says_which_server_is_next"),
+    ("rollout.request_retries", _ROLLOUT + "test_request_retries_is_how_often_a_failed_group_is_tried_again"),
+    ("rollout.request_timeout", "tests/test_episodes_client.py::test_past_the_limit_it_is_said_which"),
+    ("rollout.setup_timeout", _CONTROLLER + "test_servers_that_never_come_are_told_by_name_and_limit"),
+    ("rollout.pause_grace_period", _CONTROLLER + "test_a_grace_period_lies_between_pause_and_update"),
+    ("rollout.enable_rollout_tracing", _CONTROLLER + "test_tracing_writes_every_stage_into_the_log"),
+    (
+        "rollout.check_trajectory_format",
+        "tests/test_episodes_workflows.py::test_trajectories_are_looked_through_when_asked_for",
+    ),
+)
+_OF_TRACKERS = (
+    *_each(_TRACKERS + "test_a_key_of_wandb_is_what_its_run_is_opened_with[{name}]", "stats_logger.wandb.", *_WANDB),
+    *(
+        (f"stats_logger.wandb.wandb_{option}", f"{test}[wandb_{option}-{option}]")
+        for test in (_TRACKERS + "test_the_server_and_the_key_of_wandb_are_settings_of_its_run",)
+        for option in ("base_url", "api_key")
+    ),
+    *_each(
+        _TRACKERS + "test_a_key_of_swanlab_is_what_its_run_is_opened_with[{name}]", "stats_logger.swanlab.", *_SWANLAB
+    ),
+    ("stats_logger.swanlab.api_key", _TRACKERS + "test_the_key_of_swanlab_logs_in"),
+    ("stats_logger.tensorboard.path", _TRACKERS + "test_the_path_of_tensorboard_is_where_its_files_are"),
+)
 
 LIVE: MappingProxyType[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {
         "areal": (
-            ("allocation_mode", _LIVE_TESTS + "test_allocation_mode_says_what_runs_where[{experiment}]"),
-            ("experiment_name", _LIVE_TESTS + "test_experiment_name_names_the_run_directory[{experiment}]"),
-            ("trial_name", _LIVE_TESTS + "test_trial_name_names_the_run_directory[{experiment}]"),
-            ("cluster.fileroot", _LIVE_TESTS + "test_fileroot_is_where_the_run_directory_stands"),
-            ("cluster.n_nodes", _LIVE_TESTS + "test_n_nodes_spreads_the_processes"),
-            ("cluster.n_gpus_per_node", _LIVE_TESTS + "test_n_gpus_per_node_bounds_the_gpus_of_a_node"),
-            ("*.experiment_name", _LIVE_TESTS + "test_a_copy_must_agree[{path}]"),
-            ("*.trial_name", _LIVE_TESTS + "test_a_copy_must_agree[{path}]"),
-            ("*.fileroot", _LIVE_TESTS + "test_a_copy_must_agree[{path}]"),
+            ("allocation_mode", _PLAN + "test_allocation_mode_says_what_runs_where[{experiment}]"),
+            ("experiment_name", _PLAN + "test_experiment_name_names_the_run_directory[{experiment}]"),
+            ("trial_name", _PLAN + "test_trial_name_names_the_run_directory[{experiment}]"),
+            ("cluster.fileroot", _PLAN + "test_fileroot_is_where_the_run_directory_stands"),
+            ("cluster.n_nodes", _PLAN + "test_n_nodes_spreads_the_processes"),
+            ("cluster.n_gpus_per_node", _PLAN + "test_n_gpus_per_node_bounds_the_gpus_of_a_node"),
+            ("*.experiment_name", _PLAN + "test_a_copy_must_agree[{path}]"),
+            ("*.trial_name", _PLAN + "test_a_copy_must_agree[{path}]"),
+            ("*.fileroot", _PLAN + "test_a_copy_must_agree[{path}]"),
+            *_OF_A_RUN,
+            *_OF_ROWS,
+            *_OF_A_MODEL,
+            *_OF_THE_ACTOR,
+            *_OF_ROLLOUTS,
+            *_OF_TRACKERS,
         ),
     }
 )
 """source -> (pattern of the home, node id of the test). The first pattern that fits counts; a key is live when every
-one of its homes has a test."""
+one of its homes has a test. In the node id `{path}` is the home, `{experiment}` each kind of experiment that has it,
+and `{run}` each of these that can be started."""
 
 _NO_SERVICE = "no such service exists here; a reward is a function: reward.name, reward.args"
 REFUSED = MappingProxyType(
@@ -133,9 +274,11 @@ def tests_of(source: str, homes: tuple[Home, ...]) -> tuple[str, ...]:
     found: list[str] = []
     for home in homes:
         test = next((test for pattern, test in LIVE.get(source, ()) if _fits(home.path, pattern)), None)
-        if test is None:
+        started = [experiment for experiment in home.experiments if experiment not in NOT_STARTED]
+        if test is None or not (started or "{experiment}" in test or test.startswith(_PLAN)):
             return ()
-        found.extend(test.format(path=home.path, experiment=experiment) for experiment in home.experiments)
+        for experiment in home.experiments if "{experiment}" in test else started or home.experiments:
+            found.append(test.format(path=home.path, experiment=experiment, run=experiment))
     return tuple(dict.fromkeys(found))
 
 

@@ -75,6 +75,7 @@ class Routes:
         frame = unpack(await request.read())
         loop, worker = self._loop, frame.header["worker"]
         blobs = iter(frame.blobs)
+        loop.settling.count_rewards(worker, frame.header.get("counts", {}))
         loop.finish(worker, [_result(said, blobs) for said in frame.header["results"]])
         self._controller.moved()
         return answer({"void": loop.take_voided(worker)})
@@ -154,4 +155,5 @@ def _result(said: dict[str, Any], blobs: Any) -> Result:
         blob=bytes(next(blobs)) if said["status"] == "done" else b"",
         error=said.get("error", ""),
         error_kind=said.get("error_kind", ""),
+        timings=said.get("timings", {}),
     )

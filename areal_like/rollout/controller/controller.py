@@ -4,7 +4,6 @@ loop going until the trainer has said its last word and the last evaluation is d
 import asyncio
 import logging
 import signal
-import socket
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from areal_like.process.errors import Failure, Refused
 from areal_like.process.frames import unpack
 from areal_like.process.http import Caller, application, run_loop, serve
 from areal_like.process.identity import Guard, Identity, token
-from areal_like.process.run import Run
+from areal_like.process.run import LEDGER, Run
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.controller.app import Routes
 from areal_like.rollout.controller.bell import Bell
@@ -30,7 +29,6 @@ from areal_like.weights.errors import BadWeights
 
 STATE = "resume/controller.frame"
 """Where a checkpoint has the controller's part."""
-LOOPBACK = "127.0.0.1"
 TURN_S = 1.0
 GOODBYE_S = 3.0
 """How long workers have to hear that the run is over."""
@@ -50,21 +48,15 @@ async def _main(run: Run, me: Identity) -> None:
             guard.on_new_attempt = controller.superseded
             app = application(guard)
             app.add_routes(Routes(controller).table())
-            served = await serve(app, _host(run.config))
+            served = await serve(app, run.host)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, controller.stop, "stopped as asked")
             try:
                 waiting = Waiting(f"the name {me.name}", run.config.rollout.setup_timeout, "rollout.setup_timeout")
                 await asyncio.to_thread(announce, names, me, served.address, waiting)
                 await controller.live()
             finally:
+                await served.close()  # first, as calls that still come in are written down
                 await controller.close()
-                await served.close()
-
-
-def _host(config: Any) -> str:
-    if config.rollout.host:
-        return str(config.rollout.host)
-    return LOOPBACK if config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
 
 
 class Controller:
@@ -87,7 +79,7 @@ class Controller:
         self._stopping = ""
         self._finished: Waiting | None = None
         self._incarnations: dict[str, int] = {}
-        self._ledger = Ledger(run.rollouts, me.attempt)
+        self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
         self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
 
@@ -110,7 +102,8 @@ class Controller:
         await self.bell.until(lambda: True if self.told_over >= set(self._incarnations) else None, GOODBYE_S)
 
     def _is_over(self) -> bool:
-        return self._finished is not None and (self.loop is None or self.loop.evaluations.idle)
+        """Nothing is generated any more for a run that is being stopped, and no evaluation would ever be done."""
+        return self._finished is not None and (self.loop is None or self.loop.evaluations.idle or bool(self._stopping))
 
     async def _keep_time(self) -> None:
         """What happens because time passes."""
@@ -146,6 +139,7 @@ class Controller:
             loop = RolloutLoop(
                 self.settings, self.placement, train["row_hashes"], self.valid_rows, start_step=self.start.step
             )
+            loop.tell("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
             self.fail(problem if isinstance(problem, Failure) else Failure(str(problem)))
@@ -213,6 +207,18 @@ class Controller:
         """After every call to the loop: what happened is written, and who waits looks again."""
         loop = self.loop
         assert loop is not None
+        try:
+            self._write_down(loop)
+        except OSError as fault:
+            # Whoever called has done nothing wrong, and must not be the one that the run is said to have failed of.
+            self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
+        if loop.failure:
+            self.fail(Failure(loop.failure))
+        if loop.flow.begin_abort():
+            self._spawn(self._abort())
+        self.bell.ring()
+
+    def _write_down(self, loop: RolloutLoop) -> None:
         if loop.events:
             self._ledger.write(loop.events)
             if self.run.config.rollout.enable_rollout_tracing:
@@ -221,15 +227,10 @@ class Controller:
             loop.events.clear()
         for step, values in loop.reports:
             self._metrics.write(step, {**values, **self.servers.times.take()})
+        loop.reports.clear()
         for version, values in loop.scores:
             self._metrics.write(version, values)
-        loop.reports.clear()
         loop.scores.clear()
-        if loop.failure:
-            self.fail(Failure(loop.failure))
-        if loop.flow.begin_abort():
-            self._spawn(self._abort())
-        self.bell.ring()
 
     async def _abort(self) -> None:
         await self.servers.abort_all()

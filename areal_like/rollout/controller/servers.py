@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from areal_like.discovery.base import Entry, Names, parse
 from areal_like.process.errors import Failure, Refused, Unreachable
 from areal_like.process.http import Caller
+from areal_like.process.identity import SERVER
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.controller.bell import Bell
 from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimes
@@ -17,7 +18,6 @@ from areal_like.rollout.placement import NEVER_TOLD
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.probe import TOLERANCES, check_probe
 
-ROLE = "server"
 LOOK_S = 0.5
 """How often names are looked through for servers that came or went."""
 RETRY_S = 0.5
@@ -70,7 +70,7 @@ class Servers:
         """Until cancelled."""
         waiting: Waiting | None = None
         while True:
-            found = await asyncio.to_thread(self._names.find, ROLE)
+            found = await asyncio.to_thread(self._names.find, SERVER)
             self._see({name: parse(value) for name, value in found.items()})
             missing = self._num_servers - len(self._links)
             if missing <= 0:
@@ -135,9 +135,12 @@ class Servers:
         until it is known to be gone."""
         version, rollout = publication.version, self._rollout
         waiting = Waiting(f"{link.name} to load weights v{version}", rollout.request_timeout, "rollout.request_timeout")
-        failures = 0
+        failures, again = 0, False
         while True:
             try:
+                if again and await self._has(link, version):
+                    await self._resume(link)
+                    return {}
                 return await self._command_update(link, publication)
             except (Refused, BadWeights) as refusal:
                 if self.publications.newer_than(version) is not None and not publication.folder.is_dir():
@@ -151,8 +154,7 @@ class Servers:
                 self.look_now()
             waiting.check()
             await asyncio.sleep(RETRY_S)
-            if await self._has(link, version):
-                return {}
+            again = True
 
     async def _command_update(self, link: Link, publication: Publication) -> dict[str, Any]:
         probe, grace_s = publication.probe, self._rollout.pause_grace_period
@@ -167,9 +169,13 @@ class Servers:
         said: dict[str, Any] = await self._command(link, "update_weights", body, self._rollout.request_timeout)
         if probe is not None:
             check_probe(probe, said["probe_logprobs"], self._dtype)
-        if grace_s > 0:
-            await self._command(link, "resume")
+        await self._resume(link)
         return said
+
+    async def _resume(self, link: Link) -> None:
+        """Where it was paused for the update; also where only the answer to that was lost."""
+        if self._rollout.pause_grace_period > 0:
+            await self._command(link, "resume")
 
     async def _has(self, link: Link, version: int) -> bool:
         """Whether only the answer was lost."""

@@ -12,7 +12,6 @@ from areal_like.process.identity import Identity
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.client import SUPERSEDED, Superseded, Void
 
-CONTROLLER = "rollout/0"
 LIMIT_KEY = "rollout.setup_timeout"
 PAUSE_S = 0.5
 ANSWER_S = 60.0

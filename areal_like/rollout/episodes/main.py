@@ -12,13 +12,13 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.discovery import Entry, Names, open_names, parse
 from areal_like.models import model_folder
 from areal_like.process.http import Caller, run_loop
-from areal_like.process.identity import Identity, token
+from areal_like.process.identity import CONTROLLER, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.client import Client
 from areal_like.rollout.episodes.engine import Tools
 from areal_like.rollout.episodes.episode import Episodes
-from areal_like.rollout.episodes.link import CONTROLLER, Link
+from areal_like.rollout.episodes.link import Link
 from areal_like.rollout.episodes.rewards import Wanted
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.worker import Worker
@@ -94,7 +94,7 @@ def _tokenizer(path: str, cwd: Path) -> TextTokenizer:
 
 
 def _find(names: Names, waiting: Waiting) -> Entry:
-    return parse(names.wait(CONTROLLER, waiting))
+    return parse(names.wait(Identity(CONTROLLER, 0).name, waiting))
 
 
 def _hello(me: Identity, datasets: Datasets) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import signal
-import socket
 import sys
 import time
 from typing import Any
@@ -53,7 +52,7 @@ def main(run: Run, me: Identity) -> None:
         server = EmbeddedServer(engine, guard, run.run_id, config.model_path, folder, config.seed)
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
-        served = await serve(server.application(), _host(run), _port(run, me))
+        served = await serve(server.application(), run.host, _port(run, me))
         server.streams.driver.start()
         with open_names(run, me) as names:
             announce(names, me, served.address)
@@ -66,12 +65,6 @@ def main(run: Run, me: Identity) -> None:
         server.streams.driver.stop()
 
     run_loop(serve_until_told())
-
-
-def _host(run: Run) -> str:
-    if run.config.rollout.host:
-        return str(run.config.rollout.host)
-    return "127.0.0.1" if run.config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
 
 
 def _port(run: Run, me: Identity) -> int:

@@ -171,8 +171,10 @@ class RewardPool:
             self._look_later(now)
 
     def _hear(self, message: dict[str, Any]) -> None:
+        sample = self._sent.pop(message["id"], None)
+        if sample is None:
+            return  # a last word of a child that is being replaced: the next one is asked for it
         self._progress_at = time.monotonic()
-        sample = self._sent.pop(message["id"])
         if "value" in message:
             if not sample.future.done():
                 sample.future.set_result(Reward(message["value"], message["parts"]))

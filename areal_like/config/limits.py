@@ -1,0 +1,292 @@
+"""Keys that are there and checked, and that nothing honours yet.
+
+A value that asks for nothing, as every default does, goes through. Any other is refused before anything is started, by
+its key and with what to take instead, all of them at once; what only makes no run faster or slower is told and let
+through. Rules look at the configuration alone, and at what runs where, as far as that is known.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from areal_like.config.allocation.base import Allocation, Parallel
+from areal_like.config.allocation.experiment import starts_servers, trained_models
+from areal_like.config.allocation.parse import parse_trainer
+from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
+from areal_like.config.problems import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+NOT_YET = "is not built yet"
+ALL_TOKENS = 100_000_000
+"""A top_k from which on it is no limit."""
+
+Refusal = tuple[str, str]
+"""A key, and why a start with its value is refused."""
+
+
+class Rule(NamedTuple):
+    """`asks` is given a value that is not null; `{}` in the message stands for that value."""
+
+    key: str
+    asks: Callable[[Any], bool]
+    message: str
+
+
+def true(value: Any) -> bool:
+    return bool(value)
+
+
+def false(value: Any) -> bool:
+    return not value
+
+
+def any_value(_: Any) -> bool:
+    return True
+
+
+def other_than(*built: Any) -> Callable[[Any], bool]:
+    return lambda value: value not in built
+
+
+RUN = (
+    Rule("cluster.type", other_than("local"), f"starting processes by {{}} {NOT_YET}; take local, this machine alone"),
+    Rule("cluster.name_resolve.type", other_than("nfs", "memory"), f"{{}} {NOT_YET}; take nfs"),
+    Rule(
+        "rollout.server_addresses",
+        true,
+        f"using servers that run already {NOT_YET}; leave it out: a run starts its own",
+    ),
+    Rule("rollout.mask_env_responses", false, f"training on what an environment wrote {NOT_YET}; set it to true"),
+    Rule("rollout.trajectory_strategy", other_than("interleaved"), f"{{}} {NOT_YET}; take interleaved"),
+    Rule(
+        "environments.train", true, f"training on environments {NOT_YET}; take a task (task.name) or train_dataset.path"
+    ),
+    Rule("actor.loss", other_than("ppo"), f"a loss of one's own {NOT_YET}; take ppo"),
+    Rule("actor.log_agent_stats", true, f"{NOT_YET}; set it to false"),
+    Rule("train_dataset.fake", any_value, f"training on random tokens {NOT_YET}; set it to null"),
+    Rule("valid_dataset.fake", any_value, f"evaluating on random tokens {NOT_YET}; set it to null"),
+    Rule("recover.skip_progress", true, f"{NOT_YET}; set it to false"),
+    Rule("recover.skip_curriculum", true, f"a curriculum {NOT_YET}, so that there is none to forget; set it to false"),
+    Rule("weights.save_format", other_than("safetensors"), f"{{}} {NOT_YET}; take safetensors"),
+    Rule("weights.save_sharded", true, f"writing weights in parts {NOT_YET}; set it to false"),
+    Rule("weights.save_adapter_separately", true, f"LoRA {NOT_YET}; set it to false"),
+    Rule("bench", true, f"{NOT_YET}; set it to false"),
+    Rule("enable_token_export", true, f"{NOT_YET}; set it to false"),
+    Rule("log.data", true, f"logging the text of samples {NOT_YET}; set it to false"),
+    Rule(
+        "stats_logger.wandb.log_extras.interval",
+        other_than(10),
+        f"sending tables and histograms {NOT_YET}; leave it out",
+    ),
+)
+"""Rules whose keys begin at the root. Where a section on the way is null or not there, nothing is asked for."""
+
+SUPERVISED = (
+    Rule("recover.skip_dataloader", true, f"{NOT_YET} in supervised training; set it to false"),
+    Rule(
+        "evaluator.n_samples", other_than(1), "supervised training evaluates a loss and samples no answers; set it to 1"
+    ),
+)
+
+MODEL = (
+    Rule("use_lora", true, f"LoRA {NOT_YET}; set it to false"),
+    Rule("is_critic", true, f"a head with one number per token {NOT_YET}; set it to false"),
+    Rule("dtype", other_than("float32", "bfloat16"), f"loss scaling, which {{}} wants, {NOT_YET}; take bfloat16"),
+    Rule(
+        "grad_reduce_dtype",
+        other_than("float32", "bfloat16"),
+        f"loss scaling, which {{}} wants, {NOT_YET}; take float32",
+    ),
+    Rule(
+        "attn_impl",
+        other_than(*("auto", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")),
+        f"{{}} for packed sequences {NOT_YET}; take sdpa or auto",
+    ),
+    Rule("pad_to_maximum", true, f"padding of micro-batches {NOT_YET}; set it to false"),
+    Rule("mb_spec.granularity", other_than(1), f"keeping neighbours together, for pairs, {NOT_YET}; set it to 1"),
+    Rule("weight_update_mode", other_than("disk", "filesystem"), f"{{}} {NOT_YET}; take disk"),
+    Rule("fsdp.offload_params", true, f"offloading {NOT_YET}; set it to false"),
+    Rule("fsdp.dp_replicate", other_than(1), f"hybrid sharding {NOT_YET}; set it to 1"),
+    Rule("fsdp.load_using_meta", true, f"{NOT_YET}; set it to false"),
+    Rule("model_impl", other_than("hf"), f"{{}} {NOT_YET}; take hf"),
+    Rule("moe_use_grouped_mm", false, f"multiplying experts one by one {NOT_YET}; set it to true"),
+    Rule("compile", any_value, f"torch.compile of layers {NOT_YET}; set it to null"),
+    Rule("activation_offloading", any_value, f"offloading {NOT_YET}; set it to null"),
+    Rule("debug.num_layers", any_value, f"{NOT_YET}; set it to null"),
+    Rule("optimizer.type", other_than("adam", "sgd"), f"{{}} {NOT_YET}; take adam or sgd"),
+    Rule("optimizer.offload", true, f"offloading {NOT_YET}; set it to false"),
+)
+"""Of each model that a trainer holds; keys begin at its section."""
+
+SCALING = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+SECTIONS = {
+    "environments.mix": "training on environments",
+    "curriculum": "a curriculum",
+    "evaluator.benchmarks": "evaluation on environments",
+    "weights.broadcast": "passing weights on without files",
+    "profiler": "profiling",
+    "log.environment_level": "training on environments",
+    **{f"{model}.optimizer.{name}": "loss scaling, for float16," for model in ("actor", "model") for name in SCALING},
+}
+"""Section or key of which nothing is read -> what it would be for. Every value that differs from its default counts."""
+
+EMBEDDED = (
+    Rule("top_p", lambda value: value < 1, "set it to 1"),
+    Rule("top_k", lambda value: 0 < value < ALL_TOKENS, "set it to -1"),
+    Rule("min_p", true, "set it to 0"),
+    Rule("frequency_penalty", true, "set it to 0"),
+    Rule("repetition_penalty", other_than(1), "set it to 1"),
+    Rule("min_new_tokens", true, "set it to 0"),
+    Rule("stop", true, "set it to null; stop_token_ids ends answers at tokens"),
+)
+"""Of `gconfig`: what the embedded engine does not do."""
+
+
+def refuse(config: "BaseExperimentConfig") -> None:
+    """Raises ConfigError with all of them."""
+    if found := refusals(config):
+        raise ConfigError([Problem(key, message) for key, message in found])
+
+
+def refusals(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> list[Refusal]:
+    """In the order of importance. Without an allocation the backends speak for themselves."""
+    found: list[Refusal] = []
+    if isinstance(config, RWConfig):
+        found.append(("model", f"training a reward model {NOT_YET}; take an experiment such as sft.yaml or grpo.yaml"))
+    if hasattr(config, "critic"):
+        message = f"training with a value model {NOT_YET}; take a file without a `critic` section, such as grpo.yaml"
+        found.append(("critic", message))
+    found += _said(config, "", RUN)
+    found += _backends(config, allocation)
+    for section, what in SECTIONS.items():
+        found += [(key, f"{what} {NOT_YET}; leave it out") for key in _changed(config, section)]
+    found += _models(config)
+    if isinstance(config, GRPOConfig):
+        found += _groups(config)
+    if isinstance(config, SFTConfig):
+        found += _said(config, "", SUPERVISED)
+    return found
+
+
+def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+    """What changes nothing of what is learnt: it is told, and stops nothing."""
+    for name in ("train_dataset", "valid_dataset"):
+        data = getattr(config, name)
+        if data is not None and data.num_workers:
+            yield f"{name}.num_workers", "has no effect: all rows are read once, before the first step"
+        if data is not None and data.pin_memory:
+            yield f"{name}.pin_memory", "has no effect: batches go from ordinary memory to where they are trained on"
+    extras, wandb = config.stats_logger.wandb.log_extras, config.stats_logger.wandb
+    if wandb.mode != "disabled" and (extras.samples or extras.distributions):
+        yield "stats_logger.wandb.log_extras", f"sending tables and histograms {NOT_YET}: metrics alone are sent"
+    clocks = [name for name in ("freq_steps", "freq_epochs", "freq_secs") if getattr(config.evaluator, name)]
+    if config.valid_dataset is None and clocks:
+        yield f"evaluator.{clocks[0]}", "has no effect: valid_dataset is null, so that there is nothing to evaluate on"
+    if isinstance(config, GRPOConfig):
+        yield from _rollout_without_effect(config)
+
+
+def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
+    rollout, valid = config.rollout, config.valid_dataset
+    if valid is not None and valid.batch_size != config.train_dataset.batch_size:
+        yield "valid_dataset.batch_size", "has no effect: as many rows are evaluated at once as servers have room for"
+    if valid is not None and not valid.shuffle:
+        yield "valid_dataset.shuffle", "has no effect: the same rows are evaluated each time, and count all alike"
+    if config.async_training and rollout.max_head_offpolicyness:
+        return
+    synchronous = "has no effect in synchronous mode"
+    if rollout.schedule_policy != "round_robin":
+        yield "rollout.schedule_policy", f"{synchronous}: groups go to servers by their number"
+    if rollout.oversampling_factor > 1 and not (config.actor.dynamic_sampling and rollout.refill):
+        yield "rollout.oversampling_factor", f"{synchronous} unless actor.dynamic_sampling leaves groups out"
+
+
+def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> Iterator[Refusal]:
+    """What is not built of servers, and of trainers that split a model."""
+    if isinstance(config, GRPOConfig) and starts_servers(config):
+        said = config.rollout.backend.partition(":")[0].strip()
+        servers = allocation.rollout.backend if allocation and allocation.rollout else said
+        if servers in ("vllm", "sglang"):
+            yield "rollout.backend", f"starting servers of {servers} {NOT_YET}; take embedded"
+        elif servers == "embedded":
+            for key, message in _said(config.gconfig, "gconfig", EMBEDDED):
+                value = getattr(config.gconfig, key.rpartition(".")[2])
+                yield key, f"{value} {NOT_YET} in the embedded engine; {message}"
+    seen = set()
+    for name, engine in trained_models(config):
+        parallel = getattr(allocation, "actor" if name == "model" else name, None)
+        if parallel is None and engine.backend not in ("", "auto"):
+            parallel = Parallel.of(parse_trainer(engine.backend))
+        if parallel is not None and parallel.world_size != parallel.data and str(parallel) not in seen:
+            seen.add(str(parallel))
+            message = f"{parallel} splits a model in other ways than data parallel, which {NOT_YET}"
+            yield f"{name}.backend", f"{message}; take fsdp:d{parallel.world_size}"
+
+
+def _models(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+    """What a frozen or second model has from the actor is said of the actor alone."""
+    first: set[tuple[str, str]] = set()
+    for name, engine in trained_models(config):
+        if name == "critic" or isinstance(config, RWConfig):
+            continue  # refused as a whole
+        for key, message in _said(engine, name, MODEL):
+            same = (key.removeprefix(f"{name}."), message)
+            if same not in first:
+                yield key, message
+            first.add(same)
+
+
+def _groups(config: GRPOConfig) -> Iterator[Refusal]:
+    """A group is a prompt with its answers, and rewards are measured against it once."""
+    actor, n_samples = config.actor, config.gconfig.n_samples
+    sizes = {"actor.group_size": actor.group_size}
+    for name in ("reward_norm", "adv_norm"):
+        norm = getattr(actor, name)
+        if norm is not None:
+            sizes[f"actor.{name}.group_size"] = norm.group_size
+    for key, size in sizes.items():
+        if size != n_samples:
+            message = f"a group other than a prompt with its gconfig.n_samples={n_samples} answers {NOT_YET}"
+            yield key, f"{message}; leave it out"
+    centres = actor.reward_norm is not None and actor.reward_norm.mean_level is not None
+    if centres and any(dataclasses.asdict(actor.advantage).values()):
+        yield "actor.advantage", "measures rewards against their group, and so does actor.reward_norm; use one of them"
+
+
+def _said(root: Any, prefix: str, rules: tuple[Rule, ...]) -> Iterator[Refusal]:
+    """Of the rules those that a value breaks."""
+    for rule in rules:
+        value = _at(root, rule.key)
+        if value is not None and rule.asks(value):
+            yield f"{prefix}.{rule.key}".removeprefix("."), rule.message.format(value)
+
+
+def _changed(config: Any, path: str) -> Iterator[str]:
+    """The keys at or below a path that differ from their default, or from what that refers to."""
+    *above, name = path.split(".")
+    owner = _at(config, ".".join(above)) if above else config
+    if owner is None or not hasattr(owner, name):
+        return
+    value = getattr(owner, name)
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _changed(config, f"{path}.{field.name}")
+        return
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    default = field.default
+    if default is dataclasses.MISSING:
+        assert field.default_factory is not dataclasses.MISSING
+        default = field.default_factory()
+    if isinstance(default, str) and default.startswith("${"):
+        default = _at(config, default[2:-1])
+    if value != default:
+        yield path
+
+
+def _at(root: Any, path: str) -> Any:
+    """What stands at a dotted path; None where a section on the way is null or not there."""
+    for name in path.split("."):
+        root = getattr(root, name, None)
+    return root

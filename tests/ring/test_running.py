@@ -1,0 +1,96 @@
+"""While a run goes on: nobody commands it who does not know its token or is of its past, nobody takes its name, and
+when its guardian is killed nothing of it stays."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from areal_like.process.blocking import BlockingCaller
+from areal_like.process.errors import Refused
+from areal_like.process.identity import Identity
+from areal_like.rollout.controller.app import Routes
+from tests.ring.start import SHORT, Running, left_behind, listening_ports, run, running
+
+pytestmark = pytest.mark.xdist_group("ring-2")
+
+WORDS = (*SHORT, "total_train_steps=1000", "evaluator.freq_steps=null")
+ROUTES = {
+    "rollout/0": [(route.method, route.path) for route in Routes(cast(Any, None)).table()],
+    "server/0": [
+        ("POST", "/generate"),
+        ("GET", "/control/fingerprint"),
+        ("GET", "/control/statistics"),
+        *(("POST", f"/control/{command}") for command in ("update_weights", "pause", "resume", "abort")),
+    ],
+}
+CALLERS = {"rollout/0": Identity("trainer", 0), "server/0": Identity("rollout", 0)}
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("running"), *WORDS) as started:
+        started.wait_for_step(3)
+        yield started
+
+
+def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
+    """What each control route of the run says to a call, by status; 200 where one answers."""
+    found: dict[int, list[str]] = {}
+    entries = ring.entries()
+    for name, routes in ROUTES.items():
+        me = CALLERS[name]
+        caller = BlockingCaller(Identity(me.role, me.index, attempt), secret)
+        for method, path in routes:
+            try:
+                caller.json(method, entries[name].address, path, {})
+                found.setdefault(200, []).append(path)
+            except Refused as refused:
+                found.setdefault(refused.status, []).append(f"{path}: {refused.message}")
+        caller.close()
+    return found
+
+
+def test_every_control_route_wants_the_token_of_the_run(ring: Running) -> None:
+    for guess in ("", "guessed", ring.secret()[:-1]):
+        said = refusals(ring, guess, attempt=1)
+        assert set(said) == {401}, said
+        assert len(said[401]) == sum(map(len, ROUTES.values())) == 17
+    assert all(ring.entries()[name].address.startswith("127.0.0.1:") for name in ROUTES)
+
+
+def test_the_token_stands_in_no_file_and_no_command_line(ring: Running) -> None:
+    secret = ring.secret()
+    assert len(secret) >= 32
+    assert all(secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in ring.pids())
+    assert secret not in ring.said()
+    for path in ring.directory.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_a_second_run_of_the_name_is_told_who_holds_it(ring: Running) -> None:
+    second = run(ring.root, *WORDS)
+    assert second.code == 2, second.said
+    assert f"process number {ring.process.pid}" in second.err and "Traceback" not in second.err, second.said
+    assert ring.process.poll() is None
+
+
+def test_who_is_of_an_older_attempt_is_refused_and_the_run_goes_on(ring: Running) -> None:
+    ring.kill("trainer")
+    ring.wait_for_step(1, attempt=2)
+    said = refusals(ring, ring.secret(), attempt=1)
+    assert set(said) == {409}, said
+    assert all("is of attempt 1, and the run is at attempt 2" in message for message in said[409])
+    ring.wait_for_step(max(ring.steps()) + 2, attempt=2)
+
+
+def test_without_its_guardian_it_leaves_no_process_port_or_memory(ring: Running) -> None:
+    ports, entries = listening_ports(ring.pids()), ring.entries()
+    assert ports >= {int(entries[name].address.rpartition(":")[2]) for name in ROUTES}
+    assert ring.pids("server") and ring.pids("trainer")
+    directory = ring.directory
+    ring.process.kill()
+    ring.process.wait(30)
+    assert left_behind(directory, ports) == []

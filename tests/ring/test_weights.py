@@ -1,0 +1,154 @@
+"""Weights that were damaged on their way are refused by name, wherever that happens; what was served before stays."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from areal_like.models import model_folder
+from areal_like.process.run import memory_folder
+from areal_like.serving.embedded.engine import Engine
+from areal_like.weights.disk import publish
+from areal_like.weights.probe import Probe
+from tests.ring.server import MODEL, Server, flip_a_byte, serving
+from tests.ring.start import SHORT, Running, running, shared_memory, wait_until_gone
+
+pytestmark = pytest.mark.xdist_group("ring-2")
+
+TENSOR = "model.layers.1.mlp.up_proj.weight"
+PROBE = [5, 9, 13, 20, 7]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """It serves version 3 of the weights."""
+    with serving(tmp_path_factory.mktemp("weights") / "run") as started:
+        started.call("POST", "/control/update_weights", said(published(started, 3)))
+        yield started
+
+
+def published(server: Server, version: int) -> Path:
+    """As a trainer does, with a probe that is right for these weights; they differ from version to version."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL))
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1 + version / 10)
+    probe = Probe(PROBE, Engine(model).logprobs(PROBE))
+    tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    return publish(server.run.directory / "published", version, tensors, probe, server.run.run_id)
+
+
+def said(folder: Path, **changes: object) -> dict[str, object]:
+    """How a controller says it."""
+    index = json.loads((folder / "index.json").read_bytes())
+    return {"version": index["version"], "folder": str(folder), "probe": index["probe"], **changes}
+
+
+def answers(server: Server) -> list[dict[str, Any]]:
+    sampling = {"temperature": 1.0, "max_new_tokens": 8}
+    group = {"id": "g", "prompt": [3, 4, 12, 5, 6, 13], "n": 4, "seed": 1, "sampling": sampling}
+    found: list[dict[str, Any]] = server.call("POST", "/generate", {"groups": [group]})["samples"]
+    return found
+
+
+def flipped(server: Server, version: int) -> dict[str, object]:
+    folder = published(server, version)
+    flip_a_byte(folder, TENSOR)
+    return said(folder)
+
+
+def without_a_layer(server: Server, version: int) -> dict[str, object]:
+    folder = published(server, version)
+    index = json.loads((folder / "index.json").read_bytes())
+    index["tensors"] = [info for info in index["tensors"] if ".layers.2." not in info["name"]]
+    (folder / "index.json").write_text(json.dumps(index))
+    return said(folder)
+
+
+def stale(server: Server, version: int) -> dict[str, object]:
+    return said(published(server, 2))
+
+
+def other_probe(server: Server, version: int) -> dict[str, object]:
+    """The trainer's own model differs from what it published."""
+    folder = published(server, version)
+    probe = json.loads((folder / "index.json").read_bytes())["probe"]
+    probe["logprobs"][2] += 0.01
+    return said(folder, probe=probe)
+
+
+def of_another_run(server: Server, version: int) -> dict[str, object]:
+    folder = published(server, version)
+    index = json.loads((folder / "index.json").read_bytes())
+    (folder / "index.json").write_text(json.dumps({**index, "run_id": "another"}))
+    return said(folder)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (flipped, f"version 4 of the weights: tensor {TENSOR} (layer 1) is corrupted"),
+        (without_a_layer, "version 4 of the weights: layer 2: 11 tensors are missing: model.layers.2."),
+        (stale, "version 2 of the weights is not newer than 3, which is served: it is stale"),
+        (other_probe, "trainer and server compute different models"),
+        (of_another_run, "version 4 of the weights belongs to run another, and this is run run"),
+    ],
+)
+def test_a_server_refuses_and_names_the_fault_and_goes_on_with_what_it_had(
+    server: Server, fault: Callable[[Server, int], dict[str, object]], words: str
+) -> None:
+    before, hashes = answers(server), server.call("GET", "/control/fingerprint")
+    status, message = server.refusal("/control/update_weights", fault(server, 4))
+    assert status == 409
+    assert words in message
+    assert server.call("GET", "/health")["version"] == 3
+    assert server.call("GET", "/control/fingerprint") == hashes
+    assert answers(server) == before
+    assert {version for sample in before for version in sample["versions"]} == {3}
+
+
+def test_after_all_of_these_it_takes_weights_that_are_sound(server: Server) -> None:
+    before = answers(server)
+    done = server.call("POST", "/control/update_weights", said(published(server, 5)))
+    assert (done["version"], server.call("GET", "/health")["version"]) == (5, 5)
+    assert answers(server) != before
+
+
+def test_a_publication_that_is_damaged_in_a_run_ends_it_with_the_name_of_the_tensor(tmp_path: Path) -> None:
+    words = (*SHORT, "total_train_steps=1000", "evaluator.freq_steps=null", "recover.mode=disabled")
+    with running(tmp_path, *words) as ring:
+        ring.wait_for_step(2)
+        while ring.process.poll() is None:
+            if damaged_a_publication(ring):
+                with suppress(subprocess.TimeoutExpired):  # a newer version may have gone past it
+                    ring.process.wait(20)
+        ended = ring.wait()
+    assert ended.code == 1, ended.said
+    assert f"tensor {TENSOR} (layer 1) is corrupted" in ended.out
+    assert "server/0 cannot serve weights v" in ended.out and "Traceback" not in ended.out
+    assert wait_until_gone(ended.directory) == {} and not shared_memory(ended.directory)
+
+
+def damaged_a_publication(ring: Running) -> bool:
+    """One that comes while the server stands still, so that it cannot have loaded it yet; there may be none."""
+    memory = memory_folder(json.loads((ring.directory / "run.json").read_text())["run_id"])
+    (server,) = ring.pids("server")
+    os.kill(server, signal.SIGSTOP)
+    try:
+        known = set(memory.glob("v*"))
+        for _ in range(200):
+            if new := set(memory.glob("v*")) - known:
+                flip_a_byte(new.pop(), TENSOR)
+                return True
+            time.sleep(0.01)
+        return False
+    finally:
+        os.kill(server, signal.SIGCONT)

@@ -1,0 +1,233 @@
+"""What is there and checked and not built yet is refused before anything starts: all at once, each by its key."""
+
+import pytest
+
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.limits import EMBEDDED, MODEL, NOT_YET, RUN, SECTIONS, SUPERVISED, refusals, refuse
+from areal_like.config.problems import ConfigError
+from areal_like.config.schema import Schema
+from launcher.start import refuse as refuse_start
+from tests.planning import BIG_MODEL, loaded, plan_of
+
+
+def refused(experiment, *overrides):
+    """Key -> why, by the configuration alone, as a trainer that was started by hand sees it."""
+    return dict(refusals(loaded(experiment, *overrides).config))
+
+
+@pytest.mark.parametrize("experiment", ["grpo", "sft"])
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_what_we_ship_is_let_through(experiment, gpus):
+    assert plan_of(experiment, gpus=gpus).cannot_start == ()
+    assert refused(experiment) == {}
+
+
+@pytest.mark.parametrize(("experiment", "key"), [("ppo", "critic"), ("reward_model", "model")])
+def test_a_value_model_and_a_reward_model_are_refused_as_a_whole(experiment, key):
+    (obstacle,) = plan_of(experiment).cannot_start
+    assert obstacle.key == key
+    assert NOT_YET in obstacle.reason and "grpo.yaml" in obstacle.reason
+
+
+SETTINGS = [
+    "cluster.type=slurm",
+    "cluster.name_resolve.type=etcd3",
+    "rollout.server_addresses=['h:1']",
+    "rollout.mask_env_responses=false",
+    "rollout.trajectory_strategy=branching",
+    "environments.train=[{id: some/env}]",
+    "environments.mix.strategy=concatenate",
+    "actor.loss=math:sin",
+    "actor.log_agent_stats=true",
+    "train_dataset.fake.seq_len=3",
+    "valid_dataset.fake.seq_len=3",
+    "recover.skip_progress=true",
+    "recover.skip_curriculum=true",
+    "weights.save_format=torch",
+    "weights.save_sharded=true",
+    "weights.save_adapter_separately=true",
+    "weights.broadcast.timeout_s=5",
+    "bench=true",
+    "enable_token_export=true",
+    "log.data=true",
+    "log.environment_level=error",
+    "stats_logger.wandb.log_extras.interval=5",
+    "profiler.memory_path=traces",
+    "profiler.trace_path=traces",
+    "curriculum.type=simple",
+    "curriculum.seed=5",
+    "curriculum.easy_border=0.7",
+    "evaluator.benchmarks.environments=[{id: some/env}]",
+    "evaluator.benchmarks.gconfig.temperature=0.1",
+    "evaluator.benchmarks.save.hf.private=true",
+    "gconfig.top_p=0.9",
+    "gconfig.top_k=50",
+    "gconfig.min_p=0.1",
+    "gconfig.frequency_penalty=0.5",
+    "gconfig.repetition_penalty=1.1",
+    "gconfig.min_new_tokens=2",
+    "gconfig.stop=[x]",
+    "actor.use_lora=true",
+    "actor.is_critic=true",
+    "actor.dtype=float16",
+    "actor.grad_reduce_dtype=float16",
+    "actor.attn_impl=eager",
+    "actor.mb_spec.granularity=2",
+    "actor.weight_update_mode=collective",
+    "actor.fsdp.offload_params=true",
+    "actor.fsdp.dp_replicate=2",
+    "actor.fsdp.load_using_meta=true",
+    "actor.model_impl=liger_kernel",
+    "actor.moe_use_grouped_mm=false",
+    "actor.compile.fullgraph=true",
+    "actor.activation_offloading.pin_memory=false",
+    "actor.debug.num_layers=1",
+    "actor.optimizer.type=muon",
+    "actor.optimizer.type=adam_bf16",
+    "actor.optimizer.offload=true",
+    "actor.optimizer.hysteresis=3",
+    "actor.optimizer.initial_loss_scale=8",
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_key_is_refused_by_its_name_with_what_to_take(setting):
+    found = refused("grpo", setting, "rollout.backend=embedded")
+    (key,) = found
+    assert setting.startswith(key)
+    assert NOT_YET in found[key]
+    assert any(word in found[key] for word in ("; take ", "; set it to ", "; leave it out")), found[key]
+    assert (key, found[key]) in [tuple(obstacle) for obstacle in plan_of("grpo", setting).cannot_start]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "model.use_lora=true",
+        "model.compile.fullgraph=true",
+        "model.optimizer.min_loss_scale=2",
+        "recover.skip_dataloader=true",
+        "evaluator.n_samples=2",
+        "train_dataset.fake.seq_len=3",
+        "bench=true",
+    ],
+)
+def test_so_is_one_of_supervised_training(setting):
+    (key,) = refused("sft", setting)
+    assert setting.startswith(key)
+
+
+def test_every_rule_has_a_test():
+    tried = [setting.partition("=")[0] for setting in SETTINGS]
+    rules = [*RUN, *SUPERVISED, *(rule._replace(key=f"gconfig.{rule.key}") for rule in EMBEDDED)]
+    rules += [rule._replace(key=f"actor.{rule.key}") for rule in MODEL if rule.key != "pad_to_maximum"]
+    keys = [rule.key for rule in rules if rule not in SUPERVISED]
+    assert not [key for key in keys if not any(name.startswith(key) for name in tried)]
+    assert refused("grpo", "actor.pad_to_maximum=true", "actor.mb_spec.max_tokens_per_mb=64").keys() == {
+        "actor.pad_to_maximum"
+    }
+
+
+def test_the_keys_of_the_rules_exist():
+    trees = [Schema.of(EXPERIMENTS[kind]) for kind in ("grpo", "sft")]
+    names = [name for tree in trees for name in (*tree.keys, *tree.sections)]
+    rules = [rule.key for rule in (*RUN, *SUPERVISED)] + [f"actor.{rule.key}" for rule in MODEL]
+    assert not {*rules, *SECTIONS, *(f"gconfig.{rule.key}" for rule in EMBEDDED)} - set(names)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "gconfig.top_k=0",
+        "gconfig.top_k=200000000",
+        "gconfig.top_p=1",
+        "gconfig.stop=[]",
+        "weights.broadcast.timeout_s=1200",
+        "actor.weight_update_mode=filesystem",
+        "actor.attn_impl=flex_attention",
+        "stats_logger.wandb.log_extras.samples=false",
+        "recover.skip_dataloader=true",
+        "recover.skip_scheduler=true",
+    ],
+)
+def test_a_value_that_asks_for_nothing_or_for_what_is_there_is_let_through(setting):
+    assert refused("grpo", setting) == {}
+
+
+def test_a_default_is_never_refused():
+    for kind in ("grpo", "sft"):
+        tree = Schema.of(EXPERIMENTS[kind])
+        texts = [f"{path}={tree.keys[path].default}" for path in SECTIONS if path in tree.keys]
+        assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
+
+
+def test_servers_of_another_engine_are_refused_and_not_what_embedded_lacks():
+    found = refused("grpo", *BIG_MODEL, "rollout.backend=vllm:d1", "gconfig.top_p=0.9")
+    assert found.keys() == {"rollout.backend"}
+    assert "take embedded" in found["rollout.backend"]
+    plan = plan_of(
+        "grpo", *BIG_MODEL, "rollout=sglang", "rollout.backend=auto", "allocation_mode=sglang:d1+fsdp:d1", gpus=2
+    )
+    assert "servers of sglang" in {obstacle.key: obstacle.reason for obstacle in plan.cannot_start}["rollout.backend"]
+
+
+def test_a_model_that_is_split_otherwise_than_by_data_is_refused_wherever_it_is_said():
+    assert "take fsdp:d2" in refused("grpo", "actor.backend=fsdp:d1t2")["actor.backend"]
+    assert refused("grpo", "actor.backend=fsdp:d2") == {}
+    plan = plan_of("grpo", "allocation_mode=embedded:d1+fsdp:d1t2", gpus=4)
+    (reason,) = [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == "actor.backend"]
+    assert "take fsdp:d2" in reason
+
+
+def test_the_reference_is_held_to_the_same_where_it_is_loaded_and_what_it_follows_is_said_once():
+    assert refused("grpo", "ref.use_lora=true") == {}
+    assert refused("grpo", "ref.use_lora=true", "actor.kl_ctl=0.1").keys() == {"ref.use_lora"}
+    assert refused("grpo", "actor.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"actor.model_impl"}
+
+
+def test_a_group_is_a_prompt_with_its_answers(tmp_path):
+    (tmp_path / "turns.py").write_text("class Turns:\n    async def run(self, engine, row):\n        return None\n")
+    own = f"workflow.name={tmp_path / 'turns.py'}:Turns"
+    assert refused("grpo", own, "actor.group_size=3").keys() == {"actor.group_size"}
+    assert refused("grpo", own, "actor.adv_norm.group_size=3").keys() == {"actor.adv_norm.group_size"}
+
+
+def test_rewards_are_measured_against_their_group_once():
+    assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm.mean_level=group").keys() == {
+        "actor.advantage"
+    }
+    assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm=null") == {}
+
+
+def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
+    words = ("actor.use_lora=true", "bench=true", "curriculum.type=simple")
+    told = loaded("grpo", *words)
+    with pytest.raises(ConfigError) as by_trainer:
+        refuse(told.config)
+    with pytest.raises(ConfigError) as at_start:
+        refuse_start(told, plan_of("grpo", *words))
+    for error in (by_trainer.value, at_start.value):
+        assert {problem.key for problem in error.problems} == {word.partition("=")[0] for word in words}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["train_dataset.num_workers=4"], "train_dataset.num_workers"),
+        (["valid_dataset.pin_memory=true"], "valid_dataset.pin_memory"),
+        (["valid_dataset.batch_size=7"], "valid_dataset.batch_size"),
+        (["valid_dataset.shuffle=false"], "valid_dataset.shuffle"),
+        (["valid_dataset=null", "evaluator.freq_steps=5"], "evaluator.freq_steps"),
+        (["async_training=false", "rollout.schedule_policy=least_loaded"], "rollout.schedule_policy"),
+        (
+            ["async_training=false", "rollout.oversampling_factor=2", "actor.dynamic_sampling=false"],
+            "rollout.oversampling_factor",
+        ),
+        (["stats_logger.wandb.mode=offline"], "stats_logger.wandb.log_extras"),
+    ],
+)
+def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overrides, key):
+    plan = plan_of("grpo", *overrides)
+    assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
+    assert plan.cannot_start == ()
+    assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
