@@ -84,6 +84,9 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         )
         if value is not None
     ]
+    if arguments.replace and any(word.startswith("resume=") for word in arguments.overrides):
+        message = "begins a run anew, and resume= goes on with it; keep one"
+        problems.append(Problem("--replace", message, "command line"))
     for flag in asked[1:]:
         problems.append(Problem(flag, f"and {asked[0]} ask for two answers; keep one", "command line"))
     if problems:

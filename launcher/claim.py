@@ -1,6 +1,7 @@
 """Making a run directory one's own: the folder, the name, and where its next attempt begins."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,8 +9,9 @@ from areal_like.config.loaded import Loaded, build
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import Names, NameTaken, announce, names_for
 from areal_like.process.identity import Identity
-from areal_like.process.run import Run, StartPoint
+from areal_like.process.run import Run, StartPoint, memory_folder
 from areal_like.process.waiting import Waiting
+from launcher.guardian import remove_memory
 from launcher.lineage import go_back
 from launcher.plan import Plan, build_plan
 from launcher.plan.auto import settled
@@ -27,21 +29,32 @@ class Claimed(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def claim(loaded: Loaded, plan: Plan, run_id: str, replace: bool) -> Claimed:
+def claim(loaded: Loaded, plan: Plan, run_id: str, anew: bool) -> Claimed:
     """Raises ConfigError where the run has another launcher; nothing of the directory was touched then."""
-    plan = _make_folder(loaded, plan, replace)
+    plan = _make_folder(loaded, plan, anew)
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build(loaded.cls, settled(loaded, plan.auto))
     names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
     _take_name(names, config.cluster.name_resolve.ttl_s)
+    run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd)
+    try:
+        return _described(loaded, plan, run, names)
+    except BaseException:
+        names.close()
+        raise
+
+
+def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
+    """The directory is ours by now: what this start is goes into it, and where it begins."""
+    directory, config = run.directory, run.config
+    _free_memory(directory)
     remarks: tuple[str, ...] = ()
     if plan.run_directory.state == "replaced":
         remarks = (_move_aside(directory),)
-    said = facts(directory) if loaded.file.resolve().parent == directory.resolve() else {}
-    folder = Path(said.get("folder", loaded.file.resolve().parent))
+    if run.folder == directory.resolve():  # its own configuration is what it is started with again
+        run = replace(run, folder=Path(facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
-    run = Run(directory, config, loaded.experiment, run_id, folder, cwd)
-    write_description(loaded, plan, run_id, folder, cwd, attempt)
+    write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt)
     if attempt == 1:
         write_attempt(directory, 1, 0, None)
     else:
@@ -51,7 +64,7 @@ def claim(loaded: Loaded, plan: Plan, run_id: str, replace: bool) -> Claimed:
     return Claimed(plan, run, names, run.start_point(), remarks)
 
 
-def _make_folder(loaded: Loaded, plan: Plan, replace: bool) -> Plan:
+def _make_folder(loaded: Loaded, plan: Plan, anew: bool) -> Plan:
     """Of two starts at once that were given the same next number, the one that makes the folder has it."""
     while True:
         directory = Path(plan.run_dir)
@@ -62,7 +75,7 @@ def _make_folder(loaded: Loaded, plan: Plan, replace: bool) -> Plan:
         except FileExistsError:
             if not numbered:
                 raise
-            plan = build_plan(loaded, anew=replace)
+            plan = build_plan(loaded, anew=anew)
 
 
 def _take_name(names: Names, ttl_s: float) -> None:
@@ -74,6 +87,13 @@ def _take_name(names: Names, ttl_s: float) -> None:
         message = f"{taken}: this run is running; stop that one first, or name another with trial_name="
         raise ConfigError([Problem("trial_name", message)]) from None
     names.clear()
+
+
+def _free_memory(directory: Path) -> None:
+    """What an earlier start has left in shared memory, should launcher and guardian have been killed together."""
+    run_id = str(facts(directory).get("run_id", ""))
+    if run_id.isalnum():
+        remove_memory(memory_folder(run_id))
 
 
 def _move_aside(directory: Path) -> str:

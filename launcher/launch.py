@@ -18,12 +18,13 @@ from areal_like.door import RESULT
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.process.whole import write
+from launcher.checkpoints import complete_steps
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
 from launcher.env_file import read_env_files
 from launcher.plan import Plan
 from launcher.policy import BAD_CONFIGURATION, Policy
-from launcher.run_files import last_attempt
+from launcher.run_files import last_attempt, put_back_configuration
 from launcher.supervise import FAILED, Ending, Limits, Supervisor
 from launcher.surroundings import write_surroundings
 
@@ -117,6 +118,8 @@ class _Launch:
             ending = ending._replace(message=f"{cannot_write(full, self.plan.run_dir)}\n{ending.message}")
         ending = ending._replace(message=self._clean(ending.message))
         self._finish(ending)
+        if ending.outcome in ("refused", "failed"):
+            self._forget_configuration()
         if surroundings.ident is not None:  # not where not even the processes could be started
             surroundings.join(SURROUNDINGS_S)
         self.claimed.names.clear()
@@ -125,6 +128,14 @@ class _Launch:
 
     def say(self, text: str) -> None:
         self.progress.say(self._clean(text))
+
+    def _forget_configuration(self) -> None:
+        """Of a continued run: where there is no checkpoint made with it."""
+        directory, start = self.run_.directory, self.start
+        if max(complete_steps(directory), default=0) > start.step or is_full(directory):
+            return
+        if put_back_configuration(directory, start.attempt):
+            self.say(f"config.yaml is that of attempt {start.attempt - 1} again: resume= takes changes anew")
 
     def _phase(self, what: str, at: float) -> None:
         self.progress.phase(what, at - self.began)
@@ -139,6 +150,9 @@ class _Launch:
         if start.attempt > 1:
             place = f"step {start.step}" if start.checkpoint else "the start"
             self.say(f"  it goes on from {place} (attempt {start.attempt})")
+            total = self.plan.batch.total_steps
+            if total is not None and start.step >= total:
+                self.say(f"  all of its {total} steps are done: more with total_train_steps=N, anew with --replace")
         for remark in self.claimed.remarks:
             self.say(f"  {remark}")
 

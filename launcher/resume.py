@@ -1,12 +1,16 @@
 """`resume=RUN` without `--config`: the run's own configuration, from where it was started, overrides on top."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
+
+import yaml
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.run import CONFIG
 from launcher.arguments import Arguments
+from launcher.followers import followers
 from launcher.plan.run_directory import find_run
 from launcher.run_files import facts
 
@@ -24,9 +28,18 @@ def resumed(arguments: Arguments) -> Arguments:
     if cwd.is_dir():
         os.chdir(cwd)
     others = [word for word in words if not word.startswith(("resume=", ROOT))]
-    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     schema = arguments.schema if arguments.schema is not None else said.get("schema")
-    return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, f"resume='{quoted}'"])
+    values = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+    others += followers(values, said.get("follows", {}), others)
+    word = f"resume={_as_an_override(str(path))}"
+    return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, word])
+
+
+def _as_an_override(path: str) -> str:
+    """Quoted where Hydra would read something else."""
+    if re.fullmatch(r"[\w./-]+", path, re.ASCII):
+        return path
+    return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def existing_run(name: str, words: list[str]) -> Path:

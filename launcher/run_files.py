@@ -10,6 +10,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS
 from areal_like.process.whole import write
 from launcher.cfg import values_without_secrets
+from launcher.followers import references
 from launcher.plan.auto import settled
 from launcher.plan.plan import Plan
 
@@ -50,10 +51,18 @@ def write_description(loaded: Loaded, plan: Plan, run_id: str, folder: Path, cwd
         "schema": loaded.schema_name,
         "folder": str(folder),
         "cwd": str(cwd),
+        "follows": {**_follows_of_before(loaded, run_dir), **dict(references(loaded.raw))},
         "version": VERSION,
     }
     write(run_dir / FACTS, json.dumps(said, indent=1) + "\n")
     write(run_dir / PROVENANCE, provenance_text(loaded, plan))
+
+
+def _follows_of_before(loaded: Loaded, run_dir: Path) -> dict[str, str]:
+    """What a run's own configuration, which has no references, does not say any more."""
+    is_own = loaded.file.resolve().parent == run_dir.resolve()
+    follows: dict[str, str] = facts(run_dir).get("follows", {}) if is_own else {}
+    return follows
 
 
 def config_text(loaded: Loaded, plan: Plan) -> str:
@@ -80,11 +89,25 @@ def provenance_text(loaded: Loaded, plan: Plan) -> str:
     )
 
 
+def put_back_configuration(run_dir: Path, attempt: int) -> bool:
+    """That of the attempts before this one, which came to nothing: else the run could not be resumed as it was either.
+    Returns whether it was another."""
+    earlier = _earlier(run_dir / CONFIG, attempt)
+    if not earlier.is_file():
+        return False
+    earlier.replace(run_dir / CONFIG)
+    return True
+
+
 def _write_keeping(path: Path, text: str, attempt: int) -> None:
     """A continued run keeps the configuration of its earlier attempts, where that was another."""
     if path.is_file() and path.read_text(encoding="utf-8") != text:
-        path.replace(path.with_name(f"{path.stem}.until-attempt-{attempt - 1}{path.suffix}"))
+        path.replace(_earlier(path, attempt))
     write(path, text)
+
+
+def _earlier(path: Path, attempt: int) -> Path:
+    return path.with_name(f"{path.stem}.until-attempt-{attempt - 1}{path.suffix}")
 
 
 def _yaml(tree: Any) -> str:

@@ -5,6 +5,7 @@ import secrets
 import sys
 from importlib.util import find_spec
 
+from areal_like.config.limits import without_effect
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from launcher.plan import Plan, build_plan, render
@@ -29,8 +30,8 @@ def start(loaded: Loaded, replace: bool = False) -> int:
     """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian."""
     plan = build_plan(loaded, anew=replace)
     refuse(loaded, plan)
-    for warning in plan.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    for key, message in without_effect(loaded.config):
+        print(f"{key}: {message}", file=sys.stderr)
     from areal_like.process.run import memory_folder
     from launcher.guardian import guarded
     from launcher.launch import launch

@@ -300,9 +300,8 @@ class TestStart:
         assert any(said in line for line in told)
         planned = json.loads(run.answer("--config", AREAL / f"{name}.yaml", "--dry-run=json"))
         for obstacle in planned["cannot_start"]:
-            if not obstacle["pending"]:
-                assert obstacle["key"] in text
-                assert obstacle["reason"] in text
+            assert obstacle["key"] in text
+            assert obstacle["reason"] in text
 
     def test_a_reason_names_the_line_that_it_is_about(self, run: Run) -> None:
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\n  backend: megatron:d2\n")

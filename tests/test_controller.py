@@ -343,7 +343,7 @@ def test_stopping_does_not_wait_for_an_evaluation_that_nobody_works_on_any_more(
             await world.hello(valid=5)
             await world.publish(0)
             await world.until(lambda: world.controller.placement.served_version == 0)
-            assert not world.controller.loop.evaluations.idle
+            assert world.controller.loop is not None and not world.controller.loop.evaluations.idle
             await world.json("/finished", {"step": 3, "early": False})
             world.controller.stop("stopped as asked")
             async with asyncio.timeout(5):
@@ -360,8 +360,9 @@ def test_a_full_disk_ends_the_controller_and_not_who_called_it(tmp_path):
         run.rollouts.mkdir()
         async with world_of(run) as world:
             await world.hello()
-            world.controller._ledger._file.close()
-            world.controller._ledger._file = open("/dev/full", "ab", buffering=0)
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, world.controller._ledger._file.fileno())
+            os.close(full)
             await world.publish(0)
             assert await world.lease()
             with pytest.raises(Failure, match=r"^cluster.fileroot: .*No space left on device; make room there"):

@@ -26,7 +26,7 @@ def test_every_character_is_a_token_and_comes_back(tokenizer):
 
 
 def test_a_character_without_a_token_is_an_error_that_shows_the_text(tokenizer):
-    with pytest.raises(ValueError, match="'what is Ä\\?' cannot be put into tokens of .*: it has no token for 'Ä'"):
+    with pytest.raises(ValueError, match=r"'what is Ä\?' cannot be put into tokens of .*: it has no token for 'Ä'"):
         tokenizer.encode_all(["1+1=", "what is Ä?"])
 
 
@@ -98,3 +98,10 @@ def test_a_name_on_the_hub_is_its_snapshot_in_the_cache(tmp_path, monkeypatch):
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("bbb\n")
     assert model_folder("org/name", tmp_path).name == "bbb"
+
+
+def test_lengths_are_those_of_the_tokens_however_many_texts_there_are(tokenizer, monkeypatch):
+    monkeypatch.setattr("areal_like.data.tokenizer.TEXTS_AT_ONCE", 2)
+    texts = ["1+1=", "", "12+34=", "7", "046"]
+    assert tokenizer.lengths(texts) == [len(ids) for ids in tokenizer.encode_all(texts)]
+    assert tokenizer.lengths([]) == []

@@ -79,6 +79,14 @@ def test_a_bad_configuration_found_late_is_its_message_alone(tmp_path):
     assert left_over(tmp_path) == {}
 
 
+def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_path):
+    run = stand(tmp_path, "trial_name=mine", steps=2)
+    assert run.wait().code == 0
+    faults = {"episodes/0 2.1": {"do": "refuse task.name: no such thing"}}
+    assert stand(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
+    assert open_run(run.directory).config.seed == 1
+
+
 def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
     ended = stand(tmp_path, "rollout.setup_timeout=1.5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30).wait()
     assert ended.code == 1

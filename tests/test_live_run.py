@@ -39,7 +39,7 @@ def of_40_rows(folder: Path, *overrides: str, valid: str | None = None) -> Run:
 def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
     """Steps of a run on 40 rows, 8 to a step."""
     if kind == "sft":
-        return SupervisedData(of_40_rows(folder, *overrides)).total_steps
+        return int(SupervisedData(of_40_rows(folder, *overrides)).total_steps)
     said = settings_of(grpo("train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
     return length_of(said, rows=40).total_steps
 

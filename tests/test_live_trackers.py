@@ -36,7 +36,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 USUAL = {"project": "adding", "name": "t1", "group": "adding_t1", "id": "adding_t1_train", "entity": None}
-WANDB = {
+WANDB: dict[str, tuple[str, dict[str, Any]]] = {
     "mode": ("mode=offline", {"mode": "offline", "resume": None}),
     "entity": ("entity=us", {"entity": "us"}),
     "project": ("project=p", {"project": "p"}),
@@ -75,7 +75,7 @@ def test_an_id_of_wandb_may_end_with_the_time(opened) -> None:
     assert said["id"].startswith(f"adding_t1_{time.strftime('%Y')}")
 
 
-SWANLAB = {
+SWANLAB: dict[str, tuple[str, dict[str, Any]]] = {
     "project": ("project=p", {"project": "p"}),
     "name": ("name=n", {"name": "n"}),
     "config": ("config={team: x}", {"config": {"seed": 7, "team": "x"}}),

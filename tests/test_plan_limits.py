@@ -224,6 +224,7 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
             "rollout.oversampling_factor",
         ),
         (["stats_logger.wandb.mode=offline"], "stats_logger.wandb.log_extras"),
+        (["actor.kl_ctl=0.1", "ref.mb_spec.n_mbs=3"], "ref.mb_spec"),
     ],
 )
 def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overrides, key):
@@ -231,3 +232,13 @@ def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overri
     assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
     assert plan.cannot_start == ()
     assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
+
+
+def test_what_has_no_effect_is_told_at_a_start_too(monkeypatch, capsys):
+    from launcher import guardian, start
+
+    told = loaded("grpo", "train_dataset.num_workers=4", "trial_name=auto")
+    monkeypatch.setattr(start, "build_plan", lambda *_, **__: plan_of("grpo"))
+    monkeypatch.setattr(guardian, "guarded", lambda *_: 0)
+    assert start.start(told) == 0
+    assert capsys.readouterr().err.startswith("train_dataset.num_workers: has no effect")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -177,8 +178,9 @@ def test_the_ledger_outlives_the_process_and_cuts_off_half_a_line(tmp_path):
 def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path):
     path = tmp_path / LEDGER
     ledger = Ledger(path, attempt=1)
-    write = ledger._file.write
-    ledger._file = SimpleNamespace(write=lambda data: write(data[:7]), close=ledger._file.close)
+    whole: Any = ledger._file
+    part: Any = SimpleNamespace(write=lambda data: whole.write(data[:7]), close=whole.close)
+    ledger._file = part
     ledger.write([{"event": "submitted", "group": group} for group in range(3)])
     ledger.close()
     assert [event["group"] for event in read_ledger(path)] == [0, 1, 2]

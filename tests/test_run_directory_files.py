@@ -13,7 +13,7 @@ from launcher.plan import build_plan
 from launcher.plan.auto import settled
 from launcher.run_files import config_text, provenance_text, write_description
 from launcher.runs import look_up, remember
-from tests.standing_in import left_over, stand
+from tests.standing_in import left_over, memory_of, stand
 
 SECRET = "sk-0123456789abcdef"
 
@@ -128,6 +128,18 @@ def test_two_starts_at_once_are_two_runs(tmp_path):
         ended = list(pool.map(lambda run: run.wait(), runs))
     assert [one.code for one in ended] == [0, 0], ended
     assert {path.name for path in (tmp_path / "runs" / "grpo-addition").iterdir()} == {"r0001", "r0002"}
+
+
+def test_shared_memory_that_an_earlier_start_left_is_freed_by_the_next_one(tmp_path):
+    """As after launcher and guardian were killed at the same moment."""
+    first = stand(tmp_path, "trial_name=t", steps=2)
+    assert first.wait().code == 0
+    left = memory_of(first.directory)
+    (left / "v000002").mkdir(parents=True)
+    (first.directory / "finished").unlink()
+    again = stand(tmp_path, "trial_name=t", steps=3).wait()
+    assert again.code == 0, again
+    assert not left.exists()
 
 
 def test_a_trial_name_of_two_runs_is_not_guessed(tmp_path, monkeypatch):

@@ -194,6 +194,8 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
         yield "valid_dataset.batch_size", "has no effect: as many rows are evaluated at once as servers have room for"
     if valid is not None and not valid.shuffle:
         yield "valid_dataset.shuffle", "has no effect: the same rows are evaluated each time, and count all alike"
+    if config.actor.kl_ctl > 0 and config.ref.mb_spec != config.actor.mb_spec:
+        yield "ref.mb_spec", "has no effect: the reference computes the micro-batches of the actor (actor.mb_spec)"
     if config.async_training and rollout.max_head_offpolicyness:
         return
     synchronous = "has no effect in synchronous mode"

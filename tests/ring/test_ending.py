@@ -8,7 +8,7 @@ import pytest
 from areal_like.rollout.audit import audit
 from tests.ring.start import SHORT, left_behind, run, running
 
-pytestmark = pytest.mark.xdist_group("ring-1")
+pytestmark = pytest.mark.xdist_group("ring-2")
 
 WORDS = (*SHORT, "total_train_steps=1000", "evaluator.freq_steps=null")
 

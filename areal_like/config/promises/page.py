@@ -23,7 +23,7 @@ stands in our tree, how far it is, and the test that shows what it does.
 A home such as `a.b[].c` is a key in each item of the list `a.b`. A key of one of AReaL's classes stands wherever that
 class is used; `actor`, `ref`, `rollout` and `gconfig` exist in GRPO and PPO experiments, `critic` in PPO ones, `model`
 in supervised and reward-model ones. A test of a key that several kinds of experiment share runs those that can be
-started; no start runs PPO and reward-model experiments yet, so that what is theirs alone is pending, except where a plan
+started; PPO and reward-model experiments cannot be yet, so that what is theirs alone is pending, except where a plan
 shows it. A row that ends in *section* holds keys of its own and is as far as they are.
 "GPU" says when an effect that needs a GPU was last seen on one.
 """
