@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.run_files import last_attempt, put_back_configuration
 from launcher.supervise import FAILED, Ending, Limits, Supervisor
 from launcher.surroundings import write_surroundings
+from launcher.wake import TAKEN
 
 SURROUNDINGS_S = 10.0
 ROOM = 1 << 16
@@ -117,6 +119,8 @@ class _Launch:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whoever met it could not write that down
             ending = ending._replace(message=f"{cannot_write(full, self.plan.run_dir)}\n{ending.message}")
         ending = ending._replace(message=self._clean(ending.message))
+        for number in TAKEN:  # how it ended is settled, and told now
+            signal.signal(number, signal.SIG_IGN)
         self._finish(ending)
         if ending.outcome in ("refused", "failed"):
             self._forget_configuration()

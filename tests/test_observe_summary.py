@@ -96,7 +96,9 @@ def test_a_run_that_learnt_says_what_where_and_what_next(ended: Any) -> None:
 def test_a_run_that_failed_says_why_and_how_to_go_on(ended: Any) -> None:
     run = ended()
     run.learnt(12)
-    run.checkpoint(10)
+    checkpoint = run.checkpoint(10)
+    assert "go on" not in run.finish("failed", 1)[1], "it has weights alone"
+    (checkpoint / "resume").mkdir()
     summary, text = run.finish("failed", 1, "trainer/0 ended with exit code 1")
     assert (summary["error"], summary["steps"]) == ("trainer/0 ended with exit code 1", 12)
     assert "failed: 12 steps in 1:42\ntrainer/0 ended with exit code 1\n" in text

@@ -7,6 +7,7 @@ from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.experiment import GRPOConfig, SFTConfig
+from areal_like.process.checkpoints import RESUME, complete
 from areal_like.process.run import COMMAND, Run
 
 PROGRAM = "python -m launcher"
@@ -21,7 +22,7 @@ def next_steps(run: Run, has_model: bool, exit_code: int, steps: int) -> list[tu
     found: list[tuple[str, str]] = []
     if has_model and isinstance(run.config, GRPOConfig | SFTConfig):
         found.append(("try it", f"{PROGRAM} chat {name}"))
-    if exit_code and has_model:
+    if exit_code and any((folder / RESUME).is_dir() for _, folder in complete(run.checkpoints)):
         found.append(("go on", f"{PROGRAM} resume={name}"))
     if exit_code:
         return found
