@@ -9,7 +9,8 @@ from launcher.child import TAIL_LINES, Child, Death
 def headline(death: Death) -> str:
     """One line for what happened; a process that wrote down why says so itself."""
     said = f": {death.note.message}" if death.note else ""
-    return f"{death.name} failed ({death.how}) after {death.child.age_s:.0f} s{said}"
+    what = "failed" if death.code else "ended before the run did"
+    return f"{death.name} {what} ({death.how}) after {death.child.age_s:.0f} s{said}"
 
 
 def report(first: Death, others: Sequence[Death], run_dir: Path, why: str = "") -> str:

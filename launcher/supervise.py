@@ -72,7 +72,7 @@ class Supervisor:
         self._say, self._cut = say, cut
         self._vital = crew.names(CONTROLLER, TRAINER)
         self._ended: dict[str, int] = {}
-        self._idle: dict[str, float] = {}
+        self._idle: dict[str, tuple[float, Death]] = {}
         self._stopping: tuple[str, float] | None = None
         self._steps_bytes = self._steps_file_bytes()
         self._works = False
@@ -102,6 +102,8 @@ class Supervisor:
         deaths = self.crew.deaths()
         self._look(now_at_once=bool(deaths))
         ending = self._died(deaths) if deaths else None
+        if ending is None and (early := self._ended_early()):
+            ending = self._failed(early)
         return ending or self._over() or self._unready() or self._stop_overdue()
 
     # --- deaths
@@ -112,9 +114,17 @@ class Supervisor:
                 self._ended[death.name] = death.code
                 self._last_end = time.monotonic()
             elif death.code == DONE and death.child.me.role == EPISODES:
-                self._idle[death.name] = time.monotonic()
+                self._idle[death.name] = (time.monotonic(), death)
         failed = [death for death in deaths if death.name not in self._ended and death.name not in self._idle]
         return self._failed(failed) if failed else None
+
+    def _ended_early(self) -> list[Death]:
+        """Workers that ended, though nobody followed."""
+        now = time.monotonic()
+        early = [death for since, death in self._idle.values() if now - since > IDLE_WORKER_S]
+        for death in early:
+            del self._idle[death.name]
+        return early
 
     def _failed(self, failed: Sequence[Death]) -> Ending | None:
         if self._stopping is not None:
@@ -283,11 +293,6 @@ class Supervisor:
         if newest > self._checkpoint and damage(step_folder(self.run.directory, newest)) is None:
             self._checkpoint = newest
             self.policy.checkpoint()
-        for name, since in list(self._idle.items()):
-            if now - since > IDLE_WORKER_S:
-                del self._idle[name]
-                self.crew.start(name, self.attempt)
-                self._say(f"{name} ended although the run has not; it is started again")
         collect_orphans(self.crew.pids())
 
     def _steps_file_bytes(self) -> int:

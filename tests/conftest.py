@@ -4,10 +4,15 @@ HYPOTHESIS_PROFILE=ci (the default) tries the same few hundred examples every ti
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester", "tests.live_keys"]
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the runs that they press it in.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine with two cores is slow to generate examples; that says nothing about the code.
 settings.register_profile(

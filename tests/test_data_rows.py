@@ -119,6 +119,12 @@ def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
     assert "has no rows of at most 1 tokens (train_dataset.max_length)" in complaint("rows.jsonl", max_length=1)
 
 
+def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(complaint, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "eins und é"}\n', encoding="utf-8")
+    told = complaint("rows.jsonl", max_length=9)
+    assert told.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}: 'eins und é' cannot be put into tokens")
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [

@@ -146,7 +146,8 @@ def test_a_recovery_takes_back_what_came_after_the_checkpoint() -> None:
     assert history.seconds_per_step is None
 
 
-def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above() -> None:
+def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     out, clock = Terminal(), Clock()
     progress = Progress(10, 2, stream=out, live=True, clock=clock)
     progress.say("adding/r0001 in runs/adding/r0001")

@@ -90,6 +90,7 @@ def test_named_parts_add_up_and_the_score_does_not():
     [
         (float("nan"), "it returned nan; a reward is a finite number"),
         (float("-inf"), "it returned -inf"),
+        (1e300, "it returned 1e+300; a reward is a number of at most 1e+15"),
         (None, "it returned None (NoneType); a reward is a number"),
         ("1.0", "it returned '1.0' (str)"),
         ([1.0], "it returned [1.0] (list)"),

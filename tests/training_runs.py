@@ -1,6 +1,7 @@
 """Run directories and small models for tests of the trainer: as the launcher writes them, without a launcher."""
 
 import json
+import uuid
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -77,7 +78,12 @@ def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
     told = load(EXPERIMENTS / f"{experiment}.yaml", [f"cluster.fileroot={directory}", *overrides])
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump({**told.values, "trial_name": "r0001"}))
-    facts = {"experiment": told.experiment, "run_id": directory.name, "folder": str(directory), "cwd": str(directory)}
+    facts = {
+        "experiment": told.experiment,
+        "run_id": uuid.uuid4().hex[:12],
+        "folder": str(directory),
+        "cwd": str(directory),
+    }
     (directory / "run.json").write_text(json.dumps(facts))
     return start_from(open_run(directory), None, 0)
 

@@ -1,5 +1,6 @@
 """The rows of a run: of its task, or of files of JSON lines; checked once, with a hash of each."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,8 @@ from areal_like.data.lines import find_file, read_lines
 from areal_like.data.named import Places, problem, where
 from areal_like.data.tasks import BUILT_IN, TEST, TRAIN, Row, Task, make_task
 from areal_like.data.tokenizer import TextTokenizer
+
+log = logging.getLogger(__name__)
 
 WANTED = {"rl": ("prompt",), "sft": ("prompt", "answer"), "rw": ("prompt", "chosen", "rejected")}
 """Type of a dataset -> the texts that each of its rows has."""
@@ -99,7 +102,9 @@ def _rows_of(task: Task, split: str, name: str) -> Sequence[Any]:
     asked = TASK_SPLIT[split]
     try:
         rows: Any = task.rows(asked)
-    except Exception as fault:
+    except BaseException as fault:
+        if isinstance(fault, KeyboardInterrupt):
+            raise
         raise problem("task.name", f"rows({asked!r}) of {name} failed: {where(fault)}", fault) from fault
     if not isinstance(rows, Sequence):
         said = f"rows({asked!r}) of {name} returned {type(rows).__name__}"
@@ -113,8 +118,14 @@ def _checked(key: str, dataset: Any, found: _Found, tokenizer: TextTokenizer) ->
     if dataset.max_length is None:
         rows = Rows(found.rows, hashes, found.source)
     else:
-        lengths = _lengths(found.rows, dataset.type, tokenizer)
+        try:
+            lengths = _lengths(found.rows, dataset.type, tokenizer)
+        except ValueError as fault:
+            raise problem(f"{key}.path", f"{found.source}: {fault}", fault) from fault
         kept = [number for number, length in enumerate(lengths) if length <= dataset.max_length]
+        if len(kept) < len(lengths):
+            said = f"{len(lengths) - len(kept)} of {len(lengths)} rows of {found.source} are left out"
+            log.info("%s: they have more than %d tokens (%s.max_length)", said, dataset.max_length, key)
         rows = Rows([found.rows[number] for number in kept], [hashes[number] for number in kept], found.source)
     if not len(rows):
         left_out = f" of at most {dataset.max_length} tokens ({key}.max_length)" if dataset.max_length else ""

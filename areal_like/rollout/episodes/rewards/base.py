@@ -8,6 +8,9 @@ from typing import Any
 SCORE = "score"
 """The part that evaluations report; it is not added to the reward."""
 
+LARGEST = 1e15
+"""Single precision must hold its square: means and deviations are taken of many."""
+
 RewardFunction = Callable[..., float | dict[str, float] | Awaitable[float | dict[str, float]]]
 """`f(prompt, completion, **row)`; it gets those of the row's values that it has arguments for."""
 
@@ -33,7 +36,7 @@ def measure(returned: Any) -> Reward:
     if not added:
         held = f"only {SCORE!r}, which is not added to the reward" if parts else "nothing"
         raise ValueError(f"it returned a dict that holds {held}; name the parts of the reward in it")
-    return Reward(math.fsum(added), parts)
+    return Reward(_number("the sum of its parts", math.fsum(added)), parts)
 
 
 def _number(what: str, value: Any) -> float:
@@ -41,6 +44,7 @@ def _number(what: str, value: Any) -> float:
     if value is None or isinstance(value, str | bytes | complex) or not hasattr(value, "__float__"):
         raise ValueError(f"{said} {value!r:.80} ({type(value).__name__}); a reward is a number")
     number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{said} {number}; a reward is a finite number")
+    if not abs(number) <= LARGEST:
+        what = f"number of at most {LARGEST:g}" if math.isfinite(number) else "finite number"
+        raise ValueError(f"{said} {number}; a reward is a {what}")
     return number
