@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.process.errors import Failure
 from areal_like.process.seeds import derive_seed
-from areal_like.training.model import PackedModel, load_model, sharding_units
+from areal_like.training.model import PackedModel, load_model
 from areal_like.training.optimizers import make_optimizer
 from areal_like.training.schedules import make_schedule
 from areal_like.training.sequences import MicroBatch, one_token
+from areal_like.training.sharding import shard
 from areal_like.training.world import World
 
 MOST_SKIPPED_IN_A_ROW = 5
@@ -62,35 +63,13 @@ class Engine:
         self.vocabulary = self.causal.config.get_text_config().vocab_size
         self.skipped_in_a_row = 0
         self.schedule_start = 0
-        self.module = self._shard()
+        self.module = shard(PackedModel(self.causal).to(world.device), self.causal, config, where, world)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if config.optimizer is None:
             self.module.requires_grad_(False)
             return
         self.optimizer = make_optimizer(self.parameters, config.optimizer)
         self.set_schedule(1)
-
-    def _shard(self) -> PackedModel:
-        config, module = self.config, PackedModel(self.causal).to(self.world.device)
-        units = sharding_units(self.causal, _wrapped(config), self.where)
-        if config.gradient_checkpointing and config.optimizer is not None:
-            freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
-            self.causal.gradient_checkpointing_enable({"use_reentrant": False})
-            for number, layer in enumerate(units):
-                setattr(layer, "gradient_checkpointing", number % freq == 0)  # noqa: B010 (only its own class declares it)
-        precision = MixedPrecisionPolicy(
-            param_dtype=getattr(torch, config.dtype), reduce_dtype=getattr(torch, config.grad_reduce_dtype)
-        )
-        for unit in (*units, module):
-            sharded = fully_shard(
-                unit,
-                mesh=self.world.mesh,
-                reshard_after_forward=config.fsdp.reshard_after_forward,
-                mp_policy=precision,
-            )
-            sharded.set_gradient_divide_factor(1.0)
-            sharded.set_force_sum_reduction_for_comms(True)
-        return module
 
     def set_schedule(self, total_steps: int) -> None:
         """As soon as it is known how many steps there are."""
@@ -189,7 +168,3 @@ def whole(tensor: Tensor) -> Tensor:
 def _fsdp(module: nn.Module) -> FSDPModule:
     assert isinstance(module, FSDPModule)
     return module
-
-
-def _wrapped(config: TrainEngineConfig) -> list[str] | None:
-    return config.fsdp.wrap_policy.transformer_layer_cls_to_wrap if config.fsdp.wrap_policy else None

@@ -58,14 +58,14 @@ def load_model(config: TrainEngineConfig, where: str, folder: Path, seed: int | 
         )
         model, found = loaded
         if missing := sorted(found["missing_keys"]):
-            raise _problem(
+            raise problem(
                 f"{where}.path",
                 f"{folder} lacks {len(missing)} of the model's weights, such as {missing[0]}; take a complete "
                 f"checkpoint, or {where}.init_from_scratch=true for random weights",
             )
     _check_head(model.config.get_text_config(), where, config.path)
     if output_head(model).bias is not None:
-        raise _problem(f"{where}.path", f"{config.path} has an output head with a bias, which is not supported")
+        raise problem(f"{where}.path", f"{config.path} has an output head with a bias, which is not supported")
     if config.disable_dropout:
         remove_dropout(model)
     return model
@@ -80,7 +80,7 @@ def output_head(model: PreTrainedModel) -> nn.Linear:
 def _check_head(described: Any, where: str, path: str) -> None:
     for name in CHANGES_LOGITS:
         if getattr(described, name, None) not in (None, 1.0):
-            raise _problem(f"{where}.path", f"{path} changes its logits ({name} in its config.json): not supported yet")
+            raise problem(f"{where}.path", f"{path} changes its logits ({name} in its config.json): not supported yet")
 
 
 def remove_dropout(model: nn.Module) -> None:
@@ -93,19 +93,5 @@ def remove_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def sharding_units(model: PreTrainedModel, wanted: list[str] | None, where: str) -> list[nn.Module]:
-    """The layers that are sharded one by one: those that `fsdp.wrap_policy` names, else those that the model says are
-    not to be split."""
-    names = set(wanted or model._no_split_modules or ())
-    units = [module for module in model.modules() if type(module).__name__ in names]
-    if wanted and len(names) > len(found := {type(unit).__name__ for unit in units}):
-        known = sorted({type(module).__name__ for module in model.modules()})
-        raise _problem(
-            f"{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap",
-            f"{', '.join(sorted(names - found))} is no module of this model; it has {', '.join(known)}",
-        )
-    return units
-
-
-def _problem(key: str, message: str) -> ConfigError:
+def problem(key: str, message: str) -> ConfigError:
     return ConfigError([Problem(key, message)])
