@@ -1,0 +1,50 @@
+"""How a model is spread over the trainer ranks, and what its layers do to save memory."""
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
+
+from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.training.model import PackedModel, problem
+from areal_like.training.world import World
+
+
+def shard(
+    module: PackedModel, causal: PreTrainedModel, config: TrainEngineConfig, where: str, world: World
+) -> PackedModel:
+    """Layer by layer, then what is left. Losses come divided already: gradients are added up, not averaged."""
+    units = sharding_units(causal, _wrapped(config), where)
+    if config.gradient_checkpointing and config.optimizer is not None:
+        freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
+        causal.gradient_checkpointing_enable({"use_reentrant": False})
+        for number, layer in enumerate(units):
+            setattr(layer, "gradient_checkpointing", number % freq == 0)  # noqa: B010 (only its own class declares it)
+    precision = MixedPrecisionPolicy(
+        param_dtype=getattr(torch, config.dtype), reduce_dtype=getattr(torch, config.grad_reduce_dtype)
+    )
+    for unit in (*units, module):
+        sharded = fully_shard(
+            unit, mesh=world.mesh, reshard_after_forward=config.fsdp.reshard_after_forward, mp_policy=precision
+        )
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
+    return module
+
+
+def sharding_units(model: PreTrainedModel, wanted: list[str] | None, where: str) -> list[nn.Module]:
+    """The layers that are sharded one by one: those that `fsdp.wrap_policy` names, else those that the model says are
+    not to be split."""
+    names = set(wanted or model._no_split_modules or ())
+    units = [module for module in model.modules() if type(module).__name__ in names]
+    if wanted and len(names) > len(found := {type(unit).__name__ for unit in units}):
+        known = sorted({type(module).__name__ for module in model.modules()})
+        raise problem(
+            f"{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap",
+            f"{', '.join(sorted(names - found))} is no module of this model; it has {', '.join(known)}",
+        )
+    return units
+
+
+def _wrapped(config: TrainEngineConfig) -> list[str] | None:
+    return config.fsdp.wrap_policy.transformer_layer_cls_to_wrap if config.fsdp.wrap_policy else None
