@@ -1,84 +1,68 @@
 """However a batch is cut into micro-batches and ranks, its gradient is the same."""
 
-from typing import Any
-
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_like.algorithms import losses
 from areal_like.algorithms.aggregation import AGGREGATIONS, denominator, token_weights
+from areal_like.algorithms.losses import pairwise
 from areal_like.algorithms.packed import lengths
+from areal_like.algorithms.statistics import Statistics
+from tests.every_loss import EVERY, FIXED_LENGTH, compute, draw_tokens, gradients, part_of, share
+from tests.every_loss import with_gradient as learnt
 
-FIXED_LENGTH = 7
+MOST_PARTS = 4
 
-
-def batch(sizes: list[int]) -> dict[str, torch.Tensor]:
-    tokens = sum(sizes)
-    generator = torch.Generator().manual_seed(tokens)
-    found = {name: torch.randn(tokens, generator=generator) for name in ("logprobs", "old", "proximal", "advantages")}
-    found["entropy"] = torch.rand(tokens, generator=generator)
-    found["mask"] = torch.rand(tokens, generator=generator) < 0.7
-    return found
+sizes_and_places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, MOST_PARTS - 1)), min_size=1, max_size=7)
+"""The length of each sequence, and the micro-batch (of whichever rank) that it comes into."""
 
 
-def cumulative(sizes: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *sizes]).cumsum(0)
-
-
-def part_of(
-    data: dict[str, torch.Tensor], sizes: list[int], rows: list[int]
-) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    starts = cumulative(sizes)
-    places = [torch.arange(int(starts[row]), int(starts[row + 1])) for row in rows]
-    chosen = torch.cat([*places, torch.zeros(0, dtype=torch.long)])
-    return {name: x[chosen] for name, x in data.items()}, cumulative([sizes[row] for row in rows])
-
-
-def total(data: dict[str, torch.Tensor], cu: torch.Tensor, loss: str, aggregation: str) -> torch.Tensor:
-    weights = token_weights(aggregation, data["mask"], cu)
-    if loss == "cross_entropy":
-        return losses.cross_entropy(data["logprobs"], data["mask"], weights=weights).total
-    options: dict[str, Any] = {"cu_seqlens": cu, "weights": weights, "entropy": data["entropy"], "entropy_coef": 0.01}
-    if loss != "plain":
-        options |= {"proximal_logprobs": data["proximal"], "behav_imp_weight_cap": 3.0, "c_clip": 3.0}
-    if loss == "sequence":
-        options |= {"ratio_level": "sequence", "ratio_length_norm": True, "sequence_mask_low": 0.2, "mask_high": 8.0}
-    return losses.ppo(data["logprobs"], data["old"], data["advantages"], data["mask"], **options).total
+def joined(parts: list[Statistics]) -> Statistics:
+    """As ranks and micro-batches are put together."""
+    sums = {name: torch.stack([part.sums[name] for part in parts]).sum() for name in parts[0].sums}
+    return Statistics(
+        sums, {name: torch.stack([part.maxima[name] for part in parts]).max() for name in parts[0].maxima}
+    )
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("loss", ["plain", "decoupled", "sequence", "cross_entropy"])
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(drawn=st.data())
-def test_any_cut_gives_the_same_loss_and_gradient(loss, aggregation, drawn) -> None:
-    sizes = drawn.draw(st.lists(st.integers(0, 9), min_size=1, max_size=7), label="lengths")
-    places = drawn.draw(
-        st.lists(st.integers(0, 3), min_size=len(sizes), max_size=len(sizes)), label="micro-batch of each"
-    )
-    cut = [[row for row, place in enumerate(places) if place == number] for number in range(4)]
-    data = batch(sizes)
-    parameters = {name: data[name].clone().requires_grad_() for name in ("logprobs", "entropy")}
-    data |= parameters
+@pytest.mark.parametrize("loss", EVERY)
+@share(25)
+@given(drawn=sizes_and_places)
+def test_any_cut_gives_the_same_loss_gradient_and_statistics(loss, aggregation, drawn) -> None:
+    sizes = [size for size, _ in drawn]
+    cut = [[row for row, (_, place) in enumerate(drawn) if place == number] for number in range(MOST_PARTS)]
+    tokens = learnt(draw_tokens(sizes))
 
-    def count(rows: list[int]) -> float:
-        part, cu = part_of(data, sizes, rows)
-        return denominator(aggregation, part["mask"], cu, FIXED_LENGTH)
+    def part(rows: list[int]) -> tuple[torch.Tensor, float, Statistics]:
+        """Each rank knows its own sequences alone, and says its share of the denominator."""
+        own, cu = part_of(tokens, sizes, rows)
+        found = compute(loss, own, cu, token_weights(aggregation, own["mask"], cu))
+        return found.total, denominator(aggregation, own["mask"], cu, FIXED_LENGTH), found.statistics
 
-    whole = total(data, cumulative(sizes), loss, aggregation) / max(count(list(range(len(sizes)))), 1.0)
-    everything = sum(count(rows) for rows in cut)
-    pieces = [total(*part_of(data, sizes, rows), loss, aggregation) / max(everything, 1.0) for rows in cut]
-    together = torch.stack(pieces).sum()
+    whole, count, statistics = part(list(range(len(sizes))))
+    totals, counts, told = zip(*(part(rows) for rows in cut), strict=True)
+    assert sum(counts) == count
+    together, alone = torch.stack(totals).sum() / max(count, 1.0), whole / max(count, 1.0)
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-5)
+    for in_parts, at_once in zip(gradients(together, tokens), gradients(alone, tokens), strict=True):
+        torch.testing.assert_close(in_parts, at_once, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(joined(list(told)), statistics, atol=1e-5, rtol=1e-5)
 
-    torch.testing.assert_close(together, whole, atol=1e-6, rtol=1e-6)
-    inputs = list(parameters.values())
-    for cut_gradient, gradient in zip(
-        torch.autograd.grad(together, inputs, materialize_grads=True, retain_graph=True),
-        torch.autograd.grad(whole, inputs, materialize_grads=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(cut_gradient, gradient, atol=1e-6, rtol=1e-6)
+
+@share(6)
+@given(places=st.lists(st.integers(0, MOST_PARTS - 1), min_size=1, max_size=9))
+def test_any_cut_of_pairs_gives_the_same_loss_and_gradient(places) -> None:
+    scores = torch.randn(2, len(places), requires_grad=True)
+    whole = pairwise(*scores)
+    cut = [torch.tensor([at for at, place in enumerate(places) if place == part]) for part in range(MOST_PARTS)]
+    parts = [pairwise(*scores[:, rows.long()]) for rows in cut]
+    together = torch.stack([part.total for part in parts]).sum()
+    torch.testing.assert_close(together, whole.total)
+    for one, other in zip(torch.autograd.grad(together, scores), torch.autograd.grad(whole.total, scores), strict=True):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(joined([part.statistics for part in parts]), whole.statistics)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,21 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(both, (hidden, head))
 
 
+@pytest.mark.parametrize("chunk", [4, None])
+def test_capped_logits_are_what_they_say_and_so_are_their_gradients(chunk) -> None:
+    hidden, head, targets = (x[:6] for x in given(torch.float64))
+    hidden, head, targets = hidden.detach().requires_grad_(), head.detach().requires_grad_(), targets % 6
+
+    def both(hidden: Tensor, head: Tensor) -> tuple[Tensor, ...]:
+        logprobs, entropy = token_logprobs(hidden, head, targets, 0.7, True, softcap=1.5, chunk_tokens=chunk)
+        assert entropy is not None
+        return logprobs, entropy
+
+    assert torch.autograd.gradcheck(both, (hidden, head))
+    wanted = (1.5 * torch.tanh(hidden @ head.t() / 1.5) / 0.7).log_softmax(-1)
+    torch.testing.assert_close(both(hidden, head)[0], wanted.gather(-1, targets[:, None]).squeeze(-1))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("chunk", [8, 100])
 def test_in_half_precision_logits_are_still_float32(dtype, chunk) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from areal_like.algorithms import losses
+from areal_like.algorithms.aggregation import denominator, token_weights
 from areal_like.algorithms.statistics import Statistics
 
 ADVANTAGES = torch.tensor([1.0, -1, -2, 0.5])
@@ -62,7 +62,11 @@ def test_a_dual_clip_of_one_or_less_is_refused() -> None:
         losses.ppo(NEW, OLD, ADVANTAGES, ALL, c_clip=1.0)
 
 
-PRIME: dict[str, Any] = {"eps_clip": math.inf, "mask_high": 8.0, "mask_low": 0.125, "cu_seqlens": torch.tensor([0, 4])}
+TRAINED, SAMPLED = torch.tensor([-1, -2, -0.5, -3]), torch.tensor([-1.2, -1.5, -3, -0.5])
+ANSWER, ALONE = torch.tensor([0, 1, 1, 1]), torch.tensor([0, 4])
+MEAN = token_weights("sequence_mean_token_mean", ANSWER, ALONE)
+"""With a ratio of the sequence, prime-rl divides by its tokens: that is this aggregation here."""
+PRIME: dict[str, Any] = {"eps_clip": None, "mask_high": 8.0, "mask_low": 0.125, "cu_seqlens": ALONE}
 
 
 @pytest.mark.parametrize(
@@ -70,14 +74,13 @@ PRIME: dict[str, Any] = {"eps_clip": math.inf, "mask_high": 8.0, "mask_low": 0.1
     [
         ({}, -0.303265),
         ({"sequence_mask_low": 0.1}, 0.0),
-        ({"ratio_level": "sequence", "ratio_length_norm": True}, -0.423241 * 3),  # prime-rl divides by its tokens
-        ({"ratio_level": "sequence"}, -0.303265 * 3),
+        ({"ratio_level": "sequence", "ratio_length_norm": True, "weights": MEAN}, -0.423241),
+        ({"ratio_level": "sequence", "weights": MEAN}, -0.303265),
         ({"mask_high": 20.0, "mask_low": 0.0}, -6.435555),
     ],
 )
 def test_masked_ratios_without_a_clip_give_the_numbers_of_prime_rl(options, wanted) -> None:
-    trained, sampled = torch.tensor([-1, -2, -0.5, -3]), torch.tensor([-1.2, -1.5, -3, -0.5])
-    found = losses.ppo(trained, sampled, torch.full((4,), 0.5), torch.tensor([0, 1, 1, 1]), **{**PRIME, **options})
+    found = losses.ppo(TRAINED, SAMPLED, torch.full((4,), 0.5), ANSWER, **{**PRIME, **options})
     assert found.total.item() == pytest.approx(wanted, rel=2e-6)
 
 
@@ -111,7 +114,7 @@ def test_a_ratio_per_sequence_passes_the_gradient_of_its_geometric_mean_on_to_ev
         losses.ppo(NEW, OLD, ADVANTAGES, ALL, ratio_level="word")
 
 
-def test_policies_far_apart_give_finite_losses_and_gradients() -> None:
+def test_policies_far_apart_give_finite_losses_and_gradients_where_prime_rl_gives_nan() -> None:
     for level in ("token", "sequence"):
         logprobs = torch.tensor([0.0, -900, 0, -900], requires_grad=True)
         found = losses.ppo(
@@ -130,55 +133,85 @@ def test_policies_far_apart_give_finite_losses_and_gradients() -> None:
         assert all(math.isfinite(value) for value in means_of(found.statistics).values())
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_a_masked_token_never_matters_not_even_if_it_is_not_finite(value) -> None:
-    torch.manual_seed(0)
-    mask = torch.tensor([0, 1, 1, 0, 1, 0, 1, 1]).bool()
-    cu = torch.tensor([0, 4, 8])
-    plain = {name: torch.randn(8) for name in ("logprobs", "old_logprobs", "proximal_logprobs", "advantages")}
-    plain |= {"entropy": torch.rand(8), "weights": torch.rand(8)}
-    poisoned = {name: torch.where(mask, x, value) for name, x in plain.items()}
-    options: dict[str, Any] = {
-        "c_clip": 3.0,
-        "behav_imp_weight_cap": 4.0,
-        "mask_low": 0.01,
-        "mask_high": 50.0,
-        "entropy_coef": 0.1,
-    }
-
-    def all_losses(plain: dict[str, Tensor]) -> list[Tensor | float]:
-        given: dict[str, Any] = {
-            name: x.clone().requires_grad_(name in ("logprobs", "entropy")) for name, x in plain.items()
-        }
-        found: list[Tensor | float] = []
-        for level in ("token", "sequence"):
-            policy = losses.ppo(
-                **given, loss_mask=mask, cu_seqlens=cu, ratio_level=level, sequence_mask_low=1e-3, **options
-            )
-            supervised = losses.cross_entropy(given["logprobs"], mask, weights=given["weights"])
-            apart = losses.off_policy(given["logprobs"], given["old_logprobs"], mask)
-            total = policy.total + supervised.total
-            found += [total.detach(), *torch.autograd.grad(total, [given["logprobs"], given["entropy"]])]
-            for statistics in (policy.statistics, supervised.statistics, apart):
-                found += means_of(statistics).values()
-        return found
-
-    for clean, dirty in zip(all_losses(plain), all_losses(poisoned), strict=True):
-        torch.testing.assert_close(torch.as_tensor(dirty), torch.as_tensor(clean), rtol=0, atol=0)
+def test_a_loss_is_divided_by_what_all_ranks_have_and_not_by_a_ranks_own_tokens_or_micro_batches_as_in_prime_rl() -> (
+    None
+):
+    """There a rank with few tokens counts as much as one with many; with sequence ratios it is micro-batches."""
+    mask, cu = torch.ones(5, dtype=torch.bool), torch.tensor([0, 1, 5])
+    first, second = (slice(0, 1), torch.tensor([0, 1])), (slice(1, 5), torch.tensor([0, 4]))
+    for aggregation, wanted in (("token_mean", 5), ("sequence_mean_token_mean", 2)):
+        assert denominator(aggregation, mask, cu) == wanted
+        assert sum(denominator(aggregation, mask[part], starts) for part, starts in (first, second)) == wanted
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    torch.manual_seed(0)
-    logprobs, entropy = (torch.randn(6, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    near = logprobs.detach() + 0.3 * torch.randn(6, dtype=torch.float64)
-    mask, advantages = torch.tensor([1, 0, 1, 1, 1, 1]), torch.randn(6, dtype=torch.float64)
+def test_what_a_weight_is_limited_to_may_be_the_limit_itself() -> None:
+    """Weights 2, 1, 1 and 9 of losses -1.2, 0.8, 6 and -0.5."""
 
-    def policy(logprobs: Tensor, entropy: Tensor) -> Tensor:
-        options: dict[str, Any] = {"entropy": entropy, "entropy_coef": 0.2, "c_clip": 1.3, "proximal_logprobs": near}
-        return losses.ppo(logprobs, near + 0.1, advantages, mask, **options).total
+    def total(**options: Any) -> float:
+        return losses.ppo(
+            NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, cu_seqlens=ALONE, **options
+        ).total.item()
 
-    assert torch.autograd.gradcheck(policy, (logprobs, entropy))
-    assert torch.autograd.gradcheck(lambda x: losses.cross_entropy(x, mask, weights=advantages).total, (logprobs,))
+    cap: dict[str, Any] = {"behav_imp_weight_cap": 5.0, "behav_imp_weight_mode": "truncate"}
+    assert total(**cap) == pytest.approx(-2.4 + 0.8 + 6 - 2.5)
+    assert total(**cap, behav_imp_weight_floor=1.5) == pytest.approx(-2.4 + 1.2 + 9 - 2.5)
+    assert total(behav_imp_weight_floor=1.5) == pytest.approx(-2.4 - 4.5)
+    assert total(**cap, behav_imp_weight_level="sequence") == pytest.approx(5 * 5.1)
+    assert total(behav_imp_weight_level="geometric") == pytest.approx(18**0.25 * 5.1, rel=1e-5)
+    assert total(behav_imp_weight_level="sequence", behav_imp_weight_cap=5.0) == 0
+    for key, options in (("mode", {"behav_imp_weight_mode": "clip"}), ("level", {"behav_imp_weight_level": "word"})):
+        with pytest.raises(ValueError, match=rf"^actor\.behav_imp_weight_{key}: "):
+            total(**options)
+
+
+def test_a_weight_that_is_truncated_is_told_and_one_that_takes_its_token_out_as_well() -> None:
+    found = {}
+    for mode in ("mask", "truncate"):
+        options: dict[str, Any] = {"behav_imp_weight_cap": 5.0, "behav_imp_weight_mode": mode}
+        found[mode] = losses.ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, **options).statistics
+    told = {mode: [sums.sums[name].item() for name in ("taken_out", "truncated")] for mode, sums in found.items()}
+    assert told == {"mask": [1, 0], "truncate": [0, 1]}
+    assert found["truncate"].maxima["behaviour_weight_max"].item() == pytest.approx(9)
+
+
+def test_values_give_the_known_numbers() -> None:
+    values, old, returns = torch.tensor([1.0, 2, -1]), torch.tensor([0, 1.9, 0]), torch.tensor([2.0, 2, 0])
+    found = losses.value(values, old, returns, ALL[:3], eps_clip=0.5)
+    assert found.total.item() / 3 == pytest.approx(0.541667, abs=1e-6)
+    each = [losses.value(*(x[at : at + 1] for x in (values, old, returns, ALL)), eps_clip=0.5) for at in range(3)]
+    assert [one.total.item() for one in each] == [1.125, 0, 0.5]
+    assert [one.statistics.sums["clip_fraction"].item() for one in each] == [1, 0, 0]
+    assert losses.value(values, old, returns, ALL[:3]).total.item() == 1.0
+
+
+def test_a_value_that_goes_further_than_its_clip_is_not_drawn_on() -> None:
+    values = torch.tensor([1.0, -1.0], requires_grad=True)
+    losses.value(values, torch.zeros(2), torch.tensor([2.0, 2.0]), ALL[:2], eps_clip=0.5).total.backward()
+    assert values.grad is not None and values.grad.tolist() == [0, -3]
+
+
+def test_statistics_of_values_tell_how_much_of_the_returns_they_explain() -> None:
+    values, returns = torch.randn(50, dtype=torch.float64), torch.randn(50, dtype=torch.float64)
+    sums = losses.value(values, values, returns, torch.ones(50)).statistics.sums
+    spread = sums["return_squared"] - sums["return"].square() / 50
+    unexplained = sums["error_squared"] - (sums["return"] - sums["value"]).square() / 50
+    wanted = 1 - (returns - values).var() / returns.var()
+    assert (1 - unexplained / spread).item() == pytest.approx(wanted.item())
+
+
+def test_pairs_give_the_known_numbers_however_far_apart() -> None:
+    chosen = torch.tensor([1.0, 0.0, -2.0, 500.0, -500.0], requires_grad=True)
+    rejected = torch.tensor([1.0, -1.0, 1.0, -500.0, 500.0], requires_grad=True)
+    found = losses.pairwise(chosen, rejected)
+    each = [math.log(2), math.log1p(math.exp(-1)), math.log1p(math.exp(3)), 0, 1000]
+    assert found.total.item() == pytest.approx(sum(each))
+    means = means_of(found.statistics)
+    assert (means["accuracy"], means["margin"]) == pytest.approx((0.4, -0.4))
+    found.total.backward()
+    assert chosen.grad is not None and rejected.grad is not None
+    sigmoids = torch.tensor([0.5, 1 / (1 + math.e), 1 / (1 + math.exp(-3)), 0, 1])
+    torch.testing.assert_close(chosen.grad, -sigmoids)
+    torch.testing.assert_close(rejected.grad, sigmoids)
 
 
 def test_an_entropy_bonus_lowers_the_loss_by_its_share() -> None:

@@ -11,7 +11,7 @@ from areal_like.algorithms.advantages import (
     group_advantages,
     terminal_rewards,
 )
-from areal_like.algorithms.kl import kl, kl_rewards
+from areal_like.algorithms.kl import kl, kl_loss, kl_rewards
 
 # Two sequences of six and four tokens; in AReaL they are rows of six, the second one padded.
 CU = torch.tensor([0, 6, 10], dtype=torch.int32)
@@ -35,10 +35,15 @@ def test_answers_near_the_maximum_length_are_penalized() -> None:
     lengths = torch.tensor([4, 6, 8, 10])
     options: dict[str, Any] = {"max_new_tokens": 10, "overlong_tokens": 4, "factor": 1.0}
     close(shaping.penalize_overlong(torch.ones(4), lengths, **options), [1, 1, 0.5, 0])
-    found = shaping.penalize_overlong(torch.ones(4), torch.tensor([8, 9, 10, 30]), max_new_tokens=10)
-    close(found, [1, 0.5, 0, 0])  # a fifth; never more than the full penalty, which AReaL goes beyond
+    found = shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), max_new_tokens=10)
+    close(found, [1, 0.5, 0])  # a fifth
     with pytest.raises(ValueError, match=r"^actor\.overlong_tokens: 11 is more"):
         shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
+
+
+def test_the_penalty_of_an_answer_of_several_turns_stops_at_its_full_size_and_does_not_grow_on_as_in_areal() -> None:
+    """The tokens of all its turns together may be more than one turn may have."""
+    close(shaping.penalize_overlong(torch.ones(1), torch.tensor([30]), max_new_tokens=10), [0])
 
 
 def test_only_what_was_cut_off_is_truncated_and_not_the_longest_of_the_batch_as_in_areal() -> None:
@@ -73,6 +78,56 @@ def test_kl_never_becomes_inf_or_nan_however_far_apart() -> None:
         kl(logprobs, logprobs, "k9")
 
 
+VOCABULARY = 5
+
+
+def policies() -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of a policy (with its logits as a leaf) and of its reference over a small vocabulary."""
+    torch.manual_seed(0)
+    logits = torch.randn(VOCABULARY, dtype=torch.float64).div(2).requires_grad_()
+    return logits, torch.randn(VOCABULARY, dtype=torch.float64).log_softmax(-1)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_a_kl_in_the_loss_has_the_gradient_of_a_kl_on_average(estimator) -> None:
+    """Over all tokens, each as often as it is sampled. k1 and k2 have that of the KL itself, k3 that of the reference
+    against the policy."""
+    logits, reference = policies()
+    logprobs = logits.log_softmax(-1)
+    sampled = logprobs.detach()
+    found = (sampled.exp() * kl_loss(logprobs, sampled, reference, estimator)).sum()
+    if estimator == "k3":
+        wanted = (reference.exp() * (reference - logprobs)).sum()
+    else:
+        wanted = (logprobs.exp() * (logprobs - reference)).sum()
+    gradients = [torch.autograd.grad(each, logits, retain_graph=True)[0] for each in (found, wanted)]
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].abs().max() > 0.1
+    torch.testing.assert_close(kl_loss(sampled, sampled, reference, estimator), kl(sampled, reference, estimator))
+
+
+def test_k1_in_the_loss_is_that_of_the_policy_in_training_however_old_the_sample() -> None:
+    """Without its weight it would draw nowhere: the gradient of a log-probability is 0 on average."""
+    logits, reference = policies()
+    logprobs, sampled = logits.log_softmax(-1), torch.linspace(-1, 1, VOCABULARY).double().log_softmax(-1)
+    estimate = (sampled.exp() * kl_loss(logprobs, sampled, reference, "k1")).sum()
+    divergence = (logprobs.exp() * (logprobs - reference)).sum()
+    torch.testing.assert_close(estimate, divergence)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each, logits, retain_graph=True) for each in (estimate, divergence))
+    )
+    plain = (logprobs.detach().exp() * kl(logprobs, reference, "k1")).sum()
+    assert torch.autograd.grad(plain, logits)[0].abs().max() < 1e-9
+
+
+def test_a_token_far_from_the_reference_is_still_drawn_back() -> None:
+    for estimator in ("k1", "k2", "k3"):
+        logprobs = torch.tensor([-0.1], requires_grad=True)
+        loss = kl_loss(logprobs, logprobs.detach(), torch.tensor([-9.0]), estimator)
+        (gradient,) = torch.autograd.grad(loss.sum(), logprobs)
+        assert gradient.item() > 0.5, estimator
+
+
 def test_a_reward_at_the_end_reaches_every_token_without_discount() -> None:
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     close(rewards, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0])
@@ -94,14 +149,25 @@ def test_generalized_advantages_give_the_known_numbers() -> None:
     values = packed([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0, 0])
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     options: dict[str, Any] = {"values": values, "discount": 0.9, "gae_lambda": 0.8}
-    # AReaL bootstraps its first row because it is the longest; here that takes a value for what follows.
+    # The numbers are those of an answer that goes on after its last token, with a value of 0.6.
     found = generalized_advantages(rewards, MASK, CU, bootstrap=torch.tensor([0.6, 0]), **options)
-    # Its masked places carry what follows them; here they are 0.
     wanted = packed([0, 0.5273, 0.6351, 0.7988, 1.04, 0], [0, -0.146, -0.3, 0, 0, 0])
     close(found.advantages, wanted, 1e-4)
     close(found.returns, torch.where(MASK.bool(), wanted + values, 0.0), 1e-4)
-    ended = generalized_advantages(rewards, MASK, CU, **options).advantages
-    assert ended[5].item() == pytest.approx(0.5)  # 1 - V: nothing follows an answer that ended
+
+
+def test_nothing_follows_an_answer_that_ended_although_it_is_the_longest_which_areal_goes_by() -> None:
+    values = packed([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0, 0])
+    rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
+    ended = generalized_advantages(rewards, MASK, CU, values=values, discount=0.9, gae_lambda=0.8).advantages
+    assert ended[5].item() == pytest.approx(0.5)  # 1 - V
+
+
+def test_tokens_out_of_the_loss_have_no_advantage_where_areal_leaves_that_of_what_follows() -> None:
+    rewards = terminal_rewards(torch.tensor([1.0, 1]), MASK, CU)
+    values = torch.ones(10)
+    found, returns = generalized_advantages(rewards, MASK, CU, values=values, discount=0.9, gae_lambda=0.8)
+    assert not found[~MASK.bool()].any() and not returns[~MASK.bool()].any()
 
 
 def test_tokens_out_of_the_loss_take_no_time_and_a_reward_after_them_is_not_lost_as_in_areal() -> None:

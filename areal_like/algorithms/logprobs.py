@@ -20,9 +20,11 @@ def token_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = False,
     *,
+    softcap: float | None = None,
     chunk_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(hidden @ head.T / temperature) at the targets, and the entropy of that distribution if wanted.
+    """log softmax(hidden @ head.T / temperature) at the targets, and the entropy of that distribution if wanted. With
+    `softcap` logits x are softcap * tanh(x / softcap), before the temperature.
 
     Both are float32 (float64 for float64 states), as are the logits, whatever the model computes in. Give only tokens
     that count: a prompt needs no logits. They are taken in chunks, and once more in the backward pass, so that memory
@@ -32,18 +34,25 @@ def token_logprobs(
         at_once = LOGITS_AT_ONCE.get(hidden_TH.device.type, LOGITS_AT_ONCE["cuda"])
         chunk_tokens = max(1, at_once // len(head_VH))
     if len(hidden_TH) <= chunk_tokens and not _multiplies_half(head_VH):
-        return _as_a_whole(hidden_TH, head_VH, targets_T, temperature, with_entropy)
+        return _as_a_whole(hidden_TH, head_VH, targets_T, temperature, with_entropy, softcap)
     logprobs_T, entropy_T = _InChunks.apply(  # type: ignore[no-untyped-call]
-        hidden_TH, head_VH, targets_T, temperature, with_entropy, chunk_tokens
+        hidden_TH, head_VH, targets_T, temperature, with_entropy, softcap, chunk_tokens
     )
     return logprobs_T, entropy_T
 
 
 def _as_a_whole(
-    hidden_TH: Tensor, head_VH: Tensor, targets_T: Tensor, temperature: float, with_entropy: bool
+    hidden_TH: Tensor,
+    head_VH: Tensor,
+    targets_T: Tensor,
+    temperature: float,
+    with_entropy: bool,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor | None]:
     dtype = _precise(head_VH.dtype)
     logits_TV = hidden_TH.to(dtype) @ head_VH.to(dtype).t()
+    if softcap is not None:
+        logits_TV = softcap * torch.tanh(logits_TV / softcap)
     log_p_TV = torch.log_softmax(logits_TV if temperature == 1.0 else logits_TV / temperature, -1)
     entropy_T = -torch.linalg.vecdot(log_p_TV.exp(), log_p_TV) if with_entropy else None
     return log_p_TV.gather(-1, targets_T[:, None]).squeeze(-1), entropy_T
@@ -60,9 +69,10 @@ class _InChunks(torch.autograd.Function):
         targets_T: Tensor,
         temperature: float,
         with_entropy: bool,
+        softcap: float | None,
         chunk_tokens: int,
     ) -> tuple[Tensor, Tensor | None]:
-        chunks = _Chunks(hidden_TH, head_VH, temperature, chunk_tokens)
+        chunks = _Chunks(hidden_TH, head_VH, temperature, softcap, chunk_tokens)
         logprobs_T = hidden_TH.new_empty(len(hidden_TH), dtype=chunks.dtype)
         lse_T = torch.empty_like(logprobs_T)
         entropy_T = torch.empty_like(logprobs_T) if with_entropy else None
@@ -81,7 +91,7 @@ class _InChunks(torch.autograd.Function):
             lse_T[part] = lse_C.add_(highest_C1.squeeze(-1))
             logprobs_T[part] = at_target_C - lse_C
         ctx.save_for_backward(hidden_TH, head_VH, targets_T, lse_T, entropy_T)
-        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
+        ctx.temperature, ctx.softcap, ctx.chunk_tokens = temperature, softcap, chunk_tokens
         ctx.set_materialize_grads(False)
         return logprobs_T, entropy_T
 
@@ -91,19 +101,21 @@ class _InChunks(torch.autograd.Function):
         hidden_TH, head_VH, targets_T, lse_T, entropy_T = ctx.saved_tensors
         if grad_logprobs_T is None:
             grad_logprobs_T = torch.zeros_like(lse_T)
-        chunks = _Chunks(hidden_TH, head_VH, ctx.temperature, ctx.chunk_tokens)
+        chunks = _Chunks(hidden_TH, head_VH, ctx.temperature, ctx.softcap, ctx.chunk_tokens)
         grads = _Gradients(chunks, *ctx.needs_input_grad[:2])
         for part in chunks.parts:
             grad_C1 = grad_logprobs_T[part, None]
-            log_p_CV = chunks.logits(part).sub_(lse_T[part, None])
+            logits_CV = chunks.logits(part)
+            cap_slope_CV = chunks.cap_slope(logits_CV)
+            log_p_CV = logits_CV.sub_(lse_T[part, None])
             if grad_entropy_T is None:
                 grad_CV = log_p_CV.exp_().mul_(-grad_C1)
             else:
                 slope_CV = (log_p_CV + entropy_T[part, None]).mul_(grad_entropy_T[part, None]).add_(grad_C1)
                 grad_CV = log_p_CV.exp_().mul_(slope_CV).neg_()
             grad_CV.scatter_add_(-1, targets_T[part, None], grad_C1)
-            grads.add(part, grad_CV)
-        return grads.hidden_TH, grads.of_head(), None, None, None, None
+            grads.add(part, grad_CV if cap_slope_CV is None else grad_CV.mul_(cap_slope_CV))
+        return grads.hidden_TH, grads.of_head(), None, None, None, None, None
 
 
 def _precise(dtype: torch.dtype) -> torch.dtype:
@@ -119,13 +131,16 @@ def _multiplies_half(head_VH: Tensor) -> bool:
 class _Chunks:
     """Logits chunk by chunk, all in the same memory."""
 
-    def __init__(self, hidden_TH: Tensor, head_VH: Tensor, temperature: float, chunk_tokens: int) -> None:
+    def __init__(
+        self, hidden_TH: Tensor, head_VH: Tensor, temperature: float, softcap: float | None, chunk_tokens: int
+    ) -> None:
         self.dtype = _precise(head_VH.dtype)
         self.multiplies_half = _multiplies_half(head_VH)
         self.head_VH = head_VH if self.multiplies_half else head_VH.to(self.dtype)
         self.given_dtype = head_VH.dtype
         self.hidden_TH = hidden_TH
         self.inverse_temperature = 1.0 / temperature
+        self.softcap = softcap
         starts = range(0, len(hidden_TH), chunk_tokens)
         self.parts = [slice(start, min(start + chunk_tokens, len(hidden_TH))) for start in starts]
         self._memory = hidden_TH.new_empty(chunk_tokens, len(head_VH), dtype=self.dtype)
@@ -140,7 +155,15 @@ class _Chunks:
             torch.mm(self.hidden(part), self.head_VH.t(), out_dtype=self.dtype, out=out_CV)
         else:
             torch.mm(self.hidden(part), self.head_VH.t(), out=out_CV)
+        if self.softcap is not None:
+            out_CV.div_(self.softcap).tanh_().mul_(self.softcap)
         return out_CV if self.inverse_temperature == 1.0 else out_CV.mul_(self.inverse_temperature)
+
+    def cap_slope(self, logits_CV: Tensor) -> Tensor | None:
+        """How much of a gradient goes through the cap to these logits; None: all of it."""
+        if self.softcap is None:
+            return None
+        return (logits_CV / (self.softcap * self.inverse_temperature)).square_().neg_().add_(1.0)
 
 
 class _Gradients:

@@ -1,0 +1,11 @@
+"""Losses, each a sum and its statistics, one file per kind."""
+
+from areal_like.algorithms.losses.base import LOG_RATIO_LIMIT, Inputs, Loss
+from areal_like.algorithms.losses.critic import value
+from areal_like.algorithms.losses.extras import extras
+from areal_like.algorithms.losses.gap import off_policy
+from areal_like.algorithms.losses.policy import ppo
+from areal_like.algorithms.losses.preference import pairwise
+from areal_like.algorithms.losses.supervised import cross_entropy
+
+__all__ = ["LOG_RATIO_LIMIT", "Inputs", "Loss", "cross_entropy", "extras", "off_policy", "pairwise", "ppo", "value"]
