@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal_like.data.tasks.addition import Addition, Pairs, addition_reward, split_of
+from areal_like.data.tasks.addition import Addition, addition_reward, split_of
 
 
 def test_all_pairs_are_in_one_of_the_two_splits_and_none_in_both():
@@ -26,7 +26,9 @@ def test_the_split_of_a_pair_never_changes():
     [(1, 10, "1+0=", "01"), (2, 1234, "12+34=", "046"), (3, 1, "000+001=", "0001")],
 )
 def test_numbers_have_their_width(digits, pair, prompt, answer):
-    assert list(Pairs([pair], digits)) == list(Pairs([0, pair], digits)[1:]) == [{"prompt": prompt, "answer": answer}]
+    row = Addition(digits).row(pair)
+    assert (row["prompt"], row["answer"]) == (prompt, answer)
+    assert len(row["rejected"]) == len(answer)
 
 
 @pytest.mark.parametrize("digits", [0, 4, 2.0, "2", True])

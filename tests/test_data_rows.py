@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from areal_like.config.dataset import DatasetConfig
 from areal_like.config.problems import ConfigError
 from areal_like.data.datasets import load_datasets, task_name
 from areal_like.data.named import Places
@@ -40,8 +41,7 @@ def read(tmp_path):
 
     def read(path="", name=None, args=None, valid=None, kind="rl", **said):
         def dataset(path):
-            given = {"path": path, "type": kind, "batch_size": 1, "drop_last": True, "max_length": None}
-            return SimpleNamespace(**(given | said))
+            return DatasetConfig(**{"path": path, "type": kind, **said})
 
         config = SimpleNamespace(
             task=SimpleNamespace(name=name, args=args or {}),
@@ -104,7 +104,7 @@ def test_the_order_of_keys_in_a_line_makes_no_other_row(read, tmp_path):
 def test_a_folder_has_a_file_for_each_split(read, complaint, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "train.jsonl").write_text('{"prompt": "a"}\n')
-    assert "has no valid.jsonl or test.jsonl" in complaint("rows", valid="rows")
+    assert "has no valid.jsonl or validation.jsonl or test.jsonl" in complaint("rows", valid="rows")
     (tmp_path / "rows" / "test.jsonl").write_text('{"prompt": "b"}\n')
     assert read("rows", valid="rows").valid.rows[0]["prompt"] == "b"
 
@@ -131,7 +131,8 @@ def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(com
         ('{"prompt": "a"}\n\nnonsense\n', "rl", "rows.jsonl:3 is not a row of JSON"),
         ('{"prompt": "a"}\n{"prompt": NaN}\n', "rl", "rows.jsonl:2 is not a row of JSON"),
         ('\n{"question": "a"}\n', "rl", "rows.jsonl:2: 'prompt' is missing; it has question"),
-        ('{"prompt": ["a"]}\n', "rl", "rows.jsonl:1: 'prompt' is ['a'], not a text"),
+        ('{"prompt": ["a"]}\n', "rl", "rows.jsonl:1: 'prompt' is ['a']: item 0 is no message, such as {'role"),
+        ('{"prompt": 7}\n', "rl", "rows.jsonl:1: 'prompt' is 7, neither a text nor a list of messages"),
         ('{"prompt": "a"}\n', "sft", "rows.jsonl:1: 'answer' is missing; it has prompt"),
         ('["a"]\n', "rl", "rows.jsonl:1 is list; a row is a dict with prompt"),
         ("\n", "rl", "rows.jsonl has no rows"),

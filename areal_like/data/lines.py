@@ -1,48 +1,101 @@
-"""Rows in files of JSON lines."""
+"""Rows in files of JSON lines. A file is looked through once; a row is read again when it is asked for."""
 
-from collections.abc import Iterable
+import os
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import orjson
+import xxhash
 
-from areal_like.data.named import Places, problem
+from areal_like.data.named import problem
+from areal_like.data.tasks import Row
+from areal_like.process.errors import Failure
 
-IN_FOLDER = {"train": ("train.jsonl",), "valid": ("valid.jsonl", "test.jsonl")}
-"""The file of a folder that a dataset of an experiment means."""
-
-
-def find_file(key: str, path: str, split: str, places: Places, tasks: Iterable[str]) -> Path:
-    """The file that `path` names, or that stands for the split in the folder that it names."""
-    looked = list(dict.fromkeys(place / Path(path).expanduser() for place in places))
-    for found in looked:
-        if found.is_file():
-            return found.resolve()
-        if found.is_dir():
-            inside = next((found / name for name in IN_FOLDER[split] if (found / name).is_file()), None)
-            if inside is None:
-                raise problem(key, f"the folder {found} has no {' or '.join(IN_FOLDER[split])}; name the file itself")
-            return inside.resolve()
-    raise problem(
-        key,
-        f"{path} is no file of JSON lines (looked for {', '.join(map(str, looked))}), and no task that is built in "
-        f"({', '.join(tasks)}); a task of your own belongs in task.name",
-    )
+BLOCK = 1 << 22
 
 
-def read_lines(key: str, file: Path) -> tuple[list[Any], list[int]]:
-    """The rows, and the number of the line of each; empty lines are nothing."""
-    rows, lines = [], []
-    try:
-        content = file.read_bytes()
-    except OSError as fault:
-        raise problem(key, f"{file} cannot be read: {fault.strerror}", fault) from fault
-    for number, line in enumerate(content.splitlines(), start=1):
-        if not line.strip():
-            continue
+class LineRows(Sequence[Row]):
+    """Knows where each row begins, and a hash of it: a file that changes while a run reads it is an error, and no
+    other data than at the beginning."""
+
+    def __init__(self, key: str, file: Path) -> None:
+        self._file, self._key = file, key
+        self._offsets, self._lengths, self._lines = array("q"), array("q"), array("q")
+        self._hashes = array("Q")
         try:
-            rows.append(orjson.loads(line))
+            self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as fault:
+            raise problem(key, f"{file} cannot be read: {fault.strerror}", fault) from fault
+        for number, offset, line in self._contents():
+            self._offsets.append(offset)
+            self._lengths.append(len(line))
+            self._lines.append(number)
+            self._hashes.append(xxhash.xxh3_64_intdigest(line))
+
+    def place(self, index: int) -> str:
+        """Where a row stands, for who has to mend it."""
+        return f"{self._file}:{self._lines[index]}"
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[Row]:
+        for index, (number, _, line) in enumerate(self._contents()):
+            if index >= len(self) or xxhash.xxh3_64_intdigest(line) != self._hashes[index]:
+                raise self._changed()
+            yield self._parsed(number, line)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        line = os.pread(self._descriptor, self._lengths[index], self._offsets[index])
+        if xxhash.xxh3_64_intdigest(line) != self._hashes[index]:
+            raise self._changed()
+        row: Row = self._parsed(self._lines[index], line)
+        return row
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def _contents(self) -> Iterator[tuple[int, int, bytes]]:
+        """The number, the place and the content of each line that is not empty."""
+        number, offset, begun = 0, 0, b""
+        while block := os.pread(self._descriptor, BLOCK, offset + len(begun)):
+            *lines, begun = (begun + block).split(b"\n")
+            for line in lines:
+                number += 1
+                if line.strip():
+                    yield number, offset, line
+                offset += len(line) + 1
+        if begun.strip():
+            yield number + 1, offset, begun
+
+    def _parsed(self, number: int, line: bytes) -> Any:
+        try:
+            return orjson.loads(line)
         except orjson.JSONDecodeError as fault:
-            raise problem(key, f"{file}:{number} is not a row of JSON: {fault}", fault) from fault
-        lines.append(number)
-    return rows, lines
+            raise problem(self._key, f"{self._file}:{number} is not a row of JSON: {fault}", fault) from fault
+
+    def _changed(self) -> Failure:
+        return Failure(
+            f"{self._key}: {self._file} was changed while the run reads it; start again with files that stay"
+        )
+
+
+def read_list(key: str, file: Path) -> list[Any] | None:
+    """The rows of a file that is one list of JSON; None where it is no such file."""
+    with file.open("rb") as opened:
+        if not opened.read(4096).lstrip().startswith(b"["):
+            return None
+    try:
+        found = orjson.loads(file.read_bytes())
+    except orjson.JSONDecodeError as fault:
+        raise problem(key, f"{file} is no list of rows in JSON: {fault}", fault) from fault
+    return found if isinstance(found, list) else None

@@ -1,4 +1,5 @@
-"""A thing of the user's by its name: `pkg.module:thing` or `file.py:thing`, imported, and made with its arguments.
+"""A thing of the user's by its name: `pkg.module:thing` (or `pkg.module.thing`) or `file.py:thing`, imported, and made
+with its arguments.
 
 Every error is a ConfigError that begins with the key and says where in the user's own file it happened.
 """
@@ -15,8 +16,11 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from areal_like.config.checks.named import is_built_in, spelled
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
+
+__all__ = ["Places", "is_built_in", "load", "make", "pick", "problem", "where"]
 
 
 class Places(NamedTuple):
@@ -33,10 +37,6 @@ def problem(key: str, message: str, cause: BaseException | None = None) -> Confi
     return error
 
 
-def is_built_in(name: str) -> bool:
-    return ":" not in name
-
-
 def pick(key: str, name: str, built_in: dict[str, Any]) -> Any:
     """A thing of ours by its name."""
     if name not in built_in:
@@ -48,7 +48,7 @@ def pick(key: str, name: str, built_in: dict[str, Any]) -> Any:
 
 def load(key: str, name: str, places: Places) -> Any:
     """What `name` stands for, imported."""
-    place, _, thing = name.rpartition(":")
+    place, thing = spelled(name)
     if not place or not thing.isidentifier():
         raise problem(key, f"{name!r} names nothing; write pkg.module:thing or file.py:thing")
     module = _file(key, place, places) if place.endswith(".py") else _module(key, place, places)

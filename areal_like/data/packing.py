@@ -3,7 +3,9 @@
 Plans are lists of row numbers. They depend on lengths alone, and so every process comes to the same one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -45,42 +47,45 @@ def micro_batches(
     lengths: Sequence[int],
     *,
     n_mbs: int | None = 1,
-    granularity: int = 1,
+    units: Sequence[int] | None = None,
     max_tokens: int | None = None,
     key: str = LIMIT,
 ) -> Plan:
-    """Micro-batches of at most `max_tokens` tokens, at least `n_mbs` of them (but none without a sequence). So many as
-    `granularity` neighbours stay together. `key` is what an error calls the limit."""
-    if granularity < 1 or len(lengths) % granularity:
-        raise ValueError(
-            f"{key.rpartition('.')[0]}.granularity: {granularity} does not divide the {len(lengths)} sequences of the "
-            "batch; take a number that does"
-        )
-    sizes = [sum(lengths[at : at + granularity]) for at in range(0, len(lengths), granularity)]
+    """Micro-batches of at most `max_tokens` tokens, at least `n_mbs` of them (but none without a sequence). Neighbours
+    of one unit stay together; None: each is its own. `key` is what an error calls the limit."""
+    members = neighbours(range(len(lengths)) if units is None else units)
+    sizes = [sum(lengths[row] for row in unit) for unit in members]
     if max_tokens is not None and max(sizes, default=0) > max_tokens:
-        at = sizes.index(max(sizes)) * granularity
-        what = f"sequence {at} has" if granularity == 1 else f"sequences {at} to {at + granularity - 1} together have"
+        unit = members[sizes.index(max(sizes))]
+        what = f"sequence {unit[0]} has" if len(unit) == 1 else f"sequences {unit[0]} to {unit[-1]} together have"
         raise ValueError(
             f"{key}: {what} {max(sizes)} tokens, more than the {max_tokens} of a micro-batch; set it to at least "
             f"{max(sizes)}, or have shorter sequences"
         )
     plan = first_fit_decreasing(sizes, max_tokens, min(n_mbs or 1, len(sizes)))
-    return [[row for unit in group for row in range(unit * granularity, (unit + 1) * granularity)] for group in plan]
+    return [[row for unit in group for row in members[unit]] for group in plan]
 
 
-def balance(sizes: Sequence[int], num_parts: int) -> Plan:
+def neighbours(units: Iterable[int]) -> Plan:
+    """Rows of one unit that stand next to each other."""
+    return [[row for row, _ in members] for _, members in groupby(enumerate(units), key=itemgetter(1))]
+
+
+def balance(sizes: Sequence[int], num_parts: int, granularity: int = 1) -> Plan:
     """Exactly `num_parts` parts of about the same sum, such as the shares of ranks: the largest first, each to where
-    the least is. Parts are empty where there are fewer sizes."""
+    the least is. So many as `granularity` neighbours stay together. Parts are empty where there are fewer sizes."""
+    members = neighbours(row // granularity for row in range(len(sizes)))
+    whole = [sum(sizes[row] for row in unit) for unit in members]
     plan: Plan = [[] for _ in range(num_parts)]
     loads = [0] * num_parts
-    for row in sorted(range(len(sizes)), key=lambda row: (-sizes[row], row)):
+    for unit in sorted(range(len(members)), key=lambda unit: (-whole[unit], unit)):
         chosen = min(range(num_parts), key=lambda part: (loads[part], len(plan[part]), part))
-        plan[chosen].append(row)
-        loads[chosen] += sizes[row]
+        plan[chosen] += members[unit]
+        loads[chosen] += whole[unit]
     return [sorted(part) for part in plan]
 
 
-def minibatches(lengths: Sequence[int], n: int) -> Plan:
+def minibatches(lengths: Sequence[int], n: int, granularity: int = 1) -> Plan:
     """The batch in `n` parts of about the same number of tokens, one optimizer step each; fewer where there are fewer
-    sequences."""
-    return balance(lengths, max(1, min(n, len(lengths))))
+    sequences, and neighbours together as in `balance`."""
+    return balance(lengths, max(1, min(n, -(-len(lengths) // granularity))), granularity)

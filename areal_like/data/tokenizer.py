@@ -1,4 +1,5 @@
-"""Text to token ids and back, without torch or transformers: a fast tokenizer's `tokenizer.json`."""
+"""Text to token ids and back, without torch or transformers: a fast tokenizer's `tokenizer.json`, and its chat template
+for messages."""
 
 import json
 from collections.abc import Sequence
@@ -8,8 +9,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from areal_like.data.chat import ChatTemplate, Message, read_template
+
 KEY = "tokenizer_path"
 TEXTS_AT_ONCE = 4096
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Tokens that `tokenizer_config.json` names, and that chat templates may."""
 
 
 class TextTokenizer:
@@ -34,6 +39,12 @@ class TextTokenizer:
     def encode(self, text: str, special: bool = True) -> list[int]:
         """`special` adds what the model wants around a text, such as a first token."""
         return self.encode_all([text], special)[0]
+
+    def encode_prompt(self, prompt: str | Sequence[Message], tools: Any = None) -> list[int]:
+        """Of a text, or of messages that the model is to answer, perhaps with tools."""
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        return self.encode(self.chat.render(prompt, True, tools), special=False)
 
     def encode_all(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
         try:
@@ -63,9 +74,33 @@ class TextTokenizer:
 
     @property
     def eos_id(self) -> int | None:
-        said = self._config.get("eos_token")
-        token = said.get("content") if isinstance(said, dict) else said
+        token = self.named_tokens.get("eos_token")
         return None if token is None else self._tokenizer.token_to_id(token)
+
+    @cached_property
+    def named_tokens(self) -> dict[str, str]:
+        """The tokens of the folder's tokenizer that have a role, by its name."""
+        said = {name: self._config.get(name) for name in NAMED}
+        texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in said.items()}
+        return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+    @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """The texts that are one token wherever they stand, and mean something to the model: the ends of turns, say."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return tuple(token.content for token in added if token.special)
+
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        """How messages become text."""
+        found = read_template(self.folder, self._config)
+        if found is None:
+            raise ValueError(
+                f"{KEY}: {self.folder} has no chat template (chat_template.jinja, or chat_template in its "
+                "tokenizer_config.json), which messages need; take the tokenizer of a chat model, or rows of plain text"
+            )
+        source, file = found
+        return ChatTemplate(source, self.named_tokens, f"{KEY}: {file}")
 
     @cached_property
     def _config(self) -> dict[str, Any]:

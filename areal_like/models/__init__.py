@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 BUILT_IN = "builtin:"
+PREPARED_BY = {"smollm2-135m": "python -m areal_like.models.smollm2"}
+"""Models of which the package has the description alone -> the command that brings their weights."""
 
 
 def model_folder(path: str, cwd: Path | None = None) -> Path:
@@ -20,15 +22,33 @@ def model_folder(path: str, cwd: Path | None = None) -> Path:
     if snapshot is not None:
         return snapshot
     raise ValueError(
-        f"{path}: neither a folder (as seen from {cwd or Path.cwd()}) nor in the Hugging Face cache ({_hub()}); "
+        f"{path}: neither a folder (as seen from {cwd or Path.cwd()}) nor in the Hugging Face cache ({hub_cache()}); "
         f"download it with `hf download {path}`, or name a folder"
     )
 
 
 def built_in_models() -> list[str]:
     """The names after `builtin:` that there are."""
-    here = Path(__file__).parent
-    return sorted(file.parent.name.replace("_", "-") for file in here.glob("*/config.json"))
+    return sorted(file.parent.name.replace("_", "-") for file in Path(__file__).parent.glob("*/config.json"))
+
+
+def config_file(name: str) -> Path:
+    """The `config.json` of a built-in model, which is there also before its weights are."""
+    return Path(__file__).parent.resolve() / name.replace("-", "_") / "config.json"
+
+
+def prepared_folder(name: str) -> Path:
+    """Where a model is that a command has prepared. The number changes when what is made of the same file does."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "areal-like" / "models" / f"{name}-1"
+
+
+def unprepared(path: str) -> str | None:
+    """What is to be done before the weights of a built-in model are there."""
+    name = path.removeprefix(BUILT_IN)
+    if name not in PREPARED_BY or prepared_folder(name).is_dir():
+        return None
+    return f"the weights of {path} are not on this machine yet; `{PREPARED_BY[name]}` brings them, once"
 
 
 def _built_in(path: str) -> Path:
@@ -36,10 +56,12 @@ def _built_in(path: str) -> Path:
     if name not in built_in_models():
         there = ", ".join(BUILT_IN + known for known in built_in_models())
         raise ValueError(f"{path}: no such model comes with the package; there are: {there}")
-    return Path(__file__).parent.resolve() / name.replace("-", "_")
+    if why := unprepared(path):
+        raise ValueError(why)
+    return prepared_folder(name) if name in PREPARED_BY else config_file(name).parent
 
 
-def _hub() -> Path:
+def hub_cache() -> Path:
     """The Hugging Face cache, by the rules of huggingface_hub."""
     if hub := os.environ.get("HF_HUB_CACHE"):
         return Path(hub).expanduser()
@@ -49,7 +71,7 @@ def _hub() -> Path:
 
 def _snapshot(path: str) -> Path | None:
     """The snapshot that `main` points to, else another; only one with a config, since a download may have stopped."""
-    repository = _hub() / ("models--" + path.replace("/", "--"))
+    repository = hub_cache() / ("models--" + path.replace("/", "--"))
     snapshots = repository / "snapshots"
     if path.count("/") > 1 or not snapshots.is_dir():
         return None

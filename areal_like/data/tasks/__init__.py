@@ -5,10 +5,18 @@ from typing import Any
 from areal_like.data.named import Places, is_built_in, load, make, pick, problem
 from areal_like.data.tasks.addition import Addition
 from areal_like.data.tasks.base import TEST, TRAIN, Row, Task, Worth
+from areal_like.data.tasks.counting import Counting
+from areal_like.data.tasks.reversing import Reversing
+from areal_like.data.tasks.sorting import Sorting
 
 __all__ = ["BUILT_IN", "TEST", "TRAIN", "Row", "Task", "Worth", "make_task"]
 
-BUILT_IN: dict[str, Any] = {"addition": Addition}
+BUILT_IN: dict[str, Any] = {
+    "addition": Addition,
+    "counting": Counting,
+    "reversing": Reversing,
+    "sorting": Sorting,
+}
 
 
 def make_task(name: str, args: dict[str, Any], places: Places) -> Task:

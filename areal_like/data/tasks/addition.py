@@ -1,14 +1,10 @@
 """Adding two numbers: small enough that a tiny model learns it on a CPU within minutes."""
 
 from collections.abc import Sequence
-from typing import overload
 
-import xxhash
-
-from areal_like.data.tasks.base import TEST, TRAIN, Row, Worth
-
-TRAIN_PERCENT = 80
-DIGITS_SHARE, EXACT_SHARE = 0.3, 0.7
+from areal_like.data.tasks.base import Row, Worth
+from areal_like.data.tasks.made import Draws, Made, check_split, side_of
+from areal_like.data.tasks.worth import by_places
 
 
 class Addition:
@@ -20,46 +16,33 @@ class Addition:
         self.digits = digits
 
     def rows(self, split: str) -> Sequence[Row]:
-        if split not in (TRAIN, TEST):
-            raise ValueError(f"there is no split {split!r}; there are {TRAIN} and {TEST}")
+        check_split(split)
         size = 10**self.digits
         pairs = [pair for pair in range(size * size) if split_of(pair // size, pair % size, self.digits) == split]
-        return Pairs(pairs, self.digits)
+        return Made(pairs, self.row)
+
+    def row(self, pair: int) -> Row:
+        """`pair` is the two numbers, one after the other."""
+        first, second = divmod(pair, 10**self.digits)
+        prompt, answer = f"{first:0{self.digits}}+{second:0{self.digits}}=", f"{first + second:0{self.digits + 1}}"
+        return {"prompt": prompt, "answer": answer, "chosen": answer, "rejected": wrong(prompt, answer)}
 
     def reward(self, prompt: str, completion: str, answer: str) -> Worth:
         return addition_reward(prompt, completion, answer)
 
 
-class Pairs(Sequence[Row]):
-    """Rows made when they are asked for: a million of them would fill memory for nothing."""
-
-    def __init__(self, pairs: Sequence[int], digits: int) -> None:
-        self._pairs, self._digits = pairs, digits
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Pairs": ...
-    def __getitem__(self, index: int | slice) -> "Row | Pairs":
-        if isinstance(index, slice):
-            return Pairs(self._pairs[index], self._digits)
-        first, second = divmod(self._pairs[index], 10**self._digits)
-        width = self._digits
-        return {"prompt": f"{first:0{width}}+{second:0{width}}=", "answer": f"{first + second:0{width + 1}}"}
-
-
 def split_of(first: int, second: int, digits: int) -> str:
-    """By a hash of the pair: a pair is on the same side for ever, on every machine and whatever the seed."""
-    text = f"addition {digits}: {first}+{second}"
-    return TRAIN if xxhash.xxh3_64_intdigest(text.encode()) % 100 < TRAIN_PERCENT else TEST
+    return side_of(f"addition {digits}: {first}+{second}")
+
+
+def wrong(prompt: str, answer: str) -> str:
+    """A sum of which some digits, one at least, are others: of some it is nearly right, of some far from it."""
+    draws = Draws(f"wrong {prompt}")
+    chosen = 1 + draws.below(2 ** len(answer) - 1)
+    others = [str((int(digit) + 1 + draws.below(9)) % 10) for digit in answer]
+    return "".join(others[place] if chosen >> place & 1 else digit for place, digit in enumerate(answer))
 
 
 def addition_reward(prompt: str, completion: str, answer: str) -> Worth:
     """A part for each digit in its place, the rest for the whole sum; what is written beyond it counts as wrong."""
-    right = sum(said == wanted for said, wanted in zip(completion, answer, strict=False))
-    exact = float(completion == answer)
-    share = right / max(len(answer), len(completion))
-    return {"digits": DIGITS_SHARE * share, "exact": EXACT_SHARE * exact, "score": exact}
+    return by_places(completion, answer, "digits")

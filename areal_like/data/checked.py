@@ -1,0 +1,145 @@
+"""Rows looked through once: each is what its type wants, is short enough, can be put into tokens, and has a hash."""
+
+import logging
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import orjson
+import xxhash
+from numpy.typing import NDArray
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.examples import Examples, Tokens, sequences_of
+from areal_like.data.named import problem
+from areal_like.data.shapes import Shape, is_chat
+from areal_like.data.sources import Found
+from areal_like.data.tasks import Row
+from areal_like.data.tokenizer import KEY, TextTokenizer
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Shaped(Sequence[Row]):
+    """Some rows of a source (None: all), each made when it is asked for."""
+
+    def __init__(self, rows: Sequence[Any], shape: Shape, numbers: NDArray[np.int64] | None = None) -> None:
+        self._rows, self._shape, self._numbers = rows, shape, numbers
+
+    def __len__(self) -> int:
+        return len(self._rows) if self._numbers is None else len(self._numbers)
+
+    def __iter__(self) -> Iterator[Row]:
+        if self._numbers is not None:
+            return (self[at] for at in range(len(self)))
+        return (self._shape(row) for row in self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return self._shape(self._rows[index if self._numbers is None else int(self._numbers[index])])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in a fixed order; whoever has the same digest has the same rows."""
+
+    rows: Sequence[Row]
+    hashes: NDArray[np.uint64]
+    source: str
+    """Where they come from, in words."""
+    tokens: Tokens | None = None
+    """Of all rows, where a trainer asked for them: a sequence of each, of a pair two."""
+    has_messages: bool = False
+    """Whether a chat template made text of some of them."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def row_hashes(self) -> list[str]:
+        return [f"{each:016x}" for each in self.hashes.tolist()]
+
+    @cached_property
+    def digest(self) -> str:
+        return xxhash.xxh3_64_hexdigest("".join(self.row_hashes).encode())
+
+
+def check(section: str, dataset: Any, found: Found, tokenizer: TextTokenizer, with_tokens: bool) -> Rows:
+    """The rows of one dataset of an experiment, which is at the key `section`."""
+    return _Check(section, dataset, found, tokenizer).rows(with_tokens)
+
+
+class _Check:
+    def __init__(self, section: str, dataset: Any, found: Found, tokenizer: TextTokenizer) -> None:
+        self._section, self._dataset, self._found = section, dataset, found
+        self._examples = Examples(tokenizer, dataset.type, dataset.loss_on)
+        self._shape = Shape(dataset.type, dataset.fields, dataset.as_chat, section)
+        self._has_messages = False
+
+    def rows(self, with_tokens: bool) -> Rows:
+        hashes = np.array(array("Q", self._hashes()), np.uint64)
+        rows, source, most = self._found.rows, self._found.source, self._dataset.max_length
+        shaped, tokens = Shaped(rows, self._shape), None
+        if with_tokens:
+            tokens = self._told(lambda: self._examples.tokens(shaped))
+            self._tell_hidden(tokens)
+        if most is not None:
+            lengths_R = self._told(lambda: self._examples.longest(tokens or shaped))
+            kept_R = np.flatnonzero(lengths_R <= most)
+            if len(kept_R) < len(lengths_R):
+                said = f"{len(lengths_R) - len(kept_R)} of {len(lengths_R)} rows of {source} are left out"
+                log.info("%s: they have more than %d tokens (%s.max_length)", said, most, self._section)
+                shaped, hashes = Shaped(rows, self._shape, kept_R), hashes[kept_R]
+                tokens = tokens and tokens.take(sequences_of(kept_R, self._examples.per_row))
+        if not len(shaped):
+            left_out = f" of at most {most} tokens ({self._section}.max_length)" if most else ""
+            raise problem(f"{self._section}.path", f"{source} has no rows{left_out}")
+        return Rows(shaped, hashes, source, tokens, self._has_messages)
+
+    def _hashes(self) -> Iterator[int]:
+        """Of the rows as JSON; a row that is not as it must be is an error."""
+        key, place = f"{self._section}.path", self._found.place
+        for number, given in enumerate(self._found.rows):
+            try:
+                row = self._shape(given)
+            except ValueError as fault:
+                is_row = isinstance(given, dict)
+                raise problem(key, f"{place(number)}{':' if is_row else ''} {fault}", fault) from fault
+            if not self._has_messages and is_chat(row, self._dataset.type):
+                self._has_messages = True
+                self._told(partial(self._examples.of, row))  # that there is a template, and that it fits
+            try:
+                text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
+            except TypeError as fault:
+                raise problem(key, f"{place(number)} holds what JSON cannot: {fault}", fault) from fault
+            yield xxhash.xxh3_64_intdigest(text)
+
+    def _told(self, work: Callable[[], T]) -> T:
+        """What rows or tokenizer are to blame for is said of these."""
+        try:
+            return work()
+        except ConfigError:
+            raise
+        except ValueError as fault:
+            text = str(fault)
+            if text.startswith(f"{KEY}: "):
+                raise problem(KEY, text.removeprefix(f"{KEY}: "), fault) from fault
+            raise problem(f"{self._section}.path", f"{self._found.source}: {text}", fault) from fault
+
+    def _tell_hidden(self, tokens: Tokens) -> None:
+        if tokens.hidden:
+            log.warning(
+                "%s: the loss is not on %d answers of %s: the chat template gives all but the last of a conversation "
+                "in another form than the model writes them in",
+                *(self._section, tokens.hidden, self._found.source),
+            )

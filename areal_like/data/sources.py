@@ -1,0 +1,104 @@
+"""Where the rows of a dataset are by its path: a file, a folder, or a name on the Hub."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from areal_like.data.hub import is_hub_name, read_hub, snapshot
+from areal_like.data.lines import LineRows, read_list
+from areal_like.data.named import Places, problem
+from areal_like.data.tables import ONE_SPLIT, SPLITS, read_parquet, read_saved, saved_splits
+
+SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "validation", "test")}
+"""What the split of an experiment's dataset may be called where its data is of several."""
+
+IN_FOLDER = ("{}.jsonl", "{}.json", "{}.parquet", "{}-*.parquet", "data/{}-*.parquet")
+"""Where a folder may have the rows of a split."""
+
+
+class Found(NamedTuple):
+    """Rows before any check."""
+
+    rows: Sequence[Any]
+    source: str
+    """Where they come from, in words."""
+    place: Callable[[int], str]
+    """Where a row stands, for who has to mend it."""
+
+
+class Source(NamedTuple):
+    """What the keys of a dataset say of where its rows are; `section` is its own key, `split` what it is to the
+    experiment, `record` where a run writes down what was found on the Hub."""
+
+    section: str
+    split: str
+    dataset: Any
+    record: Path | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}.path"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        said: str | None = self.dataset.split
+        return SPLIT_NAMES[self.split] if said is None else (said,)
+
+    def find(self, places: Places, tasks: Iterable[str]) -> Found:
+        path: str = self.dataset.path
+        if not path:
+            raise problem(self.key, "no rows are named: give a file or folder here, or a task in task.name")
+        looked = list(dict.fromkeys(place / Path(path).expanduser() for place in places))
+        for found in looked:
+            if found.is_file():
+                return self._of_file(found.resolve())
+            if found.is_dir():
+                return self._of_folder(found.resolve())
+        if not is_hub_name(path):
+            raise problem(
+                self.key,
+                f"{path} is no file of JSON lines or parquet and no folder (looked for {', '.join(map(str, looked))}), "
+                f"no name on the Hub (such as org/name), and no task that is built in ({', '.join(tasks)}); a task of "
+                "your own belongs in task.name",
+            )
+        folder = snapshot(self.key, path, self.dataset.revision, self.record)
+        rows, split = read_hub(self.key, folder, self.dataset.subset, self.names)
+        return _numbered(rows, f"split {split} of {path} (revision {folder.name[:12]})")
+
+    def _of_file(self, file: Path) -> Found:
+        if self.dataset.split is not None:
+            raise problem(
+                f"{self.section}.split", f"{file} is one file, and has no split {self.dataset.split}; leave it out"
+            )
+        return self._of_files([file])
+
+    def _of_files(self, files: Sequence[Path]) -> Found:
+        first = files[0]
+        if first.suffix == ".parquet":
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            return _numbered(read_parquet(self.key, files), f"{first}{more}")
+        if first.suffix == ".json" and (rows := read_list(self.key, first)) is not None:
+            return _numbered(rows, str(first))
+        lines = LineRows(self.key, first)
+        return Found(lines, str(first), lines.place)
+
+    def _of_folder(self, folder: Path) -> Found:
+        if (folder / SPLITS).is_file():
+            there = saved_splits(folder)
+            split = next((name for name in self.names if name in there), None)
+            if split is None:
+                message = f"{folder} has no split {' or '.join(self.names)}; it has {', '.join(there)}"
+                raise problem(f"{self.section}.split", message)
+            folder = folder / split
+        if (folder / ONE_SPLIT).is_file():
+            return _numbered(read_saved(self.key, folder), str(folder))
+        patterns = [pattern.format(name) for name in self.names for pattern in IN_FOLDER]
+        for pattern in patterns:
+            if files := sorted(folder.glob(pattern)):
+                return self._of_files([file.resolve() for file in files])
+        message = f"the folder {folder} has no {' or '.join(patterns[:: len(IN_FOLDER)])}"
+        raise problem(self.key, f"{message}, and no parquet files of that name; name the file itself")
+
+
+def _numbered(rows: Sequence[Any], source: str) -> Found:
+    return Found(rows, source, lambda number: f"row {number} of {source}")

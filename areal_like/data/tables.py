@@ -1,0 +1,85 @@
+"""Rows in columns: parquet files, and folders that `datasets` wrote with `save_to_disk`. Read by pyarrow."""
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, overload
+
+from areal_like.data.named import problem
+from areal_like.data.tasks import Row
+
+ROWS_AT_ONCE = 1024
+ONE_SPLIT, SPLITS = "state.json", "dataset_dict.json"
+"""What `save_to_disk` leaves in the folder of one dataset, and of several by name."""
+
+
+class TableRows(Sequence[Row]):
+    """A row becomes a dict when it is asked for."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        for batch in self._table.to_batches(ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        row: Row = self._table.slice(range(len(self))[index], 1).to_pylist()[0]
+        return row
+
+
+def read_parquet(key: str, files: Sequence[Path]) -> TableRows:
+    """All of them, one after the other."""
+    arrow = library(key, "pyarrow", files[0])
+    parquet = library(key, "pyarrow.parquet", files[0])
+    tables = []
+    for file in files:
+        try:
+            tables.append(parquet.ParquetFile(file).read())
+        except (OSError, ValueError) as fault:
+            raise problem(key, f"{file} cannot be read as parquet: {fault}", fault) from fault
+    return TableRows(_together(key, arrow, tables, files[0].parent))
+
+
+def read_saved(key: str, folder: Path) -> TableRows:
+    """What `save_to_disk` wrote of one dataset; mapped into memory, not loaded."""
+    arrow = library(key, "pyarrow", folder)
+    try:
+        names = [each["filename"] for each in json.loads((folder / ONE_SPLIT).read_bytes())["_data_files"]]
+        tables = [arrow.ipc.open_stream(arrow.memory_map(str(folder / name))).read_all() for name in names]
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise problem(key, f"{folder} is no whole folder of datasets.save_to_disk: {fault}", fault) from fault
+    return TableRows(_together(key, arrow, tables, folder))
+
+
+def saved_splits(folder: Path) -> list[str]:
+    """Their names, in a folder of several."""
+    found: list[str] = json.loads((folder / SPLITS).read_bytes())["splits"]
+    return found
+
+
+def library(key: str, name: str, what: Any) -> Any:
+    """A package that only some rows need, imported."""
+    try:
+        return import_module(name)
+    except ImportError as fault:
+        package = name.partition(".")[0]
+        message = f"{what} is read by the package {package}, which is missing: pip install 'areal-like[data]'"
+        raise problem(key, message, fault) from fault
+
+
+def _together(key: str, arrow: Any, tables: Sequence[Any], where: Path) -> Any:
+    try:
+        return arrow.concat_tables(tables, promote_options="default")
+    except ValueError as misfit:  # pyarrow's own errors are kinds of it
+        raise problem(key, f"the files of {where} have columns that do not fit together: {misfit}", misfit) from misfit
