@@ -1,14 +1,18 @@
-"""The checkpoints of a run by their folders: how these are called, and which are complete.
+"""The checkpoints of a run by their folders: how these are called, what is where in them, and which are complete.
 
 Needs nothing but Python: a plan looks at them too.
 """
 
+import json
 import os
 import re
 from pathlib import Path
 
-COMPLETE, MANIFEST, RESUME = ".complete", "manifest.json", "resume"
-"""In a checkpoint's folder: the mark of one that is whole, what it consists of, and what is needed to go on from it."""
+COMPLETE, KEPT, MANIFEST, RESUME = ".complete", ".kept", "manifest.json", "resume"
+"""In a checkpoint's folder: the mark of one that is whole, that of one that the saver keeps, what it consists of, and
+what is needed to go on from it."""
+TRAINER = "trainer.json"
+"""In `resume`: what the trainer needs to go on that is no tensor."""
 FOLDER = re.compile(r"step_(\d{6,})")
 
 
@@ -27,3 +31,9 @@ def complete(root: Path) -> list[tuple[int, Path]]:
     names = os.listdir(root) if root.is_dir() else []
     steps = sorted((step, name) for name in names if (step := step_of(name)) is not None)
     return [(step, root / name) for step, name in steps if (root / name / COMPLETE).exists()]
+
+
+def attempt_of(checkpoint: Path) -> int:
+    """Which attempt of its run has written it; 0 where that is not known."""
+    path = checkpoint / RESUME / TRAINER
+    return int(json.loads(path.read_text(encoding="utf-8")).get("attempt", 0)) if path.is_file() else 0

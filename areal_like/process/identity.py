@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-SERVER, CONTROLLER, EPISODES, TRAINER = "server", "rollout", "episodes", "trainer"
+SERVER, REWARD, CONTROLLER, EPISODES, TRAINER = "server", "reward", "rollout", "episodes", "trainer"
 """Roles: what the processes of a run are, and the first part of their names."""
 
 RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIKE_TOKEN"

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.process.checkpoints import attempt_of
+
 CONFIG, FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
 LEDGER = "ledger.jsonl"
 """In the folder of rollouts."""
@@ -16,11 +18,13 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class StartPoint(NamedTuple):
-    """Where an attempt begins: after so many completed steps, and from which checkpoint (None: from nothing)."""
+    """Where an attempt begins: after so many completed steps, and from which checkpoint (None: from nothing). `began`
+    is the attempt with which the command of the user began; later ones are recoveries within it."""
 
     attempt: int
     step: int
     checkpoint: Path | None
+    began: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,16 @@ class Run:
     def start_point(self) -> StartPoint:
         said = json.loads((self.directory / ATTEMPT).read_text(encoding="utf-8"))
         checkpoint = said["checkpoint"]
-        return StartPoint(said["attempt"], said["step"], None if checkpoint is None else Path(checkpoint))
+        began = said.get("began", said["attempt"])
+        return StartPoint(said["attempt"], said["step"], None if checkpoint is None else Path(checkpoint), began)
+
+    def skips(self, what: str) -> bool:
+        """Whether this attempt leaves out what `recover.skip_<what>` names. One that goes on from a checkpoint of the
+        same command does not: there it was left out already."""
+        start = self.start_point()
+        if start.checkpoint is None or not getattr(self.config.recover, f"skip_{what}"):
+            return False
+        return attempt_of(start.checkpoint) < start.began
 
 
 def memory_folder(run_id: str) -> Path:

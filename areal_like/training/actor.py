@@ -2,6 +2,8 @@
 them."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,32 +12,48 @@ from torch import Tensor
 
 from areal_like.algorithms import aggregation, losses
 from areal_like.config.actor import PPOActorConfig
-from areal_like.data import packing
+from areal_like.data.named import Places
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed
-from areal_like.training.batch import SAMPLER, Batch
+from areal_like.training.batch import ADVANTAGES, PROXIMAL, REFERENCE, RETURNS, SAMPLER, Batch
 from areal_like.training.credit import token_advantages, without_truncated
-from areal_like.training.engine import Engine, Update
+from areal_like.training.engine import Engine
+from areal_like.training.export_tokens import TokenExport, policy_arrays
 from areal_like.training.health import Health
-from areal_like.training.micro_batches import cut
+from areal_like.training.micro_batches import minibatches
+from areal_like.training.policy_loss import policy_loss
 from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.updates import Update, update_metrics
 
-ADVANTAGES, PROXIMAL = "advantages", "proximal"
+if TYPE_CHECKING:
+    from areal_like.training.lora import WithoutAdapter
+
+HERE = Places(Path(), Path())
 
 
 class Actor:
-    """The policy in training, and the model it is held near to (None: no KL penalty)."""
+    """The policy in training, and the model it is held near to (None: no KL penalty). `places` is where a loss of the
+    user's is looked for."""
 
-    def __init__(self, engine: Engine, reference: Engine | None, config: PPOActorConfig, seed: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        reference: "Engine | WithoutAdapter | None",
+        config: PPOActorConfig,
+        seed: int,
+        places: Places = HERE,
+        export: TokenExport | None = None,
+    ) -> None:
         self.engine, self.reference, self.config = engine, reference, config
-        self._seed, self._world = seed, engine.world
+        self._seed, self._world, self._export = seed, engine.world, export
+        self._loss = policy_loss(config, places, reference is not None, engine.world.device)
         # Where the whole batch is one update, the policy at the start of the step is the one in the loss: its
         # log-probabilities are those of the forward pass that the loss makes anyway.
-        self._measures_first = config.ppo_n_minibatches > 1 and (config.use_decoupled_loss or config.recompute_logprob)
+        self._measures_first = config.ppo_n_minibatches > 1 and (self._loss.needs_proximal or config.recompute_logprob)
 
     def step(self, batch: Batch, watch: Stopwatch) -> dict[str, float]:
         """Trains on the batch; all ranks together."""
-        health = Health(self._world, batch)
+        health = Health(self._world, batch, self._loss.reports)
         with watch("prepare"):
             if self.config.mask_truncated_completions:
                 without_truncated(batch)
@@ -45,51 +63,42 @@ class Actor:
             signal_N = self._add_advantages(batch)
         with watch("train"), self.engine.seeded(derive_seed(self._seed, "dropout", batch.step, self._world.rank)):
             updates = [
-                self._update(batch, np.array(rows, dtype=np.int64), signal_N, health)
-                for rows in self._minibatches(batch.sequences)
+                self._update(batch, rows_N, signal_N, health)
+                for rows_N in minibatches(batch.sequences, self.config, self._world)
             ]
+        if self._export is not None:
+            self._export.write_batch(batch)
         if health.is_unknown():
             self._measure_sample(batch, health)
         return {
-            "train/loss": float(np.mean([update.loss for update in updates])),
-            "train/grad_norm": float(np.mean([update.grad_norm for update in updates])),
-            "train/lr": updates[-1].lr,
-            "train/updates": float(sum(not update.is_skipped for update in updates)),
-            "train/skipped_updates": float(sum(update.is_skipped for update in updates)),
+            **update_metrics("train", updates),
             **health.metrics(signal_N),
         }
-
-    def _minibatches(self, sequences: Sequences) -> list[list[int]]:
-        """One update each, as many on every rank, although ranks with few sequences have empty ones."""
-        wanted = self.config.ppo_n_minibatches
-        plan = packing.minibatches(sequences.lengths_N.tolist(), wanted)
-        most = int(self._world.max([len(plan)])[0])
-        return plan + [[] for _ in range(most - len(plan))]
 
     def _add_logprobs(self, batch: Batch) -> None:
         """Of the policy before the first update, and of the reference, where they have to be computed by themselves."""
         if self._measures_first or (self.reference is not None and self._replaces_sampler):
             batch.sequences.fields[PROXIMAL] = self._logprobs(self.engine, batch.sequences)
         if self.reference is not None:
-            batch.reference = self._logprobs(self.reference, batch.sequences)
+            batch.sequences.fields[REFERENCE] = self._logprobs(self.reference, batch.sequences)
 
     @property
     def _replaces_sampler(self) -> bool:
         """Whether the trainer's own log-probabilities stand in for the sampler's."""
         return self.config.recompute_logprob and not self.config.use_decoupled_loss
 
-    def _logprobs(self, engine: Engine, sequences: Sequences) -> NDArray[np.float32]:
-        micros = cut(
-            sequences, np.flatnonzero(sequences.counts_N), self.config.mb_spec, engine.where, self._world.device
-        )
+    def _logprobs(self, engine: "Engine | WithoutAdapter", sequences: Sequences) -> NDArray[np.float32]:
+        micros = engine.cut(sequences, np.flatnonzero(sequences.counts_N))
         return sequences.scatter(micros, engine.logprobs(micros, self.config.temperature))
 
     def _add_advantages(self, batch: Batch) -> NDArray[np.bool_]:
-        """Returns which sequences something is to be learnt from."""
+        """Returns which sequences something is to be learnt from. What a critic said is in the batch, and what it
+        should have said is left there."""
         fields = batch.sequences.fields
         old = fields[PROXIMAL] if self._replaces_sampler and PROXIMAL in fields else fields[SAMPLER]
-        fields[ADVANTAGES] = token_advantages(batch, self.config, self._world, old, batch.reference)
-        if self.config.entropy_coef > 0:
+        credit = token_advantages(batch, self.config, self._world, old)
+        fields[ADVANTAGES], fields[RETURNS] = credit
+        if self._loss.needs_all:
             return batch.sequences.counts_N > 0
         return batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.counted) > 0
 
@@ -100,45 +109,38 @@ class Actor:
         counts = sequences.counts_N[rows]
         own = aggregation.denominator(config.loss_aggregation, *_shape(counts), config.max_new_tokens)
         divisor = max(1.0, self._world.sum([own])[0])
-        micros = cut(sequences, rows[signal_N[rows]], config.mb_spec, self.engine.where, self._world.device)
+        micros = self.engine.cut(sequences, rows[signal_N[rows]])
 
         def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-            found = self._loss(micro, logprobs, entropy)
+            inputs = self._inputs(micro, logprobs, entropy)
+            found = self._loss(inputs)
+            if self._export is not None:
+                self._export.add(micro, policy_arrays(micro, inputs, config.ratio))
             health.add(found.statistics, micro, micro.fields.get(PROXIMAL, logprobs.detach()))
             return found.total / divisor
 
         total = self.engine.accumulate(micros, loss, config.temperature, with_entropy=True)
         return self.engine.step(batch.step, total)
 
-    def _loss(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> losses.Loss:
-        config, mask, cu_seqlens = self.config, *_shape(micro.counts_N, logprobs.device)
+    def _inputs(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> losses.Inputs:
+        mask, cu_seqlens = _shape(micro.counts_N, logprobs.device)
         proximal = micro.fields.get(PROXIMAL, logprobs.detach())
-        return losses.ppo(
-            logprobs,
-            proximal if self._replaces_sampler else micro.fields[SAMPLER],
-            micro.fields[ADVANTAGES],
-            mask,
-            weights=aggregation.token_weights(config.loss_aggregation, mask, cu_seqlens),
-            proximal_logprobs=proximal if config.use_decoupled_loss else None,
-            eps_clip=config.eps_clip,
-            eps_clip_higher=config.eps_clip_higher,
-            c_clip=config.c_clip,
-            behav_imp_weight_cap=config.behav_imp_weight_cap,
-            cu_seqlens=cu_seqlens,
-            ratio_level=config.ratio.level,
-            ratio_length_norm=config.ratio.length_norm,
-            mask_high=config.ratio.mask_high,
-            mask_low=config.ratio.mask_low,
-            sequence_mask_low=config.ratio.sequence_mask_low,
+        return losses.Inputs(
+            logprobs=logprobs,
+            old_logprobs=proximal if self._replaces_sampler else micro.fields[SAMPLER],
+            proximal_logprobs=proximal,
+            reference_logprobs=micro.fields.get(REFERENCE),
+            advantages=micro.fields[ADVANTAGES],
             entropy=entropy,
-            entropy_coef=config.entropy_coef,
+            loss_mask=mask,
+            cu_seqlens=cu_seqlens,
+            weights=aggregation.token_weights(self.config.loss_aggregation, mask, cu_seqlens),
         )
 
     def _measure_sample(self, batch: Batch, health: Health) -> None:
         """Where nothing was to be learnt, nothing was computed: a few sequences tell how far sampler and trainer are
         apart all the same."""
-        rows = health.sample(batch.sequences)
-        micros = cut(batch.sequences, rows, self.config.mb_spec, self.engine.where, self._world.device)
+        micros = self.engine.cut(batch.sequences, health.sample(batch.sequences))
         for micro, logprobs in zip(micros, self.engine.logprobs(micros, self.config.temperature), strict=True):
             health.add(None, micro, logprobs)
 

@@ -1,22 +1,46 @@
 """Attention over packed sequences: each sees itself alone, and none is padded.
 
-Sequences of one length that stand next to each other are computed as one batch, so that a micro-batch sorted by length
-costs a few calls, however many sequences it has.
+A GPU has kernels for it. Elsewhere, sequences of one length that stand next to each other are computed as one batch, so
+that a micro-batch sorted by length costs a few calls, however many sequences it has.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-NAME = "areal_like_packed"
+from areal_like.config.attention import choose, installed
+from areal_like.config.train_engine import TrainEngineConfig
 
-CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
-"""What some models pass along, and torch's attention does not know."""
+OURS = {"sdpa": "areal_like_packed", "eager": "areal_like_packed_eager"}
+"""Value of `attn_impl` -> the name under which transformers finds it. It has the others itself, and these find the
+borders of sequences in what `MicroBatch.borders` tells them, or in the positions."""
+
+CHANGES_SCORES = ("s_aux", "position_bias")
+"""What some models pass along, and no attention here knows."""
+
+KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+LARGEST_HEAD = 256
+"""What the flash kernel of torch takes."""
+
+log = logging.getLogger(__name__)
+
+
+def attention_of(config: TrainEngineConfig, where: str, device: torch.device) -> str:
+    """The value of `attn_impl`; what `auto` becomes is logged with its reason."""
+    if config.attn_impl != "auto":
+        return config.attn_impl
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    value, reason = choose(config.dtype, gpus, installed())
+    log.info("%s.attn_impl is %s: %s", where, value, reason)
+    return value
 
 
 class Run(NamedTuple):
@@ -46,15 +70,25 @@ def packed_attention(
     scaling: float,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     runs: tuple[Run, ...] = (),
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int = 0,
+    is_eager: bool = False,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: `query`, `key` and `value` are [1, heads, T, head size]."""
-    for name in CHANGES_SCORES:
-        if unused.get(name) is not None:
-            raise ValueError(
-                f"{type(module).__name__} changes its attention scores ({name}), which is not supported yet"
-            )
+    """As transformers calls it: `query`, `key` and `value` are [1, heads, T, head size]. `dropout` is 0 unless the
+    model is in training."""
+    _refuse(module, unused)
+    is_plain = is_eager or softcap is not None
+    if not is_plain and not dropout and cu_seq_lens_q is not None and _has_kernel(query):
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        return _kernel(q, k, v, cu_seq_lens_q, max_length_q, sliding_window, scaling).unsqueeze(0), None
+    attend: Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
+    if is_plain:
+        attend = partial(_by_hand, scaling=scaling, dropout=dropout, softcap=softcap)
+    else:
+        attend = partial(_sdpa, scaling=scaling, dropout=dropout)
     out = []
     for run in runs:
         part = slice(run.start, run.start + run.num * run.length)
@@ -62,21 +96,68 @@ def packed_attention(
             tensor[0, :, part].reshape(tensor.shape[1], run.num, run.length, -1).transpose(0, 1)
             for tensor in (query, key, value)
         )
-        is_windowed = sliding_window is not None and run.length > sliding_window
-        mask = _window(run.length, sliding_window or 0, query.device) if is_windowed else None
-        got = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=True
-        )
-        out.append(got.transpose(1, 2).flatten(0, 1))
+        window = sliding_window if sliding_window is not None and run.length > sliding_window else None
+        out.append(attend(q, k, v, window).transpose(1, 2).flatten(0, 1))
     return torch.cat(out).unsqueeze(0), None
 
 
-def _window(length: int, width: int, device: torch.device) -> Tensor:
+def _refuse(module: nn.Module, unused: dict[str, Any]) -> None:
+    name = type(module).__name__
+    for changes in CHANGES_SCORES:
+        if unused.get(changes) is not None:
+            raise ValueError(f"{name} changes its attention scores ({changes}), which is not supported yet")
+    if not getattr(module, "is_causal", True):
+        raise ValueError(f"{name} lets tokens see later ones, which is not supported: it could not be sampled from")
+
+
+def _has_kernel(query: Tensor) -> bool:
+    """Whether torch's flash kernel takes it: half precision on an NVIDIA GPU from Ampere on."""
+    if not query.is_cuda or query.dtype not in KERNEL_DTYPES or torch.version.cuda is None:
+        return False
+    size = query.shape[-1]
+    return size <= LARGEST_HEAD and size % 8 == 0 and torch.cuda.get_device_properties(query.device).major >= 8
+
+
+def _kernel(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, window: int | None, scaling: float
+) -> Tensor:
+    """All sequences at once; [T, heads, head size]."""
+    sees = (-1 if window is None else window - 1, 0)
+    found = varlen_attn(
+        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=sees, enable_gqa=True
+    )
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, window: int | None, *, scaling: float, dropout: float) -> Tensor:
+    mask = None if window is None else seen(q.shape[-2], window, q.device)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=True
+    )
+
+
+def _by_hand(
+    q: Tensor, k: Tensor, v: Tensor, window: int | None, *, scaling: float, dropout: float, softcap: float | None
+) -> Tensor:
+    """Step by step as it is written in papers: what other ways are compared with, and where scores are capped."""
+    length, times = q.shape[-2], q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
+    scores = q @ k.transpose(-1, -2) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen(length, window or length, q.device), float("-inf"))
+    chances = F.dropout(scores.softmax(-1, dtype=torch.float32).to(q.dtype), dropout)
+    return chances @ v
+
+
+def seen(length: int, width: int, device: torch.device) -> Tensor:
     """Each position sees itself and the `width - 1` before it."""
     position = torch.arange(length, device=device)
     behind = position[:, None] - position[None, :]
     return (behind >= 0) & (behind < width)
 
 
-# No mask is registered under this name, so that transformers makes none.
-AttentionInterface.register(NAME, packed_attention)
+# No masks are registered under these names, so that transformers makes none.
+AttentionInterface.register(OURS["sdpa"], packed_attention)
+AttentionInterface.register(OURS["eager"], partial(packed_attention, is_eager=True))

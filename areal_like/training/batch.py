@@ -12,6 +12,12 @@ from safetensors.numpy import load
 from areal_like.training.sequences import Sequences, join
 
 SAMPLER, VERSIONS = "logprobs", "versions"
+"""What the controller sends of each token."""
+REFERENCE, VALUES = "reference", "values"
+"""What other models say of it, where there are any: log-probabilities of the reference model, values of a critic."""
+ADVANTAGES, RETURNS, PROXIMAL = "advantages", "returns", "proximal"
+"""What is made of these; `returns` only beside values. PROXIMAL are the log-probabilities of the policy before the
+step, where they are computed by themselves."""
 
 
 @dataclass
@@ -31,8 +37,6 @@ class Batch:
     sequences: Sequences
     num_tokens: int
     """Of all samples, prompts included."""
-    reference: NDArray[np.float32] | None = None
-    """Log-probabilities of the reference model at this rank's tokens."""
 
     @property
     def num_samples(self) -> int:

@@ -1,34 +1,33 @@
 """Checkpoints: when one is due, what is in it, and which of the older ones go.
 
-A checkpoint is a folder as transformers reads it, with what is needed to resume in `resume/` beside the weights. It is
-written under another name and renamed when it is complete, while training goes on where `weights.save_async` says so.
+A checkpoint is a folder as transformers reads it, with what is needed to resume in `resume/` beside the weights. Each
+rank writes its own part of that, under another name; the first one writes the rest, and renames the folder when it is
+complete. Training goes on meanwhile, where `weights.save_async` says so.
 """
 
 import json
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
+from areal_like.models import model_folder
+from areal_like.process.checkpoints import FOLDER, KEPT, RESUME, TRAINER, complete, folder_name
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
-from areal_like.training import manifest
+from areal_like.training.agreement import Agreement
 from areal_like.training.engine import Engine
-from areal_like.training.hf_folder import write_hf_folder
+from areal_like.training.manifest import can_resume, damage, forget_resume, seal
 from areal_like.training.progress import Progress
-from areal_like.training.resume_state import STATE_FILE, engine_facts, engine_state, restore_engine
+from areal_like.training.resume_state import engine_facts, restore_engine
+from areal_like.training.saved import Saved
 from areal_like.training.timers import Timer
 from areal_like.training.world import World
-
-FACTS_FILE = "trainer.json"
 
 log = logging.getLogger(__name__)
 
@@ -67,51 +66,69 @@ class Checkpoints:
     def __init__(
         self, run: Run, world: World, steps_per_epoch: int, others: Mapping[str, Timer] = MappingProxyType({})
     ) -> None:
-        """`others` are clocks that have to be put back too."""
-        self._root, self._world = run.checkpoints, world
-        self._config, self._is_async = run.config.recover, run.config.weights.save_async
+        """`others` are clocks that have to be put back too. All ranks must make one."""
+        self._run, self._root, self._world = run, run.checkpoints, world
+        self._start, self._config, self._how = run.start_point(), run.config.recover, run.config.weights
         self._resumes = run.config.recover.mode != "disabled"
         self._recover = Timer(run.config.recover, steps_per_epoch)
         self._saver = Timer(run.config.saver, steps_per_epoch)
         self._timers = {"recover": self._recover, "saver": self._saver, **others}
+        trained = "actor" if hasattr(run.config, "actor") else "model"
+        self._agreement = Agreement(world, getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s")
+        self._tokenizer = model_folder(run.config.tokenizer_path, run.cwd) if run.config.tokenizer_path else None
         self._written = Written(-1, NOTHING)
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
+        if world.is_first:
+            _clear(self._root)
 
     def due(self, step: int, is_last: bool) -> Due:
         """After `step` completed steps; the last one is always kept. The first rank's clocks decide for all."""
         recover, saver = self._recover.is_due(step), self._saver.is_due(step)
+        if self._run.config.bench:
+            return NOTHING
         said = self._world.first([self._resumes and (recover or is_last), saver or is_last])
         due = Due(*map(bool, said))
         return NOTHING if self._written.covers(step, due) else due
 
     def write(
-        self, step: int, due: Due, engine: Engine, progress: Progress, parts: Mapping[str, bytes] | None = None
+        self,
+        step: int,
+        due: Due,
+        engines: Mapping[str, Engine],
+        progress: Progress,
+        parts: Mapping[str, bytes] | None = None,
     ) -> None:
-        """`parts` (by name) are what others need to resume. All ranks must call it."""
+        """The first of `engines` is the one that the checkpoint's folder is, the others get a folder of their name in
+        it. `parts` (by name) are what others need to resume. All ranks must call it."""
         self.wait()
         self._written = Written(step, due)
-        weights = _on_host(dict(engine.export_weights()))
-        state = _on_host(engine_state(engine)) if due.to_resume else {}
-        if not self._world.is_first:
-            return
-        timers = {name: timer.state() for name, timer in self._timers.items()}
-        said = {"step": step, "engine": engine_facts(engine), "timers": timers, "progress": progress.facts()}
+        half = self._root / f".{folder_name(step)}.half"
+        if self._world.is_first:
+            shutil.rmtree(half, ignore_errors=True)
+        saved = {name: Saved.of(engine, due.to_resume, self._how) for name, engine in engines.items()}
+        self._world.barrier()  # nothing of before is there any more
+        facts = {
+            "step": step,
+            "attempt": self._start.attempt,
+            "engines": {name: engine_facts(engine) for name, engine in engines.items()},
+            "timers": {name: timer.state() for name, timer in self._timers.items()},
+            "progress": progress.facts(),
+        }
 
         def work() -> None:
-            try:
-                self._write(step, due, engine, weights, state, said, parts or {})
+            if due.to_resume:
+                self._write_together(half, saved)
+            if self._world.is_first:
+                self._write_rest(half, due, saved, facts, parts or {})
                 self._prune()
-            except BaseException as fault:
-                self._fault = fault
 
-        self._thread = threading.Thread(target=work, name=f"checkpoint {step}")
-        self._thread.start()
-        if not self._is_async:
+        self._begin(work, step)
+        if not self._how.save_async:
             self.wait()
 
     def wait(self) -> None:
-        """Until what is being written is complete."""
+        """Until this rank's part of what is being written is complete."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -122,41 +139,61 @@ class Checkpoints:
                 raise Unwritable(f"{self._root}: a checkpoint could not be written: {fault}; {hint}") from fault
             raise fault
 
-    def resume(self, checkpoint: Path, engine: Engine, progress: Progress) -> None:
-        """Puts everything back as it was; the engine has the checkpoint's weights already."""
-        facts = read_facts(checkpoint)
-        restore_engine(engine, checkpoint / manifest.RESUME, facts["engine"])
-        if self._config.skip_scheduler:
-            engine.schedule_start = facts["step"]
+    def resume(self, checkpoint: Path, engines: Mapping[str, Engine], progress: Progress) -> None:
+        """Puts everything back as it was, but for what `recover` says to skip; the engines have the checkpoint's
+        weights already."""
+        facts, step = read_facts(checkpoint), self._start.step
+        for name, engine in engines.items():
+            if name not in facts["engines"]:
+                hint = "go on with a configuration like the one that wrote it"
+                raise Failure(f"resume: {checkpoint} holds no {name}, only {', '.join(facts['engines'])}; {hint}")
+            restore_engine(engine, checkpoint / RESUME / name, facts["engines"][name])
+            done = 0 if self._run.skips("scheduler") else facts["step"] - engine.schedule_start
+            engine.schedule_start = step - done
+        if self._run.skips("progress"):
+            return
         for name, timer in self._timers.items():
             timer.restore(facts["timers"][name])
         progress.restore(facts["progress"])
-        self._written = Written(facts["step"], Due(True, (checkpoint / manifest.KEPT).is_file()))
+        self._written = Written(step, Due(True, (checkpoint / KEPT).is_file()))
 
-    def _write(
-        self,
-        step: int,
-        due: Due,
-        engine: Engine,
-        weights: dict[str, Tensor],
-        state: dict[str, Tensor],
-        facts: dict[str, Any],
-        parts: Mapping[str, bytes],
+    def _begin(self, work: Callable[[], None], step: int) -> None:
+        def watched() -> None:
+            try:
+                work()
+            except BaseException as fault:
+                self._fault = fault
+
+        self._thread = threading.Thread(target=watched, name=f"checkpoint {step}")
+        self._thread.start()
+
+    def _write_together(self, half: Path, saved: Mapping[str, Saved]) -> None:
+        """Every rank its own files; nobody goes on before all are there."""
+        fault = None
+        try:
+            for name, each in saved.items():
+                each.write_resume(half / RESUME / name)
+        except Exception as found:
+            fault = found
+        all_are_well = self._agreement.all_are_well(fault is None)
+        if fault is not None:
+            raise fault
+        if not all_are_well:
+            raise Unwritable(f"{half}: another rank could not write its part of it; its own log says why")
+
+    def _write_rest(
+        self, half: Path, due: Due, saved: Mapping[str, Saved], facts: dict[str, Any], parts: Mapping[str, bytes]
     ) -> None:
-        target = self._root / manifest.folder_name(step)
-        half = self._root / f".{target.name}.half"
-        shutil.rmtree(half, ignore_errors=True)
-        write_hf_folder(half, engine.causal, engine.folder, weights, getattr(torch, engine.config.dtype))
+        for number, (name, each) in enumerate(saved.items()):
+            each.write_folder(half / name if number else half, self._tokenizer)
         if due.to_resume:
-            resume = half / manifest.RESUME
-            resume.mkdir()
-            save_file(state, resume / STATE_FILE)
-            (resume / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            (half / RESUME / TRAINER).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             for name, content in parts.items():
-                (resume / name).write_bytes(content)
-        manifest.seal(half, step)
+                (half / RESUME / name).write_bytes(content)
+        seal(half, facts["step"])
         if due.to_keep:
-            (half / manifest.KEPT).touch()
+            (half / KEPT).touch()
+        target = self._root / folder_name(facts["step"])
         if target.exists():  # of a lineage that was given up
             _remove(target)
         half.rename(target)
@@ -167,10 +204,10 @@ class Checkpoints:
         the saver keeps stays, without what is needed to resume."""
         if self._config.keep is None:
             return
-        resumable = [folder for folder in manifest.checkpoints_in(self._root) if manifest.can_resume(folder)]
+        resumable = [folder for _, folder in reversed(complete(self._root)) if can_resume(folder)]
         for folder in resumable[self._config.keep :]:
-            if (folder / manifest.KEPT).is_file():
-                for path in manifest.forget_resume(folder):
+            if (folder / KEPT).is_file():
+                for path in forget_resume(folder):
                     shutil.rmtree(path)
             else:
                 _remove(folder)
@@ -178,24 +215,14 @@ class Checkpoints:
 
 def read_facts(checkpoint: Path) -> dict[str, Any]:
     """What the trainer wrote down of itself."""
-    facts: dict[str, Any] = json.loads((checkpoint / manifest.RESUME / FACTS_FILE).read_text(encoding="utf-8"))
+    facts: dict[str, Any] = json.loads((checkpoint / RESUME / TRAINER).read_text(encoding="utf-8"))
     return facts
 
 
 def check_whole(checkpoint: Path) -> None:
     """A damaged checkpoint is a failure that names what is wrong with it."""
-    wrong = manifest.complaints(checkpoint)
-    if not wrong and not manifest.can_resume(checkpoint):
-        wrong = [f"{checkpoint.name}: holds weights alone, nothing to resume from"]
-    if wrong:
-        raise Failure(
-            f"resume: nothing can go on from {checkpoint}: {'; '.join(wrong)}; choose another with resume_step"
-        )
-
-
-def _on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that the next update does not change."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    if wrong := damage(checkpoint, with_hashes=True):
+        raise Failure(f"resume: nothing can go on from {checkpoint}: {wrong}; choose another with resume_step")
 
 
 def _remove(folder: Path) -> None:
@@ -204,3 +231,10 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
     shutil.rmtree(gone)
+
+
+def _clear(root: Path) -> None:
+    """What an earlier process had half written or half removed."""
+    for path in root.glob(".step_*.*"):
+        if FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):
+            shutil.rmtree(path)

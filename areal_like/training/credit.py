@@ -1,7 +1,7 @@
 """What each token of a batch is worth: from the rewards of all samples to the advantages of this rank's tokens."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,8 +11,17 @@ from torch import Tensor
 from areal_like.algorithms import advantages, kl, normalization, shaping
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.norm import NormConfig
-from areal_like.training.batch import Batch
+from areal_like.training.batch import REFERENCE, VALUES, Batch
+from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
+
+
+class Credit(NamedTuple):
+    """Of this rank's tokens; 0 where they do not count. `returns` are what a critic should have said, before any
+    normalization."""
+
+    advantages: NDArray[np.float32]
+    returns: NDArray[np.float32]
 
 
 def shaped_rewards(batch: Batch, config: PPOActorConfig) -> Tensor:
@@ -42,38 +51,43 @@ def shaped_rewards(batch: Batch, config: PPOActorConfig) -> Tensor:
     return rewards
 
 
-def token_advantages(
-    batch: Batch, config: PPOActorConfig, world: World, old: NDArray[np.float32], reference: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
-    """Of this rank's tokens. `old` are the log-probabilities of the policy that the KL penalty holds to account."""
+def token_advantages(batch: Batch, config: PPOActorConfig, world: World, old: NDArray[np.float32]) -> Credit:
+    """Where the sequences have values of a critic or log-probabilities of a reference, these count. `old` are the
+    log-probabilities of the policy that the KL penalty holds to account."""
     sequences = batch.sequences
-    mask = torch.from_numpy(sequences.counted)
+    fields, mask = sequences.fields, torch.from_numpy(sequences.counted)
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(sequences.lengths_N)]).astype(np.int64))
     mine = shaped_rewards(batch, config)[torch.from_numpy(batch.mine_N)]
     rewards = advantages.terminal_rewards(mine, mask, cu_seqlens)
-    if reference is not None:
+    if REFERENCE in fields and config.kl_in == "reward":
         rewards = rewards + kl.kl_rewards(
             torch.from_numpy(old),
-            torch.from_numpy(reference),
+            torch.from_numpy(fields[REFERENCE]),
             mask,
             coefficient=config.kl_ctl,
             estimator=config.kl_estimator,
         )
-    found = advantages.generalized_advantages(
-        rewards, mask, cu_seqlens, discount=config.discount, gae_lambda=config.gae_lambda
-    ).advantages
+    found, returns = advantages.generalized_advantages(
+        rewards,
+        mask,
+        cu_seqlens,
+        values=torch.from_numpy(fields[VALUES]) if VALUES in fields else None,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+    )
     if config.adv_norm is not None:
         groups = torch.from_numpy(np.repeat(batch.groups_A[batch.mine_N], sequences.lengths_N))
         found = _normalized(
             found, config.adv_norm, groups, mask=mask, num_groups=batch.num_groups, reduce=world.sum_tensor
         )
-    return found.numpy()
+    return Credit(found.numpy(), returns.numpy())
 
 
 def without_truncated(batch: Batch) -> None:
     """Takes the tokens of answers that were cut off out of the loss."""
-    kept = np.repeat(~batch.truncated_A[batch.mine_N], batch.sequences.lengths_N)
-    batch.sequences.loss_mask = batch.sequences.loss_mask.astype(bool) & kept
+    whole = batch.sequences
+    kept = np.repeat(~batch.truncated_A[batch.mine_N], whole.lengths_N)
+    batch.sequences = Sequences(whole.token_ids, whole.loss_mask.astype(bool) & kept, whole.lengths_N, whole.fields)
 
 
 def _normalized(values: Tensor, config: NormConfig, groups: Tensor, **over: Any) -> Tensor:

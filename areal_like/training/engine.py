@@ -9,38 +9,41 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.process.errors import Failure
 from areal_like.process.seeds import derive_seed
+from areal_like.training.attention import attention_of
+from areal_like.training.loss_scale import make_scale
+from areal_like.training.meta import receive, tensors_of
+from areal_like.training.micro_batches import cut
 from areal_like.training.model import PackedModel, load_model
-from areal_like.training.optimizers import make_optimizer
+from areal_like.training.offload import HOST, step_from_host, to_host
+from areal_like.training.optimizers import make_optimizer, tables_of
 from areal_like.training.schedules import make_schedule
-from areal_like.training.sequences import MicroBatch, one_token
-from areal_like.training.sharding import shard
+from areal_like.training.sequences import MicroBatch, Sequences, one_token
+from areal_like.training.sharding import around_forward, shard
+from areal_like.training.updates import Update, sum_of_squares
+from areal_like.training.whole import whole
 from areal_like.training.world import World
 
-MOST_SKIPPED_IN_A_ROW = 5
+if TYPE_CHECKING:
+    from areal_like.training.lora import Adapter
 
 Loss = Callable[[MicroBatch, Tensor, Tensor | None], Tensor]
-"""(micro-batch, log-probabilities, entropies) -> this micro-batch's part of the loss of the whole batch."""
+"""(micro-batch, log-probabilities, entropies) -> this micro-batch's part of the loss of the whole batch. A model with a
+value head gives (micro-batch, values, None): at each prediction the value of what it was predicted from."""
 
 log = logging.getLogger(__name__)
-
-
-class Update(NamedTuple):
-    """What one optimizer step did. `loss` is that of the whole batch, `grad_norm` the norm before clipping."""
-
-    loss: float
-    grad_norm: float
-    lr: float
-    is_skipped: bool
 
 
 class Engine:
@@ -55,20 +58,41 @@ class Engine:
         seed: int,
         checkpoint: Path | None = None,
     ) -> None:
-        """`folder` has the model, with its tokenizer; `checkpoint` has later weights of it, to go on from."""
+        """`folder` has the model, with its tokenizer; `checkpoint` has later weights of it, to go on from. Those of an
+        adapter come with the resume state alone."""
         self.config, self.where, self.folder, self.world = config, where, folder, world
-        from_scratch = config.init_from_scratch and checkpoint is None
-        init_seed = derive_seed(seed, "init") if from_scratch else None
-        self.causal = load_model(config, where, checkpoint or folder, init_seed)
-        self.vocabulary = self.causal.config.get_text_config().vocab_size
+        is_adapted = config.use_lora and config.optimizer is not None
+        # What an adapter stands beside is what it was made beside: its checkpoints hold the base merged with it.
+        begins_anew = checkpoint is None or is_adapted
+        init_seed = derive_seed(seed, "init") if config.init_from_scratch and begins_anew else None
+        source = folder if checkpoint is None or begins_anew else checkpoint
+        attention = attention_of(config, where, world.device)
+
+        def build(is_empty: bool) -> "tuple[PreTrainedModel, Adapter | None]":
+            with torch.device("meta") if is_empty else contextlib.nullcontext():
+                model = load_model(config, where, source, init_seed, attention, is_empty)
+                if not is_adapted:
+                    return model, None
+                from areal_like.training import lora  # peft takes seconds
+
+                return model, lora.put_in(model, config, where, derive_seed(seed, "lora"))
+
+        is_sent = config.fsdp.load_using_meta
+        loaded = tensors_of(PackedModel(build(is_empty=False)[0])) if is_sent and world.is_first else None
+        self.model, self.adapter = build(is_empty=is_sent)
+        self.vocabulary = self.model.config.get_text_config().vocab_size
         self.skipped_in_a_row = 0
         self.schedule_start = 0
-        self.module = shard(PackedModel(self.causal).to(world.device), self.causal, config, where, world)
+        self.module = shard(PackedModel(self.model), self.model, config, where, world)
+        if is_sent:
+            receive(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if config.optimizer is None:
             self.module.requires_grad_(False)
             return
-        self.optimizer = make_optimizer(self.parameters, config.optimizer)
+        self.optimizer = make_optimizer(self.parameters, config.optimizer, tables_of(self.model))
+        self.scale = make_scale(config.optimizer, config.dtype, config.grad_reduce_dtype)
+        self._forward = around_forward(config)
         self.set_schedule(1)
 
     def set_schedule(self, total_steps: int) -> None:
@@ -76,8 +100,27 @@ class Engine:
         assert self.config.optimizer is not None, "a frozen model has no schedule"
         self.schedule = make_schedule(self.config.optimizer, total_steps)
 
+    def cut(
+        self,
+        sequences: Sequences,
+        rows: Sequence[int] | NDArray[np.int64],
+        units: NDArray[np.int64] | None = None,
+    ) -> list[MicroBatch]:
+        """Micro-batches of these rows, as this model's own section says: see `micro_batches.cut`."""
+        return cut(sequences, rows, self.config, self.where, self.world.device, units)
+
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         """Of every prediction that counts, without a gradient. All ranks must call it."""
+        assert not self.module.gives_values, "a value model predicts no tokens"
+        return self._evaluate(micros, temperature)
+
+    def values(self, micros: Sequence[MicroBatch]) -> list[Tensor]:
+        """For every prediction that counts the value of what it is predicted from, without a gradient. All ranks must
+        call it."""
+        assert self.module.gives_values, "only a model with is_critic has values"
+        return self._evaluate(micros, 1.0)
+
+    def _evaluate(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         self.module.eval()
         found = []
         with torch.no_grad():
@@ -89,38 +132,49 @@ class Engine:
         self, micros: Sequence[MicroBatch], loss: Loss, temperature: float = 1.0, with_entropy: bool = False
     ) -> float:
         """Adds the gradient of `loss` up over the micro-batches. Returns this rank's part of the loss."""
+        assert self.config.optimizer is not None, "a frozen model has no gradient"
+        if self.config.optimizer.offload:
+            to_host(self.optimizer)
         self.module.train()
         total, alike = 0.0, self._alike(micros)
         for number, micro in enumerate(alike):
             _fsdp(self.module).set_requires_gradient_sync(number == len(alike) - 1)
-            logprobs, entropy = self.module(micro, temperature, with_entropy)
+            with self._forward:
+                found, entropy = self.module(micro, temperature, with_entropy)
             if number < len(micros):
-                part = loss(micro, logprobs, entropy)
+                part = loss(micro, found, entropy)
                 total += part.item()
             else:
-                part = logprobs.sum() * 0.0
-            torch.autograd.backward(part)
+                part = found.sum() * 0.0
+            torch.autograd.backward(part * self.scale.value)
         return total
 
     def step(self, completed: int, loss: float) -> Update:
         """One update by the gradient that was accumulated; `loss` is this rank's part. What is not finite changes
         nothing, is counted, and fails the run when it goes on."""
         assert self.config.optimizer is not None, "a frozen model makes no steps"
+        config, scale = self.config.optimizer, self.scale.value
         gradients = [self._gradient(parameter) for parameter in self.parameters]
-        squares = sum(gradient.double().square().sum().item() for gradient in gradients)
+        squares = sum_of_squares(gradients) / self.config.fsdp.dp_replicate
         loss, squares = self.world.sum([loss, squares])
-        norm, lr = math.sqrt(squares) if squares >= 0 else math.nan, self.schedule(completed - self.schedule_start)
+        norm = math.sqrt(squares) / scale if squares >= 0 else math.nan
+        lr = self.schedule(completed - self.schedule_start)
         is_finite = math.isfinite(loss) and math.isfinite(norm)
+        is_overflow = not is_finite and math.isfinite(loss) and self.scale.can_fall
         if is_finite:
-            most = self.config.optimizer.gradient_clipping
-            if most and norm > most:
-                torch._foreach_mul_(gradients, most / norm)
+            most = config.gradient_clipping
+            if (factor := min(1.0, most / norm if most and norm else 1.0) / scale) != 1.0:
+                torch._foreach_mul_(gradients, factor)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            self.optimizer.step()
+            step_from_host(self.optimizer) if config.offload else self.optimizer.step()
+            self.scale.good()
+        else:
+            self.scale.overflow()
         self.optimizer.zero_grad(set_to_none=True)
-        self._count_skipped(is_finite, loss, norm)
-        return Update(loss, norm, lr, not is_finite)
+        if not is_overflow:
+            self._count_skipped(is_finite, loss, norm)
+        return Update(loss, norm, lr, not is_finite, is_overflow, scale)
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
         """This rank's part; a parameter that nothing used gets zeros, so that the optimizer treats it like the rest."""
@@ -133,9 +187,10 @@ class Engine:
         self.skipped_in_a_row = 0 if is_finite else self.skipped_in_a_row + 1
         if not is_finite:
             log.warning("%s: an update is left out: its loss is %s and its gradient norm %s", self.where, loss, norm)
-        if self.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
+        assert self.config.optimizer is not None
+        if self.skipped_in_a_row >= self.config.optimizer.max_skipped_in_a_row:
             raise Failure(
-                f"{self.where}.optimizer.lr: {MOST_SKIPPED_IN_A_ROW} updates in a row had a loss or gradient that is "
+                f"{self.where}.optimizer.lr: {self.skipped_in_a_row} updates in a row had a loss or gradient that is "
                 "not finite, so the run has broken down; lower the learning rate, or go back to an older checkpoint"
             )
 
@@ -144,12 +199,31 @@ class Engine:
         most = int(self.world.max([len(micros)])[0])
         return [*micros, *[one_token(self.world.device)] * (most - len(micros))]
 
-    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def export_weights(self, adapter_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Names as transformers has them, in the model's own order, each tied weight once, in the precision the model
-        computes in. All ranks must go through it to the end; each gets whole tensors."""
+        computes in; an adapter is merged. Or the adapter alone, as peft names it. All ranks must go through it to the
+        end; each gets whole tensors, one at a time."""
         dtype = getattr(torch, self.config.dtype)
-        for name, parameter in self.causal.named_parameters():
-            yield name, whole(parameter.detach()).to(dtype)
+        if self.adapter is not None:
+            found = self.adapter.tensors() if adapter_only else self.adapter.merged()
+        else:
+            assert not adapter_only, "there is no adapter"
+            found = ((name, whole(parameter.detach())) for name, parameter in self.model.named_parameters())
+        for name, tensor in found:
+            yield name, tensor.to(dtype)
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers `export_weights` gives."""
+        own = self.model.parameters() if self.adapter is None else self.adapter.base_parameters()
+        return sum(parameter.numel() for parameter in own)
+
+    @contextlib.contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The model that the adapter was put into, such as the reference is. For evaluation alone."""
+        assert self.adapter is not None, "there is no adapter to switch off"
+        with self.adapter.off():
+            yield
 
     @contextlib.contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -158,11 +232,6 @@ class Engine:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             yield
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor put together on every rank."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _fsdp(module: nn.Module) -> FSDPModule:

@@ -1,22 +1,25 @@
 """What a step tells about itself: how much was learnt from, and how far the policy that sampled and the one that is
 trained are apart."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from areal_like.algorithms.kl import kl
 from areal_like.algorithms.losses import off_policy
 from areal_like.algorithms.statistics import Statistics
-from areal_like.training.batch import SAMPLER, VERSIONS, Batch
+from areal_like.training.batch import REFERENCE, SAMPLER, VERSIONS, Batch
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.world import World
 
 SAMPLE = 32
 """Sequences of each rank that are measured when no sequence is trained on."""
 
-LOSS_SUMS = ("tokens", "clip_fraction", "entropy")
-GAP_SUMS = ("tokens", "logprob_diff", "kl", "weight")
+LOSS_SUMS = ("tokens", "entropy")
+GAP_SUMS = ("tokens", "logprob_diff", "kl", "weight", "kl_ref")
 GAP_MAXIMA = ("logprob_diff_max", "weight_max")
 
 
@@ -27,22 +30,25 @@ class Health:
     first update of the step where that is known, else with that of the update at hand.
     """
 
-    def __init__(self, world: World, batch: Batch) -> None:
-        self._world, self._batch = world, batch
-        self._loss = dict.fromkeys(LOSS_SUMS, 0.0)
+    def __init__(self, world: World, batch: Batch, reports: Mapping[str, str]) -> None:
+        """`reports` are statistics of the loss and the metrics that they become."""
+        self._world, self._batch, self._reports = world, batch, reports
+        self._loss = dict.fromkeys((*LOSS_SUMS, *reports), 0.0)
         self._gap = dict.fromkeys(GAP_SUMS, 0.0)
         self._maxima = dict.fromkeys(GAP_MAXIMA, 0.0)
 
     def add(self, loss: Statistics | None, micro: MicroBatch, policy: Tensor) -> None:
         """`loss` is None where nothing is trained; `policy` are the trainer's log-probabilities."""
         gap = off_policy(policy, micro.fields[SAMPLER], torch.ones_like(policy, dtype=torch.bool))
-        for name in GAP_SUMS:
-            self._gap[name] += float(gap.sums[name])
+        for name, value in gap.sums.items():
+            self._gap[name] += float(value)
+        if REFERENCE in micro.fields:
+            self._gap["kl_ref"] += float(kl(policy, micro.fields[REFERENCE], "k3").sum())
         for name in GAP_MAXIMA:
             self._maxima[name] = max(self._maxima[name], float(gap.maxima[name]))
         if loss is not None:
-            for name in LOSS_SUMS:
-                self._loss[name] += float(loss.sums[name])
+            for name in self._loss:
+                self._loss[name] += float(loss.sums.get(name, 0.0))
 
     def is_unknown(self) -> bool:
         """The same on every rank."""
@@ -61,9 +67,9 @@ class Health:
         own = [float(len(signal_N) - signal_N.sum()), float(counted.sum()), *self._loss.values(), *self._gap.values()]
         together = self._world.sum([*own, *by_age.tolist()])
         without_signal, loss_tokens, *rest = together
-        loss = dict(zip(LOSS_SUMS, rest, strict=False))
-        gap = dict(zip(GAP_SUMS, rest[len(LOSS_SUMS) :], strict=False))
-        shares = np.array(rest[len(LOSS_SUMS) + len(GAP_SUMS) :]) / max(1.0, loss_tokens)
+        loss = dict(zip(self._loss, rest, strict=False))
+        gap = dict(zip(GAP_SUMS, rest[len(loss) :], strict=False))
+        shares = np.array(rest[len(loss) + len(GAP_SUMS) :]) / max(1.0, loss_tokens)
         most = dict(zip(GAP_MAXIMA, self._world.max(list(self._maxima.values())), strict=True))
         measured = max(1.0, gap["tokens"])
         return {
@@ -71,9 +77,10 @@ class Health:
             "train/tokens": float(batch.num_tokens),
             "train/loss_tokens": loss_tokens,
             "train/sequences_without_signal": without_signal,
-            # Tokens without an advantage are never clipped: they count in the whole.
-            "train/clip_fraction": loss["clip_fraction"] / max(1.0, loss_tokens),
+            # Of a sequence that is left out for its advantages, no token is clipped: it counts in the whole.
+            **{metric: loss[name] / max(1.0, loss_tokens) for name, metric in self._reports.items()},
             **({"train/entropy": loss["entropy"] / loss["tokens"]} if loss["tokens"] else {}),
+            **({"train/kl_ref": gap["kl_ref"] / measured} if REFERENCE in batch.sequences.fields else {}),
             "offpolicy/logprob_diff_mean": gap["logprob_diff"] / measured,
             "offpolicy/logprob_diff_max": most["logprob_diff_max"],
             "offpolicy/kl": gap["kl"] / measured,

@@ -1,33 +1,87 @@
-"""A folder as transformers reads it: weights, configuration and tokenizer of a model."""
+"""A folder as transformers reads it: weights, configuration, tokenizer and chat template of a model."""
 
+import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-WEIGHTS = "model.safetensors"
-NOT_COPIED = ("config.json", "origin.json", "manifest.json", "README.md", ".gitattributes")
+from areal_like.config.weights import WeightsConfig
+from areal_like.training.file_sizes import cut_by_size
+
+FILES = {"safetensors": ("model", "safetensors"), "torch": ("pytorch_model", "bin")}
+"""By `weights.save_format`: what transformers calls a file of weights."""
+NOT_COPIED = ("config.json", "origin.json", "manifest.json", "adapter_config.json", "README.md", ".gitattributes")
 COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """Endings of what belongs to a model beside its weights: tokenizer, chat template, generation defaults, own code."""
+GENERATION = "generation_config.json"
 
 
 def write_hf_folder(
-    folder: Path, causal: PreTrainedModel, source: Path, weights: Mapping[str, Tensor], dtype: torch.dtype
+    folder: Path,
+    model: PreTrainedModel,
+    source: Path,
+    weights: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    how: WeightsConfig | None = None,
+    tokenizer: Path | None = None,
 ) -> None:
-    """`source` is the folder that the model was loaded from."""
+    """`source` is the folder that the model was loaded from, `tokenizer` that of its tokenizer where it is another."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
-    config = type(causal.config).from_dict(causal.config.to_dict())
+    write_weights(folder, weights, how)
+    config = type(model.config).from_dict(model.config.to_dict())
     config.dtype = dtype
     config.save_pretrained(folder)
-    shutil.copymode(folder / "config.json", folder / WEIGHTS)  # safetensors lets only its owner read
-    for file in source.iterdir():
-        is_index = file.name.endswith(".index.json")
-        if file.is_file() and file.suffix in COPIED and file.name not in NOT_COPIED and not is_index:
-            shutil.copyfile(file, folder / file.name)
-    if not (folder / "generation_config.json").is_file() and causal.generation_config is not None:
-        causal.generation_config.save_pretrained(folder)
+    of_model = [file for file in source.iterdir() if _belongs(file)]
+    of_tokenizer = of_model if tokenizer is None else [file for file in tokenizer.iterdir() if _belongs(file)]
+    for files, wanted in ((of_tokenizer, False), (of_model, True)):
+        for file in files:
+            if wanted == (file.name == GENERATION or file.suffix == ".py"):
+                shutil.copyfile(file, folder / file.name)
+    if model.can_generate() and model.generation_config is not None and not (folder / GENERATION).is_file():
+        model.generation_config.save_pretrained(folder)
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor], how: WeightsConfig | None = None) -> None:
+    """In one file, or with `weights.save_sharded` in several and an index of them, where they are that large."""
+    stem, ending = FILES[how.save_format if how is not None else "safetensors"]
+    files = cut_by_size(weights, how.max_shard_gb * 1e9 if how is not None and how.save_sharded else math.inf)
+    names = [f"{stem}.{ending}"]
+    if len(files) > 1:
+        names = [f"{stem}-{number:05}-of-{len(files):05}.{ending}" for number in range(1, len(files) + 1)]
+        index = {
+            "metadata": {"total_size": sum(tensor.nbytes for tensor in weights.values())},
+            "weight_map": {tensor: name for name, tensors in zip(names, files, strict=True) for tensor in tensors},
+        }
+        (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    for name, tensors in zip(names, files, strict=True):
+        write_tensors(folder / name, {tensor: weights[tensor] for tensor in tensors})
+
+
+def write_adapter(folder: Path, tensors: dict[str, Tensor], config: Mapping[str, Any], how: WeightsConfig) -> None:
+    """A folder as peft reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / f"adapter_model.{FILES[how.save_format][1]}", tensors)
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+    """As the ending of its name says."""
+    if file.suffix != ".safetensors":
+        torch.save(tensors, file)
+        return
+    file.touch()
+    mode = file.stat().st_mode
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(mode)  # safetensors lets only its owner read
+
+
+def _belongs(file: Path) -> bool:
+    is_index = file.name.endswith(".index.json")
+    return file.is_file() and file.suffix in COPIED and file.name not in NOT_COPIED and not is_index

@@ -1,4 +1,8 @@
-"""Reinforcement learning, as the trainer sees it: pull a batch, learn from it, publish what was learnt."""
+"""Reinforcement learning, as the trainer sees it: pull a batch, learn from it, publish what was learnt.
+
+With a critic it is PPO: the critic judges the batch, the policy learns from what came out better or worse than that,
+and the critic, while servers take over the new policy, from what came out.
+"""
 
 import logging
 
@@ -7,6 +11,8 @@ from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
 from areal_like.training.checkpoint import Checkpoints
+from areal_like.training.critic import Critic
+from areal_like.training.fake_data import FakeRollouts
 from areal_like.training.progress import Progress
 from areal_like.training.publisher import Publisher
 from areal_like.training.rollouts import Rollouts, Stop
@@ -18,16 +24,30 @@ CONTROLLER_PART = "controller.frame"
 log = logging.getLogger(__name__)
 
 
-def train(run: Run, me: Identity, world: World, actor: Actor, rollouts: Rollouts, stop: StopRequest) -> int:
+def train(
+    run: Run,
+    me: Identity,
+    world: World,
+    actor: Actor,
+    rollouts: Rollouts | FakeRollouts,
+    stop: StopRequest,
+    critic: Critic | None = None,
+) -> int:
     """From where the attempt begins to the end of the run, or to where it is stopped. Returns the exit code."""
-    start, engine, facts = run.start_point(), actor.engine, rollouts.facts()
-    engine.set_schedule(facts.total_steps)
-    publisher = Publisher(run, engine, spans_nodes=run.config.cluster.n_nodes > 1)
+    start, facts = run.start_point(), rollouts.facts()
+    engines = {"actor": actor.engine}
+    if critic is not None and critic.learns:
+        engines["critic"] = critic.engine
+    for engine in engines.values():
+        engine.set_schedule(facts.total_steps)
+    publisher = Publisher(run, actor.engine, spans_nodes=run.config.cluster.n_nodes > 1)
     checkpoints, progress = Checkpoints(run, world, facts.steps_per_epoch), Progress(run, me, world)
     if start.checkpoint is not None:
-        checkpoints.resume(start.checkpoint, engine, progress)
+        checkpoints.resume(start.checkpoint, engines, progress)
 
     def publish(version: int) -> None:
+        if not rollouts.takes_weights:
+            return
         folder = publisher.publish(version)
         if world.is_first:
             rollouts.publish(version, folder, publisher.num_bytes)
@@ -36,9 +56,10 @@ def train(run: Run, me: Identity, world: World, actor: Actor, rollouts: Rollouts
         if due := checkpoints.due(completed, is_last):
             keeps_controller = world.is_first and due.to_resume
             parts = {CONTROLLER_PART: rollouts.state(completed)} if keeps_controller else {}
-            checkpoints.write(completed, due, engine, progress, parts)
+            checkpoints.write(completed, due, engines, progress, parts)
 
-    log.info("training from step %d to %d; weights go through %s", start.step, facts.total_steps, publisher.reason)
+    way = publisher.reason if rollouts.takes_weights else "nothing: no server wants them"
+    log.info("training from step %d to %d; weights go through %s", start.step, facts.total_steps, way)
     publish(start.step)
     completed = start.step
     progress.watch.take()
@@ -48,10 +69,14 @@ def train(run: Run, me: Identity, world: World, actor: Actor, rollouts: Rollouts
         if isinstance(batch, Stop):
             log.info("there is no further batch: %s", batch.reason)
             break
+        if critic is not None:
+            critic.judge(batch, progress.watch)
         metrics = actor.step(batch, progress.watch)
         completed += 1
         with progress.watch("publish"):
             publish(completed)
+        if critic is not None:
+            metrics |= critic.step(batch, progress.watch)
         if world.is_first:
             rollouts.done(batch.step)
         progress.step(completed, metrics)
@@ -62,6 +87,7 @@ def train(run: Run, me: Identity, world: World, actor: Actor, rollouts: Rollouts
     if stopped_early:
         checkpoint(completed, is_last=True)
     checkpoints.wait()
+    progress.close()
     if world.is_first:
         rollouts.finished(completed, stopped_early)
     return STOPPED_EARLY if stopped_early else DONE

@@ -3,15 +3,18 @@
 import logging
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from areal_like.process.body import body
-from areal_like.process.identity import PROCESS, Identity
+from areal_like.process.errors import Failure
+from areal_like.process.identity import PROCESS, TOKEN, Identity
 from areal_like.process.run import Run
 
 if TYPE_CHECKING:
     from areal_like.config.train_engine import TrainEngineConfig
     from areal_like.training.engine import Engine
+    from areal_like.training.lora import WithoutAdapter
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import World
 
@@ -20,9 +23,16 @@ log = logging.getLogger(__name__)
 
 def main(run: Run, me: Identity) -> int:
     """Meets the other ranks, loads the model, and trains."""
+    from areal_like.config.allocation.experiment import trained_models
     from areal_like.config.limits import refuse
 
     refuse(run.config)  # before anything heavy is imported
+    is_supervised = not hasattr(run.config, "actor")
+    if not is_supervised and run.config.train_dataset.fake is None and TOKEN not in os.environ:
+        raise Failure(
+            "training by rewards needs servers and a controller, which the launcher starts: python -m launcher "
+            f"resume={run.directory}"
+        )
     import torch
     import transformers
 
@@ -32,9 +42,10 @@ def main(run: Run, me: Identity) -> int:
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import open_world
 
-    is_supervised = run.experiment == "sft"
     section = run.config.model if is_supervised else run.config.actor
-    world = open_world(section.dist_timeout_s)
+    models = [engine for _, engine in trained_models(run.config)]
+    offloads = any(each.fsdp.offload_params or (each.optimizer and each.optimizer.offload) for each in models)
+    world = open_world(section.dist_timeout_s, offloads)
     stop = StopRequest(world)
     stop.listen()
     code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
@@ -43,43 +54,80 @@ def main(run: Run, me: Identity) -> int:
 
 
 def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> int:
-    from areal_like.training.supervised import train
+    from areal_like.training.export_tokens import TokenExport
+    from areal_like.training.fake_data import FakeData
+    from areal_like.training.reward_model import RewardModel
+    from areal_like.training.supervised import Supervised, train
     from areal_like.training.supervised_data import SupervisedData
 
-    data = SupervisedData(run)
-    return train(run, me, world, load_trained(run, run.config.model, "model", world), data, stop)
+    config = run.config
+    # Nothing else runs yet: all threads of this process may make tokens of a large dataset.
+    os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    rows = None if config.train_dataset.fake is not None else SupervisedData(run)
+    engine = load_trained(run, config.model, "model", world)
+    learns = RewardModel if config.train_dataset.type == "rw" else Supervised
+    export = TokenExport(run, world) if config.enable_token_export else None
+    return train(run, me, world, learns(engine, config.seed, export), rows or FakeData(config, engine), stop)
 
 
 def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") -> int:
-    from areal_like.models import model_folder
+    from areal_like.data.named import Places
     from areal_like.training.actor import Actor
-    from areal_like.training.engine import Engine
+    from areal_like.training.critic import Critic
+    from areal_like.training.export_tokens import TokenExport
+    from areal_like.training.fake_data import FakeRollouts
     from areal_like.training.loop import train
     from areal_like.training.rollouts import Rollouts
 
     config = run.config
-    engine, reference = load_trained(run, config.actor, "actor", world), None
+    engine, reference, critic = load_trained(run, config.actor, "actor", world), None, None
     if config.actor.kl_ctl > 0:
-        reference = Engine(config.ref, "ref", model_folder(config.ref.path, run.cwd), world, config.seed)
-    actor = Actor(engine, reference, config.actor, config.seed)
-    rollouts = Rollouts(run, me, world.rank, world.size)
+        reference = _reference(run, engine)
+    if hasattr(config, "critic"):
+        critic = Critic(load_trained(run, config.critic, "critic", world, "critic"), config.critic, config.seed)
+    export = TokenExport(run, world) if config.enable_token_export else None
+    actor = Actor(engine, reference, config.actor, config.seed, Places(run.folder, run.cwd), export)
+    fake = config.train_dataset.fake is not None
+    rollouts = FakeRollouts(config, engine) if fake else Rollouts(run, me, world.rank, world.size)
     try:
-        return train(run, me, world, actor, rollouts, stop)
+        return train(run, me, world, actor, rollouts, stop, critic)
     finally:
         rollouts.close()
 
 
-def load_trained(run: Run, config: "TrainEngineConfig", where: str, world: "World") -> "Engine":
-    """The model that is trained: as the attempt's checkpoint has it, else as the configuration says."""
+def _reference(run: Run, actor: "Engine") -> "Engine | WithoutAdapter":
+    """What the policy is held near to: a model of its own, unless it is the one that the actor's adapter stands in."""
+    from areal_like.config.allocation.experiment import reference_is_base
+    from areal_like.models import model_folder
+    from areal_like.training.engine import Engine
+
+    frozen = replace(run.config.ref, optimizer=None)
+    if reference_is_base(run.config):
+        from areal_like.training.lora import WithoutAdapter
+
+        log.info("ref is the actor with its adapter switched off: no second model is loaded")
+        return WithoutAdapter(actor, frozen, "ref")
+    return Engine(frozen, "ref", model_folder(frozen.path, run.cwd), actor.world, run.config.seed)
+
+
+def load_trained(
+    run: Run, config: "TrainEngineConfig", where: str, world: "World", part: str | None = None
+) -> "Engine":
+    """A model that is trained: as the attempt's checkpoint has it (in the folder `part`, where it is not the one that
+    the checkpoint is), else as the configuration says. One that is frozen is in no checkpoint."""
     from areal_like.models import model_folder
     from areal_like.training.checkpoint import check_whole
     from areal_like.training.engine import Engine
 
-    checkpoint = run.start_point().checkpoint
-    if checkpoint is not None:
+    checkpoint = run.start_point().checkpoint if config.optimizer is not None else None
+    if checkpoint is not None and part is None:
         if world.is_first:
             check_whole(checkpoint)
         world.barrier()
+    elif checkpoint is not None and part is not None:
+        whole, checkpoint = checkpoint, checkpoint / part
+        if not checkpoint.is_dir():
+            raise Failure(f"resume: {whole} was written by a run without a {where}; go on with a file like that run's")
     return Engine(config, where, model_folder(config.path, run.cwd), world, run.config.seed, checkpoint)
 
 

@@ -4,30 +4,18 @@ Needs no torch: whoever starts a run picks its checkpoint by this.
 """
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import xxhash
+from areal_like.process.checkpoints import COMPLETE, KEPT, MANIFEST, RESUME
+from areal_like.process.whole import write
 
-MANIFEST, COMPLETE, KEPT, RESUME = "manifest.json", ".complete", ".kept", "resume"
-FOLDER = re.compile(r"step_(\d{6,})")
 PIECE = 1 << 22
 
 
-def folder_name(step: int) -> str:
-    return f"step_{step:06d}"
-
-
-def step_of(folder: Path) -> int:
-    found = FOLDER.fullmatch(folder.name)
-    if found is None:
-        raise ValueError(f"{folder} is no checkpoint: its name must be like {folder_name(120)}")
-    return int(found[1])
-
-
 def hash_of(file: Path) -> str:
+    import xxhash
+
     digest = xxhash.xxh3_64()
     with file.open("rb") as stream:
         while piece := stream.read(PIECE):
@@ -43,23 +31,27 @@ def seal(folder: Path, step: int) -> None:
     (folder / COMPLETE).touch()
 
 
-def complaints(folder: Path) -> list[str]:
-    """What is wrong with a checkpoint, part by part; nothing where it is as it was written."""
+def complaints(folder: Path, with_hashes: bool = True) -> list[str]:
+    """What is wrong with a checkpoint, part by part; nothing where it is as it was written. Without hashes it is only
+    looked whether all is there in its size, which takes no time."""
     if not (folder / COMPLETE).is_file():
-        return [f"{folder.name}: it was never completed"]
+        return [f"{folder.name} was never completed"]
     try:
-        parts = _read(folder)["parts"]
-    except (OSError, ValueError, KeyError) as fault:
-        return [f"{folder.name}/{MANIFEST}: cannot be read: {fault}"]
-    return [f"{folder.name}/{name}: {wrong}" for name, said in parts.items() if (wrong := _wrong(folder / name, said))]
+        parts = {name: (int(said["bytes"]), str(said["hash"])) for name, said in _read(folder)["parts"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
+    found = {
+        name: _wrong(folder / name, size, digest if with_hashes else None) for name, (size, digest) in parts.items()
+    }
+    return [f"{folder.name}/{name} {wrong}" for name, wrong in found.items() if wrong]
 
 
-def _wrong(file: Path, said: dict[str, Any]) -> str | None:
+def _wrong(file: Path, size: int, digest: str | None) -> str | None:
     if not file.is_file():
         return "is missing"
-    if (size := file.stat().st_size) != said["bytes"]:
-        return f"has {size} bytes instead of {said['bytes']}"
-    return None if hash_of(file) == said["hash"] else "has other content than was written"
+    if (found := file.stat().st_size) != size:
+        return f"has {found} bytes instead of {size}"
+    return "has other content than was written" if digest is not None and hash_of(file) != digest else None
 
 
 def can_resume(folder: Path) -> bool:
@@ -70,10 +62,11 @@ def can_resume(folder: Path) -> bool:
         return False
 
 
-def checkpoints_in(root: Path) -> Iterator[Path]:
-    """The checkpoints that were completed, the newest first."""
-    found = [path for path in root.glob("step_*") if FOLDER.fullmatch(path.name) and (path / COMPLETE).is_file()]
-    yield from sorted(found, key=step_of, reverse=True)
+def damage(folder: Path, with_hashes: bool = False) -> str | None:
+    """Why a complete checkpoint cannot be resumed from; None where it can."""
+    if wrong := complaints(folder, with_hashes):
+        return "; ".join(wrong)
+    return None if can_resume(folder) else f"{folder.name} has weights alone, and nothing to resume from"
 
 
 def forget_resume(folder: Path) -> list[Path]:
@@ -90,6 +83,4 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, said: dict[str, Any]) -> None:
-    half = folder / f"{MANIFEST}.half"
-    half.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-    half.replace(folder / MANIFEST)
+    write(folder / MANIFEST, json.dumps(said, indent=1) + "\n")

@@ -1,4 +1,5 @@
-"""Sequences cut into micro-batches as `mb_spec` says. Those without anything to learn stay out."""
+"""A rank's sequences cut into the parts that are one update each, and these into micro-batches as `mb_spec` says. Those
+without anything to learn stay out."""
 
 from collections.abc import Sequence
 
@@ -6,31 +7,46 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal_like.config.micro_batch import MicroBatchSpec
+from areal_like.config.actor import PPOActorConfig
+from areal_like.config.critic import PPOCriticConfig
+from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.data import packing
 from areal_like.process.errors import Failure
 from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.world import World
 
 
 def cut(
     sequences: Sequences,
     rows: Sequence[int] | NDArray[np.int64],
-    spec: MicroBatchSpec,
+    config: TrainEngineConfig,
     where: str,
     device: torch.device,
+    units: NDArray[np.int64] | None = None,
 ) -> list[MicroBatch]:
-    """Of these rows; none where there are no rows."""
-    rows_N = np.asarray(rows, dtype=np.int64)
+    """Of these rows; none where there are no rows. `config` is the section `where`. Rows of one unit stay together:
+    without `units` (one of each row), so many neighbours as `mb_spec.granularity` are one, or what is left of them."""
+    rows_N, spec = np.asarray(rows, dtype=np.int64), config.mb_spec
     if not len(rows_N):
         return []
     try:
         plan = packing.micro_batches(
             sequences.inputs_N[rows_N].tolist(),
             n_mbs=spec.n_mbs,
-            granularity=spec.granularity,
+            units=(rows_N // spec.granularity if units is None else units).tolist(),
             max_tokens=spec.max_tokens_per_mb,
             key=f"{where}.mb_spec.max_tokens_per_mb",
         )
     except ValueError as misfit:
         raise Failure(str(misfit)) from misfit
-    return [sequences.micro_batch(rows_N[part], device) for part in plan]
+    pad_to = (spec.max_tokens_per_mb or 0) if config.pad_to_maximum else 0
+    return [sequences.micro_batch(rows_N[part], device, pad_to) for part in plan]
+
+
+def minibatches(
+    sequences: Sequences, config: PPOActorConfig | PPOCriticConfig, world: World
+) -> list[NDArray[np.int64]]:
+    """Rows of one update each. All ranks have as many, although those with few sequences have empty ones."""
+    plan = packing.minibatches(sequences.lengths_N.tolist(), config.ppo_n_minibatches, config.mb_spec.granularity)
+    most = int(world.max([len(plan)])[0])
+    return [np.array(rows, dtype=np.int64) for rows in plan + [[]] * (most - len(plan))]

@@ -1,74 +1,144 @@
-"""A causal model of transformers, loaded or made, and wrapped so that it takes packed tokens and gives
-log-probabilities."""
+"""A model of transformers, loaded or made, and wrapped so that it takes packed tokens and gives log-probabilities, or
+with a head of its own a value of each."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.utils import logging
 
 from areal_like.algorithms.logprobs import token_logprobs
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.training.attention import NAME
+from areal_like.training.attention import OURS
 from areal_like.training.sequences import MicroBatch
 
-CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "attn_logit_softcapping")
+CHANGES_LOGITS = ("logit_scale", "logits_scaling")
 """Entries of a model's configuration by which its logits are not the plain product of hidden states and head."""
 
 
-class PackedModel(nn.Module):
-    """Packed tokens in, log-probability and entropy of every prediction that counts out: the logits of a whole
-    micro-batch are never in memory at once."""
+VALUE_HEAD = "score"
+"""What transformers calls the head of a model that gives one number for each token."""
 
-    def __init__(self, causal: PreTrainedModel) -> None:
+
+class PackedModel(nn.Module):
+    """Packed tokens in; out come log-probability and entropy of every prediction that counts, or the value of what it
+    was predicted from. The logits of a whole micro-batch are never in memory at once."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.causal = causal
+        self.model = model
+        self.gives_values = value_head(model) is not None
+        self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
     def forward(self, micro: MicroBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        hidden_T = self.causal.base_model(
-            input_ids=micro.input_ids_T[None], position_ids=micro.position_ids_T[None], runs=micro.runs, use_cache=False
+        hidden_T = self.model.base_model(
+            input_ids=micro.input_ids_T[None],
+            position_ids=micro.position_ids_T[None],
+            use_cache=False,
+            **micro.borders(),
         ).last_hidden_state[0]
-        head = output_head(self.causal).weight
+        hidden_P = hidden_T[micro.predicts_P]
+        if (score := value_head(self.model)) is not None:
+            return (hidden_P.float() @ score.weight[0].float()).clone(), None
+        head = output_head(self.model).weight
         logprobs_P, entropy_P = token_logprobs(
-            hidden_T[micro.predicts_P], head, micro.targets_P, temperature, with_entropy
+            hidden_P, head, micro.targets_P, temperature, with_entropy, softcap=self.softcap
         )
         # FSDP hangs its hooks on what a module returns, and warns where that is a view.
         return logprobs_P.clone(), None if entropy_P is None else entropy_P.clone()
 
 
-def load_model(config: TrainEngineConfig, where: str, folder: Path, seed: int | None) -> PreTrainedModel:
-    """The model in `folder`, in the precision in which its weights are held: with its own weights, or with random ones
-    by `seed`. `where` is the section of `config`."""
-    dtype = getattr(torch, config.dtype if config.optimizer is None else config.master_dtype)
-    # The others find the borders of packed sequences in the positions by themselves.
-    attention = NAME if config.attn_impl in ("auto", "sdpa") else config.attn_impl
-    shared: dict[str, Any] = {"attn_implementation": attention, "trust_remote_code": config.trust_remote_code}
-    described = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=config.trust_remote_code)
+def load_model(
+    config: TrainEngineConfig,
+    where: str,
+    folder: Path,
+    seed: int | None,
+    attention: str = "sdpa",
+    is_empty: bool = False,
+) -> PreTrainedModel:
+    """The model in `folder`, in the precision in which its weights are held: with its own weights, with random ones by
+    `seed`, or with none yet (`is_empty`, for a device that has no memory). `where` is the section of `config`, and
+    `attention` what became of its `attn_impl`."""
+    is_frozen = config.optimizer is None or config.use_lora
+    dtype = getattr(torch, config.dtype if is_frozen else config.master_dtype)
+    code = {"trust_remote_code": config.trust_remote_code}
+    shared: dict[str, Any] = {"attn_implementation": OURS.get(attention, attention), **code}
+    described = AutoConfig.from_pretrained(folder, local_files_only=True, **code)
     _check_head(described.get_text_config(), where, config.path)
-    if seed is not None:
+    if config.debug is not None and config.debug.num_layers is not None:
+        _keep_layers(described.get_text_config(), config.debug.num_layers)
+    if not config.moe_use_grouped_mm:
+        shared["experts_implementation"] = "eager"
+    kind: Any = AutoModelForCausalLM
+    if config.is_critic:
+        kind, described.num_labels = AutoModelForSequenceClassification, 1
+    if seed is not None or is_empty:
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            made: Any = AutoModelForCausalLM.from_config(described, dtype=dtype, **shared)  # type: ignore[no-untyped-call]
-            model: PreTrainedModel = made
+            torch.manual_seed(seed or 0)
+            model: PreTrainedModel = kind.from_config(described, dtype=dtype, **shared)
+        if config.is_critic:
+            _begin_at_zero(model)
     else:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, config=described, dtype=dtype, local_files_only=True, output_loading_info=True, **shared
-        )
-        model, found = loaded
-        if missing := sorted(found["missing_keys"]):
+        with _said_by_us():
+            model, found = kind.from_pretrained(
+                folder, config=described, dtype=dtype, local_files_only=True, output_loading_info=True, **shared
+            )
+        missing = set(found["missing_keys"])
+        if config.is_critic and config.optimizer is not None and f"{VALUE_HEAD}.weight" in missing:
+            _begin_at_zero(model)
+            missing.discard(f"{VALUE_HEAD}.weight")
+        if missing:
             raise problem(
                 f"{where}.path",
-                f"{folder} lacks {len(missing)} of the model's weights, such as {missing[0]}; take a complete "
+                f"{folder} lacks {len(missing)} of the model's weights, such as {min(missing)}; take a complete "
                 f"checkpoint, or {where}.init_from_scratch=true for random weights",
             )
+    model.config.architectures = [type(model).__name__]
     _check_head(model.config.get_text_config(), where, config.path)
-    if output_head(model).bias is not None:
+    if not config.is_critic and output_head(model).bias is not None:
         raise problem(f"{where}.path", f"{config.path} has an output head with a bias, which is not supported")
     if config.disable_dropout:
         remove_dropout(model)
+    _check_dropout(model, attention, where)
     return model
+
+
+def _keep_layers(described: Any, num_layers: int) -> None:
+    """The first so many. Lists with an entry for each layer are cut as well."""
+    before, described.num_hidden_layers = described.num_hidden_layers, min(num_layers, described.num_hidden_layers)
+    for name, value in vars(described).items():
+        if isinstance(value, list) and len(value) == before:
+            setattr(described, name, value[: described.num_hidden_layers])
+
+
+@contextlib.contextmanager
+def _said_by_us() -> Iterator[None]:
+    """What a folder lacks is an error here, or as it should be: transformers need not warn of it."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def value_head(model: PreTrainedModel) -> nn.Linear | None:
+    """What makes a value of a hidden state; None of a model that predicts tokens."""
+    return getattr(model, VALUE_HEAD, None)
+
+
+def _begin_at_zero(model: PreTrainedModel) -> None:
+    """A new head says 0 of everything. Random ones would add noise to the first advantages, in large models more than
+    rewards are worth; at 0 these are what they are without a value model, and the head learns from the first step on,
+    the layers below it from the second."""
+    head = value_head(model)
+    assert head is not None
+    nn.init.zeros_(head.weight)
 
 
 def output_head(model: PreTrainedModel) -> nn.Linear:
@@ -91,6 +161,13 @@ def remove_dropout(model: nn.Module) -> None:
         for name in ("attention_dropout", "dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
+
+
+def _check_dropout(model: nn.Module, attention: str, where: str) -> None:
+    drops = any(getattr(module, "attention_dropout", 0.0) for module in model.modules())
+    if attention == "flex_attention" and drops:
+        message = "flex_attention leaves no attention out, and this model's attention_dropout says so"
+        raise problem(f"{where}.attn_impl", f"{message}; take sdpa, or set {where}.disable_dropout=true")
 
 
 def problem(key: str, message: str) -> ConfigError:

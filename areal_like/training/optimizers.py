@@ -1,12 +1,18 @@
-"""How gradients change weights: AdamW, and gradient descent with momentum."""
+"""How gradients change weights: AdamW with moments of full or of half size, gradient descent with momentum, and
+(`muon.py`) Muon."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from areal_like.config.optimizer import OptimizerConfig
+from areal_like.training.muon import Muon
+from areal_like.training.rows import local, rows_of
+
+GOLDEN = 0x9E3779B1
+"""2**32 over the golden ratio: multiples of it are spread evenly."""
 
 
 class DecoupledSGD(torch.optim.SGD):
@@ -26,20 +32,104 @@ class DecoupledSGD(torch.optim.SGD):
         return super().step(closure)
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The learning rate is set anew before every step, by the schedule."""
+class AdamWBf16(torch.optim.Optimizer):
+    """AdamW whose moments are held in bfloat16, in half the memory. It computes in float32.
+
+    Rounding to the nearest would lose what is smaller than 1/256 of a moment, always in the same direction: with a
+    decay of 0.999 a moment would never fall again. What is held is therefore rounded up or down by turns, so that it is
+    right on average over the steps. So are weights, where they are held in bfloat16 too.
+    """
+
+    def __init__(
+        self, params: Iterable[nn.Parameter], lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        assert closure is None, "the gradient is there already"
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            for kind in ("exp_avg", "exp_avg_sq"):
+                state[kind] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+        state["step"] += 1
+        step, (beta1, beta2) = int(state["step"].item()), group["betas"]
+        mean, square = (local(state[kind]) for kind in ("exp_avg", "exp_avg_sq"))
+        weight, gradient = local(parameter), local(parameter.grad).float()
+        dither = _dither(parameter, step)
+        new_mean = mean.float().lerp_(gradient, 1 - beta1)
+        new_square = square.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        new_weight = weight.float().mul_(1 - group["lr"] * group["weight_decay"])
+        deviation = (new_square / (1 - beta2**step)).sqrt_().add_(group["eps"])
+        new_weight.addcdiv_(new_mean, deviation, value=-group["lr"] / (1 - beta1**step))
+        for held, new in ((mean, new_mean), (square, new_square), (weight, new_weight)):
+            held.copy_(_rounded(new, dither) if held.dtype == torch.bfloat16 else new)
+
+
+def _dither(parameter: Tensor, step: int) -> Tensor:
+    """A number below 2**16 for each element of this rank's part: how much of a bfloat16's last digit is added before
+    what follows is cut off. It follows from the element's place and the step alone, so that any number of ranks, and a
+    run that was resumed, round alike; over the steps it visits all values evenly (golden ratio)."""
+    part, (start, _) = local(parameter), rows_of(parameter)
+    width = part[0].numel() if part.dim() and len(part) else 1
+    shift = _wrapped(start * width * GOLDEN)
+    places = torch.arange(part.numel(), device=part.device, dtype=torch.int32).mul_(_wrapped(GOLDEN)).add_(shift)
+    return places.bitwise_right_shift_(7).add_(step * 0x9E37 & 0xFFFF).bitwise_and_(0xFFFF).view(part.shape)
+
+
+def _wrapped(number: int) -> int:
+    """As 32 bits with a sign hold it."""
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _rounded(value: Tensor, dither: Tensor) -> Tensor:
+    """float32 -> bfloat16, up where the dither carries over into the digits that stay."""
+    bits = value.view(torch.int32) + dither
+    return bits.bitwise_and_(-0x10000).view(torch.float32).to(torch.bfloat16)
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter], config: OptimizerConfig, tables: Collection[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """`tables` are embeddings and output heads. The learning rate is set anew before every step, by the schedule."""
+    adam: dict[str, Any] = {
+        "lr": config.lr,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+    }
+    nesterov = config.nesterov and config.momentum > 0
     if config.type == "adam":
-        return torch.optim.AdamW(
-            parameters,
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        return torch.optim.AdamW(parameters, fused=True, **adam)
+    if config.type == "adam_bf16":
+        return AdamWBf16(parameters, **adam)
+    if config.type == "muon":
+        return Muon(parameters, tables, momentum=config.momentum, nesterov=nesterov, **adam)
     if config.type == "sgd":
-        nesterov = config.nesterov and config.momentum > 0
         return DecoupledSGD(
             parameters, config.lr, config.weight_decay, momentum=config.momentum, nesterov=nesterov, foreach=True
         )
-    raise ValueError(f"optimizer.type: {config.type} is not built; take adam or sgd")
+    raise ValueError(f"optimizer.type: {config.type} is not built; take adam, adam_bf16, muon or sgd")
+
+
+def tables_of(model: nn.Module) -> list[nn.Parameter]:
+    """Embeddings and output heads: each of their rows belongs to one token, and they are no maps from one space to
+    another."""
+    found = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) or name.rpartition(".")[2] in HEADS
+    ]
+    return [parameter for module in found for parameter in module.parameters()]
+
+
+HEADS = ("lm_head", "embed_out", "score")
+"""What models of transformers call their output heads."""

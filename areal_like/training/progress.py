@@ -11,9 +11,10 @@ from areal_like.observe.timing import Stopwatch
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
+from areal_like.training.profile import Profile
 from areal_like.training.world import World
 
-PARTS = ("wait", "prepare", "logprobs", "train", "publish", "checkpoint", "evaluate")
+PARTS = ("wait", "values", "prepare", "logprobs", "train", "publish", "critic", "checkpoint", "evaluate")
 
 
 class Progress:
@@ -24,9 +25,11 @@ class Progress:
         self.samples = self.tokens = 0
         self._world, self._cpu_s = world, time.process_time()
         self._writer = MetricWriter(run, me)
+        self._profile = Profile(run, world)
 
     def step(self, completed: int, metrics: Mapping[str, float]) -> None:
         """The metrics of the step that made it `completed` steps; where its time went is added to them."""
+        self._profile.step(completed)
         elapsed, cpu_s = self.watch.elapsed(), time.process_time()
         seconds = self.watch.take()
         samples, tokens = metrics["train/samples"], metrics["train/tokens"]
@@ -48,6 +51,10 @@ class Progress:
         """Of the weights after so many steps: a line of its own."""
         if self._world.is_first:
             self._writer.write(completed, metrics)
+
+    def close(self) -> None:
+        """There is no further step."""
+        self._profile.close()
 
     def facts(self) -> dict[str, Any]:
         return {"samples": self.samples, "tokens": self.tokens}

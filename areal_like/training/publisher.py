@@ -41,7 +41,7 @@ class Publisher:
 
 def weight_bytes(engine: Engine) -> int:
     width = torch.finfo(getattr(torch, engine.config.dtype)).bits // 8
-    return sum(parameter.numel() for parameter in engine.causal.parameters()) * width
+    return engine.num_weights * width
 
 
 def probe_sequence(seed: int, vocabulary: int, device: torch.device) -> MicroBatch:

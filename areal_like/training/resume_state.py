@@ -1,32 +1,26 @@
-"""What an engine needs beyond its published weights to go on with the same numbers, as whole tensors by name: the same
-file serves any number of ranks."""
+"""What an engine needs beyond its published weights to go on with the same numbers: the state of its optimizer, the
+weights that are trained where they are published otherwise than they are held, and a few facts."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from areal_like.process.errors import Failure
-from areal_like.training.engine import Engine, whole
+from areal_like.training.engine import Engine
+from areal_like.training.shards import Piece, Unlike, described, piece_of, read_into
 
-STATE_FILE = "optimizer.safetensors"
 MASTER = "master"
-"""Prefix of the weights themselves, where the optimizer holds them in another precision than they are published in."""
+"""Prefix of the weights themselves; that of a state is what the optimizer calls it."""
 
 
-def engine_state(engine: Engine) -> dict[str, Tensor]:
-    """All ranks must call it; each gets all of it."""
-    found = {}
-    for name, parameter in engine.causal.named_parameters():
-        if engine.config.dtype != engine.config.master_dtype:
-            found[f"{MASTER}/{name}"] = whole(parameter.detach())
-        for kind, value in engine.optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                found[f"{kind}/{name}"] = whole(value)
-    return found
+def engine_state(engine: Engine, is_first: bool) -> dict[str, Piece]:
+    """This rank's part of it, as it is now."""
+    found = {f"{kind}/{name}": tensor for name, kind, tensor in _tensors(engine)}
+    pieces = {key: piece_of(tensor, is_first) for key, tensor in found.items()}
+    return {key: piece for key, piece in pieces.items() if piece is not None}
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
@@ -35,33 +29,62 @@ def engine_facts(engine: Engine) -> dict[str, Any]:
         "optimizer": type(engine.optimizer).__name__,
         "skipped_in_a_row": engine.skipped_in_a_row,
         "schedule_start": engine.schedule_start,
+        "loss_scale": engine.scale.state(),
     }
 
 
 def restore_engine(engine: Engine, folder: Path, facts: dict[str, Any]) -> None:
     """Into an engine whose weights were loaded from the same checkpoint."""
+    checkpoint = folder.parent.parent
     if facts["optimizer"] != (name := type(engine.optimizer).__name__):
         raise Failure(
-            f"{engine.where}.optimizer.type: the checkpoint {folder.parent} was written by {facts['optimizer']}, and "
+            f"{engine.where}.optimizer.type: the checkpoint {checkpoint} was written by {facts['optimizer']}, and "
             f"this run has {name}; go on with the same optimizer"
         )
     engine.skipped_in_a_row, engine.schedule_start = facts["skipped_in_a_row"], facts["schedule_start"]
-    names = dict(engine.causal.named_parameters())
-    with safe_open(folder / STATE_FILE, framework="pt") as file:
-        for key in file.keys():  # noqa: SIM118 (this is no mapping)
+    engine.scale.restore(facts["loss_scale"])
+    parameters, targets = dict(engine.model.named_parameters()), {}
+    try:
+        stored = described(folder)
+        if engine.adapter is not None and not any(key.startswith(f"{MASTER}/") for key in stored):
+            raise Unlike("it holds no adapter")
+        for key, (shape, dtype) in stored.items():
             kind, _, name = key.partition("/")
-            parameter = names[name]
-            value = _placed(file.get_tensor(key), parameter)
+            if name not in parameters:
+                raise Unlike(f"this model has no {name}")
+            parameter = parameters[name]
             if kind == MASTER:
-                with torch.no_grad():
-                    parameter.copy_(value)
+                targets[key] = parameter.detach()
             else:
-                engine.optimizer.state[parameter][kind] = value
+                targets[key] = engine.optimizer.state[parameter][kind] = _room(engine, parameter, shape, dtype)
+        read_into(folder, targets)
+    except Unlike as unlike:
+        hint = f"go on with the model and the settings of the run that wrote it ({engine.where})"
+        raise Failure(f"resume: {folder} does not fit: {unlike}; {hint}") from unlike
 
 
-def _placed(value: Tensor, parameter: Tensor) -> Tensor:
-    """As the parameter is: each rank takes its own part."""
-    if value.shape != parameter.shape or not isinstance(parameter, DTensor):
-        return value
-    value = value.to(parameter.device)
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+def _tensors(engine: Engine) -> list[tuple[str, str, Tensor]]:
+    """Name of a parameter, kind of state, and the tensor."""
+    found = []
+    # An adapter is published as a part of other weights.
+    holds_others = engine.config.dtype != engine.config.master_dtype or engine.adapter is not None
+    for name, parameter in engine.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if holds_others:
+            found.append((name, MASTER, parameter.detach()))
+        for kind, value in engine.optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                found.append((name, kind, value))
+    return found
+
+
+def _room(engine: Engine, parameter: nn.Parameter, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """What is shaped as its parameter is spread as that is; a count stands where the optimizer wants it."""
+    if shape == parameter.shape and (shape or isinstance(parameter, DTensor)):
+        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+    if shape:
+        raise Unlike(f"a state of {tuple(shape)} belongs to no parameter of {tuple(parameter.shape)}")
+    (group,) = [group for group in engine.optimizer.param_groups if any(parameter is each for each in group["params"])]
+    on_device = group.get("fused") or group.get("capturable")
+    return torch.zeros(shape, dtype=dtype, device=parameter.device if on_device else "cpu")

@@ -40,6 +40,8 @@ class Stop(NamedTuple):
 class Rollouts:
     """The controller, as seen from one rank of `world_size`."""
 
+    takes_weights = True
+
     def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
         self._config, self._me = run.config.rollout, me
         self._rank, self._world_size = rank, world_size

@@ -15,7 +15,11 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     warmup = config.warmup_steps
     if warmup is None:
         warmup = int(config.warmup_steps_proportion * total_steps)
-    decay = max(1, total_steps // 10) if config.decay_steps is None else config.decay_steps
+    decay = config.decay_steps
+    if decay is None:
+        decay = int(config.decay_steps_proportion * total_steps)
+    # Where warm-up reaches into it, the fall begins at its end, from the top.
+    decay = min(decay, total_steps - warmup)
     course = _COURSES[config.lr_scheduler_type]
 
     def learning_rate(step: int) -> float:
@@ -44,7 +48,7 @@ def _cosine(step: int, steps: int, decay: int) -> float:
 
 
 def _warmup_stable_decay(step: int, steps: int, decay: int) -> float:
-    return min(1.0, max(0.0, (steps - step) / decay)) if decay else 1.0
+    return min(1.0, max(0.0, (steps - step) / decay)) if decay > 0 else 1.0
 
 
 _COURSES: dict[str, Callable[[int, int, int], float]] = {

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from areal_like.training.attention import Run, runs_of
 
+FAKE_TOKENS = 128
+"""Most tokens of a sequence that only fills up: what attention kernels take at once."""
+
 
 class MicroBatch(NamedTuple):
     """What one forward pass takes. A sequence ends before its last token that counts: nothing is predicted from that
@@ -23,6 +26,8 @@ class MicroBatch(NamedTuple):
     input_ids_T: Tensor
     position_ids_T: Tensor
     runs: tuple[Run, ...]
+    cu_seqlens: Tensor
+    """Where each sequence begins among the input tokens, and where the last one ends; int32, as kernels take it."""
     predicts_P: Tensor
     """From which input positions a token is predicted that counts."""
     targets_P: Tensor
@@ -34,6 +39,16 @@ class MicroBatch(NamedTuple):
     """Which sequences these are."""
     tokens_P: NDArray[np.int64]
     """Where the predicted tokens stand among all tokens of the sequences."""
+
+    def borders(self) -> dict[str, Any]:
+        """Where sequences begin and end, as attention is told: ours by its runs, that of transformers by names of its
+        own."""
+        longest = max((run.length for run in self.runs), default=0)
+        return {
+            "runs": self.runs,
+            **{"cu_seq_lens_q": self.cu_seqlens, "cu_seq_lens_k": self.cu_seqlens},
+            **{"max_length_q": longest, "max_length_k": longest},
+        }
 
 
 @dataclass
@@ -83,8 +98,9 @@ class Sequences:
     def _spans(self) -> list[tuple[int, int]]:
         return list(zip(self.starts_N.tolist(), self.lengths_N.tolist(), strict=True))
 
-    def micro_batch(self, rows: Sequence[int] | NDArray[np.int64], device: torch.device) -> MicroBatch:
-        """Of these sequences, sorted by length: neighbours of one length are computed together."""
+    def micro_batch(self, rows: Sequence[int] | NDArray[np.int64], device: torch.device, pad_to: int = 0) -> MicroBatch:
+        """Of these sequences, sorted by length: neighbours of one length are computed together. Where these are fewer
+        than `pad_to` tokens, sequences follow from which nothing is predicted."""
         rows_N = np.asarray(rows, dtype=np.int64)
         rows_N = rows_N[np.argsort(self.inputs_N[rows_N], kind="stable")]
         inputs_N = self.inputs_N[rows_N]
@@ -97,10 +113,14 @@ class Sequences:
         def tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
 
+        lengths = inputs_N.tolist()
+        fake = _fake_lengths(pad_to - len(tokens_T), max(lengths, default=1))
+        fake_places = np.concatenate([np.arange(length) for length in fake]) if fake else np.zeros(0, np.int64)
         return MicroBatch(
-            input_ids_T=tensor(self.token_ids[tokens_T], torch.int64),
-            position_ids_T=tensor(places_T, torch.int64),
-            runs=runs_of(inputs_N.tolist()),
+            input_ids_T=tensor(np.concatenate([self.token_ids[tokens_T], 0 * fake_places]), torch.int64),
+            position_ids_T=tensor(np.concatenate([places_T, fake_places]), torch.int64),
+            runs=runs_of(lengths + fake),
+            cu_seqlens=tensor(np.cumsum([0, *lengths, *fake]), torch.int32),
             predicts_P=tensor(predicts_P, torch.int64),
             targets_P=tensor(self.token_ids[tokens_P], torch.int64),
             counts_N=tuple(self.counts_N[rows_N].tolist()),
@@ -125,6 +145,14 @@ def join(parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str]) -> 
 
     lengths_N = all_of("lengths").astype(np.int64)
     return Sequences(all_of("token_ids"), all_of("loss_mask"), lengths_N, {name: all_of(name) for name in fields})
+
+
+def _fake_lengths(num_tokens: int, longest: int) -> list[int]:
+    """Of sequences that fill a micro-batch up. They are no longer than the real ones, which a model can have limits
+    for, and short, so that attention among them costs little."""
+    length = min(longest, FAKE_TOKENS)
+    whole, rest = divmod(max(0, num_tokens), length)
+    return [length] * whole + [rest] * (rest > 0)
 
 
 def one_token(device: torch.device) -> MicroBatch:

@@ -1,35 +1,60 @@
-"""How a model is spread over the trainer ranks, and what its layers do to save memory."""
+"""How a model is spread over the trainer ranks, and what its layers do to save memory and time."""
+
+import contextlib
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.training.compiled import compile_layers
 from areal_like.training.model import PackedModel, problem
+from areal_like.training.offload import HostActivations
 from areal_like.training.world import World
 
 
 def shard(
-    module: PackedModel, causal: PreTrainedModel, config: TrainEngineConfig, where: str, world: World
+    module: PackedModel, model: PreTrainedModel, config: TrainEngineConfig, where: str, world: World
 ) -> PackedModel:
     """Layer by layer, then what is left. Losses come divided already: gradients are added up, not averaged."""
-    units = sharding_units(causal, _wrapped(config), where)
+    if world.size % config.fsdp.dp_replicate:
+        message = f"{config.fsdp.dp_replicate} replicas cannot be made of {world.size} ranks; take a divisor of it"
+        raise problem(f"{where}.fsdp.dp_replicate", message)
+    units = sharding_units(model, _wrapped(config), where)
     if config.gradient_checkpointing and config.optimizer is not None:
         freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
-        causal.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
         for number, layer in enumerate(units):
             setattr(layer, "gradient_checkpointing", number % freq == 0)  # noqa: B010 (only its own class declares it)
+    if config.compile is not None:
+        compile_layers(model, units, config.compile, where, world.device)
     precision = MixedPrecisionPolicy(
         param_dtype=getattr(torch, config.dtype), reduce_dtype=getattr(torch, config.grad_reduce_dtype)
     )
+    offload = OffloadPolicy()
+    if config.fsdp.offload_params:
+        offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     for unit in (*units, module):
         sharded = fully_shard(
-            unit, mesh=world.mesh, reshard_after_forward=config.fsdp.reshard_after_forward, mp_policy=precision
+            unit,
+            mesh=world.mesh_of(config.fsdp.dp_replicate),
+            reshard_after_forward=config.fsdp.reshard_after_forward,
+            mp_policy=precision,
+            offload_policy=offload,
         )
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
     return module
+
+
+def around_forward(config: TrainEngineConfig) -> contextlib.AbstractContextManager[object]:
+    """What the forward pass of training runs in."""
+    if config.activation_offloading is None:
+        return contextlib.nullcontext()
+    return HostActivations(
+        config.activation_offloading.pin_memory, config.activation_offloading.max_inflight_activations
+    )
 
 
 def sharding_units(model: PreTrainedModel, wanted: list[str] | None, where: str) -> list[nn.Module]:

@@ -1,106 +1,149 @@
-"""Supervised fine-tuning: imitate the answers of a dataset."""
+"""Supervised training, of answers to imitate or of pairs to tell apart: rows in, updates out, no servers."""
 
 import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_like.algorithms.losses import cross_entropy
 from areal_like.data.packing import balance
+from areal_like.observe.milestones import tell_total
 from areal_like.process.body import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
-from areal_like.process.run import Run
+from areal_like.process.run import LEDGER, Run
 from areal_like.process.seeds import derive_seed
 from areal_like.training.checkpoint import Checkpoints
-from areal_like.training.engine import Engine
-from areal_like.training.micro_batches import cut
+from areal_like.training.engine import Engine, Loss
+from areal_like.training.export_tokens import TokenExport
+from areal_like.training.fake_data import FakeData, FakeStore
 from areal_like.training.progress import Progress
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.stop import StopRequest
-from areal_like.training.supervised_data import SupervisedData
+from areal_like.training.supervised_data import Store, SupervisedData
 from areal_like.training.timers import Timer
+from areal_like.training.updates import update_metrics
 from areal_like.training.world import World
 
 log = logging.getLogger(__name__)
 
 
-def train(run: Run, me: Identity, world: World, engine: Engine, data: SupervisedData, stop: StopRequest) -> int:
+def train(
+    run: Run, me: Identity, world: World, learner: "Learner", data: SupervisedData | FakeData, stop: StopRequest
+) -> int:
     """From where the attempt begins to the end of the run, or to where it is stopped. Returns the exit code."""
-    start, total_steps, learner = run.start_point(), data.total_steps, Supervised(engine, run.config.seed)
-    engine.set_schedule(total_steps)
+    start, total_steps, engines = run.start_point(), data.total_steps, {"model": learner.engine}
+    learner.engine.set_schedule(total_steps)
     evaluator = Timer(run.config.evaluator, data.deal.steps_per_epoch)
     checkpoints = Checkpoints(run, world, data.deal.steps_per_epoch, {"evaluator": evaluator})
     progress = Progress(run, me, world)
     if start.checkpoint is not None:
-        checkpoints.resume(start.checkpoint, engine, progress)
-    log.info("training from step %d to %d on %d rows", start.step, total_steps, len(data.train))
+        checkpoints.resume(start.checkpoint, engines, progress)
+        data.resume(start.step, start.checkpoint, run.skips("dataloader"))
+    if world.is_first:
+        tell_total(run.rollouts / LEDGER, total_steps, start.attempt)
+    log.info("training from step %d to %d on %s", start.step, total_steps, data)
 
     completed = start.step
     progress.watch.take()
     while completed < total_steps and not stop.was_asked_for():
         with progress.watch("train"):
-            metrics = learner.step(data.train, data.deal.rows(completed), completed)
+            metrics = learner.step(data.train.take(data.deal.rows(completed)), completed)
         completed += 1
         is_last = completed == total_steps
         if data.valid is not None and world.first([evaluator.is_due(completed) or is_last])[0]:
             with progress.watch("evaluate"):
                 batch_size, most = run.config.valid_dataset.batch_size, run.config.evaluator.num_examples
                 progress.evaluation(completed, learner.evaluate(data.valid, batch_size, most))
-        progress.step(completed, {**metrics, "train/epoch": completed / data.deal.steps_per_epoch})
+        progress.step(completed, {**metrics, "train/epoch": data.deal.dealt(completed) / data.deal.steps_per_epoch})
         if due := checkpoints.due(completed, is_last):
             with progress.watch("checkpoint"):
-                checkpoints.write(completed, due, engine, progress)
+                checkpoints.write(completed, due, engines, progress, {data.PART: data.state(completed)})
 
     stopped_early = completed < total_steps
     if stopped_early and (due := checkpoints.due(completed, is_last=True)):
-        checkpoints.write(completed, due, engine, progress)
+        checkpoints.write(completed, due, engines, progress, {data.PART: data.state(completed)})
     checkpoints.wait()
+    progress.close()
     return STOPPED_EARLY if stopped_early else DONE
 
 
-class Supervised:
-    """The model that learns answers."""
+class Learner(ABC):
+    """A model, and what it learns of a batch of sequences that the ranks share."""
 
-    def __init__(self, engine: Engine, seed: int) -> None:
-        self.engine, self._seed, self._world = engine, seed, engine.world
+    per_row = 1
+    """So many sequences of a batch belong together."""
 
-    def step(self, sequences: Sequences, rows: NDArray[np.int64], completed: int) -> dict[str, float]:
-        """One update on these rows, which the ranks share."""
-        num_tokens = int(sequences.counts_N[rows].sum())
+    def __init__(self, engine: Engine, seed: int, export: TokenExport | None = None) -> None:
+        self.engine, self._seed, self._world, self._export = engine, seed, engine.world, export
 
-        def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-            mask = torch.ones_like(logprobs, dtype=torch.bool)
-            return cross_entropy(logprobs, mask).total / max(1, num_tokens)
+    @abstractmethod
+    def units(self, batch: Sequences) -> int:
+        """What the loss of a batch is a mean over."""
 
+    @abstractmethod
+    def loss(self, num_units: int) -> Loss:
+        """Of a micro-batch of a batch of so many."""
+
+    @abstractmethod
+    def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
+        """Evaluated, without a gradient: sums over units by the name of their mean. All ranks must call it."""
+
+    def step(self, batch: Sequences, completed: int) -> dict[str, float]:
+        """One update."""
         with self.engine.seeded(derive_seed(self._seed, "dropout", completed, self._world.rank)):
-            part = self.engine.accumulate(self._micro_batches(sequences, rows), loss)
+            part = self.engine.accumulate(self._mine(batch), self.loss(max(1, self.units(batch))))
+        if self._export is not None:
+            self._export.write_rows(completed + 1, batch)
         update = self.engine.step(completed, part)
         return {
-            "train/loss": update.loss,
-            "train/grad_norm": update.grad_norm,
-            "train/lr": update.lr,
-            "train/skipped_updates": float(update.is_skipped),
-            "train/samples": float(len(rows)),
-            "train/tokens": float(sequences.lengths_N[rows].sum()),
-            "train/loss_tokens": float(num_tokens),
+            **update_metrics("train", [update]),
+            "train/samples": float(len(batch)),
+            "train/tokens": float(batch.lengths_N.sum()),
+            "train/loss_tokens": float(batch.counts_N.sum()),
         }
 
-    def evaluate(self, sequences: Sequences, batch_size: int, most: int) -> dict[str, float]:
-        """The mean loss of a token over held-out rows, `batch_size` of them at a time; of the first `most`, if that is
-        not -1."""
-        rows = np.arange(len(sequences) if most < 0 else min(most, len(sequences)))
-        total = 0.0
+    def evaluate(self, held_out: Store | FakeStore, batch_size: int, most: int) -> dict[str, float]:
+        """Means over held-out rows, `batch_size` of them at a time; over the first `most`, if that is not -1."""
+        rows = np.arange(len(held_out) if most < 0 else min(most, len(held_out)))
+        sums: dict[str, float] = {}
+        num_units = 0
         for start in range(0, len(rows), batch_size):
-            micros = self._micro_batches(sequences, rows[start : start + batch_size])
-            total -= sum(found.double().sum().item() for found in self.engine.logprobs(micros, temperature=1.0))
-        num_tokens = max(1, int(sequences.counts_N[rows].sum()))
-        return {"eval/loss": self._world.sum([total])[0] / num_tokens, "eval/samples": float(len(rows))}
+            batch = held_out.take(rows[start : start + batch_size])
+            num_units += self.units(batch)
+            for name, value in self.measure(self._mine(batch)).items():
+                sums[name] = sums.get(name, 0.0) + value
+        whole = self._world.sum(list(sums.values()))
+        means = {f"eval/{name}": value / max(1, num_units) for name, value in zip(sums, whole, strict=True)}
+        return {**means, "eval/samples": float(len(rows))}
 
-    def _micro_batches(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
-        """Of this rank's share: about as many tokens as the others have."""
-        rows = rows[sequences.counts_N[rows] > 0]
-        mine = balance(sequences.inputs_N[rows].tolist(), self._world.size)[self._world.rank]
-        config = self.engine.config
-        return cut(sequences, rows[mine], config.mb_spec, self.engine.where, self._world.device)
+    def _mine(self, batch: Sequences) -> list[MicroBatch]:
+        """Of this rank's share: about as many tokens as the others have, and together what belongs together."""
+        granularity = math.lcm(self.engine.config.mb_spec.granularity, self.per_row)
+        shares = balance(batch.inputs_N.tolist(), self._world.size, granularity)
+        mine = np.array(shares[self._world.rank], dtype=np.int64)
+        mine = mine[batch.counts_N[mine] > 0]
+        return self.engine.cut(batch, mine, mine // granularity)
+
+
+class Supervised(Learner):
+    """The model learns to write answers."""
+
+    def units(self, batch: Sequences) -> int:
+        return int(batch.counts_N.sum())
+
+    def loss(self, num_units: int) -> Loss:
+        def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+            if self._export is not None:
+                self._export.add(micro, {"trainer_logprobs": logprobs})
+            mask = torch.ones_like(logprobs, dtype=torch.bool)
+            return cross_entropy(logprobs, mask).total / num_units
+
+        return loss
+
+    def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
+        found = self.engine.logprobs(micros, temperature=1.0)
+        return {"loss": -sum(logprobs.double().sum().item() for logprobs in found)}

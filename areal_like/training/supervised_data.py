@@ -1,17 +1,24 @@
 """Rows with answers as sequences of tokens, and which of them a step takes."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.datasets import Rows, load_datasets
+from areal_like.data.examples import Tokens, sequences_of
 from areal_like.data.named import Places
+from areal_like.data.record import RECORD
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
+from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
+from areal_like.training.fake_data import FakeStore
+from areal_like.training.pairs import scored
 from areal_like.training.sequences import Sequences
 
 
@@ -21,54 +28,98 @@ class Deal:
     def __init__(self, num_rows: int, batch_size: int, shuffle: bool, drop_last: bool, seed: int) -> None:
         self._num_rows, self._batch_size, self._shuffle, self._seed = num_rows, batch_size, shuffle, seed
         self.steps_per_epoch = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
+        self._offset = 0
+        self._epoch, self._order = -1, np.arange(num_rows)
+
+    def begin(self, step: int, batches: int) -> None:
+        """After `step` completed steps so many batches count as dealt: as many as steps, where nothing else is said."""
+        self._offset = batches - step
+
+    def dealt(self, step: int) -> int:
+        """Batches, after `step` completed steps."""
+        return step + self._offset
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """Of the step after `step` completed ones."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = np.arange(self._num_rows)
-        if self._shuffle:
+        epoch, place = divmod(self.dealt(step), self.steps_per_epoch)
+        if self._shuffle and epoch != self._epoch:
             generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "data", epoch)))
-            order = generator.permutation(self._num_rows)
-        return order[place * self._batch_size : (place + 1) * self._batch_size]
+            self._epoch, self._order = epoch, generator.permutation(self._num_rows)
+        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+
+
+class Store:
+    """All rows of a dataset in tokens; those of some become sequences when a step takes them."""
+
+    def __init__(self, tokens: Tokens, is_pairs: bool) -> None:
+        self._tokens, self._is_pairs, self._per_row = tokens, is_pairs, 2 if is_pairs else 1
+
+    def __len__(self) -> int:
+        return len(self._tokens) // self._per_row
+
+    def take(self, rows_R: NDArray[np.int64]) -> Sequences:
+        """Of a pair two sequences, first the better one."""
+        tokens = self._tokens.take(sequences_of(rows_R, self._per_row))
+        return scored(tokens) if self._is_pairs else Sequences(tokens.token_ids, tokens.counts, tokens.lengths_N)
 
 
 class SupervisedData:
-    """All rows of an experiment, tokenized."""
+    """What a supervised run trains on and is evaluated on. `state` is what a checkpoint keeps of it."""
+
+    PART = "data.json"
 
     def __init__(self, run: Run) -> None:
-        config = run.config
+        config, chosen = run.config, run.config.train_dataset
         folder = model_folder(config.tokenizer_path or config.model.path, run.cwd)
         tokenizer = TextTokenizer(folder)
-        found = load_datasets(config, Places(run.folder, run.cwd), tokenizer)
-        chosen = config.train_dataset
-        self.train = tokenized(found.train, tokenizer, chosen.max_length, "train_dataset", folder)
-        self.valid: Sequences | None = None
-        if found.valid is not None:
-            longest = config.valid_dataset.max_length
-            self.valid = tokenized(found.valid, tokenizer, longest, "valid_dataset", folder)
+        places = Places(run.folder, run.cwd)
+        found = load_datasets(config, places, tokenizer, run.directory / RECORD, with_tokens=True)
+        is_pairs = chosen.type == "rw"
+        if not is_pairs and tokenizer.eos_id is None and not found.train.has_messages:
+            raise ConfigError([Problem("tokenizer_path", f"{folder} names no eos_token, so that no answer could end")])
+        self.train = _stored("train_dataset", found.train, is_pairs)
+        self.valid: Store | FakeStore | None = (
+            None if found.valid is None else _stored("valid_dataset", found.valid, is_pairs)
+        )
+        if config.valid_dataset is not None and config.valid_dataset.fake is not None:
+            self.valid = FakeStore(config.valid_dataset.fake, config.seed, tokenizer.size)
+        self._digest = found.train.digest
         self.deal = Deal(len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed)
-        if not self.deal.steps_per_epoch:
-            message = f"{chosen.batch_size} rows make a batch, but there are only {len(self.train)}; lower it"
-            raise ConfigError([Problem("train_dataset.batch_size", message)])
+        sequences = chosen.batch_size * (2 if is_pairs else 1)
         limits = [config.total_train_epochs * self.deal.steps_per_epoch, config.total_train_steps]
         if config.total_train_n_seqs is not None:
-            limits.append(-(-config.total_train_n_seqs // chosen.batch_size))
+            limits.append(-(-config.total_train_n_seqs // sequences))
         self.total_steps = min(limit for limit in limits if limit is not None)
 
+    def __str__(self) -> str:
+        return f"{len(self.train)} rows"
 
-def tokenized(rows: Rows, tokenizer: TextTokenizer, max_length: int | None, key: str, folder: Path) -> Sequences:
-    """Prompt, answer and the token that ends it; the loss counts the last two."""
-    if tokenizer.eos_id is None:
-        raise ConfigError([Problem("tokenizer_path", f"{folder} names no eos_token, so that no answer could end")])
-    prompts = tokenizer.encode_all([row["prompt"] for row in rows.rows])
-    answers = tokenizer.encode_all([row["answer"] for row in rows.rows], special=False)
-    pairs = [(prompt, [*answer, tokenizer.eos_id]) for prompt, answer in zip(prompts, answers, strict=True)]
-    if max_length is not None:
-        pairs = [(prompt, answer) for prompt, answer in pairs if len(prompt) + len(answer) <= max_length]
-    if not pairs:
-        raise ConfigError([Problem(f"{key}.max_length", f"no row of {rows.source} has so few tokens; raise it")])
-    return Sequences(
-        token_ids=np.array([token for pair in pairs for part in pair for token in part], dtype=np.int32),
-        loss_mask=np.concatenate([np.repeat([0, 1], [len(prompt), len(answer)]) for prompt, answer in pairs]),
-        lengths_N=np.array([len(prompt) + len(answer) for prompt, answer in pairs], dtype=np.int64),
-    )
+    def state(self, step: int) -> bytes:
+        """As of so many completed steps."""
+        said = {"digest": self._digest, "dealt": self.deal.dealt(step), "steps_per_epoch": self.deal.steps_per_epoch}
+        return json.dumps(said).encode() + b"\n"
+
+    def resume(self, step: int, checkpoint: Path, begins_anew: bool) -> None:
+        """Goes on where the checkpoint stood; `begins_anew` is `recover.skip_dataloader`. Where an epoch has another
+        number of batches now, the next one begins."""
+        if begins_anew:
+            self.deal.begin(step, 0)
+            return
+        said: dict[str, Any] = json.loads((checkpoint / "resume" / self.PART).read_bytes())
+        if said["digest"] != self._digest:
+            raise Failure(
+                f"train_dataset: the data is not what it was at the checkpoint (its digest was {said['digest']}, now "
+                f"it is {self._digest}); resume with the same data, or set recover.skip_dataloader=true to begin anew"
+            )
+        dealt: int = said["dealt"]
+        if said["steps_per_epoch"] != self.deal.steps_per_epoch:
+            dealt = -(-dealt // said["steps_per_epoch"]) * self.deal.steps_per_epoch
+        self.deal.begin(step, dealt)
+
+
+def _stored(section: str, rows: Rows, is_pairs: bool) -> Store:
+    assert rows.tokens is not None, "they were asked for"
+    if is_pairs and not rows.tokens.lengths_N.all():
+        message = f"{rows.source} has a text without a single token, at which nothing can be scored; leave it out"
+        raise ConfigError([Problem(f"{section}.path", message)])
+    return Store(rows.tokens, is_pairs)

@@ -16,10 +16,18 @@ class World:
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
         self.mesh = DeviceMesh(device.type, torch.arange(size), mesh_dim_names=("data",))
+        self._meshes = {1: self.mesh}
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    def mesh_of(self, replicas: int) -> DeviceMesh:
+        """The ranks as they hold a model: all of them share one, or groups of neighbours share a whole one each."""
+        if replicas not in self._meshes:
+            ranks = torch.arange(self.size).view(replicas, -1)
+            self._meshes[replicas] = DeviceMesh(self.device.type, ranks, mesh_dim_names=("replica", "data"))
+        return self._meshes[replicas]
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value added up over the ranks, in double precision."""
@@ -59,8 +67,9 @@ class World:
         return together.tolist()
 
 
-def open_world(timeout_s: float) -> World:
-    """Meets the other ranks as torchrun's variables say; a process without them is alone."""
+def open_world(timeout_s: float, shares_host_memory: bool = False) -> World:
+    """Meets the other ranks as torchrun's variables say; a process without them is alone. With `shares_host_memory` the
+    ranks of GPUs can put together what waits in host memory as well."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -68,8 +77,9 @@ def open_world(timeout_s: float) -> World:
         torch.cuda.set_device(device)
     # A rank by itself needs no port to meet on.
     store = torch._C._distributed_c10d.HashStore() if size == 1 else None
+    of_gpus = "cpu:gloo,cuda:nccl" if shares_host_memory else "nccl"
     dist.init_process_group(
-        "gloo" if device.type == "cpu" else "nccl",
+        "gloo" if device.type == "cpu" else of_gpus,
         store=store,
         rank=rank,
         world_size=size,

@@ -57,11 +57,12 @@ def publish(
         buckets: list[Bucket] = []
         names: set[str] = set()
         for number, bucket in enumerate(plan_buckets(tensors, max_bucket_bytes)):
-            for name, _ in bucket:
+            for name in [name for name, _ in bucket]:
                 if name in names:
                     raise ValueError(f"tensor {name} is given twice; tied weights are published once")
                 names.add(name)
             buckets.append(_write_bucket(new / f"bucket-{number:03d}.safetensors", bucket))
+            bucket.clear()  # or its tensors would be there until the next bucket is
         write_index(new, Index(version, run_id, buckets, probe))
         if final.exists():
             final.rename(old)

@@ -67,7 +67,7 @@ class Completions:
         try:
             groups = self._groups(said, number)
         except BadRequest as bad:
-            raise Refused(400, str(bad)) from bad
+            raise Refused(400, _as_the_client_named_it(str(bad))) from bad
         done: dict[str, Finished] = {}
         try:
             async for finished in self._streams.run(request, groups):
@@ -102,7 +102,7 @@ class Completions:
             asked = {
                 "id": str(place),
                 "prompt": prompt,
-                "n": said.get("n") or 1,
+                "n": 1 if said.get("n") is None else said["n"],
                 "seed": one_seed,
                 "sampling": sampling,
             }
@@ -182,3 +182,8 @@ class Completions:
         if said.get("return_token_ids"):
             choice |= {"token_ids": sample.token_ids, "prompt_token_ids": list(group.prompt)}
         return choice
+
+
+def _as_the_client_named_it(complaint: str) -> str:
+    """Who speaks this interface knows no `gconfig`."""
+    return complaint.removeprefix("gconfig.").replace("max_new_tokens", "max_tokens", 1)

@@ -1,0 +1,156 @@
+"""Random tokens in place of data: they measure the trainer by itself, and nothing can be learnt from them.
+
+The same seed gives the same tokens, over however many ranks they are spread.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_like.config.dataset import FakeDataConfig
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.seeds import derive_seed
+from areal_like.training.batch import SAMPLER, VERSIONS, Batch
+from areal_like.training.engine import Engine
+from areal_like.training.rollouts import Facts
+from areal_like.training.sequences import Sequences
+from areal_like.training.world import World
+
+KEY = "train_dataset.fake"
+SAMPLER_SPREAD = 0.1
+"""Of made-up log-probabilities around those of a sampler that knows nothing."""
+
+
+class FakeRollouts:
+    """Stands where the controller does, as one rank sees it. There is no server, so that weights go nowhere."""
+
+    takes_weights = False
+
+    def __init__(self, config: Any, engine: Engine) -> None:
+        self._fake, self._world = _checked(config.train_dataset.fake, engine.world), engine.world
+        self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
+        self._vocab_size, self._total_steps = engine.vocabulary, total_steps(config)
+
+    def facts(self) -> Facts:
+        return Facts(self._total_steps, self._total_steps)
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part. Rewards are random as well; each group has two sequences or more, as far as there are so
+        many, so that there is something to compare."""
+        size, length = self._fake.batch_size, self._fake.seq_len
+        rows_A = np.arange(size)
+        mine_N = rows_A[self._world.rank :: self._world.size]
+        numbers_N = mine_N + step * size
+        sequences = random_sequences(self._seed, numbers_N, length, self._vocab_size)
+        noise = [_generator(self._seed, "sampler", int(row)).standard_normal(length) for row in numbers_N]
+        logprobs = np.ravel(noise) * SAMPLER_SPREAD - math.log(self._vocab_size)
+        sequences.fields[SAMPLER] = logprobs.astype(np.float32)
+        sequences.fields[VERSIONS] = np.full(len(sequences.token_ids), step, dtype=np.int32)
+        return Batch(
+            step=step,
+            rewards_A=_generator(self._seed, "rewards", step).standard_normal(size).astype(np.float32),
+            groups_A=np.minimum(rows_A // self._group_size, max(0, size // self._group_size - 1)),
+            generated_A=np.full(size, length - 1),
+            truncated_A=np.zeros(size, dtype=bool),
+            oldest_version=step,
+            mine_N=mine_N,
+            sequences=sequences,
+            num_tokens=size * length,
+        )
+
+    def publish(self, version: int, folder: Path, num_bytes: int) -> None:
+        raise AssertionError("there is nobody to take weights")
+
+    def done(self, step: int) -> None:
+        pass
+
+    def state(self, step: int) -> bytes:
+        """Batches follow from the step alone."""
+        return b""
+
+    def finished(self, step: int, early: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class FakeDeal:
+    """New rows in every step, without end."""
+
+    def __init__(self, batch_size: int, steps_per_epoch: int) -> None:
+        self._batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
+
+    def dealt(self, step: int) -> int:
+        return step
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        return np.arange(self._batch_size) + step * self._batch_size
+
+
+class FakeStore:
+    """As many rows as anybody takes; `len` is how many are evaluated."""
+
+    def __init__(self, fake: FakeDataConfig, seed: int, vocab: int) -> None:
+        self._fake, self._seed, self._vocab = fake, seed, vocab
+
+    def __len__(self) -> int:
+        return self._fake.batch_size
+
+    def take(self, rows_R: NDArray[np.int64]) -> Sequences:
+        return random_sequences(self._seed, rows_R, self._fake.seq_len, self._vocab)
+
+
+class FakeData:
+    """Stands where the rows of a supervised run do."""
+
+    PART = "data.json"
+
+    def __init__(self, config: Any, engine: Engine) -> None:
+        fake, valid = _checked(config.train_dataset.fake, engine.world), config.valid_dataset
+        self.total_steps = total_steps(config)
+        self.deal = FakeDeal(fake.batch_size, self.total_steps)
+        self.train = FakeStore(fake, derive_seed(config.seed, "train"), engine.vocabulary)
+        self.valid: FakeStore | None = None
+        if valid is not None and valid.fake is not None:
+            self.valid = FakeStore(valid.fake, derive_seed(config.seed, "valid"), engine.vocabulary)
+
+    def __str__(self) -> str:
+        return "random tokens"
+
+    def state(self, step: int) -> bytes:
+        """Rows follow from the step alone."""
+        return b"{}\n"
+
+    def resume(self, step: int, checkpoint: Path, begins_anew: bool) -> None:
+        pass
+
+
+def random_sequences(seed: int, rows: NDArray[np.int64], length: int, vocab: int) -> Sequences:
+    """All tokens count but the first, which nothing predicts."""
+    tokens = [_generator(seed, "tokens", int(row)).integers(0, vocab, length, dtype=np.int32) for row in rows]
+    token_ids = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
+    return Sequences(token_ids, np.ones(len(token_ids), np.uint8), np.full(len(tokens), length, np.int64))
+
+
+def total_steps(config: Any) -> int:
+    limits = [] if config.total_train_steps is None else [config.total_train_steps]
+    if config.total_train_n_seqs is not None:
+        limits.append(-(-config.total_train_n_seqs // config.train_dataset.fake.batch_size))
+    if not limits:
+        raise ConfigError([Problem("total_train_steps", f"is null, and random tokens ({KEY}) have no end; set it")])
+    return int(min(limits))
+
+
+def _checked(fake: FakeDataConfig, world: World) -> FakeDataConfig:
+    if fake.batch_size < world.size:
+        message = f"is {fake.batch_size} for {world.size} ranks; every rank needs at least one sequence"
+        raise ConfigError([Problem(f"{KEY}.batch_size", message)])
+    return fake
+
+
+def _generator(seed: int, *names: str | int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(derive_seed(seed, "fake", *names)))

@@ -1,0 +1,142 @@
+"""Low-rank adapters: thin matrices beside the linear layers are trained, and the model's own weights stay as they are.
+
+peft puts them in. Weights are exported merged, each time anew from the base, so that nothing is rounded twice.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils.other import ModulesToSaveWrapper
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.training.lora_modules import modules_to_save, targets
+from areal_like.training.micro_batches import cut
+from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.whole import whole
+
+if TYPE_CHECKING:
+    from areal_like.training.engine import Engine
+
+NAME = "default"
+"""What peft calls the only adapter there is."""
+
+BASE, ORIGINAL = ".base_layer.", ".original_module."
+ADDED = re.compile(rf"\.(lora_A|lora_B|modules_to_save)\.{NAME}\.")
+IN_A_FILE = "base_model.model."
+"""What names in adapter files begin with."""
+
+
+def is_added(name: str) -> bool:
+    """Whether a parameter belongs to an adapter, and not to the model."""
+    return ADDED.search(name) is not None
+
+
+def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: int) -> "Adapter":
+    """Changes the model: its linear layers get adapters that change nothing yet, and only these are trained."""
+    saved = modules_to_save(model, config, where)
+    settings = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=targets(model, config, where, saved),
+        modules_to_save=saved or None,
+    )
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        get_peft_model(model, settings)
+    # Only now: with it peft would wrap the model in a class of its own for that task.
+    settings.task_type = "SEQ_CLS" if config.is_critic else "CAUSAL_LM"
+    settings.base_model_name_or_path = config.path  # peft would have the folder, and warns where that is another
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(getattr(torch, config.master_dtype))
+    return Adapter(model, settings)
+
+
+class Adapter:
+    """What was put into a model."""
+
+    def __init__(self, model: PreTrainedModel, settings: LoraConfig) -> None:
+        self._model, self._settings = model, settings
+
+    @property
+    def peft_config(self) -> dict[str, Any]:
+        """As it stands in adapter_config.json."""
+        said: dict[str, Any] = self._settings.to_dict()  # type: ignore[no-untyped-call]
+        found = {key: sorted(value) if isinstance(value, set) else value for key, value in said.items()}
+        return {**found, "peft_type": "LORA", "inference_mode": True}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The adapter alone, by the names that peft's files have. All ranks must go through it."""
+        for name, parameter in self._model.named_parameters():
+            if is_added(name):
+                short = name.replace(f".modules_to_save.{NAME}.", ".").replace(f".{NAME}.", ".")
+                yield IN_A_FILE + short, whole(parameter.detach())
+
+    def base_parameters(self) -> Iterator[nn.Parameter]:
+        """Those that the model has without the adapter."""
+        return (parameter for name, parameter in self._model.named_parameters() if not is_added(name))
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """The model with the adapter worked in, by the names and in the order that it has without one. All ranks must
+        go through it."""
+        layers = dict(self._model.named_modules())
+        for name, parameter in self._model.named_parameters():
+            if is_added(name):
+                continue
+            owner, _, kind = name.rpartition(".")
+            if name.endswith(f"{BASE}weight"):
+                yield name.replace(BASE, "."), _merged(layers[owner.removesuffix(BASE[:-1])])
+            elif ORIGINAL in name:
+                trained = layers[owner.removesuffix(ORIGINAL[:-1])].modules_to_save[NAME]
+                yield name.replace(ORIGINAL, "."), whole(getattr(trained, kind).detach())
+            else:
+                yield name.replace(BASE, "."), whole(parameter.detach())
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """The model as it is without the adapter; not for training."""
+        parts = [module for module in self._model.modules() if isinstance(module, LoraLayer | ModulesToSaveWrapper)]
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        for part in parts:
+            part.enable_adapters(False)
+        for parameter in trained:  # peft takes that away too, and FSDP looks at it but once
+            parameter.requires_grad_(True)
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.enable_adapters(True)
+
+
+def _merged(layer: nn.Module) -> Tensor:
+    assert isinstance(layer, LoraLayer)
+    matrices: list[Any] = [layer.get_base_layer(), layer.lora_A[NAME], layer.lora_B[NAME]]
+    base, low, high = (whole(each.weight.detach()).float() for each in matrices)
+    return base + float(layer.scaling[NAME]) * (high @ low)
+
+
+class WithoutAdapter:
+    """The model that an engine started from, as a reference: no second one need be in memory. `config` is the section
+    `where`, which says how it computes."""
+
+    def __init__(self, engine: "Engine", config: TrainEngineConfig, where: str) -> None:
+        self._engine, self._config, self._where = engine, config, where
+
+    def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
+        """As `Engine.cut`."""
+        return cut(sequences, rows, self._config, self._where, self._engine.world.device)
+
+    def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+        """As `Engine.logprobs`."""
+        with self._engine.adapter_off():
+            return self._engine.logprobs(micros, temperature)

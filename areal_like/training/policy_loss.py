@@ -1,0 +1,76 @@
+"""The loss of a policy as `actor.loss` names it: one of ours, or a function of the user's."""
+
+from typing import Protocol
+
+import torch
+
+from areal_like.algorithms import losses
+from areal_like.config.actor import PPOActorConfig
+from areal_like.data.named import Places, is_built_in, pick
+from areal_like.training.own_loss import OwnLoss
+
+REPORTS = {"clip_fraction": "train/clip_fraction", "taken_out": "train/taken_out", "truncated": "train/truncated"}
+
+
+class PolicyLoss(Protocol):
+    """A function from what is known of a micro-batch to its loss, a sum."""
+
+    reports: dict[str, str]
+    """Which of its statistics, per token in the loss, are metrics: statistic -> metric."""
+    needs_proximal: bool
+    """Whether the policy at the start of the step must be known in its later updates too."""
+    needs_all: bool
+    """Whether tokens without an advantage matter."""
+
+    def __call__(self, inputs: losses.Inputs) -> losses.Loss: ...
+
+
+class BuiltIn:
+    """PPO's loss and its kin, as the keys of `actor` have it; `clips` is whether it clips its ratio."""
+
+    def __init__(self, config: PPOActorConfig, has_reference: bool, clips: bool) -> None:
+        self._config, self._clips = config, clips
+        self._holds_near = has_reference and config.kl_in == "loss"
+        self.reports = REPORTS
+        self.needs_proximal = config.use_decoupled_loss
+        self.needs_all = self._holds_near or config.entropy_coef > 0
+
+    def __call__(self, inputs: losses.Inputs) -> losses.Loss:
+        config = self._config
+        return losses.ppo(
+            inputs.logprobs,
+            inputs.old_logprobs,
+            inputs.advantages,
+            inputs.loss_mask,
+            weights=inputs.weights,
+            proximal_logprobs=inputs.proximal_logprobs if config.use_decoupled_loss else None,
+            eps_clip=config.eps_clip if self._clips else None,
+            eps_clip_higher=config.eps_clip_higher,
+            c_clip=config.c_clip if self._clips else None,
+            behav_imp_weight_cap=config.behav_imp_weight_cap,
+            behav_imp_weight_floor=config.behav_imp_weight_floor,
+            behav_imp_weight_mode=config.behav_imp_weight_mode,
+            behav_imp_weight_level=config.behav_imp_weight_level,
+            cu_seqlens=inputs.cu_seqlens,
+            ratio_level=config.ratio.level,
+            ratio_length_norm=config.ratio.length_norm,
+            mask_high=config.ratio.mask_high,
+            mask_low=config.ratio.mask_low,
+            sequence_mask_low=config.ratio.sequence_mask_low,
+            entropy=inputs.entropy,
+            entropy_coef=config.entropy_coef,
+            reference_logprobs=inputs.reference_logprobs if self._holds_near else None,
+            kl_coef=config.kl_ctl,
+            kl_estimator=config.kl_estimator,
+        )
+
+
+CLIPS = {"ppo": True, "importance_sampling": False}
+"""Our losses, and whether they clip their ratio."""
+
+
+def policy_loss(config: PPOActorConfig, places: Places, has_reference: bool, device: torch.device) -> PolicyLoss:
+    """`places` is where the user's code is looked for."""
+    if is_built_in(config.loss):
+        return BuiltIn(config, has_reference, pick("actor.loss", config.loss, CLIPS))
+    return OwnLoss(config, places, has_reference, device)
