@@ -74,6 +74,7 @@ class _Model:
     """A checkpoint, loaded into this process."""
 
     def __init__(self, directory: Path, folder: Path) -> None:
+        from areal_like.data.record import has_messages
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.process.run import open_run
         from areal_like.serving.embedded.model import make_engine
@@ -82,7 +83,7 @@ class _Model:
         config: Any = open_run(directory).config
         said = getattr(config, "gconfig", None)
         trained = config.actor if hasattr(config, "actor") else config.model
-        self._tokenizer = TextTokenizer(folder)
+        self._tokenizer, self._is_chat = TextTokenizer(folder), has_messages(directory)
         here = replace(config.embedded, model_path=str(folder), device="auto", dtype=trained.dtype)
         self._engine = make_engine(here, folder, trained.trust_remote_code)
         self._sampling = Sampling(
@@ -94,6 +95,7 @@ class _Model:
     def answer(self, prompt: str) -> str:
         from areal_like.serving.embedded.request import Group
 
-        ids = tuple(self._tokenizer.encode(prompt))
+        asked = [{"role": "user", "content": prompt}] if self._is_chat else prompt
+        ids = tuple(self._tokenizer.encode_prompt(asked))
         [finished] = self._engine.generate([Group("chat", ids, sampling=self._sampling)])
         return self._tokenizer.decode(finished.samples[0].token_ids)

@@ -56,10 +56,10 @@ def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
     attempt = last_attempt(directory) + 1
     write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt)
     if attempt == 1:
-        write_attempt(directory, 1, 0, None)
+        write_attempt(directory, StartPoint(1, 0, None))
     else:
         wanted = config.resume_step
-        remarks += go_back(run, attempt, None if wanted is None or wanted < 0 else wanted).remarks
+        remarks += go_back(run, attempt, attempt, None if wanted is None or wanted < 0 else wanted).remarks
     remember(config.experiment_name, config.trial_name, directory)
     return Claimed(plan, run, names, run.start_point(), remarks)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from areal_like.config.problems import ConfigError, Problem
 from launcher.arguments import Arguments, parse_arguments
-from launcher.terminal import bold, red, width
+from launcher.terminal import bold, red, tell, width
 
 OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
@@ -28,13 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        print(_colored(error), file=sys.stderr)
+        tell(_colored(error), sys.stderr)
         return BAD_CONFIGURATION
     except OSError as error:
         if error.errno not in OF_THE_SYSTEM:
             raise
         name = str(error.filename or "the answer")
-        print(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", file=sys.stderr)
+        tell(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", sys.stderr)
         return BAD_CONFIGURATION if error.errno == errno.ENAMETOOLONG else FAILED
     finally:
         gc.enable()

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from launcher.descendants import become_subreaper, end_all, take_name
+from launcher.terminal import tell
 
 FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,11 +50,11 @@ def guarded(launch: Callable[[], int], memory: Path) -> int:
     left = end_all()
     remove_memory(memory)
     if left:
-        print(f"these processes could not be ended: {', '.join(map(str, left))}", file=sys.stderr)
+        tell(f"these processes could not be ended: {', '.join(map(str, left))}", sys.stderr)
     if code >= 0:
         return code
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
-    print(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", file=sys.stderr)
+    tell(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", sys.stderr)
     return FAILED
 
 
@@ -85,7 +86,9 @@ def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -
         take_name("areal launcher")
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to the terminal from its own group
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when nobody reads what it says
-        signal.signal(signal.SIGTERM, _stop_before_it_began)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                signal.signal(number, _stop_before_it_began)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True).start()
         code = launch()

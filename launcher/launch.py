@@ -11,11 +11,12 @@ import threading
 import time
 from pathlib import Path
 
-from areal_like.config.experiment import GRPOConfig
+from areal_like.config.allocation.experiment import generates
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import SHORTEST, without
 from areal_like.door import RESULT
+from areal_like.process.checkpoints import step_of
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.process.whole import write
@@ -28,6 +29,7 @@ from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.run_files import last_attempt, put_back_configuration
 from launcher.supervise import FAILED, Ending, Limits, Supervisor
 from launcher.surroundings import write_surroundings
+from launcher.terminal import tell
 from launcher.wake import TAKEN
 
 SURROUNDINGS_S = 10.0
@@ -65,7 +67,7 @@ def is_full(folder: Path) -> bool:
 
 
 def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
-    print(text, file=sys.stderr)
+    tell(text, sys.stderr)
     return code
 
 
@@ -82,7 +84,7 @@ class _Launch:
         self.secret, self.hidden = secret, hidden
         self.began = time.time()
         config, batch = self.run_.config, self.plan.batch
-        health = Health(config) if isinstance(config, GRPOConfig) else None
+        health = Health(config) if generates(config) else None
         self.progress = Progress(batch.total_steps, batch.staleness_bound, health)
         self.observer = Observer(
             self.run_,
@@ -152,7 +154,7 @@ class _Launch:
         name = f"{config.experiment_name}/{config.trial_name}"
         self.say(f"{name} in {self.run_.directory}")
         if start.attempt > 1:
-            place = f"step {start.step}" if start.checkpoint else "the start"
+            place = "the start" if start.checkpoint is None else f"step {step_of(start.checkpoint.name)}"
             self.say(f"  it goes on from {place} (attempt {start.attempt})")
             total = self.plan.batch.total_steps
             if total is not None and start.step >= total:
@@ -178,9 +180,9 @@ class _Launch:
         except OSError as error:
             text = f"{ending.message}\nthe summary could not be written: {cannot_write(error, self.plan.run_dir)}"
         if ending.outcome == "refused":
-            print(ending.message, file=sys.stderr)
+            tell(ending.message, sys.stderr)
         else:
-            print(text, file=sys.stderr if ending.code else sys.stdout, flush=True)
+            tell(text, sys.stderr if ending.code else sys.stdout)
         report_result(self.run_.directory, ending)
 
 

@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.run import Run
-from areal_like.training.manifest import complaints
-from launcher.checkpoints import complete_steps, damage, set_aside_after, step_folder
+from areal_like.process.checkpoints import attempt_of, step_of
+from areal_like.process.run import ATTEMPT, Run, StartPoint
+from areal_like.training.manifest import damage
+from launcher.checkpoints import complete_steps, set_aside_after, step_folder
 from launcher.run_files import write_attempt
 
 
@@ -18,23 +19,40 @@ class Back(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def go_back(run: Run, attempt: int, at_most: int | None = None) -> Back:
-    """Chooses the newest sound checkpoint (of `at_most` steps) and writes down that `attempt` begins there."""
-    step, checkpoint, remarks = 0, None, []
-    for candidate in reversed([step for step in complete_steps(run.directory) if at_most is None or step <= at_most]):
-        folder = step_folder(run.directory, candidate)
-        why = damage(folder) or "; ".join(complaints(folder))
-        if not why:
-            step, checkpoint = candidate, folder
+def go_back(run: Run, attempt: int, began: int, at_most: int | None = None) -> Back:
+    """Chooses the newest sound checkpoint (of `at_most` steps) and writes down that `attempt` begins there. `began` is
+    the first attempt of the same command."""
+    checkpoint, remarks = None, []
+    for candidate in _candidates(run, at_most):
+        if (why := damage(candidate, with_hashes=True)) is None:
+            checkpoint = candidate
             break
-        remarks.append(f"not from step {candidate}: {why}")
+        remarks.append(f"not from step {step_of(candidate.name)}: {why}")
+    step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
+    if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
+        step = 0
+        remarks.append(f"recover.skip_progress: the steps before {checkpoint.name} do not count")
     moved = set_aside_after(run.directory, step, attempt)
     if moved:
-        remarks.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(moved)}")
+        remarks.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
+    if checkpoint is not None and not checkpoint.is_dir():
+        (checkpoint,) = [path for path in moved if path.name == checkpoint.name]
     for folder in (run.memory, run.weights):
         _empty(folder)
-    write_attempt(run.directory, attempt, step, checkpoint)
+    write_attempt(run.directory, StartPoint(attempt, step, checkpoint, began))
     return Back(step, checkpoint, tuple(remarks))
+
+
+def _candidates(run: Run, at_most: int | None) -> list[Path]:
+    """Newest first. Last comes what the attempt before had begun with, which stands elsewhere where its steps did not
+    count."""
+    steps = [step for step in complete_steps(run.directory) if at_most is None or step <= at_most]
+    found = [step_folder(run.directory, step) for step in reversed(steps)]
+    if at_most is None and (run.directory / ATTEMPT).is_file():
+        earlier = run.start_point().checkpoint
+        if earlier is not None and earlier.is_dir() and earlier not in found:
+            found.append(earlier)
+    return found
 
 
 def _empty(folder: Path) -> None:

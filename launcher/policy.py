@@ -1,15 +1,15 @@
 """What follows from the death of a process. Pure: it counts, and decides.
 
-server, episodes     replaced by themselves; their work runs again
-controller, trainer  the whole run goes back to the newest complete checkpoint
+server, reward, episodes   replaced by themselves; their work runs again
+controller, trainer        the whole run goes back to the newest complete checkpoint
 """
 
 from typing import NamedTuple
 
-from areal_like.process.identity import EPISODES, SERVER
+from areal_like.process.identity import EPISODES, REWARD, SERVER
 
 BAD_CONFIGURATION = 2
-REPLACED = (SERVER, EPISODES)
+REPLACED = (SERVER, REWARD, EPISODES)
 
 
 class Judgement(NamedTuple):
@@ -25,6 +25,7 @@ class Policy:
     def __init__(self, mode: str, retries: int) -> None:
         self.mode, self.retries = mode, retries
         self._replaced: dict[str, int] = {}
+        self._left: dict[str, int] = {}
         self._recovered = 0
 
     def step(self) -> None:
@@ -37,13 +38,15 @@ class Policy:
 
     def judge(self, name: str, code: int, ready: bool, first: bool) -> Judgement:
         """`ready`: whether it ever worked; `first`: whether it was its first start. What ends by its own fault before
-        it has done anything would do so again; what was killed would not."""
+        it has done anything would do so again; what was killed would not. With code 0 it left, and nobody had asked."""
         if code == BAD_CONFIGURATION:
             return Judgement("refuse")
-        if code > 0 and first and not ready:
-            return Judgement("fail", "nothing had worked yet, so it would fail again: it is not started again")
+        if code >= 0 and first and not ready:
+            again = "leave again" if code == 0 else "fail again"
+            why = f"nothing had worked yet, so it would {again}: it is not started again"
+            return Judgement("fail", why if code else f"{why}; {_cause(name)}")
         if name.partition("/")[0] in REPLACED:
-            return self._replace(name)
+            return self._replace(name) if code else self._replace_again(name)
         return self._recover()
 
     def _replace(self, name: str) -> Judgement:
@@ -52,6 +55,15 @@ class Policy:
             return Judgement("replace")
         times = f"{count} times" if count > 1 else "once"
         return Judgement("fail", f"it died {times} without a training step in between (recover.retries={self.retries})")
+
+    def _replace_again(self, name: str) -> Judgement:
+        """Who leaves as if all were done has a cause that steps of others do not take away."""
+        count = self._left[name] = self._left.get(name, 0) + 1
+        if count <= self.retries:
+            return Judgement("replace")
+        times = f"{count} times" if count > 1 else "once"
+        why = f"it left {times} in the middle of the run (recover.retries={self.retries}); {_cause(name)}"
+        return Judgement("fail", why)
 
     def _recover(self) -> Judgement:
         if self.mode == "disabled":
@@ -63,3 +75,7 @@ class Policy:
             return Judgement("fail", "recover.retries=0")
         since = f"{self.retries} recoveries without a new complete checkpoint"
         return Judgement("fail", f"{since} (recover.retries={self.retries})")
+
+
+def _cause(name: str) -> str:
+    return "code that it runs may call os._exit(0)" if name.startswith(EPISODES) else "nobody had asked it to"

@@ -31,8 +31,17 @@ def resumed(arguments: Arguments) -> Arguments:
     schema = arguments.schema if arguments.schema is not None else said.get("schema")
     values = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
     others += followers(values, said.get("follows", {}), others)
+    others += allocated_anew(others)
     word = f"resume={_as_an_override(str(path))}"
     return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, word])
+
+
+def allocated_anew(words: list[str]) -> list[str]:
+    """The run's configuration says twice what runs on how many devices, in `allocation_mode` and for each role: where a
+    role is told anew, the rest follows."""
+    names = [word.partition("=")[0] for word in words]
+    told = any(name.endswith(".backend") for name in names)
+    return ["allocation_mode=auto"] if told and "allocation_mode" not in names else []
 
 
 def _as_an_override(path: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from areal_like.config.loaded import Loaded
-from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS
+from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS, StartPoint
 from areal_like.process.whole import write
 from launcher.cfg import values_without_secrets
 from launcher.followers import references
@@ -18,10 +18,10 @@ VERSION = 1
 PROVENANCE = "provenance.yaml"
 
 
-def write_attempt(run_dir: Path, attempt: int, step: int, checkpoint: Path | None) -> None:
+def write_attempt(run_dir: Path, start: StartPoint) -> None:
     """Where the processes of an attempt begin."""
-    place = None if checkpoint is None else str(checkpoint)
-    write(run_dir / ATTEMPT, json.dumps({"attempt": attempt, "step": step, "checkpoint": place}) + "\n")
+    said = start._asdict() | {"checkpoint": None if start.checkpoint is None else str(start.checkpoint)}
+    write(run_dir / ATTEMPT, json.dumps(said) + "\n")
 
 
 def last_attempt(run_dir: Path) -> int:

@@ -10,7 +10,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from launcher.plan import Plan, build_plan, render
 from launcher.plan.plan import Obstacle
-from launcher.terminal import has_color, width
+from launcher.terminal import has_color, tell, width
 
 NEEDED = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
 """What the processes of a run import. The command line itself does without."""
@@ -31,7 +31,7 @@ def start(loaded: Loaded, replace: bool = False) -> int:
     plan = build_plan(loaded, anew=replace)
     refuse(loaded, plan)
     for key, message in without_effect(loaded.config):
-        print(f"{key}: {message}", file=sys.stderr)
+        tell(f"{key}: {message}", sys.stderr)
     from areal_like.process.run import memory_folder
     from launcher.guardian import guarded
     from launcher.launch import launch

@@ -7,24 +7,28 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, Names, parse
-from areal_like.process.identity import CONTROLLER, EPISODES, SERVER, TRAINER, Identity
+from areal_like.process.checkpoints import step_of
+from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.run import Run, StartPoint
-from launcher.checkpoints import complete_steps, damage, newest_sound, step_folder
+from areal_like.training.manifest import damage
+from launcher.checkpoints import complete_steps, newest_sound, step_folder
 from launcher.child import Child, Death
 from launcher.crew import Crew
 from launcher.descendants import catches, collect_orphans
 from launcher.failure import headline, never_ready, report
 from launcher.lineage import go_back
 from launcher.policy import BAD_CONFIGURATION, Policy
+from launcher.stillness import Stillness
 from launcher.wake import Wake
 
 DONE, FAILED, STOPPED_EARLY, INTERRUPTED = 0, 1, 75, 130
 TURN_S, LOOK_S, WORD_S = 0.2, 1.0, 5.0
 STACKS_S = 0.5
 LAST_WORDS_S = 10.0
-IDLE_WORKER_S = 30.0
+IDLE_WORKER_S = 10.0
 """An episodes worker ends when it is told that the run is over; the others follow soon, or it was no such end."""
-ADDRESSED = (SERVER, CONTROLLER)
+SERVING = (SERVER, REWARD)
+ADDRESSED = (*SERVING, CONTROLLER)
 """Roles that enter an address under their name once they can answer."""
 FINAL = "final"
 """What a process notes down of a failure that another attempt would meet again, as a full disk is."""
@@ -76,6 +80,7 @@ class Supervisor:
         self._stopping: tuple[str, float] | None = None
         self._steps_bytes = self._steps_file_bytes()
         self._works = False
+        self._stillness = Stillness()
         self._looked = self._said = self._last_end = 0.0
 
     def watch(self, started: Callable[[], None] = _nothing, turn: Callable[[], None] = _nothing) -> Ending:
@@ -99,10 +104,10 @@ class Supervisor:
         for number in wake.take():
             if (ending := self._signalled(number)) is not None:
                 return ending
-        deaths = self.crew.deaths()
-        self._look(now_at_once=bool(deaths))
+        deaths, early = self.crew.deaths(), self._ended_early()
+        self._look(now_at_once=bool(deaths or early))
         ending = self._died(deaths) if deaths else None
-        if ending is None and (early := self._ended_early()):
+        if ending is None and early:
             ending = self._failed(early)
         return ending or self._over() or self._unready() or self._stop_overdue()
 
@@ -134,7 +139,7 @@ class Supervisor:
             self._dump_stacks()
         went_back = False
         for death in failed:
-            if went_back and death.name not in self.crew.names(SERVER):
+            if went_back and death.name not in self.crew.names(*SERVING):
                 continue
             if self._met_a_taken_port(death):
                 self.crew.new_master_port()
@@ -171,11 +176,14 @@ class Supervisor:
                 self.names.delete(name)
         self._ended.clear()
         self._idle.clear()
+        self._stillness.restarted()
         ended, self.attempt = self.attempt, self.attempt + 1
-        back = go_back(self.run, self.attempt)
+        back = go_back(self.run, self.attempt, self._first_attempt)
         self._cut(back.step, ended)
         self._steps_bytes = self._steps_file_bytes()
-        place = f"the checkpoint of step {back.step}" if back.checkpoint else "the start: there is no checkpoint yet"
+        place = "the start: there is no checkpoint yet"
+        if back.checkpoint is not None:
+            place = f"the checkpoint of step {step_of(back.checkpoint.name)}"
         self._say(f"{why or headline(death)}; attempt {self.attempt} goes on from {place}")
         for remark in back.remarks:
             self._say(f"  {remark}")
@@ -184,7 +192,7 @@ class Supervisor:
 
     def _was_ready(self, child: Child) -> bool:
         """A server is by itself; the others work together, and do when a step was made."""
-        return child.ready_after is not None if child.me.role == SERVER else self._works
+        return child.ready_after is not None if child.me.role in SERVING else self._works
 
     def _met_a_taken_port(self, death: Death) -> bool:
         if death.child.me.role != TRAINER or self._works or death.code <= 0:
@@ -253,7 +261,7 @@ class Supervisor:
         missing = [child for child in addressed if child.ready_after is None]
         if not missing or self._stopping is not None:
             return None
-        entries = {**self.names.find(SERVER), **self.names.find(CONTROLLER)}
+        entries = {name: value for role in ADDRESSED for name, value in self.names.find(role).items()}
         for child in missing:
             entry = parse(entries[child.me.name]) if child.me.name in entries else None
             if entry and (entry.attempt, entry.incarnation) == (child.me.attempt, child.me.incarnation):
@@ -288,12 +296,22 @@ class Supervisor:
         size = self._steps_file_bytes()
         if size != self._steps_bytes:
             self._steps_bytes, self._works = size, True
+            self._stillness.stepped()
             self.policy.step()
         newest = max(complete_steps(self.run.directory), default=0)
         if newest > self._checkpoint and damage(step_folder(self.run.directory, newest)) is None:
             self._checkpoint = newest
             self.policy.checkpoint()
+        self._say_if_still()
         collect_orphans(self.crew.pids())
+
+    def _say_if_still(self) -> None:
+        """Whoever is not ready is waited for aloud, and at the end there are no steps."""
+        if any(child.me.role in ADDRESSED and child.ready_after is None for child in self.crew.alive.values()):
+            self._stillness.restarted()
+        elif self._stopping is None and not self._ended:
+            for line in self._stillness.words(self.crew.alive.values()):
+                self._say(line)
 
     def _steps_file_bytes(self) -> int:
         """The trainer adds a line for each step."""

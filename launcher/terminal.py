@@ -11,6 +11,14 @@ def has_color(stream: TextIO) -> bool:
     return stream.isatty()
 
 
+def tell(text: str, stream: TextIO) -> None:
+    """Says it where somebody can still hear it: a terminal may have been closed, a pipe may have lost its reader."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if has_color(sys.stdout) else text
 

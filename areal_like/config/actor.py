@@ -1,5 +1,7 @@
 """The policy: its model, and how it learns from rewards."""
 
+from typing import Any
+
 from areal_like.config.advantage import AdvantageConfig
 from areal_like.config.fields import config, key, optional_section, section
 from areal_like.config.norm import NormConfig
@@ -66,11 +68,15 @@ class PPOActorConfig(TrainEngineConfig):
     """Normalization of advantages over tokens. Null: none."""
 
     kl_ctl: float = key(0.1, ge=0)
-    """Weight of the KL penalty against the reference model, taken off the reward of each token. 0: no penalty, and no
+    """Weight of the KL penalty against the reference model; `kl_in` says where it goes. 0: no penalty, and no
     reference model is loaded."""
 
     kl_estimator: str = key("k1", choices=("k1", "k2", "k3"))
     """How the KL divergence is estimated per token: log-ratio, half its square, or the low-variance positive one."""
+
+    kl_in: str = key("reward", choices=("reward", "loss"))
+    """Take the KL penalty off the reward of each token, so that it goes through advantages; or add it to the loss, so
+    that its own gradient counts (GRPO as it was published: with `kl_estimator` k3)."""
 
     recompute_logprob: bool = key(False)
     """Compute log-probabilities of the batch with the trainer's model and use them as the old policy's, instead of the
@@ -81,7 +87,18 @@ class PPOActorConfig(TrainEngineConfig):
     sampled. For training on older samples; costs one forward pass."""
 
     behav_imp_weight_cap: float | None = key(None, gt=0)
-    """With the decoupled loss: tokens whose weight is above this do not count. Null: no cap."""
+    """With the decoupled loss: tokens whose weight is above this do not count, or count by this at most, as
+    `behav_imp_weight_mode` says. Null: no cap."""
+
+    behav_imp_weight_floor: float | None = key(None, gt=0)
+    """The same for tokens whose weight is below this. Null: no floor."""
+
+    behav_imp_weight_mode: str = key("mask", choices=("mask", "truncate"))
+    """What becomes of a token whose weight is beyond `behav_imp_weight_cap` or `behav_imp_weight_floor`: it does not
+    count (AReaL), or counts by the limit (truncated importance sampling)."""
+
+    behav_imp_weight_level: str = key("token", choices=("token", "sequence", "geometric"))
+    """One weight per token, or one for all tokens of an answer: the product of theirs, or its geometric mean."""
 
     dynamic_sampling: bool = key(False)
     """Leave out groups whose rewards are all equal, as they teach nothing. Whether others take their place is for
@@ -97,7 +114,12 @@ class PPOActorConfig(TrainEngineConfig):
     """Length that the overlong penalty measures against. Follows `gconfig.max_new_tokens`."""
 
     loss: str = key("ppo")
-    """The loss: `ppo`, or your own function as `package.module:name` or `file.py:name`."""
+    """The loss: `ppo`; `importance_sampling`, the same without any clip (prime-rl, with limits in `ratio`); or your own
+    function as `package.module.name`, `package.module:name` or `file.py:name`."""
+
+    loss_args: dict[str, Any] = key({})
+    """Further arguments of a loss of your own, checked against its signature. New names may be added with
+    `+actor.loss_args.name=`."""
 
     loss_aggregation: str = key(
         "token_mean",

@@ -19,12 +19,35 @@ class DatasetConfig:
     """One set of rows, and how batches are made of it."""
 
     path: str = key("")
-    """A file or folder, a name on the hub, or the name of a built-in task. Empty where `environments` bring the
-    rows."""
+    """A file of JSON lines or parquet, a folder with one (or of `save_to_disk`), a name on the Hub such as `org/name`,
+    or the name of a built-in task. Empty where `environments` bring the rows."""
 
     type: str = key("rl", choices=("rl", "sft", "rw"))
-    """What a row holds: a prompt to be answered (`rl`), a text to imitate (`sft`), or a better and a worse answer
+    """What a row holds: a prompt to be answered (`rl`), an answer to imitate (`sft`), or a better and a worse answer
     (`rw`)."""
+
+    subset: str | None = key(None)
+    """Which of the parts that a dataset on the Hub names. Null: the one that it has by default."""
+
+    split: str | None = key(None)
+    """Which split of a folder or of a dataset on the Hub. Null: `train` for training, the first that there is of
+    `valid`, `validation` and `test` for evaluating."""
+
+    revision: str | None = key(None)
+    """Which version of a dataset on the Hub, by a name or hash that the Hub knows. Null: the newest. A run takes the
+    same one to its end."""
+
+    fields: dict[str, str] = key({})
+    """What the rows call what is wanted of them: `{prompt: question, answer: solution}`. Dots lead into a row:
+    `reward_model.ground_truth`."""
+
+    as_chat: bool = key(False)
+    """Take a prompt that is a text for the message of a user, and make text of it by the tokenizer's chat template.
+    Prompts that are lists of messages go through it in any case."""
+
+    loss_on: str = key("answers", choices=("answers", "all"))
+    """Which tokens supervised training learns: those of the assistant and the end of its turns (`answers`), or those of
+    prompts and templates too (`all`)."""
 
     batch_size: int = key(1, ge=1)
     """Rows per step, over all ranks. For `rl` a row is a prompt with all its `gconfig.n_samples` answers, for `rw` a
@@ -46,4 +69,5 @@ class DatasetConfig:
     """Rows with more tokens than this are left out; for `rl` the prompt counts. Null: no limit."""
 
     fake: FakeDataConfig | None = optional_section(FakeDataConfig)
-    """Train on random tokens instead. Null: on real rows."""
+    """Train on random tokens instead, for as many steps as are said: the trainer by itself, without servers. Null: on
+    real rows."""

@@ -35,6 +35,15 @@ class ValidDatasetConfig(DatasetConfig):
     type: str = key("${train_dataset.type}", choices=("rl", "sft", "rw"))
     """What a row holds. Follows `train_dataset.type`."""
 
+    fields: dict[str, str] = key("${train_dataset.fields}")
+    """What the rows call what is wanted of them. Follows `train_dataset.fields`."""
+
+    as_chat: bool = key("${train_dataset.as_chat}")
+    """Whether a prompt that is a text is the message of a user. Follows `train_dataset.as_chat`."""
+
+    loss_on: str = key("${train_dataset.loss_on}", choices=("answers", "all"))
+    """Of which tokens the loss is measured. Follows `train_dataset.loss_on`."""
+
     batch_size: int = key("${train_dataset.batch_size}", ge=1)
     """Rows that are evaluated at a time, over all ranks. Follows `train_dataset.batch_size`."""
 
@@ -124,12 +133,12 @@ class BaseExperimentConfig:
     newest as well."""
 
     bench: bool = key(False)
-    """Measure instead of train: a few steps, the first not counted, without evaluation and checkpoints, then a table
+    """Measure instead of train: four steps, the first not counted, without evaluation and checkpoints, then a table
     of throughput."""
 
     enable_token_export: bool = key(False)
-    """Write every sequence that was trained on as a line of JSON: tokens, mask, advantages, and log-probabilities of
-    sampler and trainer."""
+    """Write every sequence that was trained on as a line of JSON into `token_exports/` of the run: tokens, mask,
+    advantages, and log-probabilities of sampler and trainer."""
 
 
 @config

@@ -9,9 +9,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from areal_like.config.actor import PPOActorConfig
 from areal_like.config.allocation.base import Allocation, Parallel
-from areal_like.config.allocation.experiment import starts_servers, trained_models
+from areal_like.config.allocation.experiment import generates, starts_servers, trained_models
 from areal_like.config.allocation.parse import parse_trainer
+from areal_like.config.checks.named import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import ConfigError, Problem
 
@@ -42,10 +44,6 @@ def false(value: Any) -> bool:
     return not value
 
 
-def any_value(_: Any) -> bool:
-    return True
-
-
 def other_than(*built: Any) -> Callable[[Any], bool]:
     return lambda value: value not in built
 
@@ -63,17 +61,8 @@ RUN = (
     Rule(
         "environments.train", true, f"training on environments {NOT_YET}; take a task (task.name) or train_dataset.path"
     ),
-    Rule("actor.loss", other_than("ppo"), f"a loss of one's own {NOT_YET}; take ppo"),
     Rule("actor.log_agent_stats", true, f"{NOT_YET}; set it to false"),
-    Rule("train_dataset.fake", any_value, f"training on random tokens {NOT_YET}; set it to null"),
-    Rule("valid_dataset.fake", any_value, f"evaluating on random tokens {NOT_YET}; set it to null"),
-    Rule("recover.skip_progress", true, f"{NOT_YET}; set it to false"),
     Rule("recover.skip_curriculum", true, f"a curriculum {NOT_YET}, so that there is none to forget; set it to false"),
-    Rule("weights.save_format", other_than("safetensors"), f"{{}} {NOT_YET}; take safetensors"),
-    Rule("weights.save_sharded", true, f"writing weights in parts {NOT_YET}; set it to false"),
-    Rule("weights.save_adapter_separately", true, f"LoRA {NOT_YET}; set it to false"),
-    Rule("bench", true, f"{NOT_YET}; set it to false"),
-    Rule("enable_token_export", true, f"{NOT_YET}; set it to false"),
     Rule("log.data", true, f"logging the text of samples {NOT_YET}; set it to false"),
     Rule(
         "stats_logger.wandb.log_extras.interval",
@@ -84,39 +73,22 @@ RUN = (
 """Rules whose keys begin at the root. Where a section on the way is null or not there, nothing is asked for."""
 
 SUPERVISED = (
-    Rule("recover.skip_dataloader", true, f"{NOT_YET} in supervised training; set it to false"),
     Rule(
         "evaluator.n_samples", other_than(1), "supervised training evaluates a loss and samples no answers; set it to 1"
     ),
 )
 
+NO_ORDER = "random tokens are neither better nor worse; set it to null (sft.yaml measures the same trainer)"
+PAIRS = (
+    Rule("train_dataset.fake", true, NO_ORDER),
+    Rule("valid_dataset.fake", true, NO_ORDER),
+    Rule("enable_token_export", true, "answers are scored as a whole, and no token is predicted; set it to false"),
+)
+"""Of a reward model."""
+
 MODEL = (
-    Rule("use_lora", true, f"LoRA {NOT_YET}; set it to false"),
-    Rule("is_critic", true, f"a head with one number per token {NOT_YET}; set it to false"),
-    Rule("dtype", other_than("float32", "bfloat16"), f"loss scaling, which {{}} wants, {NOT_YET}; take bfloat16"),
-    Rule(
-        "grad_reduce_dtype",
-        other_than("float32", "bfloat16"),
-        f"loss scaling, which {{}} wants, {NOT_YET}; take float32",
-    ),
-    Rule(
-        "attn_impl",
-        other_than(*("auto", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")),
-        f"{{}} for packed sequences {NOT_YET}; take sdpa or auto",
-    ),
-    Rule("pad_to_maximum", true, f"padding of micro-batches {NOT_YET}; set it to false"),
-    Rule("mb_spec.granularity", other_than(1), f"keeping neighbours together, for pairs, {NOT_YET}; set it to 1"),
     Rule("weight_update_mode", other_than("disk", "filesystem"), f"{{}} {NOT_YET}; take disk"),
-    Rule("fsdp.offload_params", true, f"offloading {NOT_YET}; set it to false"),
-    Rule("fsdp.dp_replicate", other_than(1), f"hybrid sharding {NOT_YET}; set it to 1"),
-    Rule("fsdp.load_using_meta", true, f"{NOT_YET}; set it to false"),
     Rule("model_impl", other_than("hf"), f"{{}} {NOT_YET}; take hf"),
-    Rule("moe_use_grouped_mm", false, f"multiplying experts one by one {NOT_YET}; set it to true"),
-    Rule("compile", any_value, f"torch.compile of layers {NOT_YET}; set it to null"),
-    Rule("activation_offloading", any_value, f"offloading {NOT_YET}; set it to null"),
-    Rule("debug.num_layers", any_value, f"{NOT_YET}; set it to null"),
-    Rule("optimizer.type", other_than("adam", "sgd"), f"{{}} {NOT_YET}; take adam or sgd"),
-    Rule("optimizer.offload", true, f"offloading {NOT_YET}; set it to false"),
 )
 """Of each model that a trainer holds; keys begin at its section."""
 
@@ -126,9 +98,7 @@ SECTIONS = {
     "curriculum": "a curriculum",
     "evaluator.benchmarks": "evaluation on environments",
     "weights.broadcast": "passing weights on without files",
-    "profiler": "profiling",
     "log.environment_level": "training on environments",
-    **{f"{model}.optimizer.{name}": "loss scaling, for float16," for model in ("actor", "model") for name in SCALING},
 }
 """Section or key of which nothing is read -> what it would be for. Every value that differs from its default counts."""
 
@@ -153,20 +123,17 @@ def refuse(config: "BaseExperimentConfig") -> None:
 def refusals(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> list[Refusal]:
     """In the order of importance. Without an allocation the backends speak for themselves."""
     found: list[Refusal] = []
-    if isinstance(config, RWConfig):
-        found.append(("model", f"training a reward model {NOT_YET}; take an experiment such as sft.yaml or grpo.yaml"))
-    if hasattr(config, "critic"):
-        message = f"training with a value model {NOT_YET}; take a file without a `critic` section, such as grpo.yaml"
-        found.append(("critic", message))
     found += _said(config, "", RUN)
     found += _backends(config, allocation)
     for section, what in SECTIONS.items():
         found += [(key, f"{what} {NOT_YET}; leave it out") for key in _changed(config, section)]
     found += _models(config)
-    if isinstance(config, GRPOConfig):
+    if generates(config):
         found += _groups(config)
-    if isinstance(config, SFTConfig):
+    if isinstance(config, SFTConfig | RWConfig):
         found += _said(config, "", SUPERVISED)
+    if isinstance(config, RWConfig):
+        found += _said(config, "", PAIRS)
     return found
 
 
@@ -178,14 +145,41 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
             yield f"{name}.num_workers", "has no effect: all rows are read once, before the first step"
         if data is not None and data.pin_memory:
             yield f"{name}.pin_memory", "has no effect: batches go from ordinary memory to where they are trained on"
+        if data is not None and data.loss_on != "answers" and not isinstance(config, SFTConfig):
+            yield f"{name}.loss_on", "has no effect: only supervised training on given answers has a choice"
     extras, wandb = config.stats_logger.wandb.log_extras, config.stats_logger.wandb
     if wandb.mode != "disabled" and (extras.samples or extras.distributions):
         yield "stats_logger.wandb.log_extras", f"sending tables and histograms {NOT_YET}: metrics alone are sent"
     clocks = [name for name in ("freq_steps", "freq_epochs", "freq_secs") if getattr(config.evaluator, name)]
-    if config.valid_dataset is None and clocks:
+    if config.train_dataset.fake is not None and config.valid_dataset is not None and config.valid_dataset.fake is None:
+        yield "valid_dataset", "has no effect beside train_dataset.fake, which takes the place of all data"
+    elif config.valid_dataset is None and clocks:
         yield f"evaluator.{clocks[0]}", "has no effect: valid_dataset is null, so that there is nothing to evaluate on"
-    if isinstance(config, GRPOConfig):
+    for name, engine in trained_models(config):
+        changed = [key for each in SCALING for key in _changed(config, f"{name}.optimizer.{each}")]
+        if changed and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
+            yield changed[0], f"has no effect: losses are scaled for float16 alone ({name}.dtype)"
+    if generates(config):
         yield from _rollout_without_effect(config)
+        yield from _loss_without_effect(config.actor)
+
+
+def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Refusal]:
+    """Keys of a loss that is not the one that is taken."""
+    clips, weights = ("eps_clip_higher", "c_clip"), ("behav_imp_weight_cap", "behav_imp_weight_floor")
+    unread: dict[str, tuple[str, ...]] = {}
+    if actor.loss != "ppo":
+        unread[f"actor.loss is {actor.loss}"] = clips if is_built_in(actor.loss) else (*clips, *weights)
+    if is_built_in(actor.loss) and not actor.use_decoupled_loss:
+        unread["actor.use_decoupled_loss is false"] = weights
+    for why, names in unread.items():
+        for name in names:
+            if getattr(actor, name) is not None:
+                yield f"actor.{name}", f"has no effect: {why}"
+    if actor.behav_imp_weight_mode != "mask" and all(getattr(actor, name) is None for name in weights):
+        yield "actor.behav_imp_weight_mode", "has no effect: neither behav_imp_weight_cap nor _floor is set"
+    if actor.kl_in != "reward" and not actor.kl_ctl:
+        yield "actor.kl_in", "has no effect: actor.kl_ctl is 0, so that there is no penalty"
 
 
 def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
@@ -194,8 +188,6 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
         yield "valid_dataset.batch_size", "has no effect: as many rows are evaluated at once as servers have room for"
     if valid is not None and not valid.shuffle:
         yield "valid_dataset.shuffle", "has no effect: the same rows are evaluated each time, and count all alike"
-    if config.actor.kl_ctl > 0 and config.ref.mb_spec != config.actor.mb_spec:
-        yield "ref.mb_spec", "has no effect: the reference computes the micro-batches of the actor (actor.mb_spec)"
     if config.async_training and rollout.max_head_offpolicyness:
         return
     synchronous = "has no effect in synchronous mode"
@@ -231,13 +223,16 @@ def _models(config: "BaseExperimentConfig") -> Iterator[Refusal]:
     """What a frozen or second model has from the actor is said of the actor alone."""
     first: set[tuple[str, str]] = set()
     for name, engine in trained_models(config):
-        if name == "critic" or isinstance(config, RWConfig):
-            continue  # refused as a whole
         for key, message in _said(engine, name, MODEL):
+            if name != "actor" and key.endswith(".weight_update_mode"):
+                continue  # only the actor's weights go to servers
             same = (key.removeprefix(f"{name}."), message)
             if same not in first:
                 yield key, message
             first.add(same)
+        if name == "actor" and starts_servers(config) and engine.debug is not None and engine.debug.num_layers:
+            hint = "take sft.yaml with model.debug.num_layers to make such a model, and then that as actor.path"
+            yield "actor.debug.num_layers", f"serving the first layers of a model alone {NOT_YET}; {hint}"
 
 
 def _groups(config: GRPOConfig) -> Iterator[Refusal]:
@@ -250,8 +245,10 @@ def _groups(config: GRPOConfig) -> Iterator[Refusal]:
             sizes[f"actor.{name}.group_size"] = norm.group_size
     for key, size in sizes.items():
         if size != n_samples:
-            message = f"a group other than a prompt with its gconfig.n_samples={n_samples} answers {NOT_YET}"
-            yield key, f"{message}; leave it out"
+            message = (
+                f"is {size}, but a group is a prompt with all its answers (gconfig.n_samples={n_samples}), however many"
+            )
+            yield key, f"{message} a workflow of your own makes of it; leave it out"
     centres = actor.reward_norm is not None and actor.reward_norm.mean_level is not None
     if centres and any(dataclasses.asdict(actor.advantage).values()):
         yield "actor.advantage", "measures rewards against their group, and so does actor.reward_norm; use one of them"

@@ -8,8 +8,9 @@ class OptimizerConfig:
     """Optimizer, learning rate schedule and gradient clipping of one model."""
 
     type: str = key("adam", choices=("adam", "sgd", "adam_bf16", "muon"))
-    """`adam` is AdamW; `adam_bf16` holds its moments in bfloat16 to save memory; `muon` orthogonalizes the updates of
-    weight matrices and leaves embeddings, output head and vectors to AdamW."""
+    """`adam` is AdamW; `adam_bf16` holds its moments in bfloat16 to save memory, rounded so that small changes are not
+    lost; `muon` orthogonalizes the updates of weight matrices and leaves embeddings, output head and vectors to
+    AdamW."""
 
     lr: float = key(2e-5, ge=0)
     """Learning rate at the top of the schedule."""
@@ -40,17 +41,18 @@ class OptimizerConfig:
     """Keep the optimizer's state in host memory. Saves GPU memory and costs a copy per step."""
 
     initial_loss_scale: float = key(4294967296.0, gt=0)
-    """Loss scale to begin with. Loss scaling is for `dtype: float16` alone."""
+    """Loss scale to begin with. Loss scaling is for `float16` alone (`dtype`, `grad_reduce_dtype`): losses are
+    multiplied by it, so that small gradients are not rounded to 0, and gradients divided again."""
 
     min_loss_scale: float = key(1.0, gt=0)
-    """Loss scale never falls below this. For `dtype: float16` alone."""
+    """Loss scale never falls below this. For `float16` alone."""
 
     loss_scale_window: float = key(5.0, gt=0)
-    """Steps in a row with finite gradients after which the loss scale is doubled. For `dtype: float16` alone."""
+    """Steps in a row with finite gradients after which the loss scale is doubled. For `float16` alone."""
 
     hysteresis: int = key(2, ge=1)
-    """Steps with non-finite gradients that are let pass before the loss scale is lowered. For `dtype: float16`
-    alone."""
+    """From so many steps with non-finite gradients on the loss scale is halved at each, until it is doubled again. For
+    `float16` alone."""
 
     gradient_clipping: float = key(1.0, ge=0)
     """Largest norm of the whole gradient; a larger one is scaled down to it. 0: no clipping."""
@@ -65,7 +67,16 @@ class OptimizerConfig:
     """Steps over which the learning rate rises to `lr`. Null: `warmup_steps_proportion` of all steps."""
 
     decay_steps: int | None = key(None, ge=0)
-    """Steps at the end over which `warmup_stable_decay` lowers the learning rate. Null: a tenth of all steps."""
+    """Steps at the end over which `warmup_stable_decay` lowers the learning rate. Null: `decay_steps_proportion` of all
+    steps."""
+
+    decay_steps_proportion: float = key(0.1, ge=0, le=1)
+    """Share of all steps over which `warmup_stable_decay` lowers the learning rate at the end. `decay_steps` wins where
+    it is set."""
 
     min_lr: float | None = key(None, ge=0)
     """Lowest learning rate of the schedule in absolute terms; wins over `min_lr_ratio`. Null: by the ratio."""
+
+    max_skipped_in_a_row: int = key(5, ge=1)
+    """Updates in a row whose loss or gradient is not finite after which the run fails. Each is left out and counted;
+    those by which the loss scale of `float16` finds its size do not count."""

@@ -21,13 +21,15 @@ class RecoverConfig(FrequencyConfig):
     keeps stays in any case."""
 
     skip_progress: bool = key(False)
-    """When resuming, start counting at step 0 instead of taking over step, token and sample counts."""
+    """When resuming, start counting at step 0 instead of taking over step, token and sample counts. The checkpoint is
+    moved to `checkpoints/before-attempt-K`, since its steps are none of the new count."""
 
     skip_curriculum: bool = key(False)
     """When resuming, forget what the curriculum had learnt about the difficulty of prompts."""
 
     skip_scheduler: bool = key(False)
-    """When resuming, start the learning rate schedule anew."""
+    """When resuming, start the learning rate schedule anew. Like the others, this is done once, where a command goes on
+    from what an earlier one left, and not again when it recovers from a failure."""
 
     skip_dataloader: bool = key(False)
     """When resuming, read the data from its beginning instead of where the run stood."""

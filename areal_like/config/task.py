@@ -28,13 +28,18 @@ class WorkflowConfig:
     """Arguments of the workflow, checked against its signature. New names may be added with `+workflow.args.name=`."""
 
 
+REWARD_MODEL = "model"
+"""The built-in reward that a model gives, which is served beside the run: `reward.args.path` says which."""
+
+
 @config
 class RewardConfig:
     """What an answer is worth."""
 
     name: str | None = key(None)
     """A built-in reward, or one's own as `package.module:thing` or `file.py:thing`. Null: the one that the task
-    brings."""
+    brings. `model` asks a reward model that is served beside the run; `path` in `args` is its folder, or the run that
+    trained it."""
 
     args: dict[str, Any] = key({})
     """Arguments of the reward, checked against its signature. New names may be added with `+reward.args.name=`."""

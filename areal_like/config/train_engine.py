@@ -58,7 +58,8 @@ class TrainEngineConfig:
     attn_impl: str = key(
         "auto", choices=("auto", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", "eager")
     )
-    """How attention is computed. `auto` takes the fastest that this machine has for packed sequences."""
+    """How attention is computed. `auto` takes the fastest that this machine has for packed sequences; `sdpa` is torch's
+    own (on a GPU its flash kernel), `eager` goes step by step, for comparison."""
 
     init_from_scratch: bool = key(False)
     """Start from random weights: of the folder only the model's configuration and tokenizer are used."""
@@ -109,7 +110,8 @@ class TrainEngineConfig:
     """Strength of the adapters: their output is multiplied by this over the rank."""
 
     target_modules: list[str] = key([])
-    """Names of the modules that get an adapter. Empty: all linear layers except the output head."""
+    """Linear layers that get an adapter, by the last parts of their names (`q_proj`, `mlp.up_proj`) or by regular
+    expressions for all of a name. Empty, or `all-linear`: all of them but the output head."""
 
     peft_type: str = key("lora", choices=("lora",))
     """Kind of adapter."""
@@ -122,8 +124,8 @@ class TrainEngineConfig:
     implementation where there is one for this kind of model."""
 
     master_dtype: str = key("float32", choices=("float32", "bfloat16"))
-    """Precision of the weights that the optimizer updates. With bfloat16 small updates are rounded away. A frozen
-    model has no such copy."""
+    """Precision of the weights that the optimizer updates. With bfloat16 small updates are rounded away, unless the
+    optimizer is `adam_bf16`. A frozen model has no such copy."""
 
     moe_use_grouped_mm: bool = key(True)
     """Multiply all experts of a mixture-of-experts layer in one grouped matrix product instead of one by one."""
@@ -144,7 +146,8 @@ class TrainEngineConfig:
     """Dropout on what goes into the adapters."""
 
     lora_modules_to_save: list[str] = key([])
-    """Names of modules that are trained in full beside the adapters, and saved with them."""
+    """Modules that are trained in full beside the adapters and saved with them, by the last parts of their names. The
+    head of a value model always is."""
 
     dist_timeout_s: int = key(600, gt=0)
     """Seconds that a collective operation among trainer ranks may take before the run fails."""

@@ -22,10 +22,15 @@ class WeightsConfig:
     """How weights are saved, and passed on to the inference servers."""
 
     save_format: str = key("safetensors", choices=("safetensors", "torch"))
-    """File format of saved weights. `torch` writes a pickled state dict, for tools that read nothing else."""
+    """File format of saved weights. `torch` writes `pytorch_model.bin`, for tools that read nothing else: tensors
+    alone, so that `torch.load` takes them with `weights_only=True`."""
 
     save_sharded: bool = key(False)
-    """Split saved weights into several files with an index, instead of one file."""
+    """Split saved weights into several files with an index, where they are larger than `max_shard_gb`, instead of one
+    file."""
+
+    max_shard_gb: float = key(5.0, gt=0)
+    """Most gigabytes in one file, with `save_sharded`. A tensor that is larger by itself has a file of its own."""
 
     save_async: bool = key(True)
     """Write to disk while training goes on. Costs host memory for a second copy of the weights."""

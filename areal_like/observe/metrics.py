@@ -19,6 +19,7 @@ class Metric(NamedTuple):
 GROUPS = MappingProxyType(
     {
         "train": "The loss and what it was computed on; one value per step.",
+        "critic": "The value model, where there is one; one value per step.",
         "rollout": "What the controller gathered for the step's batch, and what it had to leave out.",
         "reward": "Rewards of the step's samples as the reward functions gave them, before normalization.",
         "offpolicy": "How far the policy that sampled and the policy that is trained are apart.",
@@ -33,6 +34,12 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "train/grad_norm": Metric("Norm of the gradient over all parameters, before it is clipped"),
         "train/lr": Metric("Learning rate of the step's last update"),
         "train/clip_fraction": Metric("Share of the tokens whose ratio was held back by the clip", "share"),
+        "train/taken_out": Metric(
+            "Share of the tokens that did not count because their importance weight or ratio was beyond a limit",
+            "share",
+        ),
+        "train/truncated": Metric("Share of the tokens whose importance weight was held at a limit", "share"),
+        "train/own/*": Metric("What a loss of one's own reports, mean over the tokens in the loss"),
         "train/entropy": Metric("Entropy of the policy at the tokens trained on, mean", "nats"),
         "train/kl_ref": Metric(
             "Distance of the policy from the reference model at the tokens trained on, mean", "nats"
@@ -45,8 +52,25 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "train/sequences_without_signal": Metric(
             "Samples whose advantage is zero, so that nothing is learnt from them"
         ),
+        "train/accuracy": Metric("Share of the step's pairs whose better answer had the higher score", "share"),
+        "train/margin": Metric("How much higher the score of the better answer was, mean over the step's pairs"),
         "train/skipped_updates": Metric("Updates left out in the step because loss or gradient was not finite"),
+        "train/overflows": Metric("Updates left out because gradients left the range of float16, and the scale falls"),
+        "train/loss_scale": Metric("What losses were multiplied by, so that gradients fit into float16"),
         "train/epoch": Metric("Passes over the training data that are done, in parts", "epochs"),
+        "critic/loss": Metric("Loss of the value model: half the squared error of its values, mean over tokens"),
+        "critic/explained_variance": Metric(
+            "How much of the spread of the returns its values foretold: 1 is all, 0 no more than a constant", "share"
+        ),
+        "critic/value_mean": Metric("Its values at the tokens trained on, mean"),
+        "critic/return_mean": Metric("What they should have been, mean"),
+        "critic/clip_fraction": Metric("Share of the tokens whose new value the clip held back", "share"),
+        "critic/grad_norm": Metric("Norm of its gradient over all parameters, before it is clipped"),
+        "critic/lr": Metric("Learning rate of its last update in the step"),
+        "critic/updates": Metric("Updates of its optimizer in the step"),
+        "critic/skipped_updates": Metric("Its updates left out in the step because loss or gradient was not finite"),
+        "critic/overflows": Metric("Its updates left out because gradients left the range of float16"),
+        "critic/loss_scale": Metric("What its losses were multiplied by, so that gradients fit into float16"),
         "rollout/groups": Metric("Groups in the step's batch: prompts with all their samples"),
         "rollout/samples": Metric("Samples in the step's batch"),
         "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
@@ -90,12 +114,14 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         ),
         "perf/step_s": Metric("From the end of the step before to the end of this one", "s"),
         "perf/wait_s": Metric("Of that, waiting for the batch", "s"),
+        "perf/values_s": Metric("Of that, values of the batch before the update, where there is a critic", "s"),
         "perf/prepare_s": Metric("Of that, packing the batch and computing advantages", "s"),
         "perf/logprobs_s": Metric(
             "Of that, log-probabilities of the policy before the update, and of the reference", "s"
         ),
         "perf/train_s": Metric("Of that, forward, backward and update", "s"),
         "perf/publish_s": Metric("Of that, writing the new weights for the servers", "s"),
+        "perf/critic_s": Metric("Of that, forward, backward and update of the critic", "s"),
         "perf/checkpoint_s": Metric("Of that, writing a checkpoint", "s"),
         "perf/evaluate_s": Metric("Of that, evaluating, where the trainer does it", "s"),
         "perf/tokens_per_s": Metric("Tokens trained on per second of the step", "tokens/s"),
@@ -117,7 +143,9 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/score": Metric("Mean of the score over the held-out rows, or of the reward where there is no score"),
         "eval/reward": Metric("Mean reward over the held-out rows"),
         "eval/part/*": Metric("Mean of one named part of the reward over the held-out rows"),
-        "eval/loss": Metric("Loss on the held-out rows, where the model is trained on answers that are given"),
+        "eval/loss": Metric("Loss on the held-out rows, where the model is trained on answers or pairs that are given"),
+        "eval/accuracy": Metric("Share of the held-out pairs whose better answer gets the higher score", "share"),
+        "eval/margin": Metric("How much higher the score of the better answer is, mean over the held-out pairs"),
         "eval/samples": Metric("Answers that were evaluated"),
         "eval/due_step": Metric(
             "Step after which the evaluation fell due; answers of it that later weights gave have lines of their own"

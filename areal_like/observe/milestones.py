@@ -1,5 +1,6 @@
 """What happens on the way to the first step, as the ledger tells it: what is reached, and how far there is to go."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,13 @@ from areal_like.process.whole import whole_lines
 BEGUN = "begun"
 PHASES = {"submitted": "weights are served", "finished": "first answers", "batched": "first batch"}
 """The first of these events -> what it means to someone who waits."""
+
+
+def tell_total(ledger: Path, steps: int, attempt: int) -> None:
+    """Of a run without a controller, which would have told it."""
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    with ledger.open("ab") as file:
+        file.write(orjson.dumps({"event": BEGUN, "attempt": attempt, "time": time.time(), "steps": steps}) + b"\n")
 
 
 class Milestones:

@@ -16,16 +16,31 @@ OF_ITS_OWN = ("trial_name", "resume", "resume_step")
 OWN_TASK = "a task of your own: docs/own-task.md"
 
 
-def next_steps(run: Run, has_model: bool, exit_code: int, steps: int) -> list[tuple[str, str]]:
-    """Pairs of a heading, empty where the one above goes on, and a line."""
+def uses(run: Run, model: Path) -> list[tuple[str, str]]:
+    """What the model that was made is good for: pairs of a heading, empty where the one above goes on, and a line."""
+    name = shlex.quote(shown_path(run.directory))
+    if run.config.train_dataset.fake is not None:
+        return []
+    if isinstance(run.config, GRPOConfig | SFTConfig):
+        return [("try it", f"{PROGRAM} chat {name}")]
+    return [
+        ("use it", f"{PROGRAM} --config grpo.yaml reward.name=model +reward.args.path={name}"),
+        ("", f'transformers.AutoModelForSequenceClassification.from_pretrained("{shown_path(model)}")'),
+    ]
+
+
+def next_steps(run: Run, exit_code: int, steps: int) -> list[tuple[str, str]]:
+    """Commands, in the same form."""
     name = shlex.quote(shown_path(run.directory))
     found: list[tuple[str, str]] = []
-    if has_model and isinstance(run.config, GRPOConfig | SFTConfig):
-        found.append(("try it", f"{PROGRAM} chat {name}"))
     if exit_code and any((folder / RESUME).is_dir() for _, folder in complete(run.checkpoints)):
         found.append(("go on", f"{PROGRAM} resume={name}"))
     if exit_code:
         return found
+    if run.config.train_dataset.fake is not None:
+        return found
+    if run.config.bench:
+        return [*found, ("train", _with(base_command(run), "bench", None))]
     changes = _changes(run, steps)
     width = max(len(command) for command, _ in changes)
     lines = [*(f"{command:<{width}}   # {why}" for command, why in changes), OWN_TASK]

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from areal_like.config.experiment import GRPOConfig
+from areal_like.config.allocation.experiment import generates
 from areal_like.observe.cut import cut_metrics
 from areal_like.observe.join import Join, Joined
 from areal_like.observe.milestones import Milestones
@@ -48,7 +48,7 @@ class Observer:
         self._on_step, self._on_eval, self._say = on_step, on_eval, say
         self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total)
         self._path = run.directory / JOINED
-        roles = (TRAINER, CONTROLLER) if isinstance(run.config, GRPOConfig) else (TRAINER,)
+        roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
         self._join = Join({Identity(role, 0).file_name for role in roles})
         self._followers: dict[Path, Follower] = {}
         self._trackers: Trackers | None = None

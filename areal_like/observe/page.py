@@ -19,7 +19,7 @@ shown of it, in the terminal, in the summary and as the objective, is the mean o
 Trackers get the same names, with the step as the x-axis. A `*` stands for any text.
 
 A sweep asks every run for one number, its objective: the last value of the metric that `objective` names; without that
-key the last `eval/score`, else the last `eval/loss`, else the last `reward/mean` or `train/loss`.
+key the last `eval/score`, else `eval/accuracy`, else `eval/loss`, else `reward/mean` or `train/loss`.
 """
 
 

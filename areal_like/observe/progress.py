@@ -26,6 +26,8 @@ from areal_like.observe.view import panel, plain_line
 QUIETEST_S = 0.5
 """Between two plain lines, however fast the steps are."""
 REDRAW_S = 0.1
+FIRST_LOOK = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
+"""What is told of an evaluation: the first that there is."""
 
 
 class Progress:
@@ -89,9 +91,9 @@ class Progress:
             if self._live:
                 self._draw(now)
             elif step == 0 or step == self.history.total_steps:
-                name = "eval/score" if "eval/score" in values else "eval/loss"
-                if name in values:
-                    what = "held-out" if name == "eval/score" else "held-out loss"
+                name = next((name for name in FIRST_LOOK if name in values), None)
+                if name is not None:
+                    what = FIRST_LOOK[name]
                     self._print(f"{what} {values[name]:.3f} {'at the start' if step == 0 else f'after step {step}'}")
 
     def tick(self) -> None:
@@ -136,7 +138,7 @@ class Progress:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except BrokenPipeError:  # nobody reads any more, and the run goes on all the same
+        except OSError:  # its reader, its terminal or the room on its disk is gone, and the run goes on all the same
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 

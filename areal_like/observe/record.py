@@ -6,7 +6,7 @@ from pathlib import Path
 from areal_like.observe.evaluations import evaluations
 from areal_like.observe.reading import EVALUATION, JOINED, Line, read_lines, read_metrics
 
-FALLBACKS = ("eval/score", "eval/loss", "reward/mean", "train/loss")
+FALLBACKS = ("eval/score", "eval/accuracy", "eval/loss", "reward/mean", "train/loss")
 """What a run is judged by where `objective` names nothing; the first that there is."""
 
 

@@ -3,7 +3,8 @@
     print(finish(run.directory, "done", 0, started, attempts=1))
 
 What a sweeper gets as a run's objective is, in this order: the last value of the metric that `objective` names; without
-such a key the last `eval/score`, else the last `eval/loss`, else the last `reward/mean` or `train/loss`.
+such a key the last `eval/score`, else `eval/accuracy`, else `eval/loss`, else `reward/mean` or `train/loss`. A run that
+only measures, on random tokens or with `bench`, tells its throughput instead of a curve, and that is its objective.
 """
 
 import math
@@ -15,12 +16,14 @@ from typing import Any
 
 import orjson
 
+from areal_like.config.experiment import GRPOConfig
 from areal_like.observe.axes import Series
 from areal_like.observe.chart import chart
-from areal_like.observe.next_steps import next_steps, shown_path
+from areal_like.observe.next_steps import next_steps, shown_path, uses
 from areal_like.observe.reading import JOINED, values_of
 from areal_like.observe.record import Record, read_record
 from areal_like.observe.svg import svg
+from areal_like.observe.throughput import throughput, throughput_line, throughput_table
 from areal_like.observe.words import duration
 from areal_like.process import whole
 from areal_like.process.checkpoints import complete
@@ -37,7 +40,9 @@ def finish(
     show."""
     run = open_run(run_dir)
     record = read_record(run_dir)
-    curves = curves_of(record)
+    measures = run.config.bench or run.config.train_dataset.fake is not None
+    objective = run.config.objective or ("perf/tokens_per_s" if measures else None)
+    curves = [] if measures else curves_of(record)
     summary = {
         "outcome": outcome,
         "exit_code": exit_code,
@@ -49,17 +54,24 @@ def finish(
         "seconds": round(time.time() - started, 3),
         "model": _text_of(last_model(run.checkpoints)),
         "score": record.last("eval/score"),
-        "objective": record.objective(run.config.objective),
-        "objective_metric": record.objective_name(run.config.objective),
+        "objective": record.objective(objective),
+        "objective_metric": record.objective_name(objective),
         "curve": record.points("eval/score"),
         "rewards": record.points("reward/mean"),
+        "throughput": throughput(record.metrics),
         "last": values_of(record.metrics[-1]) if record.metrics else {},
     }
     whole.write(run.directory / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     if curves:
         title = f"{run.config.experiment_name}/{run.config.trial_name}"
         whole.write(run.directory / CURVE, svg(title, curves))
-    return "\n".join(_lines(run, summary, curves))
+    return "\n".join(_lines(run, summary, curves, _speed(run, record) if measures else []))
+
+
+def _speed(run: Run, record: Record) -> list[str]:
+    """What a run is for that learns nothing."""
+    table = throughput_table(record.metrics) if run.config.bench else []
+    return [throughput_line(record.metrics), *(["", *(f"  {line}" for line in table)] if table else [])]
 
 
 def last_model(checkpoints: Path) -> Path | None:
@@ -69,36 +81,44 @@ def last_model(checkpoints: Path) -> Path | None:
 
 
 def curves_of(record: Record) -> list[Series]:
-    """What a run's curve shows: rewards and held-out score; without rewards the losses."""
+    """What a run's curve shows: rewards and held-out score; a reward model's accuracy, else the losses."""
     if record.points("reward/mean"):
         shown = (("reward", "reward/mean", False), ("held-out score", "eval/score", True))
+    elif record.points("train/accuracy"):
+        shown = (("accuracy", "train/accuracy", False), ("held-out accuracy", "eval/accuracy", True))
     else:
         shown = (("loss", "train/loss", False), ("held-out loss", "eval/loss", True))
     found = [Series(title, record.points(name), marked) for title, name, marked in shown]
     return [series for series in found if series.points]
 
 
-def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series]) -> list[str]:
+def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series], speed: Sequence[str]) -> list[str]:
     steps, attempts = summary["steps"], summary["attempts"]
     again = f", {attempts} attempts" if attempts > 1 else ""
     lines = ["", f"{summary['outcome']}: {steps} step{'s' * (steps != 1)} in {duration(summary['seconds'])}{again}"]
     if summary["error"]:
         lines.append(summary["error"])
+    lines += speed
     from_to = [f"{one.name} {_from_to(one)}" for one in reversed(curves)]
     if from_to:
         lines += ["; ".join(from_to), ""]
         columns = min(CHART_WIDTH, shutil.get_terminal_size((CHART_WIDTH + 2, 24)).columns - 2)
         lines += [f"  {line}" for line in chart(curves, max(24, columns))]
     facts: list[tuple[str, str]] = []
+    made: list[tuple[str, str]] = []
     if summary["model"]:
-        facts.append(("model", f"{shown_path(Path(summary['model']))}  (a Hugging Face directory)"))
+        model = Path(summary["model"])
+        made = [("model", f"{shown_path(model)}  (a Hugging Face directory)"), *uses(run, model)]
     if curves:
         facts.append(("curve", shown_path(run.directory / CURVE)))
     if summary["last"]:
         facts.append(("metrics", shown_path(run.directory / JOINED)))
     if summary["exit_code"]:
         facts.append(("logs", shown_path(run.directory / "logs")))
-    facts += next_steps(run, summary["model"] is not None, summary["exit_code"], summary["steps"])
+    ahead = next_steps(run, summary["exit_code"], summary["steps"])
+    is_rl = isinstance(run.config, GRPOConfig)
+    # What supervised training makes is all that there is to say in the end.
+    facts = [*made[:1], *facts, *made[1:], *ahead] if is_rl else [*facts, *ahead, *made]
     width = max((len(name) for name, _ in facts), default=0)
     return [*lines, "", *(f"{name:<{width}}  {text}".rstrip() for name, text in facts)]
 

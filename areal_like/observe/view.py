@@ -61,6 +61,7 @@ def _learning(history: History, with_course: bool = False) -> list[str]:
     else:
         held_out = history.evaluations("eval/loss")
         shown = [("loss", history.losses), ("held-out loss", held_out), ("held-out", scores)]
+        shown.append(("held-out accuracy", history.evaluations("eval/accuracy")))
     parts = []
     for name, values in shown:
         if values:

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import trained_models
+from areal_like.config.allocation.experiment import generates, trained_models
+from areal_like.config.attention import choose
 from areal_like.config.experiment import GRPOConfig
+from launcher.plan.bench import bench_values
 from launcher.plan.host import Host
 from launcher.plan.model_shape import BYTES, find_config, shape_of
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Resolved, RunDirectory
+from launcher.plan.reward import resolved_reward_model
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
 
-FLASH_DTYPES = ("bfloat16", "float16")
-HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 CORES_PER_EPISODE_WORKER = 4
 MOST_EPISODE_WORKERS = 8
 EPISODE_WORKERS_OF_A_NODE = 4
@@ -41,16 +42,18 @@ def resolve_auto(
     if allocation:
         found += _backends(config, allocation)
         found += _attention(config, allocation, host)
-        if isinstance(config, GRPOConfig):
+        if generates(config):
             found += _rollout(config, host)
             if allocation.rollout and allocation.rollout.backend == "embedded":
                 found += _embedded(config, allocation, host)
+    found += resolved_reward_model(config, host)
+    found += bench_values(config)
     return {resolved.key: resolved for resolved in found}
 
 
 def with_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", placement: Placement) -> None:
     """Adds what is known once every process has its place."""
-    if isinstance(config, GRPOConfig) and config.embedded.threads == "auto" and placement.servers:
+    if generates(config) and config.embedded.threads == "auto" and placement.servers:
         backend = found["rollout.backend"].value if "rollout.backend" in found else config.rollout.backend
         if str(backend).startswith("embedded"):
             threads = placement.servers[0].threads
@@ -112,22 +115,9 @@ def _mode(allocation: Allocation) -> str:
 def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> Iterator[Resolved]:
     for name, engine in trained_models(config):
         if engine.attn_impl == "auto":
-            value, reason = attention(engine.dtype, bool(allocation.num_gpus), host)
+            names = [gpu.name for gpu in host.gpus] or ["GPU"]
+            value, reason = choose(engine.dtype, names if allocation.num_gpus else [], host.packages)
             yield Resolved(f"{name}.attn_impl", value, reason)
-
-
-def attention(dtype: str, on_gpu: bool, host: Host) -> tuple[str, str]:
-    """The fastest attention over packed sequences that there is for this device and dtype."""
-    if not on_gpu:
-        return "sdpa", "no GPU: torch's own attention, one packed sequence after the other"
-    if dtype not in FLASH_DTYPES:
-        return "flex_attention", f"flash attention does not compute in {dtype}"
-    hopper = bool(host.gpus) and all(any(word in gpu.name.split() for word in HOPPER) for gpu in host.gpus)
-    if "flash_attn_interface" in host.packages and hopper:
-        return "flash_attention_3", f"flash_attn 3 is installed and {host.gpus[0].name} can run it"
-    if "flash_attn" in host.packages:
-        return "flash_attention_2", "flash_attn is installed: attention over packed sequences of any length"
-    return "flex_attention", "flash_attn is not installed; torch has flex_attention"
 
 
 def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:

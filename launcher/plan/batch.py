@@ -3,7 +3,10 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import generates
 from areal_like.config.experiment import GRPOConfig
+from areal_like.observe.throughput import WARM_UP_STEPS
+from launcher.plan.bench import BENCH_STEPS
 from launcher.plan.limits import longest_sample
 from launcher.plan.plan import Batch
 from launcher.plan.words import plural
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 def plan_batch(config: "BaseExperimentConfig", allocation: Allocation | None) -> Batch:
     """All numbers of a step, each said once."""
     ranks = allocation.actor.data if allocation and allocation.actor else 1
-    if isinstance(config, GRPOConfig):
+    if generates(config):
         return _rollout_batch(config, ranks)
     return _dataset_batch(config, ranks)
 
@@ -47,7 +50,8 @@ def _rollout_batch(config: GRPOConfig, ranks: int) -> Batch:
         total_steps=_total_steps(config, samples),
         words=(),
     )
-    return _with_words(numbers, [*_sizes(numbers), *_tokens(numbers, "actor"), *_age(numbers), _end(config, numbers)])
+    sizes = [*_sizes(numbers), *_critic(config)]
+    return _with_words(numbers, [*sizes, *_tokens(numbers, "actor"), *_age(numbers), _end(config, numbers)])
 
 
 def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> Batch:
@@ -55,13 +59,15 @@ def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> Batch:
     rows = fake.batch_size if fake else config.train_dataset.batch_size
     per_row = 2 if config.train_dataset.type == "rw" else 1
     longest = fake.seq_len if fake else config.train_dataset.max_length
-    model = getattr(config, "model", None)
+    name = "actor" if isinstance(config, GRPOConfig) else "model"
+    model = getattr(config, name, None)
+    updates = getattr(model, "ppo_n_minibatches", 1)
     numbers = Batch(
         prompts_per_step=rows,
         samples_per_prompt=per_row,
         samples_per_step=rows * per_row,
-        optimizer_steps_per_step=1,
-        samples_per_optimizer_step=float(rows * per_row),
+        optimizer_steps_per_step=updates,
+        samples_per_optimizer_step=rows * per_row / updates,
         data_parallel_ranks=ranks,
         max_tokens_per_micro_batch=model.mb_spec.max_tokens_per_mb if model else None,
         max_new_tokens=None,
@@ -73,11 +79,13 @@ def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> Batch:
         total_steps=_total_steps(config, rows * per_row),
         words=(),
     )
-    counted = plural(rows, "pair" if per_row == 2 else "row")
+    counted = plural(rows, "random sequence" if fake else "pair" if per_row == 2 else "row")
     key = "train_dataset.fake.batch_size" if fake else "train_dataset.batch_size"
-    what = f"{counted} = {rows * 2} sequences" if per_row == 2 else counted
-    first = f"a step trains on {what} ({key}) in one optimizer step{_per_rank(rows * per_row, ranks)}"
-    return _with_words(numbers, [first, *_tokens(numbers, "model"), _end(config, numbers)])
+    what = f"{counted} = {rows * 2} sequences" if per_row == 2 and not fake else counted
+    steps = "one optimizer step" if updates == 1 else f"{updates} optimizer steps (actor.ppo_n_minibatches)"
+    first = f"a step trains on {what} ({key}) in {steps}{_per_rank(rows * per_row, ranks)}"
+    alone = ["the trainer runs by itself: no server is started, and nothing is generated"] if name == "actor" else []
+    return _with_words(numbers, [first, *alone, *_tokens(numbers, name), _end(config, numbers)])
 
 
 def _with_words(numbers: Batch, words: list[str]) -> Batch:
@@ -97,6 +105,13 @@ def _sizes(batch: Batch) -> list[str]:
     made = f"{batch.optimizer_steps_per_step} optimizer steps"
     noun = "sample" if part == "1" else "samples"
     return [samples, f"it makes {made}, each on {part} {noun} (actor.ppo_n_minibatches)"]
+
+
+def _critic(config: GRPOConfig) -> list[str]:
+    critic = getattr(config, "critic", None)
+    if critic is None or critic.optimizer is None:
+        return []
+    return [f"the critic makes {plural(critic.ppo_n_minibatches, 'optimizer step')} (critic.ppo_n_minibatches)"]
 
 
 def _per_rank(samples: int, ranks: int) -> str:
@@ -134,6 +149,8 @@ def _age(batch: Batch) -> list[str]:
 
 
 def _total_steps(config: "BaseExperimentConfig", samples: int) -> int | None:
+    if config.bench:
+        return BENCH_STEPS
     limits = [config.total_train_steps] if config.total_train_steps else []
     if config.total_train_n_seqs:
         limits.append(-(-config.total_train_n_seqs // samples))
@@ -142,9 +159,15 @@ def _total_steps(config: "BaseExperimentConfig", samples: int) -> int | None:
 
 def _end(config: "BaseExperimentConfig", batch: Batch) -> str:
     epochs = plural(config.total_train_epochs, "epoch")
+    if config.bench:
+        measured = BENCH_STEPS - WARM_UP_STEPS
+        return f"the run ends after {BENCH_STEPS} steps (bench): the first warms up, the other {measured} are measured"
+    if batch.total_steps is None and config.train_dataset.fake:
+        return "nothing says when the run ends"
     if batch.total_steps is None:
         return f"the run ends after {epochs} of the data (total_train_epochs)"
     key = "total_train_steps" if batch.total_steps == config.total_train_steps else "total_train_n_seqs"
     steps, samples = plural(batch.total_steps, "step"), batch.total_steps * batch.samples_per_step
     counted = "1 sample" if samples == 1 else f"{samples:,} samples"
-    return f"the run ends after {steps} ({key}), {counted}, or {epochs} of the data"
+    data = "" if config.train_dataset.fake else f", or {epochs} of the data"
+    return f"the run ends after {steps} ({key}), {counted}{data}"

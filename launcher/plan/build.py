@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, Parallel
 from areal_like.config.allocation import experiment as allocate
-from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.shipped import data_folder
 from launcher.plan.auto import resolve_auto, with_threads
 from launcher.plan.batch import plan_batch
+from launcher.plan.bench import bench_obstacles
 from launcher.plan.host import Host, here
 from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
@@ -22,6 +22,7 @@ from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
 from launcher.plan.processes import Site, plan_processes, server_starts
 from launcher.plan.ray import plan_ray
+from launcher.plan.reward import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
 from launcher.plan.settings import beaten_body_values, changed_settings
@@ -68,6 +69,7 @@ def build_plan(
         missing, against = list(standing_against), []
     missing += lacks(config, allocation, placement, host)
     against += [
+        *bench_obstacles(config, directory),
         *obstacles(loaded, allocation, problems, placement, starts, batch, host),
         *port_obstacles,
         *cluster_obstacles,
@@ -116,10 +118,11 @@ def _placement(
     config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: Host
 ) -> Placement:
     episodes = 0
-    if isinstance(config, GRPOConfig):
+    if allocate.generates(config):
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
-    want = wanted(allocation, allocate.starts_servers(config), allocate.servers_on_cpu(config), episodes)
+    servers = allocate.starts_servers(config), allocate.servers_on_cpu(config)
+    want = wanted(allocation, *servers, episodes, has_reward_model(config))
     per_node = allocate.gpus_per_node(config, host.machine)
     return place(want, per_node, host, config.launcher, config.cluster.type == "local")
 
@@ -164,7 +167,7 @@ def _part(parallel: Parallel | None) -> dict[str, Any] | None:
 
 def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor) -> dict[str, Any]:
     """Those that are started, or the addresses of those that run already."""
-    if not isinstance(config, GRPOConfig):
+    if not allocate.generates(config):
         return {"started": 0, "addresses": []}
     addresses = [shown.text(address) for address in config.rollout.server_addresses]
     started = allocation.rollout.data if allocation and allocation.rollout and not addresses else 0

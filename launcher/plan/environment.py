@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.redact import SECRET
-from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, SERVER, TOKEN, TRAINER
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, REWARD, RUN_DIR, SERVER, TOKEN, TRAINER
 from launcher.plan.placement import Seat
 from launcher.plan.plan import PORT, Obstacle
 
@@ -37,7 +37,8 @@ def base_environment(
 
 def user_variables(config: "BaseExperimentConfig", role: str) -> dict[str, str]:
     """`launcher.env`, then what is for this role alone."""
-    lists = {SERVER: config.launcher.inference_server_env_vars, TRAINER: config.launcher.trainer_env_vars}
+    serving = config.launcher.inference_server_env_vars
+    lists = {SERVER: serving, REWARD: serving, TRAINER: config.launcher.trainer_env_vars}
     return {name: str(value) for name, value in config.launcher.env.items()} | parse_list(lists.get(role, ""))
 
 

@@ -2,13 +2,11 @@
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
-
-ATTENTION_PACKAGES = ("flash_attn", "flash_attn_interface")
+from areal_like.config.attention import installed
 
 
 class Gpu(NamedTuple):
@@ -42,7 +40,7 @@ def here(known: Machine | None = None) -> Host:
         memory_bytes=_memory_bytes(),
         directory=Path.cwd(),
         hub=_hub(),
-        packages=frozenset(name for name in ATTENTION_PACKAGES if find_spec(name) is not None),
+        packages=installed(),
     )
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
-from areal_like.models import BUILT_IN, built_in_models
+from areal_like.models import BUILT_IN, built_in_models, unprepared
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
+from launcher.plan.reward import lacks_reward_model
 from launcher.plan.sizes import OVER_NODES
 from launcher.plan.words import plural
 
@@ -101,6 +102,9 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
             there = ", ".join(BUILT_IN + known for known in built_in_models())
             found.append(Obstacle(f"{name}.path", f"no {path} comes with the package; there are: {there}"))
+        if path.startswith(BUILT_IN) and (why := unprepared(path)):
+            found.append(Obstacle(f"{name}.path", why))
+    found += lacks_reward_model(config, host)
     for name in ("train_dataset", "valid_dataset"):
         data = getattr(config, name)
         reads = data is not None and data.fake is None and data.path.endswith((".jsonl", ".json"))

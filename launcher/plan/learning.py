@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.experiment import trained_models
+from areal_like.config.allocation.experiment import generates, trained_models
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from launcher.plan.plan import Batch, Obstacle
 from launcher.plan.words import plural
@@ -20,7 +20,7 @@ def learning_obstacles(config: "BaseExperimentConfig", batch: Batch) -> Iterator
     """For a run that has a trainer."""
     yield from _data(config)
     yield from _parts(config, batch)
-    if isinstance(config, GRPOConfig):
+    if generates(config):
         if not config.rollout.allow_mismatched_sampling:
             for key, what in _mismatches(config):
                 reason = f"{what}, which the trainer cannot reproduce; take it out, or allow it with {ALLOW}=true"

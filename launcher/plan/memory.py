@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Parallel
-from areal_like.config.allocation.experiment import trained_models
+from areal_like.config.allocation.experiment import generates, reference_is_base, trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
 from launcher.plan.limits import server_limit
@@ -32,8 +32,11 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
                 continue
             trainer.append(model_memory(name, engine, shape, parallel, bool(allocation.num_gpus)))
     rank = sum(model.total for model in trainer) if trainer and not unknown else None
-    server = _server(config, allocation, host) if isinstance(config, GRPOConfig) else None
-    return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(_words(trainer, rank, server, allocation, host)))
+    server = _server(config, allocation, host) if generates(config) else None
+    words = _words(trainer, rank, server, allocation, host)
+    if isinstance(config, GRPOConfig) and config.actor.kl_ctl > 0 and reference_is_base(config):
+        words.insert(0, "ref: the actor with its adapter switched off, so no second model")
+    return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(words))
 
 
 def model_memory(

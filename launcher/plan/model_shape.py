@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.models import BUILT_IN, built_in_models, model_folder
+from areal_like.models import BUILT_IN, built_in_models, config_file
 from launcher.plan.host import Host
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -55,7 +55,7 @@ def find_config(path: str, host: Host) -> tuple[dict[str, Any] | None, str]:
         name = path.removeprefix(BUILT_IN)
         if name not in built_in_models():
             return None, f"no {path} comes with the package"
-        file = model_folder(path) / "config.json"
+        file = config_file(name)
         return _read(file), str(file)
     folder = host.directory / Path(path).expanduser()
     if folder.is_dir():

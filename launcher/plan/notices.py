@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import starts_servers, trained_models
+from areal_like.config.allocation.experiment import generates, servers_on_cpu, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.limits import without_effect
 from launcher.plan.batch import staleness_bound
@@ -13,11 +13,19 @@ from launcher.plan.limits import longest_sample, server_limit
 from launcher.plan.memory import LINEAR_LAYERS, nbytes, strange_modules
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import Batch, Memory
+from launcher.plan.reward import has_reward_model
 from launcher.plan.servers import ServerStart
 from launcher.plan.words import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+
+MEMORY_KEYS = {
+    "vllm": "vllm.gpu_memory_utilization",
+    "sglang": "sglang.mem_fraction_static",
+    "embedded": "embedded.kv_cache_tokens",
+}
+"""Backend -> what says how much of a GPU its server takes."""
 
 
 def notices(
@@ -36,7 +44,7 @@ def notices(
     yield from _precision(config, allocation, host)
     yield from _batch(batch, allocation)
     yield from (f"{key}: {message}" for key, message in without_effect(config))
-    if isinstance(config, GRPOConfig):
+    if generates(config):
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():
             yield f"{hint}: accepted, and without effect: the engine no longer has it"
@@ -121,9 +129,11 @@ def _rollout(config: GRPOConfig, allocation: Allocation | None, host: Host) -> I
         yield "rollout.server_type: an openai service cannot be given new weights; its answers grow stale"
     if starts_servers(config) and allocation and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
+        key = MEMORY_KEYS[allocation.rollout.backend]
         if allocation.shared_device and allocation.rollout.backend != "embedded":
-            keys = {"vllm": "vllm.gpu_memory_utilization", "sglang": "sglang.mem_fraction_static"}
-            yield f"{keys[allocation.rollout.backend]}: the trainer shares this GPU; 0.4 leaves it room"
+            yield f"{key}: the trainer shares this GPU; 0.4 leaves it room"
+        if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
+            yield f"reward.args.path: the reward model shares the GPU of server/0; {key} leaves it room"
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[str]:

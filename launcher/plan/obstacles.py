@@ -3,14 +3,15 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation, Finding
-from areal_like.config.allocation.experiment import trained_models
-from areal_like.config.experiment import GRPOConfig
+from areal_like.config.allocation.experiment import generates, trained_models
 from areal_like.config.limits import refusals
 from launcher.plan import environment
+from launcher.plan.fake import fake_obstacles
 from launcher.plan.host import Host
 from launcher.plan.learning import learning_obstacles
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Batch, Obstacle
+from launcher.plan.profiler import profiler_obstacles
 from launcher.plan.servers import ServerStart
 from launcher.plan.sizes import size_obstacles
 
@@ -40,7 +41,7 @@ def obstacles(
     found += [
         Obstacle(f"{name}.optimizer", "is null, which freezes the model: nothing would be trained")
         for name, engine in trained_models(loaded.config)
-        if name != "ref" and engine.optimizer is None
+        if name not in ("ref", "critic") and engine.optimizer is None
     ]
     if allocation is not None:
         found += size_obstacles(loaded.config, allocation, host)
@@ -48,6 +49,8 @@ def obstacles(
         found += learning_obstacles(loaded.config, batch)
     for start in starts[:1]:
         found += start.obstacles
+    found += fake_obstacles(loaded.config, batch)
+    found += profiler_obstacles(loaded.config, allocation, batch)
     found += environment.obstacles(loaded.config)
     found += _processes(loaded.config, allocation, placement)
     found += [Obstacle(*refusal) for refusal in refusals(loaded.config, allocation)]
@@ -64,7 +67,7 @@ def _processes(
     if config.cluster.name_resolve.type == "memory":
         reason = "memory reaches no other process, and a run is several; use nfs"
         found.append(Obstacle("cluster.name_resolve.type", reason))
-    if isinstance(config, GRPOConfig) and allocation and allocation.rollout:
+    if generates(config) and allocation and allocation.rollout:
         engine, path = allocation.rollout.backend, config.actor.path
         if engine != "embedded" and path.startswith("builtin:") and not config.rollout.server_addresses:
             reason = f"{engine} serves a folder or a name on the Hub; {path} is served by rollout.backend=embedded"

@@ -31,6 +31,8 @@ class Placement(NamedTuple):
     trainers: tuple[Seat, ...]
     controller: Seat
     episodes: tuple[Seat, ...]
+    reward: Seat | None = None
+    """Of the model whose scores are the reward, where there is one."""
 
     @property
     def num_nodes(self) -> int:
@@ -45,9 +47,12 @@ class Wanted(NamedTuple):
     trainer_on_gpu: bool
     episodes: int
     shared_device: bool
+    reward_model: bool = False
 
 
-def wanted(allocation: Allocation, starts_servers: bool, servers_on_cpu: bool, episodes: int) -> Wanted:
+def wanted(
+    allocation: Allocation, starts_servers: bool, servers_on_cpu: bool, episodes: int, reward_model: bool = False
+) -> Wanted:
     on_gpu = allocation.num_gpus > 0
     rollout = allocation.rollout if starts_servers else None
     per_server = rollout.tensor * rollout.pipeline if rollout and on_gpu and not servers_on_cpu else 0
@@ -57,15 +62,19 @@ def wanted(allocation: Allocation, starts_servers: bool, servers_on_cpu: bool, e
         trainer_on_gpu=on_gpu,
         episodes=episodes,
         shared_device=allocation.shared_device,
+        reward_model=reward_model,
     )
 
 
 def place(want: Wanted, gpus_per_node: int, host: Host, limits: LauncherConfig, local: bool) -> Placement:
-    """Seats for all. On other machines than this one cores are asked for by number, not named."""
+    """Seats for all. On other machines than this one cores are asked for by number, not named. A reward model shares
+    the GPU of the first server, where that has one: it is asked only when answers are there."""
     gpu_servers = [size for size in want.server_gpus if size]
     cpu_servers = len(want.server_gpus) - len(gpu_servers)
     cpu_trainers = 0 if want.trainer_on_gpu else want.trainer_ranks
-    shares, rest = _share_cores(host.cores, cpu_servers + cpu_trainers, want.episodes + 1 if want.episodes else 0)
+    cpu_rewards = int(want.reward_model and not gpu_servers)
+    computing = cpu_servers + cpu_trainers + cpu_rewards
+    shares, rest = _share_cores(host.cores, computing, want.episodes + 1 if want.episodes else 0)
     on_gpus = len(gpu_servers) + (want.trainer_ranks if want.trainer_on_gpu else 0)
     beside = _threads(host, min(on_gpus, gpus_per_node)) if local else 0
 
@@ -79,11 +88,15 @@ def place(want: Wanted, gpus_per_node: int, host: Host, limits: LauncherConfig, 
     else:
         trainers = [
             Seat(0, (), (), seat.cores, seat.threads, rank, cpu_trainers)
-            for rank, share in enumerate(shares[cpu_servers:])
+            for rank, share in enumerate(shares[cpu_servers : cpu_servers + cpu_trainers])
             for seat in [_cpu_seat(share, limits.trainer_cpus_per_gpu, local)]
         ]
     light = Seat(0, (), (), rest if local else (), 1)
-    return Placement(tuple(servers), tuple(trainers), light, tuple(repeat(light, want.episodes)))
+    reward = None
+    if want.reward_model:
+        limit = limits.inference_server_cpus_per_gpu
+        reward = servers[0] if gpu_servers else _cpu_seat(shares[-1], limit, local)
+    return Placement(tuple(servers), tuple(trainers), light, tuple(repeat(light, want.episodes)), reward)
 
 
 def _threads(host: Host, processes: int) -> int:

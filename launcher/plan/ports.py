@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from areal_like.config.allocation.experiment import generates
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.plan import Obstacle, Port, Process
 
@@ -19,14 +20,15 @@ def plan_ports(
     """In the order of the processes, and what is wrong with numbers that were asked for."""
     ports: list[Port] = []
     anywhere = "the node's address" if spans_nodes else "127.0.0.1"
-    if isinstance(config, GRPOConfig):
+    if generates(config):
         first, host = config.rollout.port, config.rollout.host or anywhere
         ports += [_server_port(p, host, first, backend) for p in processes if p.role == "server"]
-        ports += [Port(p.name, "http", anywhere, "bound", None, PUBLISHED) for p in processes if p.role == "rollout"]
+        ours = [process for process in processes if process.role in ("reward", "rollout")]
+        ports += [Port(process.name, "http", anywhere, "bound", None, PUBLISHED) for process in ours]
     trainers = [process for process in processes if process.role == "trainer"]
     if trainers:
         ports.append(Port("trainer/0", "MASTER_PORT", anywhere, "leased", None, LEASED))
-    if trainers and isinstance(config, GRPOConfig) and config.actor.weight_update_mode in COLLECTIVE:
+    if trainers and generates(config) and config.actor.weight_update_mode in COLLECTIVE:
         ports.append(_weights_port(config))
     return tuple(ports), _obstacles(ports)
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import generates
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
-from areal_like.process.identity import CONTROLLER, EPISODES, SERVER, TRAINER
+from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement, Seat
@@ -39,7 +40,8 @@ class Site(NamedTuple):
 
 def plan_processes(site: Site, starts: list[ServerStart]) -> tuple[Process, ...]:
     """`starts` are those of the servers, in order."""
-    return tuple([*_supervision(site), *_servers(site, starts), *_controller(site), *_episodes(site), *_trainers(site)])
+    serving = [*_servers(site, starts), *_reward(site)]
+    return tuple([*_supervision(site), *serving, *_controller(site), *_episodes(site), *_trainers(site)])
 
 
 def server_starts(site: Site) -> list[ServerStart]:
@@ -87,14 +89,20 @@ def _servers(site: Site, starts: list[ServerStart]) -> Iterator[Process]:
         yield site.process(SERVER, index, seat, start.command, start.env)
 
 
+def _reward(site: Site) -> Iterator[Process]:
+    if site.placement.reward is not None:
+        command = [site.host.python, "-m", "areal_like.serving.embedded.reward", "--run-dir", site.run_dir]
+        yield site.process(REWARD, 0, site.placement.reward, [*command, "--index", "0"], {})
+
+
 def _controller(site: Site) -> Iterator[Process]:
-    if isinstance(site.config, GRPOConfig):
+    if generates(site.config):
         command = [site.host.python, "-m", "areal_like.rollout.controller", "--run-dir", site.run_dir]
         yield site.process(CONTROLLER, 0, site.placement.controller, command, _api_key(site.config))
 
 
 def _episodes(site: Site) -> Iterator[Process]:
-    if isinstance(site.config, GRPOConfig):
+    if generates(site.config):
         for index, seat in enumerate(site.placement.episodes):
             command = [site.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", site.run_dir]
             yield site.process(EPISODES, index, seat, [*command, "--index", str(index)], _api_key(site.config))

@@ -30,7 +30,7 @@ def plan_ray(config: "BaseExperimentConfig", processes: tuple[Process, ...]) -> 
 def _actor(config: "BaseExperimentConfig", process: Process) -> dict[str, Any]:
     limits, units = config.launcher, max(1, len(process.gpus))
     cores, memory = 1, 4096
-    if process.role == "server":
+    if process.role in ("server", "reward"):
         cores, memory = units * limits.inference_server_cpus_per_gpu, units * limits.inference_server_mem_per_gpu
     elif process.role == "trainer":
         cores, memory = units * limits.trainer_cpus_per_gpu, units * limits.trainer_mem_per_gpu

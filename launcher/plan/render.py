@@ -13,6 +13,7 @@ NOUNS = {
     "guardian": "guardian",
     "launcher": "launcher",
     "server": "{backend} server",
+    "reward": "reward model server",
     "rollout": "controller",
     "episodes": "episode worker",
     "trainer": "trainer rank",

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.process.run import CONFIG
-from launcher.checkpoints import complete_steps, damage, resumable_steps, step_folder
+from areal_like.training.manifest import damage
+from launcher.checkpoints import complete_steps, resumable_steps, step_folder
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
 from launcher.runs import look_up

@@ -9,13 +9,13 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.redact import SECRET
-from areal_like.process.identity import CONTROLLER, EPISODES, PROCESS, SERVER, TOKEN, TRAINER
+from areal_like.process.identity import CONTROLLER, EPISODES, PROCESS, REWARD, SERVER, TOKEN, TRAINER
 from launcher.plan.plan import PORT, Obstacle, Process
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-ROLES = (SERVER, CONTROLLER, EPISODES, TRAINER)
+ROLES = (SERVER, REWARD, CONTROLLER, EPISODES, TRAINER)
 LIGHT_CORES, LIGHT_MEMORY_MB = 2, 8192
 NOTICE_S = 300
 REQUEUE = 75
@@ -85,7 +85,7 @@ def plan_slurm(
 def _task_needs(config: "BaseExperimentConfig", process: Process) -> tuple[int, int]:
     """Cores and MB of one task; a process on the CPU counts as one with one GPU."""
     limits, units = config.launcher, max(1, len(process.gpus))
-    if process.role == "server":
+    if process.role in (SERVER, REWARD):
         return units * limits.inference_server_cpus_per_gpu, units * limits.inference_server_mem_per_gpu
     if process.role == "trainer":
         return units * limits.trainer_cpus_per_gpu, units * limits.trainer_mem_per_gpu
@@ -163,7 +163,7 @@ def _command(tasks: list[Process]) -> str:
 
 def _container(config: "BaseExperimentConfig", role: str) -> str:
     slurm = config.launcher.slurm
-    image = slurm.inference_server_image if role == "server" else slurm.trainer_image
+    image = slurm.inference_server_image if role in (SERVER, REWARD) else slurm.trainer_image
     if slurm.container_type == "none" or not image:
         return ""
     mounts = "".join(f" --bind {shlex.quote(mount.strip())}" for mount in slurm.mount.split(",") if mount.strip())

@@ -20,6 +20,7 @@ from areal_like.config.redact import scrub
 from launcher.sweep.points import Points
 from launcher.sweep.request import Check, PointResult, RunDir, RunPoint
 from launcher.sweep.session import outside_hydra
+from launcher.terminal import tell
 
 RECORD = "point.json"
 INTERRUPTED, STOPPED_EARLY = 130, 75
@@ -86,7 +87,7 @@ class Job:
         record = Record(self.sweep, number, trial, values)
         record.write(directory)
         if not self.quiet:
-            print(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), flush=True)
+            tell(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), sys.stdout)
         started = time.monotonic()
         with outside_hydra(self.argv), contextlib.chdir(self.cwd):
             ended = self._attempt(record, directory)
@@ -108,7 +109,7 @@ class Job:
         except KeyboardInterrupt:
             return _ended(record, "interrupted")
         except ConfigError as error:
-            print(error.text(), file=sys.stderr, flush=True)
+            tell(error.text(), sys.stderr)
             return _ended(record, "refused", error.text())
         except SystemExit as error:
             return _ended(record, "failed", f"it exited with {error.code}")

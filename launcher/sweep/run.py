@@ -21,6 +21,7 @@ from launcher.sweep.plan import Plan, prepare
 from launcher.sweep.report import announcement, check_points, ending, missing
 from launcher.sweep.request import Check, RunPoint, SweepRequest
 from launcher.sweep.session import multirun, quoted
+from launcher.terminal import tell
 
 
 def sweep(
@@ -31,7 +32,7 @@ def sweep(
 
     def say(line: str) -> None:
         if not request.quiet:
-            print(scrub(line), file=out, flush=True)
+            tell(scrub(line), out)
 
     try:
         plan = prepare(request)

@@ -1,6 +1,6 @@
 """Asks the allocation what runs where, with the keys of one experiment."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from areal_like.config.allocation.base import Allocation, Cluster, Finding
 from areal_like.config.allocation.hardware import Machine
@@ -11,12 +11,18 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.train_engine import TrainEngineConfig
 
+A_BASE = (
+    *("path", "dtype", "attn_impl", "init_from_scratch", "trust_remote_code"),
+    *("model_impl", "moe_use_grouped_mm", "debug"),
+)
+"""Keys in which two models are one, before either learns."""
+
 
 def allocate(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Finding]]:
     """The allocation, or what is wrong with it. Servers that run already take no devices of ours."""
     backends = {name: engine.backend for name, engine in trained_models(config)}
     cluster = Cluster(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
-    servers = config.rollout.backend if isinstance(config, GRPOConfig) else None
+    servers = config.rollout.backend if generates(config) else None
     if servers is not None and not starts_servers(config):
         allocation, problems = resolve(config.allocation_mode, None, backends, cluster, machine)
         if allocation is not None:
@@ -24,8 +30,13 @@ def allocate(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocati
     return resolve(config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config))
 
 
+def generates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
+    """Whether answers are generated, and random tokens do not stand in for them."""
+    return isinstance(config, GRPOConfig) and config.train_dataset.fake is None
+
+
 def starts_servers(config: "BaseExperimentConfig") -> bool:
-    return isinstance(config, GRPOConfig) and not config.rollout.server_addresses
+    return generates(config) and not config.rollout.server_addresses
 
 
 def servers_on_cpu(config: "BaseExperimentConfig") -> bool:
@@ -46,8 +57,14 @@ def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngi
     if not isinstance(config, GRPOConfig):
         return [("model", config.model)] if hasattr(config, "model") else []
     models: list[tuple[str, TrainEngineConfig]] = [("actor", config.actor)]
-    if config.actor.kl_ctl > 0:
+    if config.actor.kl_ctl > 0 and not reference_is_base(config):
         models.append(("ref", config.ref))
     if hasattr(config, "critic"):
         models.append(("critic", config.critic))
     return models
+
+
+def reference_is_base(config: GRPOConfig) -> bool:
+    """Whether the reference is the actor with its adapter switched off, and no model of its own."""
+    actor, ref = config.actor, config.ref
+    return actor.use_lora and actor.optimizer is not None and all(getattr(actor, n) == getattr(ref, n) for n in A_BASE)

@@ -1,4 +1,5 @@
-"""Tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing`, or `file.py:thing`.
+"""Tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing` (or `pkg.module.thing`), or
+`file.py:thing`.
 
 Code of a user's is read, never imported: that it is there, and takes the arguments that the configuration gives it.
 What cannot be read so (a module that is not on this machine, a signature made at run time) is left to the worker.
@@ -14,20 +15,40 @@ from typing import Any
 from areal_like.config.suggest import nearest
 
 BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
-    "task": {"addition": frozenset({"digits"})},
+    "task": {
+        "addition": frozenset({"digits"}),
+        **dict.fromkeys(("counting", "reversing", "sorting"), frozenset({"min_length", "max_length", "num_rows"})),
+    },
     "workflow": {"single_turn": frozenset()},
-    "reward": {"addition": frozenset()},
-    "actor.loss": {"ppo": frozenset()},
+    "reward": {"addition": frozenset(), "model": frozenset({"path"})},
+    "actor.loss": {"ppo": frozenset(), "importance_sampling": frozenset()},
 }
 """The names that are ours, and the arguments that each takes."""
+
+LOSS_INPUTS = (
+    *("logprobs", "old_logprobs", "proximal_logprobs", "reference_logprobs", "advantages", "entropy"),
+    *("loss_mask", "cu_seqlens", "weights", "kl_ctl"),
+)
+"""What a loss of the user's is given, by these names, as far as it asks for it."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments that a function or class takes; `open` if it takes any."""
+    """The arguments that a function or class takes, and those of them that it must be given; `open` if it takes any."""
 
     names: frozenset[str]
     open: bool
+    required: frozenset[str] = frozenset()
+
+
+def spelled(name: str) -> tuple[str, str]:
+    """Where a thing of the user's is, and how it is called there; the place is empty where none is said."""
+    place, _, thing = name.rpartition(":" if ":" in name or name.endswith(".py") else ".")
+    return place, thing
+
+
+def is_built_in(name: str) -> bool:
+    return ":" not in name and "." not in name
 
 
 def findings(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -38,28 +59,29 @@ def findings(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, 
             yield from _named(section, f"{section}.name", said["name"], said.get("args") or {}, folder)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
-        yield from _named("actor.loss", "actor.loss", actor["loss"], {}, folder)
+        yield from _named("actor.loss", "actor.loss", actor["loss"], actor.get("loss_args") or {}, folder)
 
 
 def _named(
     kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     known = BUILT_IN[kind]
-    place, colon, thing = name.rpartition(":")
-    if not colon:
+    if is_built_in(name):
         if name not in known:
             guess = nearest(name, list(known))
             hint = f"; did you mean {guess[0]}?" if guess else ""
+            whole = "; whole algorithms are chosen by algorithm=NAME" if kind == "actor.loss" else ""
             yield (
                 (key,),
                 (
                     f"{name!r} is not built in{hint or '.'} There are: {', '.join(known)}; "
-                    f"your own is named as pkg.module:thing or file.py:thing"
+                    f"your own is named as pkg.module:thing or file.py:thing{whole}"
                 ),
             )
             return
         yield from _arguments(kind, key, name, arguments, Signature(known[name], open=False))
         return
+    place, thing = spelled(name)
     if not thing.isidentifier() or not place:
         yield (key,), f"{name!r} names nothing; write pkg.module:thing or file.py:thing"
         return
@@ -83,6 +105,8 @@ def _named(
     signature = _signature(definition)
     if signature is not None:
         yield from _arguments(kind, key, name, arguments, signature)
+        if kind == "actor.loss":
+            yield from _inputs(name, arguments, signature)
 
 
 def _arguments(
@@ -90,12 +114,24 @@ def _arguments(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     if signature.open:
         return
+    known = sorted(signature.names - set(LOSS_INPUTS) if kind == "actor.loss" else signature.names)
     for argument in arguments:
         if argument not in signature.names:
-            guess = nearest(argument, sorted(signature.names))
+            guess = nearest(argument, known)
             hint = f"; did you mean {guess[0]}?" if guess else ""
-            takes = f" It takes: {', '.join(sorted(signature.names))}." if signature.names else " It takes none."
-            yield (f"{kind}.args.{argument}", key), f"{name} takes no such argument{hint or '.'}{takes}"
+            takes = f" It takes: {', '.join(known)}." if known else " It takes none."
+            args = "actor.loss_args" if kind == "actor.loss" else f"{kind}.args"
+            yield (f"{args}.{argument}", key), f"{name} takes no such argument{hint or '.'}{takes}"
+
+
+def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Of a loss: what it is given by the trainer is not said twice, and all else that it wants is said."""
+    for argument in arguments:
+        if argument in LOSS_INPUTS:
+            yield (f"actor.loss_args.{argument}",), "is what the trainer gives a loss; leave it out"
+    if missing := sorted(signature.required - set(LOSS_INPUTS) - set(arguments)):
+        wants = f"{name} wants {', '.join(missing)}, and a loss is given {', '.join(LOSS_INPUTS)}"
+        yield ("actor.loss", "actor.loss_args"), f"{wants}; add +actor.loss_args.{missing[0]}=, or a default"
 
 
 def find_source(place: str, folder: Path) -> Path | None:
@@ -156,5 +192,9 @@ def _signature(definition: Definition) -> Signature | None:
 def _taken(function: ast.FunctionDef | ast.AsyncFunctionDef, bound: bool) -> Signature:
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)][1 if bound else 0 :]
-    names += [argument.arg for argument in arguments.kwonlyargs]
-    return Signature(frozenset(names), open=arguments.kwarg is not None)
+    required = names[: len(names) - len(arguments.defaults)]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        names.append(argument.arg)
+        if default is None:
+            required.append(argument.arg)
+    return Signature(frozenset(names), open=arguments.kwarg is not None, required=frozenset(required))

@@ -18,6 +18,7 @@ MUST_AGREE: tuple[tuple[str, str], ...] = (
     *((f"{section}.fileroot", "cluster.fileroot") for section in ("saver", "evaluator", "recover", "stats_logger")),
     ("actor.temperature", "gconfig.temperature"),
     ("ref.temperature", "gconfig.temperature"),
+    ("critic.mask_no_eos_with_zero", "actor.mask_no_eos_with_zero"),
     ("rollout.consumer_batch_size", "train_dataset.batch_size"),
 )
 GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_norm.group_size")
@@ -87,6 +88,10 @@ def _clipping(get: Get) -> Iterator[Finding]:
     low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
     if low is not None and high is not None and low >= high:
         yield ("actor.ratio.mask_low", "actor.ratio.mask_high"), f"is {low}, not below actor.ratio.mask_high={high}"
+    floor, cap = get("actor.behav_imp_weight_floor"), get("actor.behav_imp_weight_cap")
+    if floor is not None and cap is not None and floor >= cap:
+        names = ("actor.behav_imp_weight_floor", "actor.behav_imp_weight_cap")
+        yield names, f"is {floor}, not below actor.behav_imp_weight_cap={cap}"
 
 
 def _overlong(get: Get) -> Iterator[Finding]:
@@ -139,7 +144,9 @@ def _schedule(get: Get) -> Iterator[Finding]:
 
 
 def _padding(get: Get) -> Iterator[Finding]:
-    for engine in ("actor", "critic", "model"):
+    for engine in ("actor", "ref", "critic", "model"):
+        if engine == "ref" and not get("actor.kl_ctl"):
+            continue  # it is not loaded
         if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
             yield (
                 (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"),
@@ -156,6 +163,23 @@ def _variables(get: Get) -> Iterator[Finding]:
 def _resume(get: Get) -> Iterator[Finding]:
     if get("resume_step") is not None and get("resume") is None:
         yield ("resume_step", "resume"), "says which step, but resume does not say which run; set resume=RUN"
+
+
+def _reward_model(get: Get) -> Iterator[Finding]:
+    if get("reward.name") == "model" and not (get("reward.args") or {}).get("path"):
+        what = "the folder of a reward model, or the run that trained one"
+        yield ("reward.args.path", "reward.name"), f"is missing; reward.name=model wants +reward.args.path={what}"
+
+
+def _heads(get: Get) -> Iterator[Finding]:
+    """A policy says tokens, a value model and a reward model say numbers."""
+    for engine in ("actor", "ref", "model"):
+        if get(f"{engine}.is_critic") and get("train_dataset.type") != "rw":
+            yield (f"{engine}.is_critic",), "is true, and a model with a head for numbers says no tokens; leave it out"
+    for engine, what in (("critic", "a value model"), ("model", "a reward model")):
+        wanted = engine == "critic" or get("train_dataset.type") == "rw"
+        if wanted and get(f"{engine}.is_critic") is False:
+            yield (f"{engine}.is_critic",), f"is false, and {what} needs the head for numbers; leave it out"
 
 
 def _lora(get: Get) -> Iterator[Finding]:
@@ -176,6 +200,13 @@ def _lora(get: Get) -> Iterator[Finding]:
                 )
 
 
+def _separate_adapter(get: Get) -> Iterator[Finding]:
+    trained = [engine for engine in ("actor", "critic", "model") if get(f"{engine}.path") is not None]
+    if get("weights.save_adapter_separately") and not any(get(f"{engine}.use_lora") for engine in trained):
+        keys = [f"{engine}.use_lora" for engine in trained]
+        yield ("weights.save_adapter_separately", *keys), f"is true, but there is no adapter; set {keys[0]}=true"
+
+
 RULES = (
     _lengths,
     _clipping,
@@ -186,5 +217,8 @@ RULES = (
     _padding,
     _variables,
     _resume,
+    _reward_model,
+    _heads,
     _lora,
+    _separate_adapter,
 )

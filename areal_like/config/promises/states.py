@@ -8,10 +8,6 @@ from types import MappingProxyType
 
 from areal_like.config.promises.homes import Home
 
-NOT_STARTED = ("ppo", "reward_model")
-"""Kinds of experiment that no start runs yet: a test of another kind shows nothing of their keys. A plan shows those of
-every kind."""
-
 _PLAN = "tests/test_promises_live.py::"
 _RUN = "tests/test_live_run.py::"
 _ACTOR = "tests/test_live_actor.py::"
@@ -19,6 +15,12 @@ _ENGINE = "tests/test_live_engine.py::"
 _ROLLOUT = "tests/test_live_rollout.py::"
 _TRACKERS = "tests/test_live_trackers.py::"
 _CONTROLLER = "tests/test_controller.py::"
+_CRITIC = "tests/test_training_critic.py::"
+_PROFILE = "tests/test_training_profile.py::"
+_FAKE = "tests/test_training_fake.py::"
+_MEMORY = "tests/test_live_memory.py::"
+_RECOVERY = "tests/test_live_recovery.py::"
+_FOLDER = "tests/test_training_hf_folder.py::"
 
 
 def _each(test: str, prefix: str, *names: str) -> tuple[tuple[str, str], ...]:
@@ -35,24 +37,96 @@ _LOSS = (
     *("eps_clip", "eps_clip_higher", "c_clip"),
     *("use_decoupled_loss", "behav_imp_weight_cap", "recompute_logprob"),
 )
+_ADAPTER = (
+    ("lora_rank", "test_lora_rank_is_the_rank_of_the_adapters"),
+    ("lora_alpha", "test_lora_alpha_is_the_strength_of_the_adapters"),
+    ("target_modules", "test_target_modules_says_which_layers_get_one"),
+    ("lora_dropout", "test_lora_dropout_leaves_out_some_of_what_goes_into_adapters"),
+    ("lora_modules_to_save", "test_lora_modules_to_save_are_trained_in_full"),
+)
+_OF_CHECKPOINTS = (
+    ("recover.skip_progress", _RECOVERY + "test_skip_progress_begins_to_count_at_0_and_leaves_the_rest"),
+    ("recover.skip_scheduler", _RECOVERY + "test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest"),
+    (
+        "recover.skip_dataloader",
+        _RECOVERY + "test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest",
+    ),
+    (
+        "recover.keep",
+        _RECOVERY + "test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps[1-wanted0]",
+    ),
+    ("weights.save_async", _RECOVERY + "test_save_async_lets_training_go_on_while_a_checkpoint_is_written[True]"),
+    (
+        "weights.save_sharded",
+        _FOLDER + "test_save_sharded_splits_weights_into_files_of_at_most_that_size_with_an_index",
+    ),
+    (
+        "weights.save_format",
+        _FOLDER + "test_save_format_torch_is_tensors_alone_and_can_be_gone_on_from[words0]",
+    ),
+    (
+        "weights.save_adapter_separately",
+        _FOLDER + "test_save_adapter_separately_writes_what_peft_loads_beside_the_merged_weights[safetensors]",
+    ),
+)
+_SCHEDULE = ("lr_scheduler_type", "warmup_steps", "decay_steps", "min_lr")
+_OPTIMIZER = (
+    *("type", "lr", "weight_decay", "beta1", "beta2", "eps", "gradient_clipping", "offload"),
+    *("min_lr_ratio", "lr_scheduler_type", "warmup_steps_proportion"),
+    *("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis"),
+)
 _LEARNING = (
     *("group_size", "ppo_n_minibatches", "discount", "gae_lambda", "kl_ctl", "kl_estimator", "dynamic_sampling"),
     *("gradient_checkpointing", "grad_reduce_dtype", *_REWARDS, *_LOSS),
+    *("use_lora", "peft_type", "lora_rank", "lora_alpha", "target_modules"),
+    *(f"optimizer.{name}" for name in _OPTIMIZER),
     *(f"{norm}.{name}" for norm in ("reward_norm", "adv_norm") for name in (*_NORM, "group_size")),
 )
+_FSDP = (
+    ("offload_params", "test_offload_params_keeps_parameters_in_host_memory"),
+    (
+        "wrap_policy.transformer_layer_cls_to_wrap",
+        "test_transformer_layer_cls_to_wrap_names_what_is_sharded_one_by_one",
+    ),
+)
+_OF_MEMORY = (
+    ("fsdp.reshard_after_forward", "test_reshard_after_forward_gives_layers_back_at_once"),
+    ("fsdp.dp_replicate", "test_dp_replicate_is_how_many_replicas_there_are"),
+    ("fsdp.load_using_meta", "test_load_using_meta_builds_the_model_without_memory"),
+    ("master_dtype", "test_master_dtype_is_that_of_the_weights_that_are_updated"),
+    ("moe_use_grouped_mm", "test_moe_use_grouped_mm_multiplies_all_experts_at_once"),
+    ("compile.fullgraph", "test_fullgraph_is_what_the_compiler_is_told"),
+    ("activation_checkpointing.freq", "test_freq_is_of_how_many_layers_one_computes_again"),
+    ("debug.num_layers", "test_num_layers_keeps_the_first_layers"),
+    ("dist_timeout_s", "test_dist_timeout_is_how_long_ranks_wait_for_each_other[actor-grpo]"),
+    ("activation_offloading.pin_memory", "test_a_key_of_activation_offloading[pin_memory-False]"),
+    (
+        "activation_offloading.max_inflight_activations",
+        "test_a_key_of_activation_offloading[max_inflight_activations-2]",
+    ),
+)
+_ADVANTAGE = ("std_norm", "length_weighted_mean", "leave_one_out", "neg_clipped")
+_RATIO = ("level", "length_norm", "mask_high", "mask_low", "sequence_mask_low")
 _COPIES = ("group_size", "temperature", "reward_norm.group_size", "adv_norm.group_size")
 _CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
 _WANDB = (*("mode", "entity", "project", "name", "job_type", "group", "notes", "tags", "config", "id_suffix"),)
 _SWANLAB = ("project", "name", "config", "logdir", "mode")
 
 _OF_A_RUN = (
-    ("seed", _RUN + "test_seed_says_which_rows_come_when[{run}]"),
+    ("seed", _RUN + "test_seed_says_which_rows_come_when[{experiment}]"),
     *_each(
-        _RUN + "test_{name}_ends_the_run[{run}]", "", "total_train_epochs", "total_train_steps", "total_train_n_seqs"
+        _RUN + "test_{name}_ends_the_run[{experiment}]",
+        "",
+        "total_train_epochs",
+        "total_train_steps",
+        "total_train_n_seqs",
     ),
-    ("tokenizer_path", _RUN + "test_tokenizer_path_says_how_text_becomes_tokens[{run}]"),
-    *((f"*.{clock}", _RUN + "test_a_clock_strikes_when_its_key_says[{path}-{run}]") for clock in _CLOCKS),
-    ("recover.mode", _RUN + "test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from[{run}]"),
+    ("tokenizer_path", _RUN + "test_tokenizer_path_says_how_text_becomes_tokens[{experiment}]"),
+    *((f"*.{clock}", _RUN + "test_a_clock_strikes_when_its_key_says[{path}-{experiment}]") for clock in _CLOCKS),
+    (
+        "recover.mode",
+        _RUN + "test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from[{experiment}]",
+    ),
     ("recover.retries", _RUN + "test_recover_retries_is_how_often_in_a_row"),
     ("cluster.cluster_name", _RUN + "test_cluster_name_is_told_of_the_machines"),
     ("cluster.name_resolve.nfs_record_root", _RUN + "test_nfs_record_root_is_where_names_are_entered"),
@@ -70,21 +144,40 @@ _OF_ROWS = tuple(
 _OF_A_MODEL = (
     *(
         (f"{section}.{name}", f"{_ENGINE}{test}[{section}]")
-        for section in ("actor", "ref", "model")
+        for section in ("actor", "ref", "critic", "model")
         for name, test in (
             ("path", "test_path_is_where_the_weights_are"),
             ("init_from_scratch", "test_init_from_scratch_begins_with_random_weights"),
             ("dtype", "test_dtype_is_what_is_computed_in"),
             ("disable_dropout", "test_disable_dropout_takes_it_out_of_the_model"),
+            ("is_critic", "test_is_critic_gives_the_head_that_a_model_needs"),
+            ("attn_impl", "test_attn_impl_is_what_transformers_is_told"),
+            ("mb_spec.n_mbs", "test_n_mbs_is_the_least_number_of_micro_batches"),
+            ("mb_spec.max_tokens_per_mb", "test_max_tokens_per_mb_is_the_most_that_a_micro_batch_has"),
+            ("mb_spec.granularity", "test_granularity_keeps_neighbours_together"),
+            ("pad_to_maximum", "test_pad_to_maximum_makes_all_micro_batches_of_one_size"),
         )
     ),
     *(
         (f"{section}.{name}", f"{_ENGINE}{test}[{section}]")
-        for section in ("actor", "model")
+        for section in ("actor", "critic", "model")
         for name, test in (
             ("gradient_checkpointing", "test_gradient_checkpointing_computes_layers_again"),
             ("grad_reduce_dtype", "test_grad_reduce_dtype_is_what_gradients_are_added_up_in"),
+            ("use_lora", "test_use_lora_trains_adapters_alone"),
+            ("peft_type", "test_peft_type_is_the_kind_of_adapter"),
+            *_ADAPTER[:3],
         )
+    ),
+    *(
+        (f"{section}.fsdp.{name}", f"{_MEMORY}{test}[{section}]")
+        for section in ("actor", "ref", "critic", "model")
+        for name, test in _FSDP
+    ),
+    *(
+        (f"{section}.optimizer.{name}", f"{_MEMORY}test_a_key_of_the_optimizer[{section}-{name}]")
+        for section in ("actor", "critic", "model")
+        for name in _OPTIMIZER
     ),
     ("actor.backend", _ENGINE + "test_backend_is_the_number_of_ranks[actor-grpo]"),
     ("model.backend", _ENGINE + "test_backend_is_the_number_of_ranks[model-sft]"),
@@ -103,6 +196,19 @@ _OF_THE_ACTOR = (
     *_each(_ACTOR + "test_a_copy_of_a_number_must_agree[{path}]", "actor.", *_COPIES),
     ("ref.temperature", _ACTOR + "test_a_copy_of_a_number_must_agree[{path}]"),
     *_each(_ACTOR + "test_a_key_about_learning_means_nothing_to_the_reference[{name}]", "ref.", *_LEARNING),
+)
+_OF_THE_CRITIC = (
+    ("critic.eps_clip", _CRITIC + "test_eps_clip_is_how_far_a_step_may_move_a_value"),
+    ("critic.ppo_n_minibatches", _CRITIC + "test_ppo_n_minibatches_is_the_number_of_its_updates"),
+    ("critic.mask_no_eos_with_zero", _CRITIC + "test_mask_no_eos_with_zero_is_that_of_the_actor"),
+    ("critic.backend", _CRITIC + "test_its_backend_is_that_of_the_actor"),
+    *(
+        (
+            f"{section}.weight_update_mode",
+            f"{_CRITIC}test_weight_update_mode_means_nothing_to_who_publishes_nothing[{section}-{experiment}]",
+        )
+        for section, experiment in (("ref", "grpo"), ("critic", "ppo"), ("model", "sft"))
+    ),
 )
 _OF_ROLLOUTS = (
     ("gconfig.n_samples", _ROLLOUT + "test_n_samples_is_the_number_of_answers"),
@@ -144,6 +250,14 @@ _OF_TRACKERS = (
     ("stats_logger.tensorboard.path", _TRACKERS + "test_the_path_of_tensorboard_is_where_its_files_are"),
 )
 
+_OF_MEASURING = (
+    ("bench", "tests/test_plan_bench.py::test_bench_is_four_steps_without_evaluation_or_checkpoints[{experiment}]"),
+    ("profiler.trace_path", _PROFILE + "test_trace_path_is_where_the_timeline_of_all_steps_is[grpo]"),
+    ("profiler.memory_path", _PROFILE + "test_memory_path_is_where_every_step_and_rank_has_a_snapshot"),
+    ("train_dataset.fake", _FAKE + "test_fake_is_what_a_step_trains_on[{experiment}]"),
+    *_each(_FAKE + "test_a_key_of_fake_is_a_size_of_a_step[{name}]", "train_dataset.fake.", "batch_size", "seq_len"),
+)
+
 LIVE: MappingProxyType[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {
         "areal": (
@@ -160,14 +274,30 @@ LIVE: MappingProxyType[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             *_OF_ROWS,
             *_OF_A_MODEL,
             *_OF_THE_ACTOR,
+            *_OF_THE_CRITIC,
             *_OF_ROLLOUTS,
             *_OF_TRACKERS,
+        ),
+        "prime_rl": (
+            *_OF_MEASURING,
+            *_OF_CHECKPOINTS,
+            *_each(_ACTOR + "test_a_key_of_advantages_relative_to_the_group[{name}]", "actor.advantage.", *_ADVANTAGE),
+            *_each(_ACTOR + "test_a_key_of_the_ratio[{name}]", "actor.ratio.", *_RATIO),
+            *((f"actor.{name}", f"{_ENGINE}{test}[actor]") for name, test in _ADAPTER),
+            *((f"actor.{name}", _MEMORY + test) for name, test in _OF_MEMORY),
+            *(
+                (f"actor.optimizer.{name}", f"{_MEMORY}test_a_key_of_the_optimizer[actor-{name}]")
+                for name in (*_OPTIMIZER, *_SCHEDULE, "momentum", "nesterov")
+            ),
+            ("actor.grad_reduce_dtype", _ENGINE + "test_grad_reduce_dtype_is_what_gradients_are_added_up_in[actor]"),
+            ("actor.attn_impl", _ENGINE + "test_attn_impl_is_what_transformers_is_told[actor]"),
+            ("actor.init_from_scratch", _ENGINE + "test_init_from_scratch_begins_with_random_weights[actor]"),
         ),
     }
 )
 """source -> (pattern of the home, node id of the test). The first pattern that fits counts; a key is live when every
-one of its homes has a test. In the node id `{path}` is the home, `{experiment}` each kind of experiment that has it,
-and `{run}` each of these that can be started."""
+one of its homes has a test. In the node id `{path}` is the home, and `{experiment}` each kind of experiment that
+has it."""
 
 _NO_SERVICE = "no such service exists here; a reward is a function: reward.name, reward.args"
 REFUSED = MappingProxyType(
@@ -177,10 +307,10 @@ REFUSED = MappingProxyType(
         ("areal", "Scheduler Configuration", "deploy_mode"): "servers and trainers are placed by allocation_mode",
         ("areal", "Scheduler Configuration", "functioncall_service_domain"): _NO_SERVICE,
         ("areal", "Scheduler Configuration", "reward_functioncall_config"): _NO_SERVICE,
-        ("areal", "Scheduler Configuration", "reward_model_path"): "no reward model is served; a reward function may "
-        "load one: reward.name, reward.args",
-        ("areal", "Scheduler Configuration", "reward_model_service_url"): "no reward model service is called; a reward "
-        "function may call one: reward.name, reward.args",
+        ("areal", "Scheduler Configuration", "reward_model_path"): "reward.name=model serves the reward model in "
+        "reward.args.path",
+        ("areal", "Scheduler Configuration", "reward_model_service_url"): "a reward function may call one: "
+        "reward.name, reward.args; reward.name=model serves a model beside the run",
     }
 )
 """(source, group, key) -> why it is refused, and what to write instead."""
@@ -274,11 +404,9 @@ def tests_of(source: str, homes: tuple[Home, ...]) -> tuple[str, ...]:
     found: list[str] = []
     for home in homes:
         test = next((test for pattern, test in LIVE.get(source, ()) if _fits(home.path, pattern)), None)
-        started = [experiment for experiment in home.experiments if experiment not in NOT_STARTED]
-        if test is None or not (started or "{experiment}" in test or test.startswith(_PLAN)):
+        if test is None:
             return ()
-        for experiment in home.experiments if "{experiment}" in test else started or home.experiments:
-            found.append(test.format(path=home.path, experiment=experiment, run=experiment))
+        found += [test.format(path=home.path, experiment=experiment) for experiment in home.experiments]
     return tuple(dict.fromkeys(found))
 
 

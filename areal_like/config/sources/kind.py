@@ -23,10 +23,16 @@ def experiment_kind(words: Sequence[Word], file: YamlFile, library: Library) -> 
 
 
 def _held(file: YamlFile, library: Library, seen: set[Path]) -> dict[str, Any]:
-    """What a file holds, and below it what the files that it builds on hold (top-level keys only are merged)."""
+    """What a file holds, and below it what the files that it builds on hold."""
     merged: dict[str, Any] = {}
     for item in file.defaults():
         path = library.path_of(item.value.lstrip("/")) if isinstance(item.value, str) else None
         if path is not None and path not in seen:
-            merged |= _held(library.read(path), library, {*seen, path})
-    return {**merged, **{name: node.plain() for name, node in file.body().items()}}
+            merged = _laid_over(merged, _held(library.read(path), library, {*seen, path}))
+    return _laid_over(merged, {name: node.plain() for name, node in file.body().items()})
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Section by section: a file that sets one key of a section leaves the others as they were."""
+    both = [name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)]
+    return {**below, **above, **{name: _laid_over(below[name], above[name]) for name in both}}

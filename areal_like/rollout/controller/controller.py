@@ -161,7 +161,7 @@ class Controller:
                 f"resume: {path} is missing, so that nothing can go on from {checkpoint}; choose another step"
             )
         frame = unpack(path.read_bytes())
-        restore(loop, frame.header, frame.blobs, digest, self.run.config.recover.skip_dataloader)
+        restore(loop, frame.header, frame.blobs, digest, self.run.skips("dataloader"))
 
     # From the trainer.
 

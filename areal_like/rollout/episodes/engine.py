@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from areal_like.data.chat import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.client import Client, Seat
@@ -83,10 +84,11 @@ class Engine:
     def is_evaluation(self) -> bool:
         return bool(self.lease["purpose"] == "eval")
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with what the model wants around a text."""
+    def encode(self, prompt: str | Sequence[Message], tools: Any = None) -> list[int]:
+        """Token ids of a prompt: of a text with what the model wants around one; of messages by its chat template,
+        which is also told of `tools`."""
         try:
-            return self.tools.tokenizer.encode(text)
+            return self.tools.tokenizer.encode_prompt(prompt, tools)
         except ValueError as fault:
             raise RowError(str(fault)) from fault
 

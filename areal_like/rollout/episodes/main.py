@@ -8,6 +8,7 @@ from typing import Any
 from areal_like.config.problems import ConfigError
 from areal_like.data.datasets import Datasets, Rows, load_datasets, task_name
 from areal_like.data.named import Places, problem
+from areal_like.data.record import RECORD
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.discovery import Entry, Names, open_names, parse
 from areal_like.models import model_folder
@@ -38,7 +39,7 @@ async def _main(run: Run, me: Identity) -> None:
     rewards = RewardPool(_wanted(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
     try:
         tokenizer = _tokenizer(config.tokenizer_path, run.cwd)
-        datasets = load_datasets(config, places, tokenizer)
+        datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
         if not rewards.is_there and config.workflow.name in (None, DEFAULT):

@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.config.task import REWARD_MODEL
 from areal_like.data.named import Places, is_built_in, load, make, pick, problem
 from areal_like.data.tasks import make_task
 from areal_like.data.tasks.addition import addition_reward
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError, RewardFunction
+from areal_like.rollout.episodes.rewards.model import ModelReward
 
 __all__ = ["BUILT_IN", "Reward", "RewardError", "RewardFunction", "Wanted", "find_reward"]
 
-BUILT_IN: dict[str, Any] = {"addition": addition_reward}
+BUILT_IN: dict[str, Any] = {"addition": addition_reward, REWARD_MODEL: ModelReward}
 
 
 class Wanted(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import orjson
 
+from areal_like.config.task import REWARD_MODEL
 from areal_like.process.identity import TOKEN
 from areal_like.rollout.episodes.rewards import Wanted
 
@@ -30,6 +31,7 @@ class RewardProcess(asyncio.Protocol):
         ours.sendall(orjson.dumps({"wanted": wanted._asdict(), "timeout_s": timeout_s}) + b"\n")
         with theirs:
             descriptor = theirs.fileno()
+            needs_token = wanted.name == REWARD_MODEL  # our own code, and nothing else is in that process
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.child"]
             self._popen = subprocess.Popen(
                 [*command, str(descriptor), str(os.getpid())],
@@ -37,7 +39,7 @@ class RewardProcess(asyncio.Protocol):
                 stdout=2,  # what a reward prints belongs into the log
                 pass_fds=(descriptor,),
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name != TOKEN},
+                env={name: value for name, value in os.environ.items() if name != TOKEN or needs_token},
             )
         self._socket = ours
         self._transport: asyncio.WriteTransport | None = None

@@ -13,7 +13,7 @@ class SingleTurn:
     """
 
     async def run(self, engine: Engine, row: dict[str, Any]) -> list[Trajectory]:
-        prompt_ids = engine.encode(row["prompt"])
+        prompt_ids = engine.encode(row["prompt"], row.get("tools"))
         samples = await engine.generate(prompt_ids)
         rewards = await engine.score(row, samples)
         return [engine.trajectory(prompt_ids, sample, reward) for sample, reward in zip(samples, rewards, strict=True)]

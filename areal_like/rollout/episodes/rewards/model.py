@@ -1,0 +1,29 @@
+"""The built-in reward `model`: what a reward model says of an answer."""
+
+import os
+from typing import Any
+
+
+class ModelReward:
+    """`path` is the folder of the reward model; it runs in a server of its own, which the launcher starts."""
+
+    def __init__(self, path: str) -> None:
+        # Other rewards, which start as often, need none of this.
+        from areal_like.data.examples import Examples
+        from areal_like.data.tokenizer import TextTokenizer
+        from areal_like.discovery import open_names
+        from areal_like.models import model_folder
+        from areal_like.process.identity import RUN_DIR, identity, token
+        from areal_like.process.run import open_run
+        from areal_like.rollout.episodes.rewards.scores import ScoreClient
+
+        run, me = open_run(os.environ[RUN_DIR]), identity()
+        config = run.config
+        self._examples = Examples(TextTokenizer(model_folder(path, run.cwd)), "sft")
+        limits = config.rollout.setup_timeout, config.reward.timeout_s
+        self._client = ScoreClient(open_names(run, me), me, token(), *limits)
+
+    async def __call__(self, prompt: Any, completion: str, tools: Any = None) -> float:
+        """As it was trained: the prompt, the answer and the token that ends it, by its own tokenizer."""
+        row = {"prompt": prompt, "answer": completion, "tools": tools}
+        return await self._client.score(self._examples.tokens([row]).token_ids.tolist())

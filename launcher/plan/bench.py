@@ -1,0 +1,39 @@
+"""What `bench=true` makes of a configuration: so few steps that they can be waited for, and nothing beside them."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.observe.throughput import WARM_UP_STEPS
+from launcher.plan.plan import Obstacle, Resolved, RunDirectory
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+BENCH_STEPS = WARM_UP_STEPS + 3
+CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
+
+
+def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
+    """Keys that are set otherwise than the configuration says."""
+    if not config.bench:
+        return
+    yield Resolved("total_train_steps", BENCH_STEPS, f"bench: {WARM_UP_STEPS} to warm up, and 3 that are measured")
+    if config.total_train_n_seqs is not None:
+        yield Resolved("total_train_n_seqs", None, "bench: the steps decide")
+    if config.total_train_epochs < BENCH_STEPS:
+        yield Resolved("total_train_epochs", BENCH_STEPS, "bench: the steps decide, however few rows there are")
+    if config.valid_dataset is not None:
+        yield Resolved("valid_dataset", None, "bench: nothing is evaluated")
+    for name in ("evaluator", "saver", "recover"):
+        section = getattr(config, name)
+        for clock in CLOCKS:
+            if getattr(section, clock) is not None:
+                yield Resolved(f"{name}.{clock}", None, "bench: steps alone are measured")
+    if config.recover.mode != "disabled":
+        yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")
+
+
+def bench_obstacles(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Obstacle]:
+    if config.bench and (config.resume is not None or directory.state == "continues"):
+        key = "trial_name" if config.resume is None else "resume"
+        yield Obstacle(key, "bench measures a run of its own, and goes on with none; leave it out")

@@ -1,0 +1,71 @@
+"""The model whose scores are the reward (`reward.name=model`): which folder it is, and why it cannot be served."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from areal_like.config.allocation.experiment import generates
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.task import REWARD_MODEL
+from areal_like.process.checkpoints import complete
+from launcher.plan.host import Host
+from launcher.plan.model_shape import find_config
+from launcher.plan.plan import Obstacle, Resolved
+from launcher.plan.run_directory import find_run
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+KEY = "reward.args.path"
+ARCHITECTURE = "ForSequenceClassification"
+"""What transformers calls a model with one head over a whole text."""
+
+
+class RewardModel(NamedTuple):
+    """`path` is what a process is told. `reason` says how a run's name became it, `lack` what speaks against it."""
+
+    path: str
+    reason: str = ""
+    lack: str = ""
+
+
+def has_reward_model(config: "BaseExperimentConfig") -> bool:
+    return generates(config) and config.reward.name == REWARD_MODEL
+
+
+def reward_model(config: "BaseExperimentConfig", host: Host) -> RewardModel | None:
+    """That of the run, if its reward is one: a folder, a name on the Hub, or what another run has learnt so far."""
+    if not isinstance(config, GRPOConfig) or not has_reward_model(config):
+        return None
+    said = str(config.reward.args["path"])
+    found = RewardModel(said)
+    content, why = find_config(said, host)
+    if content is None:
+        root = host.directory / Path(config.cluster.fileroot).expanduser()
+        run = find_run(said, root, host.directory)
+        if run is None:
+            ways = (
+                "give the folder of a reward model, or a run that trained one: its folder, experiment/trial, or trial"
+            )
+            return RewardModel(said, lack=f"{why}, and no run is called so; {ways}")
+        checkpoints = complete(run / "checkpoints")
+        if not checkpoints:
+            return RewardModel(said, lack=f"{run} has no complete checkpoint yet")
+        folder = str(checkpoints[-1][1].resolve())
+        found = RewardModel(folder, f"the newest checkpoint of {'/'.join(run.parts[-2:])}")
+        content, why = find_config(folder, host)
+    kinds = (content or {}).get("architectures") or [why]
+    if not any(str(kind).endswith(ARCHITECTURE) for kind in kinds):
+        lack = f"{found.path} is no reward model ({', '.join(map(str, kinds))}); reward_model.yaml trains one"
+        return found._replace(lack=lack)
+    return found
+
+
+def resolved_reward_model(config: "BaseExperimentConfig", host: Host) -> list[Resolved]:
+    """A run's name stands for one of its checkpoints from the first step to the last."""
+    found = reward_model(config, host)
+    return [Resolved(KEY, found.path, found.reason)] if found and found.reason and not found.lack else []
+
+
+def lacks_reward_model(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
+    found = reward_model(config, host)
+    return [Obstacle(KEY, found.lack)] if found and found.lack else []
