@@ -34,14 +34,15 @@ format: env-dev ## Put the code into the shape that lint wants
 docs: env-dev ## Write docs/reference.md and docs/keys.md from the configuration classes
 	@$(PY) -m areal_like.config.describe.pages
 
-bench: env-dev ## How long a start, a step, a publication and the controller's work take; JSON in build/bench/
+bench: env-dev ## How long a start, a publication, training and whole runs take; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py
 	@$(PY) tests/bench/bench_controller.py
 	@$(PY) tests/bench/bench_weights.py
+	@$(PY) tests/bench/bench_training.py
 	@$(PY) tests/bench/bench_ring.py
 
 env-run:
 	@.ci/venv "$(VENV)" train
 
 env-dev:
-	@.ci/venv "$(VENV)" dev,sweeps,train
+	@.ci/venv "$(VENV)" data,dev,sweeps,train

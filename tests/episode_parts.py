@@ -5,7 +5,9 @@ import functools
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+from areal_like.config.dataset import DatasetConfig
 from areal_like.data.datasets import load_datasets
 from areal_like.data.named import Places
 from areal_like.data.tasks.addition import Addition, addition_reward
@@ -131,7 +133,8 @@ class Rewards:
 def prepared():
     """What no test changes."""
     here = Places(Path(), Path())
-    dataset = SimpleNamespace(path="addition", type="rl", batch_size=1, drop_last=True, max_length=None)
+    made: Any = DatasetConfig
+    dataset = made(path="addition")
     task = SimpleNamespace(name="addition", args={})
     config = SimpleNamespace(task=task, train_dataset=dataset, valid_dataset=dataset)
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))

@@ -78,9 +78,14 @@ def _checkpoint(step: int) -> None:
 
 
 def _do(what: str, me: Identity) -> None:
-    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `hang`, `orphan`, or nothing."""
+    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `wait SECONDS`, `hang`,
+    `orphan`, or nothing."""
     word, _, rest = what.partition(" ")
-    if word == "kill":
+    if word == "wait":
+        told = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
+        print(time.strftime(f"%Y-%m-%d %H:%M:%S,000 {told}"), flush=True)
+        time.sleep(float(rest))
+    elif word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == "exit":
         raise SystemExit(int(rest))

@@ -1,6 +1,7 @@
 """The command with stand-ins for its processes: `python -m tests.standing_in WORDS`, and what tests do with it."""
 
 import getpass
+import importlib
 import json
 import os
 import signal
@@ -25,6 +26,9 @@ def main(words: list[str]) -> int:
     from areal_like import door
     from launcher import claim, cli
 
+    for name, value in json.loads(os.environ.get("STAND_IN", "{}")).get("patience", {}).items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
     door.COMMAND = (sys.executable, "-m", "tests.standing_in")
     for module in (start, claim):
         setattr(module, "build_plan", _with_stand_ins)  # noqa: B010
@@ -122,7 +126,7 @@ def environment_of(root: Path, **told: Any) -> dict[str, str]:
 
 
 def stand(root: Path, *words: str, cwd: Path | None = None, **told: Any) -> Standing:
-    """`told` is what the stand-ins are told (steps, step_s, faults)."""
+    """`told` is what the stand-ins are told (steps, step_s, faults), and constants of the launcher (patience)."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
     environment = inherited | environment_of(root, **told)
     command = [sys.executable, "-m", "tests.standing_in"]

@@ -43,6 +43,7 @@ from areal_like.config.sources import library
 from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
 from areal_like.models import model_folder
 from areal_like.observe.summary import finish
+from areal_like.process.checkpoints import RESUME
 from areal_like.process.run import LEDGER
 from areal_like.training import manifest
 from launcher import chat, guardian, multirun
@@ -58,7 +59,8 @@ PAGES = {
     path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 GENERATED = ("reference.md", "keys.md", "metrics.md")
-CHECKED = [*(f"{name}.md" for name in ("README", "configuration", "own-task", "running", "status"))]
+PROSE = ("README", "algorithms", "configuration", "data", "own-task", "running", "status")
+CHECKED = [f"{name}.md" for name in PROSE]
 """Pages whose names of files and keys are looked up."""
 WRITTEN = sorted(set(PAGES) - set(GENERATED))
 LANGUAGES = ("console", "bash", "yaml", "python", "text")
@@ -230,8 +232,11 @@ class Session:
         folder = step_folder(self.made, MADE_STEPS)
         if not folder.exists():
             shutil.copytree(model_folder("builtin:tiny-addition"), folder)
-            (folder / manifest.RESUME).mkdir()
-            (folder / manifest.RESUME / "trainer.json").write_text("{}")
+            if loaded.experiment == "reward_model":
+                described = folder / "config.json"
+                described.write_text(described.read_text().replace("ForCausalLM", "ForSequenceClassification"))
+            (folder / RESUME).mkdir()
+            (folder / RESUME / "trainer.json").write_text("{}")
             manifest.seal(folder, MADE_STEPS)
             claimed.run.rollouts.mkdir(exist_ok=True)
             (claimed.run.rollouts / LEDGER).touch()

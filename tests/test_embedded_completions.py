@@ -68,6 +68,10 @@ def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) ->
         ({"prompt": "1" * 64}, 400, "embedded.context_length: "),
         ({"model": "gpt-4"}, 404, "model: 'gpt-4' is not served here"),
         ({"seed": "x"}, 400, "seed: "),
+        ({"max_tokens": 0}, 400, "max_tokens: 0 "),
+        ({"temperature": -1}, 400, "temperature: -1 "),
+        ({"max_tokens": "many"}, 400, "max_tokens: many "),
+        ({"n": 0}, 400, "n: 0 "),
     ],
 )
 def test_a_completion_that_cannot_be_given_is_refused_with_the_field(

@@ -111,7 +111,8 @@ def test_many_clients_at_once_get_what_each_would_get_alone(server: Server, clie
         ({"logprobs": 5}, openai.BadRequestError, "logprobs: 5 "),
         ({"prompt": "Ä"}, openai.BadRequestError, "prompt: the tokenizer cannot read"),
         ({"prompt": "1" * 64}, openai.BadRequestError, "embedded.context_length: "),
-        ({"max_tokens": 0}, openai.BadRequestError, "gconfig.max_new_tokens: 0 "),
+        ({"max_tokens": 0}, openai.BadRequestError, "max_tokens: 0 "),
+        ({"n": 0}, openai.BadRequestError, "n: 0 "),
         ({"n": -1}, openai.BadRequestError, "n: -1 "),
     ],
 )

@@ -1,14 +1,19 @@
 """Workflows: what they may do, and what is said of one that goes wrong."""
 
 import math
+from typing import Any
 
 import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.named import Places
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
 from areal_like.process.seeds import derive_seed
+from areal_like.rollout.episodes.engine import Engine, RowError, Tools
 from areal_like.rollout.episodes.rewards.base import RewardError
 from areal_like.rollout.episodes.workflows import make_workflow
+from tests.chat_models import TALK, chat_tokenizer
 from tests.episode_parts import MINE, one, runner
 from tests.ring_parts import Server, lease, refuse
 
@@ -129,3 +134,15 @@ def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(
     with pytest.raises(ConfigError) as caught:
         make_workflow(name, args, Places(tmp_path, tmp_path))
     assert str(caught.value).startswith(said.replace("MINE", str(tmp_path / "mine.py")))
+
+
+def test_messages_become_tokens_by_the_chat_template_of_the_tokenizer(tmp_path):
+    def engine(tokenizer: TextTokenizer) -> Engine:
+        nobody: Any = None
+        return Engine(Tools(tokenizer, nobody, nobody, False, False), {"id": "0.1", "server": "", "n": 1})
+
+    tokenizer = chat_tokenizer(tmp_path / "m")
+    ids = engine(tokenizer).encode(TALK[:3])
+    assert tokenizer.decode(ids, skip_special=False).endswith("2<eos><user> 2+2<eos><assistant> ")
+    with pytest.raises(RowError, match="has no chat template"):
+        engine(TextTokenizer(model_folder("builtin:tiny-addition"))).encode(TALK[:3])

@@ -279,6 +279,10 @@ class TestContradictions:
         assert text.startswith(f"{key} ")
         assert other in text
 
+    def test_so_do_limits_that_leave_nothing_between_them(self, tmp_path: Path) -> None:
+        text = only(GOOD, tmp_path, "actor.behav_imp_weight_floor=3", "actor.behav_imp_weight_cap=2")
+        assert text.startswith("actor.behav_imp_weight_floor ") and "not below actor.behav_imp_weight_cap=2" in text
+
     def test_equal_copies_are_no_contradiction(self, tmp_path: Path) -> None:
         file = tmp_path / "f.yaml"
         file.write_text(GOOD + "saver: {experiment_name: e}\ngconfig: {temperature: 0.6}\n")

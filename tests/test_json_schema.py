@@ -122,8 +122,9 @@ def test_the_schema_of_one_experiment_takes_its_file_and_no_section_of_others(
 ) -> None:
     own = printed(capsys, "--config", str(file))
     assert refusals(instance(file), own) == []
+    kind = load(file).experiment
     assert set(own["properties"]) == {"defaults", "hydra"} | {
-        name.split(".")[0] for name in (*Schema.of(EXPERIMENTS[file.stem]).names(), *shorts(file.stem))
+        name.split(".")[0] for name in (*Schema.of(EXPERIMENTS[kind]).names(), *shorts(kind))
     }
 
 

@@ -1,6 +1,7 @@
 """A key that followed another one in a run does so again when the run is resumed with another value."""
 
 from launcher.followers import followers, references
+from launcher.resume import allocated_anew
 
 FOLLOWS = {"actor.temperature": "gconfig.temperature", "ref.temperature": "actor.temperature"}
 
@@ -25,3 +26,9 @@ def test_what_has_a_value_of_its_own_keeps_it():
     assert followers(values, FOLLOWS, ["gconfig.temperature=0.9"]) == []
     values["actor"]["temperature"] = 0.5
     assert followers(values, FOLLOWS, ["gconfig.temperature=0.9", "actor.temperature=0.8"]) == []
+
+
+def test_how_devices_are_shared_out_follows_what_a_role_is_told():
+    assert allocated_anew(["seed=2"]) == []
+    assert allocated_anew(["seed=2", "model.backend=fsdp:d1"]) == ["allocation_mode=auto"]
+    assert allocated_anew(["actor.backend=fsdp:d1", "allocation_mode=embedded:d1+fsdp:d1"]) == []

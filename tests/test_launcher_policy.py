@@ -50,5 +50,16 @@ def test_what_failed_by_itself_before_it_was_ready_would_again_and_what_was_kill
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=False) == ["replace", "recover"]
 
 
+def test_who_leaves_as_if_all_were_done_is_counted_and_a_step_of_others_does_not_put_that_off():
+    policy = Policy("auto", 2)
+    assert kinds(policy, "episodes/0", "episodes/0", code=0) == ["replace", "replace"]
+    policy.step()
+    judgement = policy.judge("episodes/0", 0, ready=True, first=False)
+    assert judgement.kind == "fail"
+    assert "3 times" in judgement.why and "os._exit(0)" in judgement.why and "recover.retries=2" in judgement.why
+    assert kinds(policy, "episodes/1", code=0) == ["replace"], "the others are counted by themselves"
+    assert kinds(Policy("auto", 3), "episodes/0", code=0, ready=False, first=True) == ["fail"]
+
+
 def test_a_bad_configuration_is_one_whoever_finds_it_and_whenever():
     assert kinds(Policy("auto", 3), "episodes/0", "trainer/0", code=2) == ["refuse", "refuse"]

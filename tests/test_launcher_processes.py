@@ -197,10 +197,11 @@ def checkpoint(run, step, size=3, resume=True):
     folder = run / "checkpoints" / f"step_{step:06d}"
     (folder / "resume").mkdir(parents=True)
     (folder / "model").write_text("123")
-    (folder / "manifest.json").write_text(json.dumps({"parts": {"model": {"bytes": size, "hash": ""}}}))
+    parts = {"model": size, "resume/trainer.json": 2} if resume else {"model": size}
+    said = {"parts": {name: {"bytes": bytes, "hash": ""} for name, bytes in parts.items()}}
+    (folder / "manifest.json").write_text(json.dumps(said))
+    (folder / "resume" / "trainer.json").write_text("{}")
     (folder / ".complete").touch()
-    if not resume:
-        (folder / "resume").rmdir()
     return folder
 
 
@@ -219,7 +220,8 @@ def test_the_newest_checkpoint_that_is_whole_and_can_be_resumed(tmp_path):
 def test_checkpoints_of_a_life_that_is_over_are_kept_out_of_the_way(tmp_path):
     for step in (10, 20, 30):
         checkpoint(tmp_path, step)
-    assert set_aside_after(tmp_path, 10, attempt=2) == ["step_000020", "step_000030"]
+    moved = set_aside_after(tmp_path, 10, attempt=2)
+    assert [path.name for path in moved] == ["step_000020", "step_000030"]
     assert newest_sound(tmp_path) is not None
     assert (tmp_path / "checkpoints" / "before-attempt-2" / "step_000030" / "model").read_text() == "123"
     assert set_aside_after(tmp_path, 10, attempt=3) == []

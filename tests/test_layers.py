@@ -126,3 +126,10 @@ def test_maps_grow_and_shrink_from_the_command_line(tmp_path: Path) -> None:
     assert load(file).get("launcher.env") == {"A": "one", "B": "2"}
     changed = load(file, ["+launcher.env.C=3", "launcher.env.A=x", "~launcher.env.B", "++launcher.env.D='${seed}'"])
     assert changed.get("launcher.env") == {"A": "x", "C": "3", "D": "1"}
+
+
+@pytest.mark.parametrize("kind", ["sft", "reward_model", "ppo"])
+def test_a_file_is_of_the_kind_that_it_builds_on_whatever_it_sets_of_a_section(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [{kind}, _self_]\nexperiment_name: mine\ntrain_dataset:\n  path: rows.jsonl\n")
+    assert load(file).experiment == kind

@@ -1,22 +1,27 @@
 """What each key of the actor's algorithm does to a batch: to its rewards, to its advantages, to its update."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from torch import Tensor
 
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.problems import ConfigError
 from areal_like.observe.timing import Stopwatch
+from areal_like.training import main
 from areal_like.training.actor import Actor
-from areal_like.training.batch import SAMPLER, VERSIONS, Batch
+from areal_like.training.batch import REFERENCE, SAMPLER, VERSIONS, Batch
 from areal_like.training.credit import shaped_rewards, token_advantages
+from areal_like.training.engine import Engine
 from areal_like.training.main import load_trained
-from areal_like.training.sequences import Sequences
+from areal_like.training.sequences import MicroBatch, Sequences
 from tests.rollout_world import grpo
 from tests.training_runs import make_run, model_folder, world
 
@@ -102,12 +107,34 @@ def test_a_key_of_reward_norm(key):
     assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted)
 
 
+GROUP_ADVANTAGES: dict[str, tuple[str, list[float]]] = {
+    "std_norm": ("local", [0.5**0.5, -(0.5**0.5)] * 2),
+    "length_weighted_mean": ("true", [5 / 6, -1 / 6, 2 / 3, -4 / 3]),
+    "leave_one_out": ("true", [1, -1, 2, -2]),
+    "neg_clipped": ("true", [0.5, 0, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("key", GROUP_ADVANTAGES)
+def test_a_key_of_advantages_relative_to_the_group(key):
+    value, wanted = GROUP_ADVANTAGES[key]
+    config = actor_of(f"actor.advantage.{key}={value}")
+    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted)
+
+
+def test_the_global_deviation_is_that_of_the_whole_batch_and_not_of_one_call_as_in_prime_rl():
+    config = actor_of("actor.advantage.std_norm=global")
+    wanted = np.array([0.5, -0.5, 1, -1]) / np.std(REWARDS, ddof=1)
+    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted.tolist())
+
+
 def advantages(batch: Batch, config: PPOActorConfig, gap: float | None = None) -> list[float]:
     """Of the generated tokens; `gap` is how far the reference lies below the policy."""
     old = np.full(len(batch.sequences.token_ids), -1.0, np.float32)
-    reference = None if gap is None else old - np.float32(gap)
-    found = token_advantages(batch, config, world(), old, reference)
-    return [float(value) for value in found[batch.sequences.counted]]
+    if gap is not None:
+        batch.sequences.fields[REFERENCE] = old - np.float32(gap)
+    found = token_advantages(batch, config, world(), old)
+    return [float(value) for value in found.advantages[batch.sequences.counted]]
 
 
 @pytest.mark.parametrize("key", NORMS)
@@ -159,11 +186,16 @@ def update(
     run = make_run(root / "run", "grpo", f"actor.path={folder_of(root)}", *PLAIN, "gconfig.temperature=0.5", *overrides)
     actor = Actor(load_trained(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
     batch = batch_of([reward] * 4, [3, 4, 5, 6])
-    sequences = batch.sequences
-    micro = sequences.micro_batch(range(4), world().device)
-    logprobs = sequences.scatter([micro], actor.engine.logprobs([micro], sampled_at))
-    sequences.fields[SAMPLER] = np.where(sequences.counted, logprobs - np.float32(gap), 0).astype(np.float32)
+    batch.sequences.fields[SAMPLER] = sampled(actor, batch, sampled_at, gap)
     return actor.step(batch, Stopwatch())
+
+
+def sampled(actor: Actor, batch: Batch, sampled_at: float, gap: float) -> NDArray[np.float32]:
+    """Log-probabilities of a sampler that lies below the policy by `gap`."""
+    sequences = batch.sequences
+    micro = sequences.micro_batch(range(len(sequences)), world().device)
+    logprobs = sequences.scatter([micro], actor.engine.logprobs([micro], sampled_at))
+    return np.where(sequences.counted, logprobs - np.float32(gap), 0).astype(np.float32)
 
 
 CLIPPED, FREE = "actor.eps_clip=0.2", "actor.eps_clip=0.5"
@@ -180,13 +212,55 @@ LOSS: dict[str, tuple[tuple[str, ...], tuple[str, ...], float, float, float, flo
         (CLIPPED, DECOUPLED, "actor.behav_imp_weight_cap=1.2"),
         *(0.3, 1.0, math.exp(0.3), 0.0),
     ),
+    "behav_imp_weight_mode": (
+        (CLIPPED, DECOUPLED, "actor.behav_imp_weight_cap=1.2"),
+        (CLIPPED, DECOUPLED, "actor.behav_imp_weight_cap=1.2", "actor.behav_imp_weight_mode=truncate"),
+        *(0.3, 1.0, 0.0, 1.2),
+    ),
+    "behav_imp_weight_floor": (
+        (CLIPPED, DECOUPLED),
+        (CLIPPED, DECOUPLED, "actor.behav_imp_weight_floor=1.5"),
+        *(0.3, 1.0, math.exp(0.3), 0.0),
+    ),
+    "behav_imp_weight_level": (
+        (CLIPPED, DECOUPLED, "actor.behav_imp_weight_cap=2"),
+        (CLIPPED, DECOUPLED, "actor.behav_imp_weight_cap=2", "actor.behav_imp_weight_level=sequence"),
+        *(0.3, 1.0, math.exp(0.3), 0.0),
+    ),
     "recompute_logprob": ((CLIPPED,), (CLIPPED, "actor.recompute_logprob=true"), 0.3, 1.0, 0.0, 1.0),
+    "loss": ((CLIPPED,), (CLIPPED, "actor.loss=importance_sampling"), 0.3, 1.0, 0.0, math.exp(0.3)),
 }
+RATIO: dict[str, tuple[tuple[str, ...], tuple[str, ...], float, float, float, float]] = {
+    "mask_high": ((FREE,), (FREE, "actor.ratio.mask_high=1.2"), 0.3, 1.0, math.exp(0.3), 0.0),
+    "mask_low": ((FREE,), (FREE, "actor.ratio.mask_low=0.9"), -0.3, 1.0, math.exp(-0.3), 0.0),
+    "sequence_mask_low": ((FREE,), (FREE, "actor.ratio.sequence_mask_low=0.9"), -0.3, 1.0, math.exp(-0.3), 0.0),
+    "level": (
+        (FREE, "actor.ratio.mask_high=2"),
+        (FREE, "actor.ratio.mask_high=2", "actor.ratio.level=sequence"),
+        *(0.3, 1.0, math.exp(0.3), 0.0),
+    ),
+    "length_norm": (
+        (FREE, "actor.ratio.mask_high=2", "actor.ratio.level=sequence"),
+        (FREE, "actor.ratio.mask_high=2", "actor.ratio.level=sequence", "actor.ratio.length_norm=true"),
+        *(0.3, 1.0, 0.0, math.exp(0.3)),
+    ),
+}
+"""The same of the ratio between policy and sampler."""
+
+
+@pytest.mark.parametrize("key", RATIO)
+def test_a_key_of_the_ratio(root, key):
+    learns_otherwise(root, *RATIO[key])
 
 
 @pytest.mark.parametrize("key", LOSS)
 def test_a_key_of_the_loss(root, key):
-    without, with_it, gap, reward, usual, wanted = LOSS[key]
+    learns_otherwise(root, *LOSS[key])
+
+
+def learns_otherwise(
+    root: Path, without: Any, with_it: Any, gap: float, reward: float, usual: float, wanted: float
+) -> None:
     on_policy = update(root, reward=reward)["train/grad_norm"]
     assert on_policy > 1e-3
     for settings, factor in ((without, usual), (with_it, wanted)):
@@ -246,10 +320,30 @@ LEARNING: dict[str, Any] = {
     "recompute_logprob": "true",
     "use_decoupled_loss": "true",
     "behav_imp_weight_cap": 0.1,
+    "behav_imp_weight_floor": 0.05,
+    "behav_imp_weight_mode": "truncate",
+    "behav_imp_weight_level": "sequence",
+    "kl_in": "loss",
     "dynamic_sampling": "true",
     "max_new_tokens": 1,
     "gradient_checkpointing": "false",
     "grad_reduce_dtype": "bfloat16",
+    "use_lora": "true",
+    "lora_rank": 2,
+    "lora_alpha": 90,
+    "target_modules": "[no_such_layer]",
+    "peft_type": "lora",
+    "lora_dropout": 0.9,
+    "lora_modules_to_save": "[no_such_layer]",
+    **{
+        f"optimizer.{name}": value
+        for name, value in (
+            *(("type", "sgd"), ("lr", 9), ("weight_decay", 0.5), ("beta1", 0.1), ("beta2", 0.1), ("eps", 9)),
+            *(("gradient_clipping", 0.01), ("offload", "true"), ("min_lr_ratio", 1), ("lr_scheduler_type", "cosine")),
+            *(("warmup_steps_proportion", 1), ("initial_loss_scale", 8), ("min_loss_scale", 8)),
+            *(("loss_scale_window", 1), ("hysteresis", 9)),
+        )
+    },
     **{
         f"{norm}.{name}": value
         for norm in ("reward_norm", "adv_norm")
@@ -270,14 +364,50 @@ def with_reference(root: Path, *words: str) -> dict[str, float]:
     """A step of an actor that is held near to a reference."""
     told = ("actor.kl_ctl=0.1", "ref.init_from_scratch=true", f"actor.path={folder_of(root)}")
     run = make_run(root / "reference", "grpo", *told, *PLAIN, "gconfig.temperature=0.5", *words)
-    engine, reference = (load_trained(run, getattr(run.config, name), name, world()) for name in ("actor", "ref"))
-    actor = Actor(engine, reference, run.config.actor, run.config.seed)
+    engine = load_trained(run, run.config.actor, "actor", world())
+    actor = Actor(engine, main._reference(run, engine), run.config.actor, run.config.seed)
     return actor.step(batch_of(REWARDS, [3, 4, 5, 6]), Stopwatch())
 
 
+def test_kl_in_says_whether_the_distance_lowers_rewards_or_is_itself_learnt_from(root):
+    assert advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_in=loss"), gap=0.5) == [0, 0]
+    told = ("actor.kl_estimator=k3", "actor.ppo_n_minibatches=1", "actor.loss_aggregation=token_mean")
+    nothing = ("actor.reward_scaling=0", "actor.kl_in=loss")
+    apart = with_reference(root, *told, *nothing)
+    assert apart["train/kl_ref"] > 0.01 and apart["train/grad_norm"] > 1e-3
+    assert apart["train/loss"] == pytest.approx(0.1 * apart["train/kl_ref"], rel=1e-5)
+    together = with_reference(root, *told, *nothing, "ref.init_from_scratch=false")
+    assert together["train/kl_ref"] < 1e-6 and together["train/grad_norm"] < 1e-4
+
+
+def test_the_reference_is_reckoned_with_at_the_temperature_of_the_sampler_and_not_at_1_as_in_areal(root):
+    for temperature in (0.5, 2):
+        told = ("ref.init_from_scratch=false", f"gconfig.temperature={temperature}")
+        assert with_reference(root, *told)["train/kl_ref"] < 1e-6
+
+
+def test_the_reference_cuts_micro_batches_as_its_own_section_says(root, monkeypatch):
+    told, logprobs = [], Engine.logprobs
+
+    def noted(self: Engine, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+        told.append((self.where, len(micros)))
+        return logprobs(self, micros, temperature)
+
+    monkeypatch.setattr(Engine, "logprobs", noted)
+    with_reference(root, "ref.mb_spec.n_mbs=3", "actor.mb_spec.n_mbs=2")
+    assert ("ref", 3) in told
+
+
+@pytest.fixture(scope="module")
+def steps(root) -> dict[str, dict[str, float]]:
+    """Beside references of three kinds."""
+    keys = [f"ref.{key}={value}" for key, value in LEARNING.items()]
+    kinds = {"usual": [], "all keys": keys, "other weights": ["ref.init_from_scratch=false"]}
+    return {kind: with_reference(root, *words) for kind, words in kinds.items()}
+
+
 @pytest.mark.parametrize("name", LEARNING)
-def test_a_key_about_learning_means_nothing_to_the_reference(root, name):
+def test_a_key_about_learning_means_nothing_to_the_reference(steps, name):
     """All of them are set at once: a step comes out the same, bit for bit."""
-    all_of_them = with_reference(root, *(f"ref.{key}={value}" for key, value in LEARNING.items()))
-    assert all_of_them == with_reference(root)
-    assert with_reference(root, "ref.init_from_scratch=false") != all_of_them, "what the reference says counts"
+    assert steps["all keys"] == steps["usual"]
+    assert steps["other weights"] != steps["usual"], "what the reference says counts"

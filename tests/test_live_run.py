@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from areal_like.config.compose import load
 from areal_like.discovery import names_for
 from areal_like.models.characters import write_tokenizer
 from areal_like.process.run import Run
@@ -14,33 +16,44 @@ from areal_like.rollout.settings import length_of, settings_of
 from areal_like.training import checkpoint, supervised
 from areal_like.training.checkpoint import Checkpoints
 from areal_like.training.main import load_trained
+from areal_like.training.reward_model import RewardModel
 from areal_like.training.stop import StopRequest
+from areal_like.training.supervised import Supervised
 from areal_like.training.supervised_data import SupervisedData
 from areal_like.training.timers import Timer
 from launcher.plan import render
 from launcher.policy import Policy
 from tests.planning import loaded, plan_of
-from tests.rollout_world import World, grpo
+from tests.rollout_world import World
 from tests.test_plan_run_directory import made
-from tests.training_runs import ME, make_run, metrics_of, world
+from tests.training_runs import EXPERIMENTS, ME, make_run, metrics_of, world
 
-RUNS = ("grpo", "sft")
-ROWS = "".join(f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(40))
+SUPERVISED = {"sft": Supervised, "reward_model": RewardModel}
+RUNS = ("grpo", "ppo", *SUPERVISED)
+ROWS = "".join(
+    f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}", "chosen": "{2 * n}", "rejected": "{2 * n + 1}"}}\n'
+    for n in range(40)
+)
 
 
-def of_40_rows(folder: Path, *overrides: str, valid: str | None = None) -> Run:
+def told(kind: str, *overrides: str) -> Any:
+    """A shipped experiment that generates."""
+    return load(EXPERIMENTS / f"{kind}.yaml", ["rollout.backend=embedded", *overrides]).config
+
+
+def of_40_rows(folder: Path, kind: str, *overrides: str, valid: str | None = None) -> Run:
     """A supervised run on rows of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").write_text(ROWS)
     own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=8")
-    return make_run(folder, "sft", *own, f"valid_dataset.path={valid}" if valid else "valid_dataset=null", *overrides)
+    return make_run(folder, kind, *own, f"valid_dataset.path={valid}" if valid else "valid_dataset=null", *overrides)
 
 
 def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
     """Steps of a run on 40 rows, 8 to a step."""
-    if kind == "sft":
-        return int(SupervisedData(of_40_rows(folder, *overrides)).total_steps)
-    said = settings_of(grpo("train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
+    if kind in SUPERVISED:
+        return int(SupervisedData(of_40_rows(folder, kind, *overrides)).total_steps)
+    said = settings_of(told(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
     return length_of(said, rows=40).total_steps
 
 
@@ -58,16 +71,16 @@ def test_total_train_steps_ends_the_run(tmp_path, kind):
     assert in_epochs(tmp_path, kind, *LONG, "total_train_steps=7") == 7
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("grpo", 2), ("sft", 8)], ids=RUNS)
+@pytest.mark.parametrize(("kind", "steps"), [("grpo", 2), ("ppo", 2), ("sft", 8), ("reward_model", 4)], ids=RUNS)
 def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
-    """A prompt has 4 answers, and a row is one."""
+    """A prompt has 4 answers, a row is one, and a pair two."""
     assert in_epochs(tmp_path, kind, *LONG, "total_train_n_seqs=64") == steps
 
 
 def order_of(folder: Path, kind: str, seed: int) -> Any:
-    if kind == "sft":
-        return SupervisedData(of_40_rows(folder, f"seed={seed}")).deal.rows(0).tolist()
-    one = World(settings_of(grpo(f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
+    if kind in SUPERVISED:
+        return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).deal.rows(0).tolist()
+    one = World(settings_of(told(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
     one.load()
     return [(lease.group.row, lease.group.seed) for lease in one.lease()]
 
@@ -89,11 +102,10 @@ def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
     key = f"tokenizer_path={folder}"
 
     def ids(*overrides: str) -> list[int]:
-        if kind == "sft":
-            found = SupervisedData(of_40_rows(tmp_path / "run", "train_dataset.shuffle=false", *overrides)).train
-            start, length = found.starts_N[12], found.lengths_N[12]
-            return [int(token) for token in found.token_ids[start : start + length - 1]]
-        return list(_tokenizer(grpo(*overrides).tokenizer_path, tmp_path).encode("12+12=24"))
+        if kind in SUPERVISED:
+            found = SupervisedData(of_40_rows(tmp_path / "run", kind, "train_dataset.shuffle=false", *overrides)).train
+            return [int(token) for token in found.take(np.array([12])).token_ids[:8]]
+        return list(_tokenizer(told(kind, *overrides).tokenizer_path, tmp_path).encode("12+12=24"))
 
     usual, swapped = ids(), ids(key)
     assert len(usual) == len(swapped) == 8
@@ -125,9 +137,9 @@ def kept(section: str, run: Run, kind: str) -> list[int]:
 
 def evaluated(section: str, run: Run, kind: str) -> list[int]:
     """After which steps there is an evaluation; the last of ten has one in any case."""
-    if kind == "sft":
-        engine = load_trained(run, run.config.model, "model", world())
-        supervised.train(run, ME, world(), engine, SupervisedData(run), StopRequest(world()))
+    if kind in SUPERVISED:
+        learner = SUPERVISED[kind](load_trained(run, run.config.model, "model", world()), run.config.seed)
+        supervised.train(run, ME, world(), learner, SupervisedData(run), StopRequest(world()))
         return sorted(line["step"] for line in metrics_of(run) if "eval/loss" in line)[:-1]
     said = replace(settings_of(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
     ring = World(replace(said, synchronous=True, max_staleness=0, total_epochs=2, most_steps=10), 20, valid_rows=2)
@@ -154,10 +166,10 @@ def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
     section, _, clock = key.partition(".")
     every, wanted = CLOCKS[clock]
     alone = (*(f"{section}.{name}=null" for name in CLOCKS), f"{key}={every}", "recover.mode=auto")
-    if kind == "grpo":
-        run = make_run(tmp_path, "grpo", "rollout.backend=embedded", *alone)
+    if kind in SUPERVISED:
+        run = of_40_rows(tmp_path, kind, "total_train_steps=10", "total_train_epochs=9", *alone, valid="rows.jsonl")
     else:
-        run = of_40_rows(tmp_path, "total_train_steps=10", "total_train_epochs=9", *alone, valid="rows.jsonl")
+        run = make_run(tmp_path, kind, "rollout.backend=embedded", *alone)
     assert SECTIONS[section](section, run, kind) == wanted
 
 
@@ -178,16 +190,16 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
     made(tmp_path / "x" / "without")
     for mode, said in wanted.items():
         words = (f"cluster.fileroot={tmp_path}", "experiment_name=x", f"recover.mode={mode}")
-        told = loaded(kind, *words).config.recover
-        death = Policy(told.mode, told.retries).judge("trainer/0", -9, True, False).kind
+        recover = loaded(kind, *words).config.recover
+        death = Policy(recover.mode, recover.retries).judge("trainer/0", -9, True, False).kind
         goes_on = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
         assert (death, *(state == "continues" for state in goes_on)) == said, mode
 
 
 def test_recover_retries_is_how_often_in_a_row(tmp_path):
     for retries in (0, 2):
-        told = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
-        policy = Policy(told.mode, told.retries)
+        recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
+        policy = Policy(recover.mode, recover.retries)
         kinds = [policy.judge("rollout/0", -9, True, False).kind for _ in range(retries + 1)]
         assert kinds == ["recover"] * retries + ["fail"]
 

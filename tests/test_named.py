@@ -12,11 +12,13 @@ CODE = """
 raise SystemExit("a configuration that is only checked must not run this")
 
 def reward(prompt, completion, *, scale=1.0): ...
-async def open_reward(prompt, completion, **row): ...
+async def open_reward(prompt=None, completion=None, **row): ...
 class Workflow:
     def __init__(self, turns, tool=None): ...
 class Inherited(Base):
     pass
+def loss(logprobs, advantages, *, weights, beta=0.1): ...
+def greedy_loss(logprobs, tokens, *, gamma): ...
 alias = reward
 if True:
     def hidden(a): ...
@@ -48,7 +50,10 @@ def refused(tmp_path: Path, *overrides: str) -> str:
         ["reward.name=code.py:alias"],
         ["reward.name=code.py:hidden"],
         ["reward.name=a_package_of_the_cluster.rewards:thing"],
-        ["actor.loss=code.py:reward"],
+        ["actor.loss=code.py:loss", "+actor.loss_args.beta=0.5"],
+        ["actor.loss=pkg.mod.loss"],
+        ["actor.loss=pkg.mod:loss"],
+        ["actor.loss=code.py:open_reward"],
     ],
 )
 def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: list[str]) -> None:
@@ -59,14 +64,23 @@ def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: 
     ("overrides", "said"),
     [
         (["reward.name=additon"], "'additon' is not built in; did you mean addition?"),
-        (["task.name=nothing_like_it"], "is not built in. There are: addition;"),
+        (["task.name=nothing_like_it"], "is not built in. There are: addition, counting,"),
         (["task.name=addition", "+task.args.digit=3"], "task.args.digit [override +task.args.digit=3]: addition takes"),
         (["reward.name=code.py:rewrd"], "has no rewrd; did you mean reward?"),
         (["reward.name=code.py:reward", "+reward.args.scal=2"], "did you mean scale?"),
         (["workflow.name=pkg.mod:Workflow", "+workflow.args.turn=2"], "did you mean turns?"),
         (["reward.name=cod.py:reward"], "there is no file cod.py"),
         (["reward.name='code.py:'"], "names nothing"),
-        (["actor.loss=gspo"], "is not built in. There are: ppo;"),
+        (["actor.loss=gspo"], "is not built in. There are: ppo, importance_sampling;"),
+        (["actor.loss=pkg.mod.los"], "has no los; did you mean loss?"),
+        (["actor.loss=code.py"], "names nothing"),
+        (
+            ["actor.loss=code.py:greedy_loss"],
+            "=code.py:greedy_loss]: code.py:greedy_loss wants gamma, tokens, and a loss is given logprobs, ",
+        ),
+        (["actor.loss=code.py:loss", "+actor.loss_args.beat=1"], "did you mean beta?"),
+        (["actor.loss=code.py:loss", "+actor.loss_args.logprobs=1"], "is what the trainer gives a loss"),
+        (["actor.loss=ppo", "+actor.loss_args.beta=1"], "ppo takes no such argument"),
     ],
 )
 def test_what_is_not_there_or_does_not_fit_is_refused(tmp_path: Path, overrides: list[str], said: str) -> None:

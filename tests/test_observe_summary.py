@@ -124,6 +124,23 @@ def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -
     assert "held-out loss 0.4; loss 1.37 -> 0.387\n" in text
     same = "python -m launcher --config sft.yaml actor.lr=3e-4 'task.args={digits: 2}'"
     assert f"change   {same} model.lr=7e-4 " in text and f"{same} total_steps=20 " in text
+    *_, model, last = text.splitlines()
+    assert model == "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)"
+    assert last == "try it   python -m launcher chat runs/adding/r0001"
+
+
+def test_a_reward_model_is_judged_by_how_often_it_is_right_and_says_what_it_is_for(ended: Any) -> None:
+    run = ended("reward_model")
+    lines = [{"step": step, "train/loss": 0.7, "train/accuracy": 0.5 + step / 25} for step in range(1, 11)]
+    run.metrics(*lines, {"step": 10, "eval/loss": 0.4, "eval/accuracy": 0.93})
+    run.checkpoint(10)
+    summary, text = run.finish()
+    assert (summary["objective"], summary["objective_metric"]) == (0.93, "eval/accuracy")
+    assert "held-out accuracy 0.93; accuracy 0.62 -> 0.82\n" in text
+    *_, model, reward, code = text.splitlines()
+    assert model.startswith("model    runs/adding/r0001/checkpoints/step_000010")
+    assert reward.endswith("--config grpo.yaml reward.name=model +reward.args.path=runs/adding/r0001")
+    assert 'AutoModelForSequenceClassification.from_pretrained("runs/adding/r0001/checkpoints/step_000010")' in code
 
 
 def test_the_objective_is_what_the_configuration_names() -> None:

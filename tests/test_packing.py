@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_like.data.packing import balance, first_fit_decreasing, micro_batches, minibatches
+from areal_like.data.packing import balance, first_fit_decreasing, micro_batches, minibatches, neighbours
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
@@ -39,18 +39,26 @@ def test_first_fit_decreasing_refuses_what_cannot_be(sizes, capacity, min_groups
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(LENGTHS, st.integers(1, 8), st.integers(0, 3), st.integers(60, 200))
-def test_micro_batches_hold_every_sequence_once_and_fit(lengths, n_mbs, power, max_tokens) -> None:
-    granularity = 2 ** min(power, 2)
-    lengths = lengths * granularity
-    plan = micro_batches(lengths, n_mbs=n_mbs, granularity=granularity, max_tokens=max_tokens * granularity)
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 4), st.integers(60, 200))
+def test_micro_batches_hold_every_sequence_once_fit_and_keep_neighbours_together(
+    lengths, n_mbs, granularity, max_tokens
+) -> None:
+    units = [row // granularity for row in range(len(lengths))]
+    wanted = {"n_mbs": n_mbs, "units": units, "max_tokens": max_tokens * granularity}
+    plan = micro_batches(lengths, **wanted)
     assert sorted(row for group in plan for row in group) == list(range(len(lengths)))
     assert all(sum(lengths[row] for row in group) <= max_tokens * granularity for group in plan)
-    assert min(n_mbs, len(lengths) // granularity) <= len(plan)
+    assert min(n_mbs, units[-1] + 1) <= len(plan)
     assert all(plan)
-    neighbours = {row: number for number, group in enumerate(plan) for row in group}
-    assert all(neighbours[row] == neighbours[row - row % granularity] for row in range(len(lengths)))
-    assert plan == micro_batches(lengths, n_mbs=n_mbs, granularity=granularity, max_tokens=max_tokens * granularity)
+    where = {row: number for number, group in enumerate(plan) for row in group}
+    assert all(where[row] == where[row - row % granularity] for row in range(len(lengths)))
+    assert plan == micro_batches(lengths, **wanted)
+
+
+def test_what_is_left_of_a_pair_is_a_unit_too() -> None:
+    """Of pairs (0, 1), (2, 3), (4, 5) the rows 1 and 2 were left out."""
+    assert micro_batches([9, 8, 7, 6], n_mbs=3, units=[0, 1, 2, 2]) == [[2, 3], [0], [1]]
+    assert neighbours([0, 1, 2, 2]) == [[0], [1], [2, 3]]
 
 
 def test_no_number_of_micro_batches_means_as_few_as_fit() -> None:
@@ -65,9 +73,7 @@ def test_a_sequence_that_does_not_fit_is_refused_by_the_key_that_limits_it() -> 
     ):
         micro_batches([5, 600, 7], max_tokens=512)
     with pytest.raises(ValueError, match=r"^critic\.mb_spec\.max_tokens_per_mb: sequences 2 to 3 together have 607"):
-        micro_batches([5, 6, 600, 7], max_tokens=512, granularity=2, key="critic.mb_spec.max_tokens_per_mb")
-    with pytest.raises(ValueError, match=r"^actor\.mb_spec\.granularity: 2 does not divide the 3 sequences"):
-        micro_batches([1, 2, 3], granularity=2)
+        micro_batches([5, 6, 600, 7], max_tokens=512, units=[0, 0, 1, 1], key="critic.mb_spec.max_tokens_per_mb")
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -84,6 +90,12 @@ def test_a_batch_is_cut_into_minibatches_of_about_the_same_size() -> None:
     assert minibatches([5, 3, 4, 4], 1) == [[0, 1, 2, 3]]
     assert [sum([5, 3, 4, 4][row] for row in part) for part in minibatches([5, 3, 4, 4], 2)] == [8, 8]
     assert minibatches([5, 3], 4) == [[0], [1]]
+
+
+def test_pairs_stay_together_among_ranks_and_updates() -> None:
+    assert balance([1, 9, 2, 2, 5, 1], 2, granularity=2) == [[0, 1], [2, 3, 4, 5]]
+    assert minibatches([1, 9, 2, 2, 5, 1], 2, granularity=2) == [[0, 1], [2, 3, 4, 5]]
+    assert minibatches([1, 9], 4, granularity=2) == [[0, 1]]
 
 
 def test_planning_needs_no_torch() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from areal_like.config.attention import choose
 from areal_like.config.compose import load
 from areal_like.config.loaded import at
-from launcher.plan.auto import attention, settled
-from launcher.plan.host import Gpu
+from launcher.plan.auto import settled
 from tests.planning import BIG_MODEL, ROOT, loaded, machine_with, plan_of
 
 LEFT_TO_A_PROCESS = {"embedded.kv_cache_tokens"}
@@ -47,19 +47,24 @@ def test_what_says_what_it_wants_is_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "on_gpu", "packages", "gpu", "expected"),
+    ("dtype", "gpus", "packages", "expected"),
     [
-        ("bfloat16", False, {"flash_attn"}, "", "sdpa"),
-        ("bfloat16", True, {"flash_attn"}, "NVIDIA A100-SXM4-80GB", "flash_attention_2"),
-        ("bfloat16", True, {"flash_attn", "flash_attn_interface"}, "NVIDIA H200", "flash_attention_3"),
-        ("bfloat16", True, {"flash_attn", "flash_attn_interface"}, "NVIDIA A100-SXM4-80GB", "flash_attention_2"),
-        ("bfloat16", True, set(), "NVIDIA H200", "flex_attention"),
-        ("float32", True, {"flash_attn"}, "NVIDIA H200", "flex_attention"),
+        ("bfloat16", [], {"flash_attn"}, "sdpa"),
+        ("bfloat16", ["NVIDIA A100-SXM4-80GB"], {"flash_attn"}, "flash_attention_2"),
+        ("bfloat16", ["NVIDIA H200"], {"flash_attn", "flash_attn_interface"}, "flash_attention_3"),
+        ("bfloat16", ["NVIDIA H200", "NVIDIA A100"], {"flash_attn", "flash_attn_interface"}, "flash_attention_2"),
+        ("bfloat16", ["NVIDIA H200"], set(), "sdpa"),
+        ("float32", ["NVIDIA H200"], {"flash_attn"}, "sdpa"),
     ],
 )
-def test_attention_is_the_fastest_that_is_there(dtype, on_gpu, packages, gpu, expected):
-    host = machine_with(1)._replace(gpus=(Gpu("0", gpu),), packages=frozenset(packages))
-    assert attention(dtype, on_gpu, host)[0] == expected
+def test_attention_is_the_fastest_that_is_there(dtype, gpus, packages, expected):
+    value, reason = choose(dtype, gpus, packages)
+    assert value == expected and reason
+
+
+def test_what_became_of_attention_is_in_the_plan():
+    there = autos(plan_of("grpo", "actor.dtype=bfloat16", gpus=1))["actor.attn_impl"]
+    assert there.value == "flash_attention_2" and "flash_attn is installed" in there.reason
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (4, 1), (16, 4), (200, 8)])

@@ -1,5 +1,7 @@
 """Checkpoints come back bit for bit, a damaged one is named, and old ones go as the configuration says."""
 
+import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +9,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from areal_like.process.checkpoints import complete, folder_name, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
+from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training import manifest
+from areal_like.training.agreement import Agreement
 from areal_like.training.checkpoint import Checkpoints, Due, check_whole
 from areal_like.training.engine import Engine
 from areal_like.training.progress import Progress
+from areal_like.training.saved import Saved
 from areal_like.training.sequences import Sequences
-from tests.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
+from tests.training_runs import ME, make_engine, make_run, model_folder, start_from, weights_of, world
 
 
 @pytest.fixture
@@ -31,20 +37,42 @@ def learn(engine: Engine, completed: int) -> None:
     draw = np.random.default_rng(completed)
     sequences = Sequences(draw.integers(0, 40, 24).astype(np.int32), np.ones(24), np.array([8, 8, 8]))
     micro = sequences.micro_batch([0, 1, 2], world().device)
-    engine.step(completed, engine.accumulate([micro], lambda micro, logprobs, entropy: -logprobs.mean()))
+    engine.step(completed, engine.accumulate([micro], lambda micro, found, entropy: -found.mean()))
 
 
-def written(run: Run, engine: Engine, step: int, to_keep: bool = False, to_resume: bool = True) -> Path:
+def written(
+    run: Run, engine: Engine, step: int, to_keep: bool = False, to_resume: bool = True, **others: Engine
+) -> Path:
     checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
     progress.samples = 77
-    checkpoints.write(step, Due(to_resume, to_keep), engine, progress, {"controller.frame": b"groups"})
+    engines = {"actor": engine, **others}
+    checkpoints.write(step, Due(to_resume, to_keep), engines, progress, {"controller.frame": b"groups"})
     checkpoints.wait()
-    return run.checkpoints / manifest.folder_name(step)
+    return run.checkpoints / folder_name(step)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"type": "sgd"}, {"dtype": "bfloat16"}], ids=["adam", "sgd", "bfloat16 with float32 masters"]
-)
+def resumed(run: Run, folder: Path, **engines: Engine) -> Progress:
+    """The run begins where the checkpoint stood."""
+    start_from(run, folder, step_of(folder.name) or 0, attempt=2)
+    progress = Progress(run, ME, world())
+    Checkpoints(run, world(), 100).resume(folder, engines, progress)
+    return progress
+
+
+SETTINGS = {
+    "adam": {},
+    "sgd": {"type": "sgd"},
+    "adam_bf16": {"type": "adam_bf16"},
+    "muon": {"type": "muon"},
+    "bfloat16 with float32 masters": {"dtype": "bfloat16"},
+    "bfloat16 alone": {"dtype": "bfloat16", "master_dtype": "bfloat16", "type": "adam_bf16"},
+    "float16 with a loss scale": {"dtype": "float16", "initial_loss_scale": 2.0**12, "loss_scale_window": 2},
+    "an adapter": {"use_lora": True, "lora_rank": 2},
+    "an adapter in bfloat16": {"use_lora": True, "lora_rank": 2, "dtype": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
     engine = make_engine(Path(run.config.model.path), **settings)
     for completed in range(3):
@@ -54,14 +82,41 @@ def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
         learn(engine, completed)
 
     check_whole(folder)
-    again, progress = make_engine(engine.folder, folder, **settings), Progress(run, ME, world())
-    Checkpoints(run, world(), 100).resume(folder, again, progress)
+    again = make_engine(engine.folder, folder, **settings)
+    progress = resumed(run, folder, actor=again)
     for completed in range(3, 6):
         learn(again, completed)
 
     wanted = weights_of(engine)
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in weights_of(again).items())
+    assert again.scale.state() == engine.scale.state()
     assert progress.samples == 77
+    assert {file.suffix for file in (folder / "resume").rglob("*.*")} == {".safetensors", ".json", ".frame"}
+
+
+def test_several_engines_stand_in_one_checkpoint(run):
+    engines = {
+        "actor": make_engine(Path(run.config.model.path)),
+        "critic": make_engine(Path(run.config.model.path), is_critic=True, type="sgd", momentum=0.9),
+    }
+    for completed in range(2):
+        for engine in engines.values():
+            learn(engine, completed)
+    folder = written(run, engines["actor"], 2, critic=engines["critic"])
+
+    again = {
+        "actor": make_engine(engines["actor"].folder, folder),
+        "critic": make_engine(engines["actor"].folder, folder / "critic", is_critic=True, type="sgd", momentum=0.9),
+    }
+    resumed(run, folder, **again)
+    for name, engine in engines.items():
+        learn(engine, 2)
+        learn(again[name], 2)
+        wanted = weights_of(engine)
+        assert all(torch.equal(tensor, wanted[key]) for key, tensor in weights_of(again[name]).items())
+    critic: Any = AutoModelForSequenceClassification.from_pretrained(folder / "critic")
+    assert critic.score.weight.abs().sum() > 0
+    check_whole(folder)
 
 
 def test_a_checkpoint_is_a_folder_that_transformers_loads(run):
@@ -79,10 +134,15 @@ def test_a_checkpoint_is_a_folder_that_transformers_loads(run):
     assert (folder / "generation_config.json").is_file()
 
 
-@pytest.mark.parametrize("part", ["model.safetensors", "resume/optimizer.safetensors", "resume/controller.frame"])
+STATE = "resume/actor/shard-00001-model-00001-of-00001.safetensors"
+
+
+@pytest.mark.parametrize("part", ["model.safetensors", STATE, "resume/controller.frame"])
 @pytest.mark.parametrize("how", ["changed", "cut", "missing"])
 def test_a_damaged_part_is_found_and_named(run, part, how):
-    folder = written(run, make_engine(Path(run.config.model.path)), 2)
+    engine = make_engine(Path(run.config.model.path))
+    learn(engine, 1)
+    folder = written(run, engine, 2)
     assert manifest.complaints(folder) == [] and manifest.can_resume(folder)
     file, content = folder / part, bytearray((folder / part).read_bytes())
     if how == "changed":
@@ -103,7 +163,7 @@ def test_a_checkpoint_without_its_mark_is_none(run):
     (folder / ".complete").unlink()
 
     assert manifest.complaints(folder) and not manifest.can_resume(folder)
-    assert list(manifest.checkpoints_in(run.checkpoints)) == []
+    assert complete(run.checkpoints) == []
 
 
 def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_weights(run):
@@ -111,9 +171,7 @@ def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_wei
     for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
         written(run, engine, step, to_keep)
 
-    found = {
-        manifest.step_of(folder): manifest.can_resume(folder) for folder in manifest.checkpoints_in(run.checkpoints)
-    }
+    found = {step: manifest.can_resume(folder) for step, folder in complete(run.checkpoints)}
     assert found == {8: True, 6: True, 4: False}
     kept = run.checkpoints / "step_000004"
     assert not (kept / "resume").exists() and manifest.complaints(kept) == []
@@ -141,7 +199,7 @@ def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(r
 def test_one_step_is_written_once(run):
     checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
     assert checkpoints.due(2, is_last=False) == Due(True, False)
-    checkpoints.write(2, Due(True, True), make_engine(Path(run.config.model.path)), progress)
+    checkpoints.write(2, Due(True, True), {"actor": make_engine(Path(run.config.model.path))}, progress)
     checkpoints.wait()
 
     assert not checkpoints.due(2, is_last=True)
@@ -162,10 +220,10 @@ def test_a_full_disk_is_a_failure_that_says_what_to_do(fault, run, monkeypatch):
     def full(*_: Any) -> None:
         raise fault
 
-    monkeypatch.setattr(manifest, "seal", full)
+    monkeypatch.setattr(checkpoint_module, "seal", full)
     with pytest.raises(Failure, match=r"(No space left on device|os error 28); free some space"):
         written(run, make_engine(Path(run.config.model.path)), 2)
-    assert list(manifest.checkpoints_in(run.checkpoints)) == []
+    assert complete(run.checkpoints) == []
 
 
 def test_another_optimizer_than_the_checkpoint_s_is_refused(run):
@@ -174,6 +232,69 @@ def test_another_optimizer_than_the_checkpoint_s_is_refused(run):
     folder = written(run, engine, 1)
 
     with pytest.raises(Failure, match=r"actor\.optimizer\.type.*AdamW.*DecoupledSGD"):
-        Checkpoints(run, world(), 9).resume(
-            folder, make_engine(engine.folder, folder, type="sgd"), Progress(run, ME, world())
-        )
+        resumed(run, folder, actor=make_engine(engine.folder, folder, type="sgd"))
+
+
+def test_another_model_than_the_checkpoint_s_is_refused(run, tmp_path):
+    engine = make_engine(Path(run.config.model.path))
+    learn(engine, 0)
+    folder = written(run, engine, 1)
+
+    with pytest.raises(Failure, match=r"resume: .*this model has no lm_head.weight; go on with the model"):
+        resumed(run, folder, actor=make_engine(model_folder(tmp_path, "qwen3")))
+    with pytest.raises(Failure, match=r"resume: .*step_000001 holds no critic, only actor"):
+        resumed(run, folder, critic=engine)
+    with pytest.raises(Failure, match=r"resume: .*it holds no adapter"):
+        resumed(run, folder, actor=make_engine(engine.folder, folder, use_lora=True))
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(run, monkeypatch):
+    go_on, engine = threading.Event(), make_engine(Path(run.config.model.path))
+    monkeypatch.setattr(Saved, "write_folder", slow(Saved.write_folder, go_on))
+    learn(engine, 0)
+    before = weights_of(engine)
+    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
+    checkpoints.write(1, Due(True, True), {"actor": engine}, progress)
+    learn(engine, 1)
+    assert complete(run.checkpoints) == []
+    go_on.set()
+    checkpoints.wait()
+
+    ((step, folder),) = complete(run.checkpoints)
+    assert step == 1
+    loaded = weights_of(make_engine(engine.folder, folder))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.items())
+
+
+def slow(write: Any, go_on: threading.Event) -> Any:
+    def wait_and_write(*words: Any) -> None:
+        assert go_on.wait(30)
+        write(*words)
+
+    return wait_and_write
+
+
+def test_what_a_killed_process_had_half_written_is_removed(run):
+    for name in (".step_000003.half", ".step_000002.gone", "step_000001", ".mine"):
+        (run.checkpoints / name).mkdir(parents=True)
+        (run.checkpoints / name / "model.safetensors").touch()
+    Checkpoints(run, world(), 100)
+
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [".mine", "step_000001"]
+
+
+def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monkeypatch):
+    """Here another one, that tells this one so."""
+    monkeypatch.setattr(Agreement, "all_are_well", lambda self, is_well: False)
+    with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
+        written(run, make_engine(Path(run.config.model.path)), 2)
+    assert complete(run.checkpoints) == []
+
+
+def test_what_is_no_tensor_can_be_read_by_anyone(run):
+    engine = make_engine(Path(run.config.model.path))
+    folder = written(run, engine, 2)
+
+    said = json.loads((folder / "resume" / "trainer.json").read_text())
+    assert (said["step"], said["attempt"], said["progress"]["samples"]) == (2, 1, 77)
+    assert said["engines"]["actor"]["optimizer"] == "AdamW"

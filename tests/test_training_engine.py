@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from areal_like.config.fsdp import FSDPEngineConfig, FSDPWrapPolicy
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure
-from areal_like.training.engine import MOST_SKIPPED_IN_A_ROW, Engine
+from areal_like.training.engine import Engine
+from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.model import remove_dropout
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.training_runs import make_engine, model_folder, section, weights_of, world
@@ -62,8 +63,8 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(tmp_path, c
 
 
 def test_too_many_of_them_in_a_row_fail_the_run(tmp_path):
-    engine = make_engine(model_folder(tmp_path, "qwen3"))
-    for completed in range(MOST_SKIPPED_IN_A_ROW - 1):
+    engine = make_engine(model_folder(tmp_path, "qwen3"), max_skipped_in_a_row=3)
+    for completed in range(2):
         engine.step(completed, float("inf"))
     with pytest.raises(Failure, match=r"actor\.optimizer\.lr.*not finite"):
         engine.step(9, float("inf"))
@@ -145,10 +146,83 @@ def test_a_frozen_engine_has_no_optimizer_and_wants_no_gradient(tmp_path):
     assert engine.logprobs([tokens()], 1.0)[0].shape == (10,)
 
 
+VALUE_MODELS = ["qwen3", "llama", "gemma3"]
+
+
+def placeholder(ids: list[list[int]], at_the_end: bool) -> MicroBatch:
+    """Texts whose whole score is wanted (of what comes after their last token), or the value before each token."""
+    rows = [[*row, 0] if at_the_end else row for row in ids]
+    mask = np.concatenate([np.eye(1, len(row), len(row) - 1)[0] if at_the_end else np.ones(len(row)) for row in rows])
+    lengths = np.array([len(row) for row in rows])
+    return Sequences(np.concatenate(rows).astype(np.int32), mask, lengths).micro_batch(range(len(rows)), world().device)
+
+
+def learnt_value_model(tmp_path: Path, name: str) -> tuple[Engine, Path]:
+    """A causal model that got a head, after a few steps, and the folder it was written to."""
+    engine = make_engine(model_folder(tmp_path, name), is_critic=True, type="sgd", lr=0.1)
+    for step in range(3):
+        engine.step(step, engine.accumulate([tokens()], lambda micro, values, _: (values - 1).square().mean()))
+    folder = tmp_path / "written"
+    write_hf_folder(folder, engine.model, engine.folder, weights_of(engine), torch.float32)
+    return engine, folder
+
+
+@pytest.mark.parametrize("name", VALUE_MODELS)
+def test_a_value_model_begins_at_zero_and_learns_with_all_its_layers(tmp_path, name):
+    engine = make_engine(model_folder(tmp_path, name), is_critic=True, type="sgd", lr=0.1)
+    assert engine.values([tokens()])[0].tolist() == [0.0] * 10
+    before, losses = weights_of(engine), []
+    for step in range(4):
+        part = engine.accumulate([tokens()], lambda micro, values, _: (values - 1).square().mean())
+        losses.append(engine.step(step, part).loss)
+
+    assert losses[0] == 1.0 and losses == sorted(losses, reverse=True) and losses[-1] < 0.9
+    assert all(not torch.equal(before[name], tensor) for name, tensor in weights_of(engine).items())
+
+
+@pytest.mark.parametrize("name", VALUE_MODELS)
+def test_transformers_loads_a_value_model_and_gives_the_same_numbers(tmp_path, name):
+    engine, folder = learnt_value_model(tmp_path, name)
+    texts = [[5, 6, 7], [8, 9, 10, 11, 12], [3, 4]]
+    micro = placeholder(texts, at_the_end=True)
+    found = dict(zip(micro.rows_N.tolist(), engine.values([micro])[0].tolist(), strict=True))
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert loaded.config.num_labels == 1
+    for row, ids in enumerate(texts):
+        wanted = loaded(torch.tensor([ids])).logits.detach()
+        assert wanted.shape == (1, 1) and found[row] == pytest.approx(float(wanted), abs=1e-5)
+
+
+def test_a_value_is_that_of_the_text_before_the_token(tmp_path):
+    """What was known when the token was chosen: as the score of the text up to there."""
+    engine, _ = learnt_value_model(tmp_path, "qwen3")
+    each = engine.values([placeholder([[5, 6, 7, 8]], at_the_end=False)])[0]
+    parts = [engine.values([placeholder([[5, 6, 7, 8][:end]], at_the_end=True)])[0] for end in (1, 2, 3)]
+
+    torch.testing.assert_close(each, torch.cat(parts), atol=1e-6, rtol=1e-5)
+    assert len(set(each.tolist())) == 3
+
+
+def test_the_head_is_exported_and_loaded_again(tmp_path, caplog):
+    engine, folder = learnt_value_model(tmp_path, "llama")
+    assert weights_of(engine)["score.weight"].abs().sum() > 0
+    assert not [name for name in weights_of(engine) if "lm_head" in name]
+
+    for again in (make_engine(folder, is_critic=True), make_engine(folder, is_critic=True, optimizer=None)):
+        assert torch.equal(again.values([tokens()])[0], engine.values([tokens()])[0])
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_frozen_value_model_without_a_head_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"actor\.path.*score\.weight"):
+        make_engine(model_folder(tmp_path, "qwen3"), is_critic=True, optimizer=None)
+
+
 def test_a_model_that_changes_its_logits_is_refused(tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace("{", '{"final_logit_softcapping": 30.0,', 1))
+    (folder / "config.json").write_text(config.replace("{", '{"logits_scaling": 8.0,', 1))
 
-    with pytest.raises(ConfigError, match=r"actor\.path.*final_logit_softcapping"):
+    with pytest.raises(ConfigError, match=r"actor\.path.*logits_scaling"):
         make_engine(Path(folder))

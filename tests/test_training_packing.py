@@ -1,18 +1,21 @@
 """Packed sequences are what they are by themselves: the same log-probabilities, and the same gradients."""
 
 import copy
+import logging
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AttentionInterface, AutoModelForCausalLM
 
 from areal_like.config.micro_batch import MicroBatchSpec
-from areal_like.training.attention import Run, runs_of
-from areal_like.training.engine import whole
-from areal_like.training.micro_batches import cut
+from areal_like.config.problems import ConfigError
+from areal_like.training import attention
+from areal_like.training.attention import Run, packed_attention, runs_of
 from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.whole import whole
 from tests.training_runs import make_engine, model_folder, section, world
 
 LENGTHS = [7, 3, 12, 7, 2, 7, 9]
@@ -51,10 +54,13 @@ def one_by_one(folder, sequences: Sequences, temperature: float) -> tuple[dict[i
     return found, {name: gradient_of(parameter) for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama", "mistral"])
-def test_packed_sequences_have_the_log_probabilities_and_gradients_of_each_by_itself(name, sequences, tmp_path):
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["qwen3", "llama", "mistral", "gemma3", "gemma2"])
+def test_packed_sequences_have_the_log_probabilities_and_gradients_of_each_by_itself(
+    name, attention, sequences, tmp_path
+):
     folder = model_folder(tmp_path, name)
-    engine = make_engine(folder)
+    engine = make_engine(folder, attn_impl=attention)
     expected, gradients = one_by_one(folder, sequences, temperature=0.7)
     sequences.fields["weight"] = np.concatenate(
         [np.cumsum(part) for part in np.split(sequences.counted.astype(np.float32), np.cumsum(LENGTHS)[:-1])]
@@ -67,7 +73,7 @@ def test_packed_sequences_have_the_log_probabilities_and_gradients_of_each_by_it
     wanted = torch.cat([expected[int(row)] for row in micro.rows_N])
     assert len(micro.runs) < len(LENGTHS), "sequences of one length are computed together"
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
-    for parameter_name, parameter in engine.causal.named_parameters():
+    for parameter_name, parameter in engine.model.named_parameters():
         wanted = gradients[parameter_name]
         assert (gradient_of(parameter) - wanted).norm() <= 1e-5 * wanted.norm(), parameter_name
 
@@ -80,16 +86,43 @@ def test_the_cut_into_micro_batches_changes_no_gradient(sequences, tmp_path):
         "one": section(MicroBatchSpec, n_mbs=1),
         "three": section(MicroBatchSpec, n_mbs=3),
         "small": section(MicroBatchSpec, n_mbs=None, max_tokens_per_mb=12),
+        "pairs": section(MicroBatchSpec, n_mbs=3, granularity=2),
+        "padded": section(MicroBatchSpec, n_mbs=2, max_tokens_per_mb=64),
     }.items():
-        engine = make_engine(folder)
-        micros = cut(sequences, range(len(LENGTHS)), spec, "actor", world().device)
+        engine = make_engine(folder, mb_spec=spec, pad_to_maximum=name == "padded")
+        micros = engine.cut(sequences, range(len(LENGTHS)))
         total = engine.accumulate(micros, loss)
-        found[name] = (len(micros), total, [gradient_of(parameter) for parameter in engine.parameters])
+        found[name] = (micros, total, [gradient_of(parameter) for parameter in engine.parameters])
 
-    assert [found[name][0] for name in ("one", "three")] == [1, 3] and found["small"][0] > 2
-    for name in ("three", "small"):
+    assert [len(found[name][0]) for name in ("one", "three")] == [1, 3] and len(found["small"][0]) > 2
+    assert [len(micro.input_ids_T) for micro in found["padded"][0]] == [64, 64]
+    for name in ("three", "small", "pairs", "padded"):
         assert found[name][1] == pytest.approx(found["one"][1], rel=1e-6)
         torch.testing.assert_close(found[name][2], found["one"][2], atol=1e-5, rtol=1e-5)
+
+
+def rows_of(micros: list[MicroBatch]) -> list[set[int]]:
+    return [set(micro.rows_N.tolist()) for micro in micros]
+
+
+def test_neighbours_stay_in_one_micro_batch_also_where_others_are_left_out(sequences, tmp_path):
+    engine = make_engine(model_folder(tmp_path, "qwen3"), mb_spec=section(MicroBatchSpec, n_mbs=4, granularity=2))
+
+    assert sorted(map(sorted, rows_of(engine.cut(sequences, range(6))))) == [[0, 1], [2, 3], [4, 5]]
+    assert sorted(map(sorted, rows_of(engine.cut(sequences, [1, 4, 5])))) == [[1], [4, 5]]
+
+
+def test_what_fills_a_micro_batch_up_is_no_longer_than_what_is_in_it_and_predicts_nothing(sequences):
+    plain = sequences.micro_batch([1, 6], world().device)
+    padded = sequences.micro_batch([1, 6], world().device, pad_to=30)
+
+    assert len(padded.input_ids_T) == 30 and padded.cu_seqlens[-1] == 30
+    assert max(run.length for run in padded.runs) == max(run.length for run in plain.runs)
+    assert padded.position_ids_T.max() == plain.position_ids_T.max()
+    for name in ("predicts_P", "targets_P"):
+        assert torch.equal(getattr(padded, name), getattr(plain, name))
+    assert padded.counts_N == plain.counts_N
+    assert len(sequences.micro_batch([1, 6], world().device, pad_to=3).input_ids_T) == len(plain.input_ids_T)
 
 
 def test_what_stands_behind_the_last_token_that_counts_is_not_computed():
@@ -124,12 +157,92 @@ def test_neighbours_of_one_length_are_one_run():
     assert runs_of([]) == ()
 
 
-def test_a_model_that_changes_its_attention_scores_is_refused():
-    from areal_like.training.attention import packed_attention
-
+def attend(**given: Any) -> Tensor:
     part = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(ValueError, match="softcap"):
-        packed_attention(torch.nn.Identity(), part, part, part, None, 1.0, runs=runs_of([3]), softcap=50.0)
+    return packed_attention(torch.nn.Identity(), part, part, part, None, 1.0, runs=runs_of([3]), **given)[0]
+
+
+def test_a_model_that_changes_its_attention_scores_is_refused():
+    with pytest.raises(ValueError, match="s_aux"):
+        attend(s_aux=torch.zeros(2))
+
+
+def test_a_model_that_looks_ahead_is_refused():
+    part = torch.zeros(1, 2, 3, 4)
+    module: Any = torch.nn.Identity()
+    module.is_causal = False
+    with pytest.raises(ValueError, match="later"):
+        packed_attention(module, part, part, part, None, 1.0, runs=runs_of([3]))
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_dropout_of_attention_leaves_out_and_keeps_the_mean(is_eager):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.ones(1, 2, 8, 4)
+    module, runs = torch.nn.Identity(), runs_of([8])
+    found = [
+        packed_attention(module, query, key, value, None, 1.0, dropout=0.5, runs=runs, is_eager=is_eager)[0]
+        for _ in range(400)
+    ]
+
+    assert not torch.equal(found[0], found[1])
+    assert float(torch.stack(found).mean()) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypatch, window):
+    """The kernel itself needs a GPU; what it is called with does not."""
+    told: dict[str, Any] = {}
+
+    def kernel(q, k, v, cu_q, cu_k, longest_q, longest_k, **named):
+        told.update(named, shape=tuple(q.shape), borders=(cu_q.tolist(), cu_k.tolist()), longest=(longest_q, longest_k))
+        return q
+
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    monkeypatch.setattr(attention, "_has_kernel", lambda query: True)
+    part, borders = torch.zeros(1, 2, 9, 8), torch.tensor([0, 2, 9], dtype=torch.int32)
+    given = {"runs": runs_of([2, 7]), "cu_seq_lens_q": borders, "max_length_q": 7, "sliding_window": window}
+    packed_attention(torch.nn.Identity(), part, part, part, None, 0.5, **given)
+
+    assert told["shape"] == (9, 2, 8) and told["borders"] == ([0, 2, 9], [0, 2, 9]) and told["longest"] == (7, 7)
+    assert told["window_size"] == ((-1, 0) if window is None else (4, 0)), "5 are itself and the 4 before"
+    assert told["scale"] == 0.5 and told["enable_gqa"]
+
+
+def test_flash_attention_of_transformers_is_told_the_borders(monkeypatch, sequences, tmp_path):
+    """By the names that it has for them, so that it need not look for them in the positions, layer by layer."""
+    told = []
+
+    def flash(module, query, key, value, attention_mask, **given):
+        told.append(given)
+        return packed_attention(module, query, key, value, attention_mask, **given)
+
+    AttentionInterface.register("told_by_a_test", flash)
+    monkeypatch.setitem(attention.OURS, "flash_attention_2", "told_by_a_test")
+    engine = make_engine(model_folder(tmp_path, "qwen3"), attn_impl="flash_attention_2")
+    micro = sequences.micro_batch([1, 0, 3], world().device)
+    engine.logprobs([micro], 1.0)
+
+    assert len(told) == 2
+    inputs = sequences.inputs_N[micro.rows_N]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        assert told[0][name].tolist() == [0, *np.cumsum(inputs).tolist()] and told[0][name].dtype == torch.int32
+    assert told[0]["max_length_q"] == told[0]["max_length_k"] == max(inputs)
+
+
+def test_flex_attention_is_refused_where_a_model_leaves_attention_out(tmp_path):
+    folder = model_folder(tmp_path, "qwen3")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))
+    with pytest.raises(ConfigError, match=r"^actor\.attn_impl: flex_attention.*actor\.disable_dropout=true"):
+        make_engine(folder, attn_impl="flex_attention")
+    make_engine(folder, attn_impl="flex_attention", disable_dropout=True)
+
+
+def test_what_auto_becomes_is_logged_with_its_reason(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        make_engine(model_folder(tmp_path, "qwen3"), attn_impl="auto")
+    assert "actor.attn_impl is sdpa: no GPU" in caplog.text
 
 
 def test_micro_batches_do_not_change_the_sequences(sequences):

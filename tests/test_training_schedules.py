@@ -1,12 +1,12 @@
-"""Learning rates, clocks and optimizers."""
+"""Learning rates and clocks."""
 
-import pytest
-import torch
-from torch import nn
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from areal_like.config.frequency import FrequencyConfig
 from areal_like.config.optimizer import OptimizerConfig
-from areal_like.training.optimizers import make_optimizer
 from areal_like.training.schedules import make_schedule
 from areal_like.training.timers import Timer
 from tests.training_runs import section
@@ -38,6 +38,39 @@ def test_warmup_stable_decay_falls_over_the_last_steps_alone():
 
     assert course(11, decay_steps=4, **settings) == [0.2, 0.6, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]
     assert course(11, **settings)[8:] == [1, 1, 0.2], "a tenth of the steps"
+    assert course(11, decay_steps_proportion=0.4, **settings) == course(11, decay_steps=4, **settings)
+    assert course(11, decay_steps=4, decay_steps_proportion=0.9, **settings)[6:8] == [1, 0.8]
+    assert course(11, decay_steps=0, **settings)[2:] == [1] * 9
+
+
+def test_where_warm_up_reaches_into_the_fall_it_begins_at_the_top():
+    settings = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 6}
+
+    assert course(11, decay_steps=8, **settings)[5:] == [0.833333, 1, 0.75, 0.5, 0.25, 0]
+
+
+def test_a_run_that_is_longer_than_planned_stays_at_the_lowest_rate():
+    for kind in ("linear", "cosine", "warmup_stable_decay"):
+        assert course(14, lr_scheduler_type=kind, min_lr_ratio=0.25)[10:] == [0.25] * 4
+
+
+@given(
+    kind=st.sampled_from(["constant", "linear", "cosine", "warmup_stable_decay"]),
+    total=st.integers(1, 50),
+    warmup=st.integers(0, 60),
+    decay=st.integers(0, 60),
+    lowest=st.floats(0, 1),
+)
+def test_a_rate_never_leaves_its_bounds_rises_during_warm_up_and_falls_after_it(kind, total, warmup, decay, lowest):
+    config = section(OptimizerConfig, lr=2.0, lr_scheduler_type=kind, warmup_steps=warmup, decay_steps=decay)
+    config.min_lr_ratio = lowest
+    schedule = make_schedule(config, total)
+    rates = [schedule(step) for step in range(total + 5)]
+
+    assert all(2.0 * lowest - 1e-9 <= rate <= 2.0 + 1e-9 for rate in rates)
+    rising, falling = rates[: warmup + 1], rates[warmup:]
+    assert all(one <= other + 1e-9 for one, other in itertools.pairwise(rising))
+    assert all(one + 1e-9 >= other for one, other in itertools.pairwise(falling))
 
 
 def test_the_lowest_rate_in_absolute_terms_wins_over_the_share():
@@ -76,33 +109,3 @@ def test_the_clock_of_seconds_begins_anew_when_it_strikes_and_goes_on_after_a_re
     assert not again.is_due(4)
     now = 22.0
     assert again.is_due(5)
-
-
-def stepped(config: OptimizerConfig, gradients: list[float]) -> float:
-    weight = nn.Parameter(torch.ones(1))
-    optimizer = make_optimizer([weight], config)
-    for gradient in gradients:
-        weight.grad = torch.full((1,), gradient)
-        optimizer.step()
-    return weight.item()
-
-
-def test_plain_descent_has_neither_momentum_nor_a_decay_that_goes_through_it():
-    plain = section(OptimizerConfig, type="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
-    assert stepped(plain, [1.0, 1.0]) == pytest.approx(0.8)
-
-    decayed = section(OptimizerConfig, type="sgd", lr=0.1, momentum=0.9, nesterov=False, weight_decay=0.5)
-    assert stepped(decayed, [0.0, 0.0]) == pytest.approx(0.95**2)
-
-
-def test_momentum_keeps_going_and_nesterov_looks_ahead():
-    settings = {"type": "sgd", "lr": 0.1, "momentum": 0.5, "weight_decay": 0.0}
-
-    assert stepped(section(OptimizerConfig, nesterov=False, **settings), [1.0, 1.0]) == pytest.approx(1 - 0.1 - 0.15)
-    assert stepped(section(OptimizerConfig, nesterov=True, **settings), [1.0, 1.0]) == pytest.approx(1 - 0.15 - 0.175)
-
-
-def test_adam_decays_weights_by_themselves():
-    config = section(OptimizerConfig, type="adam", lr=0.1, weight_decay=0.5)
-    assert stepped(config, [0.0]) == pytest.approx(0.95)
-    assert stepped(config, [3.0]) == pytest.approx(0.95 - 0.1, abs=1e-5), "a first step is as long as the learning rate"

@@ -13,7 +13,7 @@ from areal_like.models import model_folder
 from areal_like.training.main import load_trained
 from areal_like.training.score import greedy_accuracy
 from areal_like.training.stop import StopRequest
-from areal_like.training.supervised import train
+from areal_like.training.supervised import Supervised, train
 from areal_like.training.supervised_data import SupervisedData
 from tests.training_runs import ME, make_run, world
 
@@ -53,8 +53,8 @@ def test_the_command_beside_it_makes_it_again(tmp_path):
     words = shlex.split(ORIGIN["command"])
     assert words[:5] == ["python", "-m", "launcher", "--config", "sft.yaml"]
     run = make_run(tmp_path / "run", "sft", *words[5:], "valid_dataset=null")
-    engine = load_trained(run, run.config.model, "model", world())
-    assert train(run, ME, world(), engine, SupervisedData(run), StopRequest(world())) == 0
+    learner = Supervised(load_trained(run, run.config.model, "model", world()), run.config.seed)
+    assert train(run, ME, world(), learner, SupervisedData(run), StopRequest(world())) == 0
     made = max(run.checkpoints.glob("step_*"))
 
     assert LEAST - 0.1 <= held_out_score(made) <= MOST + 0.1

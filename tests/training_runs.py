@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from areal_like.config.compose import load
 from areal_like.config.optimizer import OptimizerConfig
@@ -36,7 +45,19 @@ SHAPE: dict[str, Any] = {
 MODELS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SHAPE, tie_word_embeddings=True),
     "llama": LlamaConfig(**SHAPE, tie_word_embeddings=False),
+    "qwen3_moe": Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
     "mistral": MistralConfig(**SHAPE, sliding_window=5),
+    "gemma3": Gemma3TextConfig(
+        **SHAPE, sliding_window=5, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=8
+    ),
+    "gemma2": Gemma2Config(
+        **SHAPE,
+        sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=8,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+    ),
 }
 
 

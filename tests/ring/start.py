@@ -108,13 +108,13 @@ def directory_of(root: Path, trial: str) -> Path:
 class Running:
     """A run that goes on while a test looks at it, or does something to it."""
 
-    def __init__(self, root: Path, words: Sequence[str], trial: str) -> None:
+    def __init__(self, root: Path, words: Sequence[str], trial: str, config: str) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.trial = root, trial
         self.output = root / f"{trial}.output"
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
-                command(f"trial_name={trial}", *words),
+                command(f"trial_name={trial}", *words, config=config),
                 cwd=root,
                 env=environment(root),
                 stdin=subprocess.DEVNULL,
@@ -184,8 +184,8 @@ def _heed_ctrl_c() -> None:
 
 
 @contextmanager
-def running(root: Path, *words: str, trial: str = "t") -> Iterator[Running]:
-    one = Running(root, words, trial)
+def running(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml") -> Iterator[Running]:
+    one = Running(root, words, trial, config)
     try:
         yield one
     finally:

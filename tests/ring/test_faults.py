@@ -8,6 +8,7 @@ pytestmark = pytest.mark.xdist_group("ring-1")
 
 WORDS = (*SHORT, "total_train_steps=3", "evaluator.freq_steps=null", "train_dataset.batch_size=4")
 REWARDS = """
+import os
 import time
 
 def raises(prompt, completion, **row):
@@ -28,6 +29,10 @@ class Falls:
     async def run(self, engine, row):
         raise KeyError("nothing there")
 
+class Leaves:
+    async def run(self, engine, row):
+        os._exit(0)
+
 class Task:
     def rows(self, split):
         return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:03}"} for a in range(10, 40) for b in range(10, 20)]
@@ -47,8 +52,15 @@ def folder(tmp_path):
         (("reward.name=mine.py:hangs", "reward.timeout_s=0.2", "rollout.request_retries=1"), "reward.timeout_s"),
         (("reward.name=mine.py:nan",), "nan"),
         (("workflow.name=mine.py:Falls",), "nothing there"),
+        (("workflow.name=mine.py:Leaves",), "os._exit(0)"),
     ],
-    ids=["a reward that raises", "a reward that hangs", "a reward that returns nan", "a workflow that raises"],
+    ids=[
+        "a reward that raises",
+        "a reward that hangs",
+        "a reward that returns nan",
+        "a workflow that raises",
+        "a workflow that ends its process",
+    ],
 )
 def test_code_that_never_works_ends_the_run_with_its_error(words, message, folder):
     ended = run(folder, *WORDS, *words)

@@ -1,0 +1,148 @@
+"""Every algorithm by the real command, from the model that comes with the package: held-out scores on the way, and
+whether each has risen by as much as is promised.
+
+    python tests/bench/algorithm_curves.py [NAME ...] [--output build/bench/algorithms.json] [--docs docs/results.md]
+
+One run after the other, each of some minutes at most. Names (grpo, ppo, ...) choose some of them; what an earlier
+session found of the others is kept in the output. `--docs` writes the table into a page, between its two marks. Exit
+code 1 where a score did not rise enough.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.bench.watched import watch  # noqa: E402
+
+LEAST_RISE = 0.15
+LIMIT_S = 1800.0
+BEGIN, END = "<!-- algorithm_curves.py: begin -->", "<!-- algorithm_curves.py: end -->"
+POINTS = (0.25, 0.5, 0.75, 1.0)
+"""Of the way: where the table shows the score."""
+
+
+class Case(NamedTuple):
+    """`words` follow `python -m launcher --config`."""
+
+    title: str
+    words: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        return " ".join(("python -m launcher --config", *self.words))
+
+
+CASES = {
+    "grpo": Case("GRPO", ("grpo.yaml", "algorithm=grpo")),
+    "dr_grpo": Case("Dr. GRPO", ("grpo.yaml", "algorithm=dr_grpo")),
+    "dapo": Case("DAPO", ("grpo.yaml", "algorithm=dapo", "rollout.refill=false")),
+    "gspo": Case("GSPO", ("grpo.yaml", "algorithm=gspo")),
+    "rloo": Case("RLOO", ("grpo.yaml", "algorithm=rloo")),
+    "reinforce": Case("REINFORCE++", ("grpo.yaml", "algorithm=reinforce")),
+    "ppo": Case("PPO", ("ppo.yaml",)),
+}
+
+
+def run(name: str, folder: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """One run, and what its summary says."""
+    case = CASES[name]
+    here = folder / name
+    here.mkdir()
+    words = ["-m", "launcher", "--config", *case.words, "cluster.fileroot=runs", "trial_name=curve", *overrides]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")}
+    watched = watch([sys.executable, *words], here, environment, LIMIT_S)
+    summaries = list(here.glob("runs/*/curve/summary.json"))
+    if watched.exit_code or not summaries:
+        raise SystemExit(f"{name}: exit code {watched.exit_code}\n{watched.output}")
+    summary = json.loads(summaries[0].read_text(encoding="utf-8"))
+    load = os.getloadavg()[0]
+    return {**judged(summary["curve"]), "command": case.command, "wall_s": watched.wall_s, "load_average": load}
+
+
+def judged(curve: list[list[float]]) -> dict[str, Any]:
+    """A curve of [step, score], and how far it has risen from the first score to the last."""
+    rise = curve[-1][1] - curve[0][1]
+    return {"curve": curve, "start": curve[0][1], "end": curve[-1][1], "rise": rise, "learnt": rise >= LEAST_RISE}
+
+
+def at(curve: list[list[float]], share: float) -> float:
+    """The last score that was measured up to there."""
+    until = share * curve[-1][0]
+    return [score for step, score in curve if step <= until][-1]
+
+
+def table(runs: dict[str, dict[str, Any]]) -> str:
+    """Markdown."""
+    shares = [f"{share:.0%}" for share in POINTS]
+    lines = ["| | command | steps | start | " + " | ".join(shares) + " | rise |"]
+    lines.append("| --- | --- | ---: | ---: |" + " ---: |" * (len(POINTS) + 1))
+    for name in CASES:
+        if name in runs:
+            row = runs[name]
+            scores = " | ".join(f"{at(row['curve'], share):.2f}" for share in POINTS)
+            steps, rise = int(row["curve"][-1][0]), f"{row['rise']:+.2f}"
+            cells = (CASES[name].title, f"`{row['command']}`", str(steps), f"{row['start']:.2f}", scores, rise)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def page(text: str, runs: dict[str, dict[str, Any]]) -> str:
+    """The page with the table of these runs between its marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"--docs: the page has no {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table(runs)}\n\n{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; none: all")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "bench" / "algorithms.json", help="JSON of it all"
+    )
+    parser.add_argument("--docs", type=Path, help="a page to write the table into")
+    said = parser.parse_args()
+    if unknown := [name for name in said.names if name not in CASES]:
+        parser.error(f"{', '.join(unknown)}: there are {', '.join(CASES)}")
+    text = said.docs.read_text(encoding="utf-8") if said.docs else ""
+    if text:
+        page(text, {})
+    runs: dict[str, dict[str, Any]] = {}
+    if said.names and said.output.is_file():
+        runs = json.loads(said.output.read_text(encoding="utf-8"))["runs"]
+    said.output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="algorithms-") as folder:
+        for name in said.names or CASES:
+            print(f"{CASES[name].command} ...", flush=True)
+            runs[name] = row = run(name, Path(folder))
+            print(f"  held out {row['start']:.2f} -> {row['end']:.2f} in {row['wall_s']:.0f} s", flush=True)
+            told = {
+                "least_rise": LEAST_RISE,
+                "cpu_count": len(os.sched_getaffinity(0)),
+                "python": platform.python_version(),
+                "torch": version("torch"),
+                "runs": {name: runs[name] for name in CASES if name in runs},
+            }
+            said.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    print(table(runs))
+    if said.docs:
+        said.docs.write_text(page(text, runs), encoding="utf-8")
+    print(f"kept in {said.output}")
+    few = [CASES[name].title for name, row in runs.items() if not row["learnt"]]
+    if few:
+        print(f"did not rise by {LEAST_RISE}: {', '.join(few)}", file=sys.stderr)
+    return int(bool(few))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

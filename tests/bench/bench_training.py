@@ -1,0 +1,121 @@
+"""What the trainer's ways of saving work are worth: packed rows, log-probabilities in chunks, and a whole training step
+beside that of transformers' Trainer.
+
+    python tests/bench/bench_training.py [--threads 1] [--output build/bench/training.json]
+
+Ratios are of CPU time, which tells more than the clock where other things run too; with one thread, the default, the
+two are the same on a quiet machine. It reports; it never fails on a time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.bench import training_logprobs, training_packing, training_trainer  # noqa: E402
+
+AIMS = {"packed": 2.5, "chunked_time": 1.1, "chunked_memory_gb": 0.5}
+"""Packed rows at least so many times as fast, chunks at most so many times as long, and at most so much memory."""
+
+
+def measure(small: bool = False) -> dict[str, Any]:
+    """`small`: in seconds, to see that all of it works."""
+    found: dict[str, Any] = {}
+    if small:
+        found["packing"] = training_packing.measure(4, 4, 16, repeats=2)
+        found["logprobs"] = training_logprobs.measure(64, 128, 16)
+        found["step"] = [training_trainer.measure("tiny", training_trainer.TINY, [4, 6, 9], steps=2)]
+        return found
+    found["packing"] = training_packing.measure()
+    found["logprobs"] = training_logprobs.measure()
+    tiny, smollm2 = training_trainer.TINY, training_trainer.SMOLLM2
+    found["step"] = [
+        training_trainer.measure("tiny, sums", tiny, training_trainer.addition_lengths(128), steps=20),
+        training_trainer.measure("tiny, 16 to 128 tokens", tiny, training_trainer.short_lengths(32), steps=5),
+        training_trainer.measure("SmolLM2-135M", smollm2, training_trainer.short_lengths(6), steps=2),
+    ]
+    return found
+
+
+def report(found: dict[str, Any], threads: int, took_s: float) -> dict[str, Any]:
+    packing, logprobs = found["packing"], found["logprobs"]
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": threads,
+        "cpu_count": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "took_s": took_s,
+        **found,
+        "aims": {
+            "packed": {"aim": AIMS["packed"], "met": packing["times_faster"] >= AIMS["packed"]},
+            "chunked_time": {"aim": AIMS["chunked_time"], "met": logprobs["times_as_long"] <= AIMS["chunked_time"]},
+            "chunked_memory_gb": {
+                "aim": AIMS["chunked_memory_gb"],
+                "met": logprobs["extra_memory_gb"]["chunked"] <= AIMS["chunked_memory_gb"],
+            },
+        },
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    packing, logprobs = found["packing"], found["logprobs"]
+    aims = {name: "" if row["met"] else f"   aim {row['aim']}: missed" for name, row in found["aims"].items()}
+    lines = [
+        f"{'':<58}{'theirs':>10}{'ours':>10}{'ratio':>8}",
+        _line("padded and packed rows, CPU s", packing["seconds"], packing["times_faster"], aims["packed"]),
+        _line("all logits and chunks, CPU s", logprobs["seconds"], logprobs["times_as_long"], aims["chunked_time"]),
+        _line("  extra memory, GB", logprobs["extra_memory_gb"], None, aims["chunked_memory_gb"]),
+    ]
+    for row in found["step"]:
+        what = f"Trainer's and our step, tokens/CPU s: {row['model']}"
+        lines.append(_line(what, row["tokens_per_s"], row["times_faster"], ""))
+    gaps = [packing["largest_gradient_difference"], *logprobs["largest_difference"].values()]
+    lines.append(f"largest relative difference of a gradient or log-probability: {max(gaps):.1e}")
+    lines.append(f"load {found['load_average'][0]:.1f} on {found['cpu_count']} cores; took {found['took_s']:.0f} s")
+    return "\n".join(lines)
+
+
+def _line(what: str, both: Mapping[str, float], ratio: float | None, note: str) -> str:
+    theirs, ours = both.values()
+    said = "" if ratio is None else f"{ratio:.2f}"
+    return f"{what:<58}{theirs:>10.3g}{ours:>10.3g}{said:>8}{note}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: only to see that it works")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "bench" / "training.json", help="JSON of it all"
+    )
+    said = parser.parse_args()
+    if said.threads < 1:
+        parser.error("--threads: at least 1")
+    torch.set_num_threads(said.threads)
+    os.environ["OMP_NUM_THREADS"] = str(said.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    began = time.perf_counter()
+    found = measure(said.small)
+    found = report(found, said.threads, time.perf_counter() - began)
+    said.output.parent.mkdir(parents=True, exist_ok=True)
+    said.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(found))
+    print(f"kept in {said.output}")
+
+
+if __name__ == "__main__":
+    main()

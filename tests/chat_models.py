@@ -1,0 +1,55 @@
+"""Tokenizers of chat models for tests: that of the built-in model, one token for each character, with a template."""
+
+import json
+import shutil
+from pathlib import Path
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+
+TURNS = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}<eos>{% endfor %}"
+PLAIN = TURNS + "{% if add_generation_prompt %}<assistant> {% endif %}"
+"""One like most: every turn ends with the token that ends answers."""
+
+MARKED = (
+    "{% for m in messages %}<{{ m['role'] }}> {% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<eos>"
+    "{% endgeneration %}{% else %}{{ m['content'] }}<eos>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+"""One that says itself what the assistant wrote."""
+
+SHORTENS = (
+    "{% for m in messages %}<{{ m['role'] }}> {% set text = m['content'] %}"
+    "{% if m['role'] == 'assistant' and not loop.last %}{% set text = text.split(']')[-1] %}{% endif %}"
+    "{{ text }}<eos>{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+"""One that leaves the thoughts out of older answers."""
+
+BARE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} | {% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""One without a token that ends anything."""
+
+USER, ANSWER = {"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}
+AGAIN, LAST = {"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}
+TALK = [USER, ANSWER, AGAIN, LAST]
+
+
+def chat_folder(folder: Path, template: str = PLAIN) -> Path:
+    """A copy of the built-in model whose tokenizer has this template."""
+    shutil.copytree(model_folder("builtin:tiny-addition"), folder)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return folder
+
+
+def chat_tokenizer(folder: Path, template: str = PLAIN) -> TextTokenizer:
+    return TextTokenizer(chat_folder(folder, template))
+
+
+def in_config(folder: Path, template: object) -> Path:
+    """The template where older tokenizers have it."""
+    (folder / "chat_template.jinja").unlink()
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template}))
+    return folder

@@ -1,0 +1,104 @@
+"""Whether a device computes what it should: each check returns what it measured, and whether that is near enough."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from areal_like.config.train_engine import CompileConfig
+from areal_like.training import attention
+from areal_like.training.attention import packed_attention, runs_of
+from areal_like.training.engine import Engine
+from areal_like.training.sequences import Sequences
+from areal_like.training.whole import whole
+from tests.gpu.models import TINY, engine_of, learn, on_cpu, sequences_of
+from tests.training_runs import section
+
+Found = dict[str, Any]
+
+LENGTHS = [700, 33, 512, 33, 128, 257, 64, 900]
+SMALL_LENGTHS = [17, 5, 32, 5, 9]
+LIMITS = {"float32": (2e-4, 1e-3), "bfloat16": (0.15, 0.1)}
+"""Precision -> most that a log-probability may be off, and a gradient relative to its norm."""
+
+
+def parity(device: torch.device, small: bool, dtype: str = "float32", **settings: Any) -> Found:
+    """Log-probabilities and gradients of packed sequences, beside transformers on the CPU."""
+    sequences = sequences_of(SMALL_LENGTHS if small else LENGTHS, TINY.vocab_size)
+    with tempfile.TemporaryDirectory(prefix="gpu-") as name:
+        folder = Path(name)
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(TINY, dtype=torch.float32).save_pretrained(folder)
+        wanted, gradients = on_cpu(folder, sequences)
+        with engine_of(TINY, folder, dtype=dtype, **settings) as engine:
+            got = _in_order(engine, sequences)
+            learn(engine, sequences)
+            gaps = [(_gradient(engine, name) - one).norm() / one.norm() for name, one in gradients.items()]
+    off, gap = (got - wanted).abs(), max(gaps).item()
+    most = LIMITS[dtype]
+    return {
+        "passed": bool(off.max() <= most[0] and gap <= most[1]),
+        "logprob_off_max": off.max().item(),
+        "logprob_off_mean": off.mean().item(),
+        "gradient_off": gap,
+        "limits": most,
+    }
+
+
+def bf16(device: torch.device, small: bool) -> Found:
+    return parity(device, small, "bfloat16")
+
+
+def compiled(device: torch.device, small: bool) -> Found:
+    """Layers compiled one by one come to the same; a second set of lengths is not compiled anew."""
+    began = time.perf_counter()
+    found = parity(device, small, compile=section(CompileConfig))
+    found["took_with_compilation_s"] = time.perf_counter() - began
+    return found
+
+
+def varlen(device: torch.device, small: bool) -> Found:
+    """Attention alone, in the precision that its kernel takes: beside the same written out by hand, in float32."""
+    lengths = [5, 9, 9, 30] if small else [3000, 17, 17, 1024, 4096, 511]
+    heads, kv_heads, size = 4, 2, 64
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(1, n, sum(lengths), size, generator=generator) for n in (heads, kv_heads, kv_heads)]
+    weight = torch.randn(1, sum(lengths), heads, size, generator=generator).to(device)
+    borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
+    told: dict[str, Any] = {"runs": runs_of(lengths), "cu_seq_lens_q": borders, "max_length_q": max(lengths)}
+    gaps, kernel = {}, False
+    for window in (None, 100):
+        outs = {}
+        for way, precision in (("packed", dtype), ("by hand", torch.float32)):
+            q, k, v = (tensor.to(device, precision).requires_grad_() for tensor in inputs)
+            is_eager = way == "by hand"
+            out = packed_attention(
+                nn.Module(), q, k, v, None, size**-0.5, sliding_window=window, is_eager=is_eager, **told
+            )[0]
+            torch.autograd.backward((out.float() * weight).sum())
+            gradients = [tensor.grad for tensor in (q, k, v) if tensor.grad is not None]
+            outs[way] = [out.detach().float(), *(gradient.float() for gradient in gradients)]
+            kernel = kernel or (not is_eager and attention._has_kernel(q))
+        pairs = zip(outs["packed"], outs["by hand"], strict=True)
+        gaps[str(window)] = max(((a - b).norm() / b.norm()).item() for a, b in pairs)
+    most = 0.02 if dtype == torch.bfloat16 else 1e-5
+    passed = max(gaps.values()) <= most and kernel == (device.type == "cuda")
+    return {"passed": passed, "kernel": kernel, "off_by_window": gaps, "limit": most}
+
+
+def _in_order(engine: Engine, sequences: Sequences) -> Tensor:
+    """Log-probabilities of what counts, sequence after sequence."""
+    micros = engine.cut(sequences, range(len(sequences)))
+    found = sequences.scatter(micros, engine.logprobs(micros, 1.0))
+    return torch.from_numpy(found[sequences.counted])
+
+
+def _gradient(engine: Engine, name: str) -> Tensor:
+    found = engine.model.get_parameter(name).grad
+    assert found is not None
+    return whole(found).float().cpu()

@@ -1,0 +1,37 @@
+"""Runs that measure by their command: the whole ring with `bench`, and a trainer by itself on random tokens."""
+
+import pytest
+
+from tests.ring.start import SHORT, left_behind, run
+
+pytestmark = pytest.mark.xdist_group("ring-1")
+
+
+def test_bench_is_a_few_steps_of_the_ring_and_a_table_of_them(tmp_path):
+    ended = run(tmp_path, *SHORT, "bench=true")
+    assert ended.code == 0, ended.said
+    assert "Error" not in ended.out and ended.err == "", ended.said
+    assert [line["step"] for line in ended.lines("metrics.jsonl")] == [1, 2, 3, 4]
+    assert list((ended.directory / "checkpoints").iterdir()) == []
+    assert not [event for event in ended.ledger() if event["event"] == "evaluated"]
+    lines = ended.out.splitlines()
+    (head,) = [number for number, line in enumerate(lines) if line.split()[:3] == ["step", "step", "s"]]
+    assert "generated/s" in lines[head] and "memory GB" in lines[head]
+    assert [line.split()[0] for line in lines[head + 2 : head + 5]] == ["2", "3", "4"]
+    assert [line.split()[0] for line in lines[head + 6 : head + 10]] == ["mean", "std", "min", "max"]
+    steps = ended.metric("perf/tokens_per_s")[1:]
+    assert ended.summary["throughput"]["perf/tokens_per_s"] == pytest.approx(sum(steps) / 3)
+    assert ended.summary["objective_metric"] == "perf/tokens_per_s"
+    assert "bench" not in lines[-1] and lines[-1].startswith("train ")
+
+
+def test_a_trainer_of_two_ranks_on_random_tokens_is_all_that_is_started(tmp_path):
+    fake = ("train_dataset.fake.batch_size=4", "train_dataset.fake.seq_len=32", "valid_dataset=null")
+    ended = run(tmp_path, *fake, "total_train_steps=3", "actor.backend=fsdp:d2", "evaluator.freq_steps=null")
+    assert ended.code == 0, ended.said
+    assert ended.metric("train/tokens") == [128.0] * 3
+    logs = {path.stem for path in (ended.directory / "logs").glob("*.log")}
+    assert logs == {"trainer-0", "trainer-1"}
+    assert "tokens/s, " in ended.out and "(mean of 2 steps after the first)" in ended.out
+    assert "chat" not in ended.out, "there is nobody to talk to"
+    assert left_behind(ended.directory, set()) == []

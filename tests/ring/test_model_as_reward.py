@@ -1,0 +1,67 @@
+"""A reward model that one run trained is the reward of another: each answer is worth its score, also when the server
+that gives them dies."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tests.ring.start import SHORT, run, running
+
+pytestmark = pytest.mark.xdist_group("ring-1")
+
+STEPS = 6
+NOTED = """
+import json
+from pathlib import Path
+
+class Noted:
+    \"\"\"One turn, written down.\"\"\"
+
+    async def run(self, engine, row):
+        prompt = engine.encode(row["prompt"])
+        samples = await engine.generate(prompt)
+        rewards = await engine.score(row, samples)
+        with (Path(__file__).parent / "noted.jsonl").open("a") as file:
+            for sample, reward in zip(samples, rewards):
+                file.write(json.dumps([row["prompt"], sample.text, reward.value]) + "\\n")
+        return [engine.trajectory(prompt, *pair) for pair in zip(samples, rewards)]
+"""
+
+
+def scores(folder: Path, texts: list[tuple[str, str]]) -> list[float]:
+    """By transformers: prompt, answer and the token that ends it."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    found = []
+    for prompt, answer in texts:
+        ids = [*tokenizer.encode(prompt), *tokenizer.encode(answer), tokenizer.eos_token_id]
+        with torch.no_grad():
+            found.append(float(model(torch.tensor([ids])).logits[0, 0]))
+    return found
+
+
+def test_what_one_run_learnt_to_judge_is_the_reward_of_the_next(tmp_path: Path) -> None:
+    few = ("total_train_steps=6", "train_dataset.batch_size=16", "evaluator.freq_steps=null")
+    judge = run(tmp_path, *few, config="reward_model.yaml")
+    assert judge.code == 0, judge.said
+
+    (tmp_path / "noted.py").write_text(NOTED)
+    own = ("workflow.name=noted.py:Noted", "reward.name=model", "+reward.args.path=reward-model-addition/t")
+    with running(tmp_path, *SHORT, *own, f"total_train_steps={STEPS}", "evaluator.freq_steps=null", trial="u") as ring:
+        ring.wait_for_step(2)
+        ring.kill("reward")
+        ended = ring.wait()
+    assert ended.code == 0 and ended.summary["attempts"] == 1, ended.said
+    assert re.search(r"reward/0 .*; it is replaced \(incarnation 2\)", ended.said)
+
+    noted = [json.loads(line) for line in (tmp_path / "noted.jsonl").read_text().splitlines()]
+    wanted = scores(judge.model(), [(prompt, answer) for prompt, answer, _ in noted])
+    assert len(noted) >= STEPS * 64 and len(set(wanted)) > 20
+    assert [reward for *_, reward in noted] == pytest.approx(wanted, abs=1e-5)
+    means = ended.metric("reward/mean")
+    assert len(means) == STEPS and min(wanted) <= min(means) <= max(means) <= max(wanted)

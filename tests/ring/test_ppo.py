@@ -1,0 +1,58 @@
+"""PPO by its command: a policy and a critic learn in one run, and both are in its checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from areal_like.data.tasks.addition import Addition
+from areal_like.models import model_folder
+from areal_like.training.score import greedy_accuracy
+from tests.ring.start import left_behind, run, running
+
+pytestmark = pytest.mark.xdist_group("ring-1")
+
+LEARNT = 0.15
+"""By how much the share of held-out rows that are answered right must have grown."""
+ALL = 0.9
+START = model_folder("builtin:tiny-addition")
+QUICK = ("total_train_steps=36", "gconfig.n_samples=4", "evaluator.freq_steps=null")
+
+
+def held_out(folder: Path) -> float:
+    return greedy_accuracy(folder, Addition().rows("test"))
+
+
+def test_it_learns_in_a_short_run(tmp_path):
+    ended = run(tmp_path, *QUICK, config="ppo.yaml")
+    assert ended.code == 0, ended.said
+    assert held_out(ended.model()) >= held_out(START) + LEARNT
+    losses = ended.metric("critic/loss")
+    assert len(losses) == 36 and sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    values, returns = ended.metric("critic/value_mean"), ended.metric("critic/return_mean")
+    assert values[0] == 0 and abs(values[-1] - returns[-1]) < 0.15
+    kinds: dict[Any, Path] = {AutoModelForCausalLM: ended.model()}
+    kinds[AutoModelForSequenceClassification] = ended.model() / "critic"
+    for kind, folder in kinds.items():
+        _, found = kind.from_pretrained(folder, output_loading_info=True)
+        assert not found["missing_keys"] and not found["unexpected_keys"]
+    assert left_behind(ended.directory, set()) == []
+
+
+@pytest.mark.slow
+def test_it_learns_nearly_all_of_it_in_the_run_that_is_shipped(tmp_path):
+    ended = run(tmp_path, config="ppo.yaml", limit_s=900)
+    assert ended.code == 0, ended.said
+    assert held_out(ended.model()) >= ALL, ended.summary["curve"]
+
+
+@pytest.mark.slow
+def test_a_run_whose_trainer_is_killed_goes_on_with_policy_and_critic(tmp_path):
+    few = ("total_train_steps=8", "train_dataset.batch_size=16", "recover.freq_steps=2", "evaluator.freq_steps=null")
+    with running(tmp_path, *few, config="ppo.yaml") as ring:
+        ring.wait_for_step(5)
+        ring.kill("trainer")
+        ended = ring.wait()
+    assert ended.code == 0 and ended.summary["attempts"] == 2, ended.said
+    assert [line["step"] for line in ended.lines("metrics.jsonl") if "critic/loss" in line] == list(range(1, 9))

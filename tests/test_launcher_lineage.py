@@ -1,0 +1,116 @@
+"""Which checkpoint an attempt begins with, and from which step it counts."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.process.checkpoints import attempt_of
+from areal_like.process.run import Run
+from areal_like.training.manifest import seal
+from launcher.lineage import Back, go_back
+
+
+def run_in(folder: Path, skip_progress: bool = False) -> Run:
+    config = SimpleNamespace(recover=SimpleNamespace(skip_progress=skip_progress))
+    return Run(folder, config, "sft", "an id of no run", folder, folder)
+
+
+def checkpoint(run: Run, step: int, attempt: int = 1) -> Path:
+    folder = run.checkpoints / f"step_{step:06}"
+    (folder / "resume").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "resume" / "trainer.json").write_text(json.dumps({"attempt": attempt}))
+    seal(folder, step)
+    return folder
+
+
+def begins(run: Run) -> tuple[int, str | None]:
+    """As the processes of the attempt read it."""
+    start = run.start_point()
+    return start.step, None if start.checkpoint is None else str(start.checkpoint.relative_to(run.directory))
+
+
+DAMAGES: dict[str, tuple[str, Any, str]] = {
+    "changed": ("resume/trainer.json", lambda file: file.write_bytes(b" " + file.read_bytes()[1:]), "other content"),
+    "cut": ("model.safetensors", lambda file: file.write_bytes(b"weigh"), "has 5 bytes instead of 7"),
+    "missing": ("model.safetensors", lambda file: file.unlink(), "is missing"),
+    "no manifest": ("manifest.json", lambda file: file.unlink(), "cannot be read"),
+    "half a manifest": ("manifest.json", lambda file: file.write_text('{"parts": {'), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_by_its_name_and_the_older_one_is_taken(tmp_path, damage):
+    run = run_in(tmp_path)
+    for step in (2, 4, 6):
+        checkpoint(run, step)
+    part, harm, said = DAMAGES[damage]
+    harm(run.checkpoints / "step_000006" / part)
+    back = go_back(run, attempt=2, began=2)
+
+    assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
+    told = back.remarks[0]
+    assert told.startswith("not from step 6: ") and f"step_000006/{part}" in told and said in told
+    assert (run.checkpoints / "before-attempt-2" / "step_000006").is_dir()
+
+
+def test_where_all_are_damaged_it_begins_at_the_start_and_all_are_named(tmp_path):
+    run = run_in(tmp_path)
+    for step in (2, 4):
+        (checkpoint(run, step) / "model.safetensors").write_bytes(b"WEIGHTS")
+    back = go_back(run, attempt=2, began=2)
+
+    assert back[:2] == (0, None)
+    assert ["step 4" in back.remarks[0], "step 2" in back.remarks[1]] == [True, True]
+
+
+def test_what_is_asked_for_bounds_what_is_taken(tmp_path):
+    run = run_in(tmp_path)
+    for step in (2, 4, 6):
+        checkpoint(run, step)
+
+    assert go_back(run, attempt=2, began=2, at_most=4).step == 4
+
+
+def test_skip_progress_counts_anew_from_the_checkpoint_s_weights(tmp_path):
+    run = run_in(tmp_path, skip_progress=True)
+    checkpoint(run, 6)
+    back = go_back(run, attempt=2, began=2)
+
+    assert begins(run) == (0, "checkpoints/before-attempt-2/step_000006")
+    assert any("recover.skip_progress" in remark for remark in back.remarks)
+
+
+def test_what_was_skipped_once_is_not_skipped_again_by_a_recovery(tmp_path):
+    run = run_in(tmp_path, skip_progress=True)
+    checkpoint(run, 6)
+    go_back(run, attempt=2, began=2)
+    assert run.skips("progress")
+
+    again = go_back(run, attempt=3, began=2)
+    assert (again.step, begins(run)) == (0, (0, "checkpoints/before-attempt-2/step_000006")), "none of its own is there"
+    assert run.skips("progress")
+
+    checkpoint(run, 2, attempt=3)
+    own = go_back(run, attempt=4, began=2)
+    assert (own.step, begins(run)) == (2, (2, "checkpoints/step_000002"))
+    assert not run.skips("progress")
+
+    new_command = go_back(run, attempt=5, began=5)
+    assert new_command.step == 0 and run.skips("progress")
+
+
+def test_without_it_steps_count_on(tmp_path):
+    run = run_in(tmp_path)
+    checkpoint(run, 6)
+
+    assert go_back(run, attempt=2, began=2) == Back(6, run.checkpoints / "step_000006", ())
+    assert not run.skips("progress")
+
+
+def test_a_checkpoint_says_which_attempt_wrote_it(tmp_path):
+    assert attempt_of(checkpoint(run_in(tmp_path), 4, attempt=3)) == 3
+    assert attempt_of(tmp_path / "none") == 0

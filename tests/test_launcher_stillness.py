@@ -1,0 +1,91 @@
+"""Who waits in front of a run that stands still is told what for, once."""
+
+import time
+
+from areal_like.process.identity import Identity
+from launcher.stillness import FIRST_STEP_S, STILL_S, Stillness
+
+NOW = 1_700_000_000.0
+
+
+class Log:
+    """A process with some lines in its log."""
+
+    def __init__(self, role, *lines):
+        self.me, self._lines = Identity(role, 0), list(lines)
+
+    def last_lines(self, count):
+        return self._lines[-count:]
+
+
+def line(ago_s, text, level="INFO"):
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(NOW - ago_s))},123 x/0 {level} {text}"
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def still(seconds, *steps_s):
+    """A run that made steps that took so long, and none since."""
+    clock = Clock()
+    stillness = Stillness(clock, lambda: NOW)
+    for took in steps_s:
+        clock.now += took
+        stillness.stepped()
+    clock.now += seconds
+    return stillness
+
+
+WAITS = Log("trainer", line(15, "still waiting for batch 5 from rollout/0: 10 s of 3600 s (rollout.request_timeout)"))
+
+
+def test_after_a_while_without_a_step_it_is_said_once_who_waits_for_what():
+    assert still(STILL_S - 1, 50, 1).words([WAITS]) == []
+    stillness = still(STILL_S + 4, 50, 1)
+    told = stillness.words([WAITS, Log("rollout")])
+    assert told == [
+        "no step for 24 s",
+        "  trainer/0 is waiting for batch 5 from rollout/0: 10 s of 3600 s (rollout.request_timeout)",
+    ]
+    assert stillness.words([WAITS]) == []
+    stillness.stepped()
+    stillness._clock.now += 1000
+    assert stillness.words([WAITS]), "after a further step it is told anew"
+
+
+def test_the_first_step_takes_longer_and_so_does_each_where_steps_are_long():
+    assert still(FIRST_STEP_S - 1).words([WAITS]) == []
+    assert still(FIRST_STEP_S + 1).words([WAITS]) != []
+    assert still(80, 60, 30).words([WAITS]) == []
+    assert still(100, 60, 30).words([WAITS]) != []
+    again = still(50, 1, 1)
+    again.restarted()
+    again._clock.now += 30
+    assert again.words([WAITS]) == [], "processes that were started again have a first step before them"
+
+
+def test_the_newest_warning_is_told_with_who_gave_it_and_when():
+    worker = Log(
+        "episodes",
+        line(500, "lease 1.1 failed: one thing", "WARNING"),
+        line(300, "lease 2.1 failed (reward; told once): the judge is away", "WARNING"),
+        "Traceback (most recent call last):",
+    )
+    server = Log("server", line(400, "CUDA graphs are off", "WARNING"), line(5, "3 running"))
+    told = still(30, 50, 1).words([worker, server, WAITS])
+    assert told[1].startswith("  trainer/0 is waiting for batch 5")
+    assert told[2:] == [
+        "  the newest warning, 300 s ago, of episodes/0: lease 2.1 failed (reward; told once): the judge is away"
+    ]
+
+
+def test_a_wait_that_was_over_before_the_last_step_is_no_reason():
+    old = Log("trainer", line(200, "still waiting for batch 1 from rollout/0: 10 s of 3600 s"))
+    told = still(30, 50, 1).words([old, Log("server", line(3, "12 running"))])
+    assert told[1:] == ["  the last word, 3 s ago, is of server/0: 12 running"]
+    assert still(30, 50, 1).words([Log("server", "no line of ours")])[1:] == ["  the logs do not say why"]
