@@ -123,6 +123,26 @@ def test_a_split_of_one_file_is_refused(tmp_path):
     assert told.startswith("train_dataset.split: ") and "leave it out" in told
 
 
+@pytest.mark.parametrize("name", ["subset", "revision"])
+def test_what_only_the_hub_has_is_refused_of_files_and_folders(tmp_path, name):
+    write_lines(tmp_path / "rows" / "train.jsonl")
+    for path in ("rows", "rows/train.jsonl"):
+        told = complaint(tmp_path, path, **{name: "v2"})
+        assert told.startswith(f"train_dataset.{name}: ") and told.endswith(f"has no {name} v2; leave it out")
+
+
+def test_a_split_of_a_saved_folder_of_one_is_refused(tmp_path):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text("{}")
+    assert complaint(tmp_path, "saved", split="test").startswith("train_dataset.split: ")
+
+
+@pytest.mark.parametrize("name", ["split", "subset", "revision"])
+def test_what_a_task_does_not_have_is_refused(tmp_path, name):
+    told = complaint(tmp_path, "addition", **{name: "hard"})
+    assert told.startswith(f"train_dataset.{name}: ") and "task addition" in told
+
+
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
     file = write_lines(tmp_path / "rows.jsonl")
     rows = load(tmp_path, file.name).train.rows

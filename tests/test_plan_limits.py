@@ -191,6 +191,18 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
         (["actor.loss=importance_sampling", "actor.c_clip=3"], "actor.c_clip"),
         (["actor.kl_in=loss"], "actor.kl_in"),
         (["actor.optimizer.hysteresis=3"], "actor.optimizer.hysteresis"),
+        (
+            ["actor.use_decoupled_loss=false", "actor.behav_imp_weight_level=sequence"],
+            "actor.behav_imp_weight_level",
+        ),
+        (["actor.ratio.length_norm=true"], "actor.ratio.length_norm"),
+        (["actor.kl_ctl=0", "actor.kl_estimator=k3"], "actor.kl_estimator"),
+        (["actor.overlong_penalty_factor=0.5"], "actor.overlong_penalty_factor"),
+        (["actor.overlong_tokens=2"], "actor.overlong_tokens"),
+        (
+            ["actor.gradient_checkpointing=false", "actor.activation_checkpointing.freq=2"],
+            "actor.activation_checkpointing",
+        ),
     ],
 )
 def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overrides, key):
@@ -198,6 +210,12 @@ def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overri
     assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
     assert plan.cannot_start == ()
     assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
+
+
+def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):
+    (tmp_path / "mine.py").write_text("def loss(logprobs, advantages):\n    return -logprobs * advantages\n")
+    plan = plan_of("grpo", f"actor.loss={tmp_path / 'mine.py'}:loss", "actor.ratio.mask_high=8")
+    assert [warning for warning in plan.warnings if warning.startswith("actor.ratio.mask_high: has no effect")]
 
 
 def test_loss_scaling_is_for_float16_wherever_that_is_said():

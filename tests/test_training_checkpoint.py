@@ -298,3 +298,19 @@ def test_what_is_no_tensor_can_be_read_by_anyone(run):
     said = json.loads((folder / "resume" / "trainer.json").read_text())
     assert (said["step"], said["attempt"], said["progress"]["samples"]) == (2, 1, 77)
     assert said["engines"]["actor"]["optimizer"] == "AdamW"
+
+
+def test_what_could_not_be_written_meanwhile_is_raised_at_the_next_step(run, monkeypatch):
+    """And not as late as at the next checkpoint."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Saved, "write_folder", full)
+    checkpoints, engine = Checkpoints(run, world(), 100), make_engine(Path(run.config.model.path))
+    assert run.config.weights.save_async
+    checkpoints.write(1, Due(True, False), {"actor": engine}, Progress(run, ME, world()))
+    assert checkpoints._thread is not None
+    checkpoints._thread.join()
+    with pytest.raises(checkpoint_module.Unwritable, match="No space left"):
+        checkpoints.due(2, is_last=False)

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder as shipped
 from areal_like.process.run import Run
+from areal_like.serving.embedded.live import LiveWeights
 from areal_like.training.checkpoint import Checkpoints, Due
 from areal_like.training.engine import Engine
+from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.progress import Progress
+from areal_like.training.publisher import weight_bytes
 from areal_like.training.sequences import Sequences
 from tests.planning import loaded
 from tests.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
@@ -61,6 +64,37 @@ def test_save_sharded_splits_weights_into_files_of_at_most_that_size_with_an_ind
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     assert index["weight_map"].keys() == weights_of(engine).keys()
     assert loads(folder, engine) and loads(folder, make_engine(engine.folder, folder))
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_a_mixture_of_experts_has_the_names_and_buffers_of_published_ones_and_can_be_gone_on_from(tmp_path, name):
+    source = model_folder(tmp_path, name)
+    tensors = load_file(source / "model.safetensors")
+    for key in tensors:
+        if key.endswith("e_score_correction_bias"):
+            tensors[key] = torch.arange(4.0)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    engine = make_engine(source, attn_impl="eager")
+    folder = tmp_path / "written"
+    write_hf_folder(folder, engine.model, source, weights_of(engine), torch.float32)
+
+    found = load_file(folder / "model.safetensors")
+    assert "model.layers.1.mlp.experts.0.down_proj.weight" in found and found.keys() == tensors.keys()
+    assert all(torch.equal(found[key], tensors[key]) for key in tensors)
+    again = weights_of(make_engine(source, folder, attn_impl="eager"))
+    assert all(torch.equal(tensor, again[key]) for key, tensor in weights_of(engine).items())
+
+
+def test_buffers_that_checkpoints_have_are_published_and_counted_as_they_are(tmp_path):
+    engine = make_engine(model_folder(tmp_path, "deepseek_v3"), attn_impl="eager", dtype="bfloat16")
+    weights = weights_of(engine)
+
+    (bias,) = [tensor for name, tensor in weights.items() if name.endswith("e_score_correction_bias")]
+    assert bias.dtype == torch.float32
+    assert engine.num_weights == sum(tensor.numel() for tensor in weights.values())
+    assert weight_bytes(engine) == sum(tensor.nbytes for tensor in weights.values())
+    live = LiveWeights(AutoModelForCausalLM.from_pretrained(engine.folder, dtype=torch.bfloat16))
+    assert live.expected() == {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
 
 
 @pytest.mark.parametrize("words", [(), ("weights.save_sharded=true", "weights.max_shard_gb=16e-6")])

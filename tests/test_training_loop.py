@@ -222,6 +222,16 @@ def test_a_batch_without_any_advantage_changes_nothing_and_is_measured_all_the_s
     assert all(torch.equal(before[name], tensor) for name, tensor in actor.engine.export_weights())
 
 
+def test_a_reward_that_is_no_number_is_an_update_that_is_left_out_and_counted(run):
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+    actor, batch = actor_for(run), batch_of(sampled(None, 0, model))
+    batch.rewards_A = batch.rewards_A * np.float32("nan")
+
+    found = actor.step(batch, Stopwatch())
+
+    assert found["train/skipped_updates"] == actor.engine.skipped_in_a_row > 0 == found["train/updates"]
+
+
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("recompute", [True, False])
 def test_every_way_to_the_proximal_policy_agrees_in_the_first_update_on_policy(run, decoupled, recompute):

@@ -297,3 +297,13 @@ def test_two_ranks_equal_one_also_in_what_the_reference_says_and_what_is_exporte
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, atol=1e-6, rtol=1e-5, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")
+def test_adapters_of_experts_that_are_one_tensor_are_refused_and_beside_them_buffers_keep_their_names(tmp_path):
+    folder = model_folder(tmp_path, "deepseek_v3")
+    with pytest.raises(ConfigError, match=r"^actor\.target_modules: reaches experts"):
+        make_engine(folder, attn_impl="eager", use_lora=True)
+    engine = make_engine(folder, attn_impl="eager", use_lora=True, target_modules=["o_proj"])
+    plain = make_engine(folder, attn_impl="eager")
+    assert weights_of(engine).keys() == weights_of(plain).keys() and engine.num_weights == plain.num_weights

@@ -1,5 +1,6 @@
 """Optimizers: what each does to weights, how much it holds, and that it goes on after a resume."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from areal_like.config.optimizer import OptimizerConfig
+from areal_like.training import offload
 from areal_like.training.offload import step_from_host, to_host
 from areal_like.training.optimizers import AdamWBf16, make_optimizer, tables_of
 from tests.checkpoint_ranks import train
@@ -213,6 +215,17 @@ def test_no_more_state_is_brought_in_at_a_time_than_asked_for():
     )
     step_from_host(optimizer, at_once=800)
     assert seen == [2, 2, 1]
+
+
+def test_ranks_that_hold_unequal_rows_bring_in_the_same_parts(monkeypatch):
+    """Seven rows over two ranks are four and three."""
+    monkeypatch.setattr(offload, "owners", lambda _: SimpleNamespace(size=lambda: 2))
+    found = []
+    for rows in (4, 3):
+        monkeypatch.setattr(offload, "local", lambda tensor, rows=rows: tensor[:rows])
+        parameters = [nn.Parameter(torch.zeros(7, 8)) for _ in range(7)]
+        found.append([len(part) for part in offload._in_parts(parameters, 250)])
+    assert found == [[2, 2, 2, 1]] * 2
 
 
 def test_an_optimizer_that_nobody_built_is_named():

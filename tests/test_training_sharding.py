@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-from areal_like.config.fsdp import FSDPEngineConfig
+from areal_like.config.fsdp import FSDPEngineConfig, FSDPWrapPolicy
 from areal_like.config.problems import ConfigError
 from areal_like.config.train_engine import (
     ActivationCheckpointingConfig,
@@ -135,6 +135,25 @@ def test_every_n_th_layer_computes_its_activations_again(tmp_path, freq, again):
     engine.accumulate([tokens()], mean_loss)
 
     assert len(calls) == 3 + again
+
+
+def wrapping(*names: str) -> FSDPEngineConfig:
+    return fsdp(wrap_policy=section(FSDPWrapPolicy, transformer_layer_cls_to_wrap=list(names)))
+
+
+def test_modules_inside_others_are_sharded_too_and_learn_the_same(tmp_path):
+    folder = model_folder(tmp_path, "qwen3")
+    assert equal(make_engine(folder), make_engine(folder, fsdp=wrapping(A_LAYER, "Qwen3MLP")))
+
+
+@pytest.mark.parametrize("names", [(A_LAYER, "Qwen3MLP"), ("Qwen3MLP",)])
+def test_which_layers_compute_again_does_not_depend_on_how_they_are_sharded(tmp_path, names):
+    folder, every_other = model_folder(tmp_path, "qwen3"), section(ActivationCheckpointingConfig, freq=2)
+    settings: dict[str, Any] = {"gradient_checkpointing": True, "activation_checkpointing": every_other}
+    engine = make_engine(folder, fsdp=wrapping(*names), **settings)
+
+    layers: Any = engine.model.base_model.layers
+    assert [layer.gradient_checkpointing for layer in layers] == [True, False]
 
 
 def test_the_first_layers_of_a_model_are_a_model(tmp_path):

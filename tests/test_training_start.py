@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
 from areal_like.training.main import load_trained
-from areal_like.training.score import greedy_accuracy
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised import Supervised, train
 from areal_like.training.supervised_data import SupervisedData
+from tests.greedy import greedy_accuracy
 from tests.training_runs import ME, make_run, world
 
 FOLDER = model_folder("builtin:tiny-addition")

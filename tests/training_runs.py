@@ -11,6 +11,7 @@ import torch
 import yaml
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
     LlamaConfig,
@@ -46,6 +47,20 @@ MODELS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SHAPE, tie_word_embeddings=True),
     "llama": LlamaConfig(**SHAPE, tie_word_embeddings=False),
     "qwen3_moe": Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+    "deepseek_v3": DeepseekV3Config(
+        **{**SHAPE, "num_key_value_heads": 4, "head_dim": 4},
+        moe_intermediate_size=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        first_k_dense_replace=1,
+        n_group=1,
+        topk_group=1,
+        q_lora_rank=8,
+        kv_lora_rank=8,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=4,
+        v_head_dim=8,
+    ),
     "mistral": MistralConfig(**SHAPE, sliding_window=5),
     "gemma3": Gemma3TextConfig(
         **SHAPE, sliding_window=5, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=8

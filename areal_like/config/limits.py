@@ -156,12 +156,16 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
     elif config.valid_dataset is None and clocks:
         yield f"evaluator.{clocks[0]}", "has no effect: valid_dataset is null, so that there is nothing to evaluate on"
     for name, engine in trained_models(config):
+        again = engine.activation_checkpointing
+        if again is not None and again.freq != 1 and not engine.gradient_checkpointing:
+            yield f"{name}.activation_checkpointing", f"has no effect: {name}.gradient_checkpointing is false"
         changed = [key for each in SCALING for key in _changed(config, f"{name}.optimizer.{each}")]
         if changed and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
             yield changed[0], f"has no effect: losses are scaled for float16 alone ({name}.dtype)"
     if generates(config):
         yield from _rollout_without_effect(config)
         yield from _loss_without_effect(config.actor)
+        yield from _actor_without_effect(config)
 
 
 def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Refusal]:
@@ -180,6 +184,28 @@ def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Refusal]:
         yield "actor.behav_imp_weight_mode", "has no effect: neither behav_imp_weight_cap nor _floor is set"
     if actor.kl_in != "reward" and not actor.kl_ctl:
         yield "actor.kl_in", "has no effect: actor.kl_ctl is 0, so that there is no penalty"
+
+
+def _actor_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
+    """Keys that change from their default what another key leaves out."""
+    actor = config.actor
+    unread = {
+        "actor.use_decoupled_loss is false": ("behav_imp_weight_level",) if not actor.use_decoupled_loss else (),
+        "actor.ratio.level is token": ("ratio.length_norm",) if actor.ratio.level == "token" else (),
+        "actor.kl_ctl is 0, so that there is no penalty": ("kl_estimator",) if not actor.kl_ctl else (),
+        "actor.overlong_reward_penalty is false": (
+            () if actor.overlong_reward_penalty else ("overlong_tokens", "overlong_penalty_factor")
+        ),
+    }
+    if not is_built_in(actor.loss):
+        own = f"actor.loss is {actor.loss}"
+        unread = {**unread, "actor.ratio.level is token": (), own: ("behav_imp_weight_level", "ratio")}
+    told = set()
+    for why, names in unread.items():
+        for key in (key for name in names for key in _changed(config, f"actor.{name}")):
+            if key not in told:
+                yield key, f"has no effect: {why}"
+            told.add(key)
 
 
 def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:

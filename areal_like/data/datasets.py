@@ -49,6 +49,7 @@ def load_datasets(
     def load(split: str, dataset: Any) -> Rows:
         section = f"{split}_dataset"
         if task is not None and dataset.path in ("", name):
+            Source(section, split, dataset).refuse(f"rows are of task {name}, which", "split", "subset", "revision")
             source = f"the {TASK_SPLIT[split]} split of task {name}"
             found = Found(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
         else:

@@ -65,11 +65,14 @@ class Source(NamedTuple):
         rows, split = read_hub(self.key, folder, self.dataset.subset, self.names)
         return _numbered(rows, f"split {split} of {path} (revision {folder.name[:12]})")
 
+    def refuse(self, why: str, *names: str) -> None:
+        """What is said of rows that have no such thing."""
+        for name in names:
+            if (said := getattr(self.dataset, name)) is not None:
+                raise problem(f"{self.section}.{name}", f"{why}, and has no {name} {said}; leave it out")
+
     def _of_file(self, file: Path) -> Found:
-        if self.dataset.split is not None:
-            raise problem(
-                f"{self.section}.split", f"{file} is one file, and has no split {self.dataset.split}; leave it out"
-            )
+        self.refuse(f"{file} is one file", "split", "subset", "revision")
         return self._of_files([file])
 
     def _of_files(self, files: Sequence[Path]) -> Found:
@@ -83,6 +86,7 @@ class Source(NamedTuple):
         return Found(lines, str(first), lines.place)
 
     def _of_folder(self, folder: Path) -> Found:
+        self.refuse(f"{folder} is a folder of this machine", "subset", "revision")
         if (folder / SPLITS).is_file():
             there = saved_splits(folder)
             split = next((name for name in self.names if name in there), None)
@@ -90,6 +94,8 @@ class Source(NamedTuple):
                 message = f"{folder} has no split {' or '.join(self.names)}; it has {', '.join(there)}"
                 raise problem(f"{self.section}.split", message)
             folder = folder / split
+        elif (folder / ONE_SPLIT).is_file():
+            self.refuse(f"{folder} holds the rows of one", "split")
         if (folder / ONE_SPLIT).is_file():
             return _numbered(read_saved(self.key, folder), str(folder))
         patterns = [pattern.format(name) for name in self.names for pattern in IN_FOLDER]

@@ -100,7 +100,9 @@ class Actor:
         fields[ADVANTAGES], fields[RETURNS] = credit
         if self._loss.needs_all:
             return batch.sequences.counts_N > 0
-        return batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.counted) > 0
+        sizes_N = batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.counted)
+        has_signal_N: NDArray[np.bool_] = sizes_N != 0  # so is NaN: the loss has to hear of it
+        return has_signal_N
 
     def _update(self, batch: Batch, rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: Health) -> Update:
         """One optimizer step. Sequences whose advantages are all 0 have no gradient: they are left out of the work, and

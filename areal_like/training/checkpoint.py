@@ -83,7 +83,10 @@ class Checkpoints:
             _clear(self._root)
 
     def due(self, step: int, is_last: bool) -> Due:
-        """After `step` completed steps; the last one is always kept. The first rank's clocks decide for all."""
+        """After `step` completed steps; the last one is always kept. The first rank's clocks decide for all. What went
+        wrong with the one before is raised here as soon as it is known."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
         recover, saver = self._recover.is_due(step), self._saver.is_due(step)
         if self._run.config.bench:
             return NOTHING

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from areal_like.config.train_engine import TrainEngineConfig
@@ -29,12 +28,14 @@ from areal_like.training.micro_batches import cut
 from areal_like.training.model import PackedModel, load_model
 from areal_like.training.offload import HOST, step_from_host, to_host
 from areal_like.training.optimizers import make_optimizer, tables_of
+from areal_like.training.rows import local
 from areal_like.training.schedules import make_schedule
 from areal_like.training.sequences import MicroBatch, Sequences, one_token
 from areal_like.training.sharding import around_forward, shard
 from areal_like.training.updates import Update, sum_of_squares
 from areal_like.training.whole import whole
 from areal_like.training.world import World
+from areal_like.weights.kept import kept_buffers
 
 if TYPE_CHECKING:
     from areal_like.training.lora import Adapter
@@ -180,8 +181,7 @@ class Engine:
         """This rank's part; a parameter that nothing used gets zeros, so that the optimizer treats it like the rest."""
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient = parameter.grad
-        return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        return local(parameter.grad)
 
     def _count_skipped(self, is_finite: bool, loss: float, norm: float) -> None:
         self.skipped_in_a_row = 0 if is_finite else self.skipped_in_a_row + 1
@@ -200,9 +200,9 @@ class Engine:
         return [*micros, *[one_token(self.world.device)] * (most - len(micros))]
 
     def export_weights(self, adapter_only: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Names as transformers has them, in the model's own order, each tied weight once, in the precision the model
-        computes in; an adapter is merged. Or the adapter alone, as peft names it. All ranks must go through it to the
-        end; each gets whole tensors, one at a time."""
+        """Names as the model in memory has them, in its own order, each tied weight once, in the precision the model
+        computes in, then its buffers as they are; an adapter is merged. Or the adapter alone, as peft names it. All
+        ranks must go through it to the end; each gets whole tensors, one at a time."""
         dtype = getattr(torch, self.config.dtype)
         if self.adapter is not None:
             found = self.adapter.tensors() if adapter_only else self.adapter.merged()
@@ -211,12 +211,19 @@ class Engine:
             found = ((name, whole(parameter.detach())) for name, parameter in self.model.named_parameters())
         for name, tensor in found:
             yield name, tensor.to(dtype)
+        if not adapter_only:
+            yield from self.buffers()
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """What `export_weights` gives beside parameters."""
+        return kept_buffers(self.model) if self.adapter is None else self.adapter.base_buffers()
 
     @property
     def num_weights(self) -> int:
         """How many numbers `export_weights` gives."""
         own = self.model.parameters() if self.adapter is None else self.adapter.base_parameters()
-        return sum(parameter.numel() for parameter in own)
+        buffers = (buffer for _, buffer in self.buffers())
+        return sum(tensor.numel() for tensor in (*own, *buffers))
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:

@@ -110,13 +110,11 @@ class FakeData:
     PART = "data.json"
 
     def __init__(self, config: Any, engine: Engine) -> None:
-        fake, valid = _checked(config.train_dataset.fake, engine.world), config.valid_dataset
+        fake = _checked(config.train_dataset.fake, engine.world)
         self.total_steps = total_steps(config)
         self.deal = FakeDeal(fake.batch_size, self.total_steps)
         self.train = FakeStore(fake, derive_seed(config.seed, "train"), engine.vocabulary)
-        self.valid: FakeStore | None = None
-        if valid is not None and valid.fake is not None:
-            self.valid = FakeStore(valid.fake, derive_seed(config.seed, "valid"), engine.vocabulary)
+        self.valid = fake_valid(config, engine.vocabulary)
 
     def __str__(self) -> str:
         return "random tokens"
@@ -127,6 +125,14 @@ class FakeData:
 
     def resume(self, step: int, checkpoint: Path, begins_anew: bool) -> None:
         pass
+
+
+def fake_valid(config: Any, vocab: int) -> FakeStore | None:
+    """Random tokens to evaluate on, where the experiment asks for them."""
+    valid = config.valid_dataset
+    if valid is None or valid.fake is None:
+        return None
+    return FakeStore(valid.fake, derive_seed(config.seed, "valid"), vocab)
 
 
 def random_sequences(seed: int, rows: NDArray[np.int64], length: int, vocab: int) -> Sequences:

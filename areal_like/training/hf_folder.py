@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from areal_like.config.weights import WeightsConfig
 from areal_like.training.file_sizes import cut_by_size
@@ -34,7 +35,7 @@ def write_hf_folder(
 ) -> None:
     """`source` is the folder that the model was loaded from, `tokenizer` that of its tokenizer where it is another."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(folder, weights, how)
+    write_weights(folder, _as_published(model, weights), how)
     config = type(model.config).from_dict(model.config.to_dict())
     config.dtype = dtype
     config.save_pretrained(folder)
@@ -46,6 +47,12 @@ def write_hf_folder(
                 shutil.copyfile(file, folder / file.name)
     if model.can_generate() and model.generation_config is not None and not (folder / GENERATION).is_file():
         model.generation_config.save_pretrained(folder)
+
+
+def _as_published(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """In memory transformers has some models otherwise than their checkpoints, such as experts in one tensor."""
+    found: dict[str, Tensor] = revert_weight_conversion(model, dict(weights))
+    return {name: tensor.contiguous() for name, tensor in found.items()}
 
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor], how: WeightsConfig | None = None) -> None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.layer import ParamWrapper
 from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -20,8 +21,10 @@ from transformers import PreTrainedModel
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.training.lora_modules import modules_to_save, targets
 from areal_like.training.micro_batches import cut
+from areal_like.training.model import problem
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.whole import whole
+from areal_like.weights.kept import kept_buffers
 
 if TYPE_CHECKING:
     from areal_like.training.engine import Engine
@@ -53,6 +56,9 @@ def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: 
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         get_peft_model(model, settings)
+    if any(isinstance(module, ParamWrapper) for module in model.modules()):
+        message = "reaches experts that the model holds in one tensor, whose adapters cannot be merged yet"
+        raise problem(f"{where}.target_modules", f"{message}; name attention's layers alone, such as [o_proj]")
     # Only now: with it peft would wrap the model in a class of its own for that task.
     settings.task_type = "SEQ_CLS" if config.is_critic else "CAUSAL_LM"
     settings.base_model_name_or_path = config.path  # peft would have the folder, and warns where that is another
@@ -85,6 +91,11 @@ class Adapter:
     def base_parameters(self) -> Iterator[nn.Parameter]:
         """Those that the model has without the adapter."""
         return (parameter for name, parameter in self._model.named_parameters() if not is_added(name))
+
+    def base_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Those that the model's checkpoints have, by the names that they have without the adapter."""
+        found = ((name, buffer) for name, buffer in kept_buffers(self._model) if not is_added(name))
+        return ((name.replace(BASE, ".").replace(ORIGINAL, "."), buffer) for name, buffer in found)
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
         """The model with the adapter worked in, by the names and in the order that it has without one. All ranks must

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from areal_like.training.rows import local
+from areal_like.training.rows import local, owners
 
 HOST = torch.device("cpu")
 STATE_AT_ONCE = 1 << 28
@@ -44,10 +44,12 @@ def to_host(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _in_parts(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.Parameter]]:
+    """The same on every rank, however unevenly rows are spread: an optimizer may have all ranks meet in a step."""
     part: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        own = local(parameter).numel() * parameter.element_size()
+        ranks = owners(parameter)
+        own = parameter.numel() * parameter.element_size() // (1 if ranks is None else ranks.size())
         if part and size + own > at_once:
             yield part
             part, size = [], 0

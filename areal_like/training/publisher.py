@@ -41,7 +41,8 @@ class Publisher:
 
 def weight_bytes(engine: Engine) -> int:
     width = torch.finfo(getattr(torch, engine.config.dtype)).bits // 8
-    return engine.num_weights * width
+    buffers = [buffer for _, buffer in engine.buffers()]
+    return engine.num_weights * width + sum(buffer.nbytes - buffer.numel() * width for buffer in buffers)
 
 
 def probe_sequence(seed: int, vocabulary: int, device: torch.device) -> MicroBatch:

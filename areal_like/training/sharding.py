@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.training.compiled import compile_layers
@@ -25,8 +26,9 @@ def shard(
     if config.gradient_checkpointing and config.optimizer is not None:
         freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        for number, layer in enumerate(units):
-            setattr(layer, "gradient_checkpointing", number % freq == 0)  # noqa: B010 (only its own class declares it)
+        layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+        for number, layer in enumerate(layers):
+            layer.gradient_checkpointing = number % freq == 0
     if config.compile is not None:
         compile_layers(model, units, config.compile, where, world.device)
     precision = MixedPrecisionPolicy(
@@ -35,7 +37,7 @@ def shard(
     offload = OffloadPolicy()
     if config.fsdp.offload_params:
         offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
-    for unit in (*units, module):
+    for unit in (*reversed(units), module):  # of one inside another the inner one comes first
         sharded = fully_shard(
             unit,
             mesh=world.mesh_of(config.fsdp.dp_replicate),

@@ -17,7 +17,7 @@ from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
-from areal_like.training.fake_data import FakeStore
+from areal_like.training.fake_data import FakeStore, fake_valid
 from areal_like.training.pairs import scored
 from areal_like.training.sequences import Sequences
 
@@ -78,11 +78,9 @@ class SupervisedData:
         if not is_pairs and tokenizer.eos_id is None and not found.train.has_messages:
             raise ConfigError([Problem("tokenizer_path", f"{folder} names no eos_token, so that no answer could end")])
         self.train = _stored("train_dataset", found.train, is_pairs)
-        self.valid: Store | FakeStore | None = (
-            None if found.valid is None else _stored("valid_dataset", found.valid, is_pairs)
-        )
-        if config.valid_dataset is not None and config.valid_dataset.fake is not None:
-            self.valid = FakeStore(config.valid_dataset.fake, config.seed, tokenizer.size)
+        self.valid: Store | FakeStore | None = fake_valid(config, tokenizer.size)
+        if found.valid is not None:
+            self.valid = _stored("valid_dataset", found.valid, is_pairs)
         self._digest = found.train.digest
         self.deal = Deal(len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed)
         sequences = chosen.batch_size * (2 if is_pairs else 1)

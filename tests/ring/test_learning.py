@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
-from areal_like.training.score import greedy_accuracy
 from tests.commands import REPOSITORY
+from tests.greedy import greedy_accuracy
 from tests.ring.start import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ring-1")]

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
-from areal_like.training.score import greedy_accuracy
+from tests.greedy import greedy_accuracy
 from tests.ring.start import left_behind, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-1")

@@ -20,8 +20,6 @@ def value(
 
     With `eps_clip`, a value that went further than this from `old_values` (of the critic at the start of the step) is
     also taken as if it had stopped there, and the larger of the two errors counts: going further brings no gain.
-
-    Of the statistics, 1 - error_squared / (return_squared - return**2 / tokens) is the explained variance.
     """
     counts = loss_mask.bool()
     values, old, returns = (only(x, counts) for x in (values, old_values, returns))
@@ -38,7 +36,5 @@ def value(
         "clip_fraction": is_clipped,
         "value": values,
         "return": returns,
-        "return_squared": returns.double().square(),
-        "error_squared": (returns - values).double().square(),
     }
     return Loss(weighted.sum(), statistics(counts, sums, {}))

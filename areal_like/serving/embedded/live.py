@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from areal_like.weights.kept import kept_buffers
+
 
 class LiveWeights:
-    """Tensors of a model under its own names; those that are tied have one. Staging works beside generation; swapping
-    exchanges the two sets, so it costs no copy, and swapping again takes it back."""
+    """What a model's checkpoints have, under the names of the model in memory; tensors that are tied have one. Staging
+    works beside generation; swapping exchanges the two sets, so it costs no copy, and swapping again takes it back."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._live = dict(model.named_parameters())
+        self._live: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(kept_buffers(model))}
         self._standby: dict[str, torch.Tensor] | None = None
 
     def expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
