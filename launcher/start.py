@@ -4,16 +4,21 @@ import json
 import secrets
 import sys
 from importlib.util import find_spec
+from typing import get_args
 
 from areal_like.config.limits import without_effect
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.provenance import LayerKind
 from launcher.plan import Plan, build_plan, render
+from launcher.plan.bench import bench_unread
 from launcher.plan.plan import Obstacle
 from launcher.terminal import has_color, tell, width
 
 NEEDED = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
 """What the processes of a run import. The command line itself does without."""
+LAYERS = get_args(LayerKind)
+"""The weakest first."""
 
 
 def dry_run(loaded: Loaded, as_json: bool, replace: bool = False) -> int:
@@ -30,7 +35,7 @@ def start(loaded: Loaded, replace: bool = False) -> int:
     """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian."""
     plan = build_plan(loaded, anew=replace)
     refuse(loaded, plan)
-    for key, message in without_effect(loaded.config):
+    for key, message in (*without_effect(loaded.config), *bench_unread(loaded)):
         tell(f"{key}: {message}", sys.stderr)
     from areal_like.process.run import memory_folder
     from launcher.guardian import guarded
@@ -63,5 +68,11 @@ def plan_text(plan: Plan) -> str:
 
 
 def _place(loaded: Loaded, key: str) -> str:
-    known = key in loaded.schema.keys or key in loaded.schema.sections
-    return loaded.origin(key).where if known else ""
+    """Where a key was set; of a section that was not set as a whole, where the strongest of what is in it was."""
+    if key not in loaded.schema.keys and key not in loaded.schema.sections:
+        return ""
+    origin = loaded.origin(key)
+    if origin.kind == "default":
+        below = [loaded.origin(path) for path in loaded.replay.history if path.startswith(f"{key}.")]
+        origin = max(reversed(below), key=lambda each: LAYERS.index(each.kind), default=origin)
+    return origin.where

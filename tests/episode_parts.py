@@ -73,6 +73,10 @@ class Long(Base):
     async def go(self, engine, row):
         return await engine.generate([3] * 64)
 
+class Nothing(Base):
+    async def go(self, engine, row):
+        return await engine.generate([])
+
 class Foreign(Base):
     async def go(self, engine, row):
         return await engine.generate(engine.encode("Ä"))

@@ -18,7 +18,8 @@ from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
-from tests.chat_models import ANSWER, TALK, USER, chat_folder
+from tests.chat_models import ANSWER, PLAIN, TALK, USER, chat_folder
+from tests.planning import loaded
 
 ROOT = Path(__file__).parents[1]
 ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "level": n % 3} for n in range(20)]
@@ -282,6 +283,27 @@ def test_fields_says_what_rows_call_things(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("experiment", "section", "name", "meant"),
+    [
+        ("sft", "train_dataset", "answr", "answer? There are: prompt, answer, messages, tools"),
+        ("sft", "valid_dataset", "mesages", "messages? There are: prompt, answer, messages, tools"),
+        ("reward_model", "train_dataset", "choosen", "chosen? There are: prompt, chosen, rejected, tools"),
+    ],
+)
+def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, meant):
+    """Once, although valid_dataset follows train_dataset."""
+    with pytest.raises(ConfigError) as caught:
+        loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
+    (told,) = caught.value.problems
+    assert told.key == f"{section}.fields.{name}"
+    assert told.message == f"is nothing that such rows have; did you mean {meant}"
+
+
+def test_fields_may_give_names_to_what_a_reward_wants():
+    assert loaded("grpo", "train_dataset.fields={answers: theirs}").config.train_dataset.fields == {"answers": "theirs"}
+
+
 def test_as_chat_makes_a_prompt_the_message_of_a_user(tmp_path):
     model = chat_folder(tmp_path / "m")
     write_lines(tmp_path / "rows.jsonl")
@@ -327,8 +349,18 @@ def test_pairs_without_a_prompt_are_whole_texts(tmp_path):
 def test_messages_need_a_template_and_that_is_told_of_the_tokenizer(tmp_path):
     write_lines(tmp_path / "rows.jsonl", [{"prompt": [USER], "answer": "2"}])
     assert complaint(tmp_path, "rows.jsonl").startswith("tokenizer_path: ")
-    refuses = chat_folder(tmp_path / "m", "{{ raise_exception('never') }}")
-    assert ": never" in complaint(tmp_path, "rows.jsonl", model=refuses)
+
+
+def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
+    """The first one and any other."""
+    template = "{% if messages|length > 2 %}{{ raise_exception('no more') }}{% endif %}" + PLAIN
+    model = chat_folder(tmp_path / "m", template)
+    for rows in ([TALK, TALK[:2]], [TALK[:2], TALK[:2], TALK]):
+        write_lines(tmp_path / "rows.jsonl", [{"messages": each} for each in rows])
+        told = complaint(tmp_path, "rows.jsonl", model=model, max_length=99)
+        line = rows.index(TALK) + 1
+        assert told.startswith(f"train_dataset.path: {tmp_path}/rows.jsonl:{line}: {model}/chat_template.jinja cannot")
+        assert told.endswith(": no more")
 
 
 @pytest.mark.parametrize(

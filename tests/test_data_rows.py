@@ -109,6 +109,19 @@ def test_a_folder_has_a_file_for_each_split(read, complaint, tmp_path):
     assert read("rows", valid="rows").valid.rows[0]["prompt"] == "b"
 
 
+@pytest.mark.parametrize("most", [None, 9])
+def test_an_empty_file_is_told_as_that(complaint, tmp_path, most):
+    (tmp_path / "rows.jsonl").touch()
+    told = complaint("rows.jsonl", max_length=most)
+    assert told == f"train_dataset.path: {tmp_path / 'rows.jsonl'} has no rows: it is empty"
+
+
+def test_a_row_is_named_by_its_own_place_also_where_others_are_left_out(read, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n\n{"prompt": "ab"}\n')
+    found = read("rows.jsonl", max_length=3).train
+    assert [found.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
+
+
 def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
     found = read("rows.jsonl", max_length=3).train
@@ -120,9 +133,10 @@ def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
 
 
 def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(complaint, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "eins und é"}\n', encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n\n{"prompt": "eins und é"}\n', encoding="utf-8")
     told = complaint("rows.jsonl", max_length=9)
-    assert told.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}: 'eins und é' cannot be put into tokens")
+    assert told.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be put into tokens")
+    assert told.endswith(": it has no token for 'é'")
 
 
 @pytest.mark.parametrize(
@@ -134,6 +148,7 @@ def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(com
         ('{"prompt": ["a"]}\n', "rl", "rows.jsonl:1: 'prompt' is ['a']: item 0 is no message, such as {'role"),
         ('{"prompt": 7}\n', "rl", "rows.jsonl:1: 'prompt' is 7, neither a text nor a list of messages"),
         ('{"prompt": "a"}\n', "sft", "rows.jsonl:1: 'answer' is missing; it has prompt"),
+        ('{"prompt": "", "answer": "b"}\n{"prompt": "a", "answer": ""}\n', "sft", "rows.jsonl:2: 'answer' is empty"),
         ('["a"]\n', "rl", "rows.jsonl:1 is list; a row is a dict with prompt"),
         ("\n", "rl", "rows.jsonl has no rows"),
     ],

@@ -50,7 +50,12 @@ def test_a_workflow_may_leave_a_row_out(run):
         ("Hot", "workflow", "generate(temperature=0.9) samples otherwise than gconfig.temperature"),
         ("Unknown", "workflow", "generate() takes no 'temprature'; it takes n, temperature"),
         ("Long", "row", "a prompt of 64 tokens leaves no room for an answer: gconfig.max_tokens is 64"),
-        ("Foreign", "row", "'Ä' cannot be put into tokens"),
+        (
+            "Foreign",
+            "row",
+            "train_dataset.path: row 0 of the train split of task addition: 'Ä' cannot be put into tokens",
+        ),
+        ("Nothing", "row", "row 0 of the train split of task addition: a prompt without a single token"),
     ],
 )
 def test_a_failure_says_whose_it_is_and_where(run, workflow, kind, said):
@@ -120,7 +125,7 @@ def test_good_trajectories_pass_the_check(run):
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be made: MINE line 75, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be made: MINE line 79, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is no workflow: it has no method `async def run(self, eng"),
         ("mine.py:ROW", {}, "workflow.name: mine.py:ROW is dict, not a class"),

@@ -20,8 +20,12 @@ class Inherited(Base):
 def loss(logprobs, advantages, *, weights, beta=0.1): ...
 def greedy_loss(logprobs, tokens, *, gamma): ...
 alias = reward
+number: int = 3
+number = 4
+late = None
 if True:
     def hidden(a): ...
+    late = reward
 """
 
 
@@ -49,10 +53,13 @@ def refused(tmp_path: Path, *overrides: str) -> str:
         ["workflow.name=code.py:Inherited", "+workflow.args.who=knows"],
         ["reward.name=code.py:alias"],
         ["reward.name=code.py:hidden"],
+        ["reward.name=code.py:late"],
         ["reward.name=a_package_of_the_cluster.rewards:thing"],
         ["actor.loss=code.py:loss", "+actor.loss_args.beta=0.5"],
         ["actor.loss=pkg.mod.loss"],
         ["actor.loss=pkg.mod:loss"],
+        ["actor.loss=os.path:join"],
+        ["actor.loss=math:fsum"],
         ["actor.loss=code.py:open_reward"],
     ],
 )
@@ -78,6 +85,15 @@ def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: 
             ["actor.loss=code.py:greedy_loss"],
             "=code.py:greedy_loss]: code.py:greedy_loss wants gamma, tokens, and a loss is given logprobs, ",
         ),
+        (
+            ["actor.loss=code.py:greedy_loss"],
+            "weights, kl_ctl, each by this name; call what is meant by one of them so,",
+        ),
+        (["actor.loss=code.py:number"], "code.py:number is 4, not a function"),
+        (["workflow.name=code.py:number"], "code.py:number is 4, not a class"),
+        (["actor.loss=code.py:Workflow"], "code.py:Workflow is a class, not a function"),
+        (["actor.loss=a_package_of_nobody.losses:thing"], "there is no module a_package_of_nobody.losses (looked"),
+        (["actor.loss=pkg.nothing:thing"], "there is no module pkg.nothing (looked"),
         (["actor.loss=code.py:loss", "+actor.loss_args.beat=1"], "did you mean beta?"),
         (["actor.loss=code.py:loss", "+actor.loss_args.logprobs=1"], "is what the trainer gives a loss"),
         (["actor.loss=ppo", "+actor.loss_args.beta=1"], "ppo takes no such argument"),
@@ -89,4 +105,6 @@ def test_what_is_not_there_or_does_not_fit_is_refused(tmp_path: Path, overrides:
 
 def test_code_that_is_no_python_says_the_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
-    assert "cannot be read as Python: SyntaxError (line 2)" in refused(tmp_path, "reward.name=broken.py:f")
+    assert "cannot be read as Python: SyntaxError (line 2): invalid syntax" in refused(
+        tmp_path, "reward.name=broken.py:f"
+    )

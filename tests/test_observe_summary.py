@@ -129,6 +129,25 @@ def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -
     assert last == "try it   python -m launcher chat runs/adding/r0001"
 
 
+def test_what_random_tokens_made_is_offered_to_nobody(ended: Any) -> None:
+    run = ended("sft")
+    fake = "  fake:\n    batch_size: 4\n    seq_len: 32\n"
+    text = (run.folder / "config.yaml").read_text()
+    assert text.count("train_dataset:\n") == 1 and text.count("  fake: null\n") == 2
+    (run.folder / "config.yaml").write_text(text.replace("  fake: null\n", fake, 1))
+    run.metrics({"step": 1, "train/loss": 2.0, "perf/tokens_per_s": 50.0})
+    run.checkpoint(1)
+    summary, told = run.finish()
+    assert summary["model"] is None and "model" not in told and "Hugging Face" not in told
+
+
+@pytest.mark.parametrize(("steps", "shown"), [(1, "3"), (2, "3 -> 1.5"), (3, "3 -> 1"), (5, "2.25 -> 0.675")])
+def test_the_two_ends_of_a_short_curve_share_no_value(ended: Any, steps: int, shown: str) -> None:
+    run = ended("sft")
+    run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, steps + 1)))
+    assert f"\nloss {shown}\n" in run.finish()[1]
+
+
 def test_a_reward_model_is_judged_by_how_often_it_is_right_and_says_what_it_is_for(ended: Any) -> None:
     run = ended("reward_model")
     lines = [{"step": step, "train/loss": 0.7, "train/accuracy": 0.5 + step / 25} for step in range(1, 11)]

@@ -34,6 +34,14 @@ def test_without_it_nothing_is_changed():
     assert not [resolved for resolved in plan_of("grpo").auto if resolved.reason.startswith("bench")]
 
 
+def test_steps_that_were_asked_for_beside_it_are_told_to_have_no_effect():
+    def told(*words):
+        return [warning for warning in plan_of("sft", *words).warnings if "measures 4 steps" in warning]
+
+    assert told("bench=true", "total_steps=9") == ["total_train_steps: has no effect: bench=true measures 4 steps"]
+    assert told("bench=true") == told("total_steps=9") == []
+
+
 def test_no_checkpoint_is_due_not_even_the_last(tmp_path):
     run = make_run(tmp_path / "run", "sft", "bench=true", "recover.freq_steps=1")
     assert Checkpoints(run, world(), 10).due(4, is_last=True) == NOTHING

@@ -199,10 +199,16 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
         (["actor.kl_ctl=0", "actor.kl_estimator=k3"], "actor.kl_estimator"),
         (["actor.overlong_penalty_factor=0.5"], "actor.overlong_penalty_factor"),
         (["actor.overlong_tokens=2"], "actor.overlong_tokens"),
+        (["train_dataset.path=rows.jsonl"], "task.name"),
         (
             ["actor.gradient_checkpointing=false", "actor.activation_checkpointing.freq=2"],
             "actor.activation_checkpointing",
         ),
+        (["actor.lora_rank=8"], "actor.lora_rank"),
+        (["actor.lora_alpha=32"], "actor.lora_alpha"),
+        (["actor.target_modules=[q_proj]"], "actor.target_modules"),
+        (["actor.lora_dropout=0.1"], "actor.lora_dropout"),
+        (["actor.lora_modules_to_save=[lm_head]"], "actor.lora_modules_to_save"),
     ],
 )
 def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overrides, key):
@@ -210,6 +216,26 @@ def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overri
     assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
     assert plan.cannot_start == ()
     assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
+
+
+def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
+    told = plan_of("grpo", "actor.use_lora=true", "actor.lora_rank=8", "actor.lora_alpha=32").warnings
+    assert not [each for each in told if each.startswith("actor.lora_")]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "said"),
+    [
+        ("sft", ["valid_dataset=null"], "has no effect"),
+        ("sft", [], "only brings the rows of valid_dataset"),
+        ("grpo", ["valid_dataset=null", "reward.name=null"], "only brings rewards"),
+        ("grpo", ["reward.name=null"], "only brings rewards and the rows of valid_dataset"),
+    ],
+)
+def test_a_task_beside_rows_of_a_file_says_what_is_left_of_it(experiment, overrides, said):
+    plan = plan_of(experiment, "train_dataset.path=rows.jsonl", *overrides)
+    told = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
+    assert told == [f"task.name: {said}: rows to train on are those of rows.jsonl (train_dataset.path)"]
 
 
 def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):

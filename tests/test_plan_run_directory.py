@@ -1,5 +1,7 @@
 """Which directory a run would use: found by looking, and never made."""
 
+import json
+
 import pytest
 
 from launcher.checkpoints import complete_steps
@@ -139,3 +141,72 @@ def test_a_run_to_resume_that_is_not_there_is_named_and_listed(tmp_path, run, wh
     lines = render(plan).splitlines()
     assert lines[0] == f"grpo: {where}"
     assert any(line.startswith(f"  - resume: no run {run} is found") for line in lines)
+
+
+def going_on(tmp_path, was, *words):
+    """Obstacles to going on with a run of 8 steps whose own configuration says `was` of its model."""
+    run = made(tmp_path / "other" / "theirs", 3, 8)
+    (run / "config.yaml").write_text(json.dumps({"experiment_name": "other", "model": was}), "utf-8")
+    fileroot = f"cluster.fileroot={tmp_path}"
+    return {found.key: found.reason for found in plan_of("sft", fileroot, "resume=theirs", *words).cannot_start}
+
+
+ADAPTED = {
+    "optimizer": {"type": "adam"},
+    "use_lora": True,
+    "lora_rank": 8,
+    "target_modules": ["k_proj", "q_proj"],
+    "lora_modules_to_save": [],
+}
+SAME = {"model.use_lora": "true", "model.lora_rank": "8", "model.target_modules": "[q_proj,k_proj]"}
+
+
+def words(**said):
+    """Those of the same run, but for some."""
+    changed = {f"model.{name.replace('__', '.')}": value for name, value in said.items()}
+    return [f"{key}={value}" for key, value in {**SAME, **changed}.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "was"),
+    [
+        ("optimizer__type", "muon", "adam"),
+        ("use_lora", "false", "true"),
+        ("lora_rank", "16", "8"),
+        ("target_modules", "[]", "[k_proj, q_proj]"),
+        ("lora_modules_to_save", "[lm_head]", "[]"),
+    ],
+)
+def test_what_a_checkpoint_would_not_fit_is_refused_with_both_values_and_what_to_do(tmp_path, name, now, was):
+    ((key, reason),) = going_on(tmp_path, ADAPTED, *words(**{name: now})).items()
+    assert key == f"model.{name.replace('__', '.')}"
+    assert f"is {now}, and the checkpoint of step 8 was made with {was}" in reason
+    assert f"go on with that, or begin a run of its own from those weights with model.path={tmp_path}/other" in reason
+
+
+def test_what_a_checkpoint_fits_is_let_through(tmp_path):
+    assert going_on(tmp_path, ADAPTED, *words(lr="1e-4", lora_alpha="8")) == {}
+
+
+def test_adapters_that_neither_has_are_not_compared_and_all_layers_have_two_names(tmp_path):
+    assert going_on(tmp_path / "1", {**ADAPTED, "use_lora": False}, "model.lora_rank=16") == {}
+    everywhere = {**ADAPTED, "target_modules": ["all-linear"]}
+    assert going_on(tmp_path / "2", everywhere, *words(target_modules="[]")) == {}
+
+
+def test_the_same_command_is_held_to_it_too(tmp_path):
+    run = made(tmp_path / "sft-addition" / "mine", 5)
+    (run / "config.yaml").write_text("model: {optimizer: {type: sgd}}\n", "utf-8")
+    plan = plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine")
+    assert [found.key for found in plan.cannot_start] == ["model.optimizer.type"]
+    assert plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine", anew=True).cannot_start == ()
+
+
+def test_fewer_steps_than_are_done_are_refused_with_both_numbers(tmp_path):
+    ((key, reason),) = going_on(tmp_path, {}, "total_train_steps=5").items()
+    assert key == "total_train_steps" and "is 5" in reason and "8 steps" in reason and "more than 8" in reason
+
+
+@pytest.mark.parametrize("said", [["8"], ["5", "resume_step=3"], ["5", "recover.skip_progress=true"]])
+def test_steps_that_are_yet_to_come_are_let_through(tmp_path, said):
+    assert going_on(tmp_path, {}, f"total_train_steps={said[0]}", *said[1:]) == {}

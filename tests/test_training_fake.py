@@ -13,6 +13,7 @@ from areal_like.training.batch import SAMPLER, VERSIONS, Batch
 from areal_like.training.fake_data import FakeRollouts
 from areal_like.training.rollouts import Stop
 from areal_like.training.stop import StopRequest
+from launcher.start import refuse
 from tests.planning import loaded, of_role, plan_of
 from tests.training_runs import ME, make_run, metrics_of, world
 
@@ -143,6 +144,14 @@ def test_all_gpus_are_the_trainers():
 def test_what_random_tokens_cannot_stand_in_for_is_refused(kind, words, key, told):
     reasons = {obstacle.key: obstacle.reason for obstacle in plan_of(kind, *FAKE, *words).cannot_start}
     assert told in reasons[key]
+
+
+def test_random_tokens_that_are_refused_are_said_to_come_from_who_set_them():
+    told = loaded("reward_model", *FAKE)
+    with pytest.raises(ConfigError) as refused:
+        refuse(told, plan_of("reward_model", *FAKE))
+    places = {problem.key: problem.where for problem in refused.value.problems}
+    assert places["train_dataset.fake"] == told.origin("train_dataset.fake.seq_len").where != "default"
 
 
 def test_a_trainer_that_is_started_by_hand_refuses_too_few_sequences_too():

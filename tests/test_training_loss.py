@@ -15,7 +15,7 @@ from areal_like.config.checks.named import BUILT_IN, LOSS_INPUTS
 from areal_like.config.problems import ConfigError
 from areal_like.data.named import Places
 from areal_like.observe.timing import Stopwatch
-from areal_like.process.errors import Failure
+from areal_like.process.errors import Final
 from areal_like.training.actor import Actor
 from areal_like.training.main import load_trained
 from areal_like.training.own_loss import OwnLoss, example
@@ -61,11 +61,40 @@ def of_entropy(entropy, loss_mask, cu_seqlens):
 
 
 def breaks_later(logprobs, advantages):
-    if len(logprobs) > 5:
+    if len(logprobs) not in (5, 10):
         raise KeyError("step")
     return -advantages * logprobs
 
 
+def breaks_to_nan(logprobs):
+    return logprobs if len(logprobs) in (5, 10) else logprobs * float("nan")
+
+
+CALLS = []
+
+
+def warms_up(logprobs, advantages):
+    CALLS.append(1)
+    return -(advantages * logprobs).sum() * len(CALLS) / 100
+
+
+def noisy(logprobs, advantages):
+    return -(advantages * logprobs * torch.rand(len(logprobs))).mean()
+
+
+def of_answers(logprobs, advantages, cu_seqlens):
+    begins, ends = cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist()
+    return sum(-(advantages * logprobs)[begin:end].mean() for begin, end in zip(begins, ends))
+
+
+def normalized(logprobs, advantages):
+    return -(advantages - advantages.mean()) / advantages.std() * logprobs
+
+
+def of_mean(logprobs, advantages): return -(logprobs * advantages).mean()
+def mean_by_token(logprobs, advantages): return -(logprobs * advantages) / len(logprobs)
+def mean_and_entropy(logprobs, entropy): return logprobs.mean() - entropy.sum()
+def mean_of_answers(logprobs, cu_seqlens): return logprobs.sum() / (len(cu_seqlens) - 1)
 def no_gradient(advantages): return advantages
 def no_loss(logprobs): return {"loss": logprobs}
 def wrong_shape(logprobs): return logprobs[:2]
@@ -182,6 +211,13 @@ def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) ->
         ("not_finite", "gives -inf for a small example"),
         ("raises", r"fails on a small example: .*mine.py line \d+, in raises: NameError: name 'undefined'"),
         ("number", "mine.py:number is no function"),
+        (
+            "of_mean",
+            "mine.py:of_mean gives no sum over tokens: .* is 1 times as large, .*; return a sum, or the loss of",
+        ),
+        ("mean_by_token", "gives no sum over tokens"),
+        ("mean_and_entropy", "gives no sum over tokens"),
+        ("mean_of_answers", "gives no sum over tokens"),
         ("token", "has no token; did you mean tokens?"),
     ],
 )
@@ -190,11 +226,23 @@ def test_what_cannot_be_a_loss_is_said_before_the_first_step(root, name, said) -
         own(root, f"mine.py:{name}")
 
 
-def test_a_loss_that_breaks_in_a_later_step_ends_the_run_with_the_line_where_it_did(root) -> None:
+@pytest.mark.parametrize("name", ["tokens", "weighted", "of_answers", "normalized", "warms_up", "noisy"])
+def test_what_may_be_a_sum_is_taken_for_one_also_where_it_draws_at_random_or_remembers(root, name) -> None:
+    own(root, f"mine.py:{name}")
+
+
+def test_a_loss_that_breaks_in_a_later_step_ends_the_run_for_good_with_the_line_where_it_did(root) -> None:
     with pytest.raises(
-        Failure, match=r"^actor\.loss: .*mine.py:breaks_later failed: .*mine.py line \d+, in breaks_later: KeyError"
+        Final, match=r"^actor\.loss: .*mine.py:breaks_later failed: .*mine.py line \d+, in breaks_later: KeyError"
     ):
         step(root, f"actor.loss={root}/mine.py:breaks_later")
+
+
+def test_a_loss_that_is_never_finite_is_named_before_the_learning_rate(root) -> None:
+    told = (f"actor.loss={root}/mine.py:breaks_to_nan", "actor.optimizer.max_skipped_in_a_row=1")
+    said = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, which is your own"
+    with pytest.raises(Final, match=said):
+        step(root, *told)
 
 
 def test_the_loss_of_the_documents_weighs_a_token_by_a_limited_ratio_that_is_not_learnt_from() -> None:

@@ -168,5 +168,5 @@ def test_a_text_without_a_token_has_nothing_to_be_scored_at(tmp_path):
 
     file = folder / "tokenizer_config.json"
     file.write_text(file.read_text().replace('"eos_token"', '"no_token"'))
-    with pytest.raises(ConfigError, match=r"^train_dataset\.path: .* has a text without a single token"):
+    with pytest.raises(ConfigError, match=r"^train_dataset\.path: .*rows\.jsonl:1 has a text without a single token"):
         SupervisedData(run)

@@ -93,6 +93,7 @@ MODEL = (
 """Of each model that a trainer holds; keys begin at its section."""
 
 SCALING = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "lora_modules_to_save")
 SECTIONS = {
     "environments.mix": "training on environments",
     "curriculum": "a curriculum",
@@ -147,6 +148,7 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
             yield f"{name}.pin_memory", "has no effect: batches go from ordinary memory to where they are trained on"
         if data is not None and data.loss_on != "answers" and not isinstance(config, SFTConfig):
             yield f"{name}.loss_on", "has no effect: only supervised training on given answers has a choice"
+    yield from _task_without_effect(config)
     extras, wandb = config.stats_logger.wandb.log_extras, config.stats_logger.wandb
     if wandb.mode != "disabled" and (extras.samples or extras.distributions):
         yield "stats_logger.wandb.log_extras", f"sending tables and histograms {NOT_YET}: metrics alone are sent"
@@ -159,6 +161,9 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         again = engine.activation_checkpointing
         if again is not None and again.freq != 1 and not engine.gradient_checkpointing:
             yield f"{name}.activation_checkpointing", f"has no effect: {name}.gradient_checkpointing is false"
+        for key in (key for each in LORA for key in _changed(config, f"{name}.{each}")):
+            if not engine.use_lora:
+                yield key, f"has no effect: {name}.use_lora is false"
         changed = [key for each in SCALING for key in _changed(config, f"{name}.optimizer.{each}")]
         if changed and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
             yield changed[0], f"has no effect: losses are scaled for float16 alone ({name}.dtype)"
@@ -166,6 +171,19 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         yield from _rollout_without_effect(config)
         yield from _loss_without_effect(config.actor)
         yield from _actor_without_effect(config)
+
+
+def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+    """Of a task beside rows that are not its own."""
+    if not isinstance(config, GRPOConfig | SFTConfig | RWConfig) or config.train_dataset.fake is not None:
+        return
+    name, path, valid = config.task.name, config.train_dataset.path, config.valid_dataset
+    if name is None or path in ("", name):
+        return
+    brings = ["rewards"] if isinstance(config, GRPOConfig) and config.reward.name is None else []
+    brings += ["the rows of valid_dataset"] if valid and valid.fake is None and valid.path in ("", name) else []
+    only = f"only brings {' and '.join(brings)}" if brings else "has no effect"
+    yield "task.name", f"{only}: rows to train on are those of {path} (train_dataset.path)"
 
 
 def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Refusal]:

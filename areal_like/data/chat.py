@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class ChatTemplate:
-    """`tokens` are those that it may name, such as `bos_token`; `place` is what messages about it begin with."""
+    """`tokens` are those that it may name, such as `bos_token`; `place` is the file that it stands in."""
 
     def __init__(self, source: str, tokens: dict[str, str], place: str) -> None:
         self._tokens, self._place = tokens, place

@@ -4,7 +4,7 @@ import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -46,7 +46,11 @@ class Shaped(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
-        return self._shape(self._rows[index if self._numbers is None else int(self._numbers[index])])
+        return self._shape(self._rows[self.number(index)])
+
+    def number(self, index: int) -> int:
+        """Of a row, in its source."""
+        return index if self._numbers is None else int(self._numbers[index])
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Rows:
     hashes: NDArray[np.uint64]
     source: str
     """Where they come from, in words."""
+    place: Callable[[int], str]
+    """Where a row stands, for who has to mend it."""
     tokens: Tokens | None = None
     """Of all rows, where a trainer asked for them: a sequence of each, of a pair two."""
     has_messages: bool = False
@@ -89,12 +95,14 @@ class _Check:
     def rows(self, with_tokens: bool) -> Rows:
         hashes = np.array(array("Q", self._hashes()), np.uint64)
         rows, source, most = self._found.rows, self._found.source, self._dataset.max_length
+        if not len(hashes):
+            raise problem(f"{self._section}.path", f"{source} has no rows: it is empty")
         shaped, tokens = Shaped(rows, self._shape), None
         if with_tokens:
-            tokens = self._told(lambda: self._examples.tokens(shaped))
+            tokens = self._told(shaped, lambda: self._examples.tokens(shaped))
             self._tell_hidden(tokens)
         if most is not None:
-            lengths_R = self._told(lambda: self._examples.longest(tokens or shaped))
+            lengths_R = self._told(shaped, lambda: self._examples.longest(tokens or shaped))
             kept_R = np.flatnonzero(lengths_R <= most)
             if len(kept_R) < len(lengths_R):
                 said = f"{len(lengths_R) - len(kept_R)} of {len(lengths_R)} rows of {source} are left out"
@@ -102,9 +110,10 @@ class _Check:
                 shaped, hashes = Shaped(rows, self._shape, kept_R), hashes[kept_R]
                 tokens = tokens and tokens.take(sequences_of(kept_R, self._examples.per_row))
         if not len(shaped):
-            left_out = f" of at most {most} tokens ({self._section}.max_length)" if most else ""
-            raise problem(f"{self._section}.path", f"{source} has no rows{left_out}")
-        return Rows(shaped, hashes, source, tokens, self._has_messages)
+            message = f"{source} has no rows of at most {most} tokens ({self._section}.max_length)"
+            raise problem(f"{self._section}.path", message)
+        place = self._found.place
+        return Rows(shaped, hashes, source, lambda at: place(shaped.number(at)), tokens, self._has_messages)
 
     def _hashes(self) -> Iterator[int]:
         """Of the rows as JSON; a row that is not as it must be is an error."""
@@ -117,24 +126,33 @@ class _Check:
                 raise problem(key, f"{place(number)}{':' if is_row else ''} {fault}", fault) from fault
             if not self._has_messages and is_chat(row, self._dataset.type):
                 self._has_messages = True
-                self._told(partial(self._examples.of, row))  # that there is a template, and that it fits
+                self._tell(row, number)  # that there is a template, and that it fits
             try:
                 text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
             except TypeError as fault:
                 raise problem(key, f"{place(number)} holds what JSON cannot: {fault}", fault) from fault
             yield xxhash.xxh3_64_intdigest(text)
 
-    def _told(self, work: Callable[[], T]) -> T:
-        """What rows or tokenizer are to blame for is said of these."""
+    def _told(self, rows: Sequence[Row], work: Callable[[], T]) -> T:
+        """Of many rows at once; where it fails, one by one, which tells the row that is to blame."""
         try:
             return work()
         except ConfigError:
             raise
         except ValueError as fault:
+            for number, row in enumerate(rows):
+                self._tell(row, number)
+            raise problem(f"{self._section}.path", f"{self._found.source}: {fault}", fault) from fault
+
+    def _tell(self, row: Row, number: int) -> None:
+        """Whether this row, or the tokenizer, is to blame."""
+        try:
+            self._examples.tokens([row])
+        except ValueError as fault:
             text = str(fault)
             if text.startswith(f"{KEY}: "):
                 raise problem(KEY, text.removeprefix(f"{KEY}: "), fault) from fault
-            raise problem(f"{self._section}.path", f"{self._found.source}: {text}", fault) from fault
+            raise problem(f"{self._section}.path", f"{self._found.place(number)}: {text}", fault) from fault
 
     def _tell_hidden(self, tokens: Tokens) -> None:
         if tokens.hidden:

@@ -36,6 +36,8 @@ class Shape(NamedTuple):
             row = {"prompt": "" if isinstance(row["chosen"], str) else [], **row}
         for name in wanted:
             _check(row, name, self.key)
+        if self.type == "sft" and row["answer"] == "":
+            raise ValueError("'answer' is empty, so that there is nothing to learn from")
         if self.as_chat and row["prompt"] and isinstance(row["prompt"], str):
             row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         return row

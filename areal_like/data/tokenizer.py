@@ -100,7 +100,10 @@ class TextTokenizer:
                 "tokenizer_config.json), which messages need; take the tokenizer of a chat model, or rows of plain text"
             )
         source, file = found
-        return ChatTemplate(source, self.named_tokens, f"{KEY}: {file}")
+        try:
+            return ChatTemplate(source, self.named_tokens, str(file))
+        except ValueError as fault:
+            raise ValueError(f"{KEY}: {fault}") from fault
 
     @cached_property
     def _config(self) -> dict[str, Any]:

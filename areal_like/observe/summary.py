@@ -40,7 +40,8 @@ def finish(
     show."""
     run = open_run(run_dir)
     record = read_record(run_dir)
-    measures = run.config.bench or run.config.train_dataset.fake is not None
+    is_fake = run.config.train_dataset.fake is not None
+    measures = run.config.bench or is_fake
     objective = run.config.objective or ("perf/tokens_per_s" if measures else None)
     curves = [] if measures else curves_of(record)
     summary = {
@@ -52,7 +53,7 @@ def finish(
         "steps": record.steps,
         "attempts": attempts,
         "seconds": round(time.time() - started, 3),
-        "model": _text_of(last_model(run.checkpoints)),
+        "model": None if is_fake else _text_of(last_model(run.checkpoints)),  # random tokens teach nothing
         "score": record.last("eval/score"),
         "objective": record.objective(objective),
         "objective_metric": record.objective_name(objective),
@@ -124,9 +125,9 @@ def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series], speed: S
 
 
 def _from_to(one: Series) -> str:
-    """The first and the last value; of a noisy line the means of some at its ends."""
+    """The first and the last value; of a noisy line the means of some at its ends, which share none."""
     values = [value for _, value in one.points if math.isfinite(value)]
-    count = 1 if one.marked else min(5, len(values))
+    count = 1 if one.marked else max(1, min(5, len(values) // 2))
     if not values:
         return "nan"
     first, last = sum(values[:count]) / count, sum(values[-count:]) / count

@@ -7,6 +7,12 @@ class Failure(Exception):
     kind = "failed"
 
 
+class Final(Failure):
+    """Another attempt would end in the same place, so none is made."""
+
+    kind = "final"
+
+
 class TimedOut(Failure):
     """Something that was waited for did not come within its limit."""
 

@@ -8,7 +8,7 @@ from areal_like.rollout.groups import Group, Result
 if TYPE_CHECKING:
     from areal_like.rollout.loop import RolloutLoop
 
-BLAME = {"reward": "reward.name", "workflow": "workflow.name", "row": "task.name", "server": "rollout.backend"}
+BLAME = {"reward": "reward.name", "workflow": "workflow.name", "row": "train_dataset.path", "server": "rollout.backend"}
 """The key whose choice is at fault, by kind of failure."""
 REWARD_COUNTS = {"errors": "reward_errors", "timeouts": "reward_timeouts", "children_lost": "reward_processes_lost"}
 """What workers count, and the metric that tells it."""

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from areal_like.models import model_folder
 from areal_like.process.checkpoints import FOLDER, KEPT, RESUME, TRAINER, complete, folder_name
-from areal_like.process.errors import Failure
+from areal_like.process.errors import Failure, Final
 from areal_like.process.run import Run
 from areal_like.training.agreement import Agreement
 from areal_like.training.engine import Engine
@@ -32,10 +32,8 @@ from areal_like.training.world import World
 log = logging.getLogger(__name__)
 
 
-class Unwritable(Failure):
-    """Going back to the checkpoint before would end in the same place."""
-
-    kind = "final"
+class Unwritable(Final):
+    """A checkpoint that is due cannot be written."""
 
 
 class Due(NamedTuple):

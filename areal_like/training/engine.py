@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
+from areal_like.config.actor import PPOActorConfig
+from areal_like.config.checks.named import is_built_in
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.process.errors import Failure
+from areal_like.process.errors import Final
 from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import attention_of
 from areal_like.training.loss_scale import make_scale
@@ -189,9 +191,13 @@ class Engine:
             log.warning("%s: an update is left out: its loss is %s and its gradient norm %s", self.where, loss, norm)
         assert self.config.optimizer is not None
         if self.skipped_in_a_row >= self.config.optimizer.max_skipped_in_a_row:
-            raise Failure(
-                f"{self.where}.optimizer.lr: {self.skipped_in_a_row} updates in a row had a loss or gradient that is "
-                "not finite, so the run has broken down; lower the learning rate, or go back to an older checkpoint"
+            key, hint = f"{self.where}.optimizer.lr", "lower the learning rate, or go back to an older checkpoint"
+            if isinstance(self.config, PPOActorConfig) and not is_built_in(self.config.loss):
+                key = f"{self.where}.loss, {key}"
+                hint = f"look for what is not finite in {self.config.loss}, which is your own, or {hint}"
+            raise Final(
+                f"{key}: {self.skipped_in_a_row} updates in a row had a loss or gradient that is "
+                f"not finite, so the run has broken down; {hint}"
             )
 
     def _alike(self, micros: Sequence[MicroBatch]) -> list[MicroBatch]:

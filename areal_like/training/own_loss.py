@@ -11,9 +11,12 @@ from areal_like.algorithms.statistics import TOKENS, Statistics, statistics
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.named import LOSS_INPUTS
 from areal_like.data.named import Places, load, problem, where
-from areal_like.process.errors import Failure
+from areal_like.process.errors import Final
 
 METRICS = "train/own/"
+NEAR = 0.2
+"""How far from 2 the growth of a sum may be when there is twice as much to add up: what is taken over the tokens at
+hand, such as a deviation, moves a little."""
 
 
 class Unfit(Exception):
@@ -40,7 +43,7 @@ class OwnLoss:
         try:
             found = self._own(inputs)
         except Exception as fault:
-            raise Failure(f"actor.loss: {self._name} failed: {_said(fault)}") from fault
+            raise Final(f"actor.loss: {self._name} failed: {_said(fault)}") from fault
         more, sums = losses.extras(
             inputs.logprobs,
             inputs.old_logprobs,
@@ -93,29 +96,50 @@ class OwnLoss:
         return takes
 
     def _try_out(self, has_reference: bool, device: torch.device) -> list[str]:
-        """On two answers of three and two tokens. Returns what it reports of its own: the same names on every rank,
-        also on one that has nothing to train on."""
+        """On two answers of three and two tokens, then on each of them twice. Returns what it reports of its own: the
+        same names on every rank, also on one that has nothing to train on."""
         with torch.random.fork_rng(devices=[]):
             try:
-                found = self._own(example(has_reference, device))
-                torch.autograd.backward(found.total)
+                found, once = self._learn(example(has_reference, device))
+                twice, once_more, twice_more = (
+                    self._learn(example(has_reference, device, copies))[1] for copies in (2, 1, 2)
+                )
             except Exception as fault:
                 message = f"{self._name} fails on a small example: {_said(fault)}"
                 raise problem("actor.loss", message, fault) from fault
         if not found.total.isfinite():
             raise problem("actor.loss", f"{self._name} gives {found.total.item()} for a small example")
+        # Of a function that draws at random, or remembers what it was given, this tells nothing.
+        is_steady = all(map(torch.allclose, (*once, *twice), (*once_more, *twice_more)))
+        growths = [
+            (after.sum() / before.sum()).item() for before, after in zip(once, twice, strict=True) if before.any()
+        ]
+        if is_steady and (wrong := [growth for growth in growths if abs(growth - 2) > NEAR]):
+            raise problem(
+                "actor.loss",
+                f"{self._name} gives no sum over tokens: for twice the answers its gradient is {wrong[0]:.3g} times as "
+                "large, and not 2 times; return a sum, or the loss of each token, and never a mean: what is returned "
+                "is divided by the count of the whole batch",
+            )
         return sorted(set(found.statistics.sums) - {TOKENS})
+
+    def _learn(self, inputs: Inputs) -> tuple[Loss, list[Tensor]]:
+        """And the sizes of its gradients, by log-probabilities and by entropy."""
+        found = self._own(inputs)
+        torch.autograd.backward(found.total)
+        leaves = [leaf for leaf in (inputs.logprobs, inputs.entropy) if leaf is not None]
+        return found, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.abs() for leaf in leaves]
 
 
 def _said(fault: Exception) -> str:
     return str(fault) if isinstance(fault, Unfit) else where(fault)
 
 
-def example(has_reference: bool, device: torch.device) -> Inputs:
-    """Two answers, the second one worse than the first."""
+def example(has_reference: bool, device: torch.device, copies: int = 1) -> Inputs:
+    """Two answers, the second one worse than the first, so many times over."""
 
     def tensor(*values: float) -> Tensor:
-        return torch.tensor(values, device=device)
+        return torch.tensor(values * copies, device=device)
 
     logprobs = tensor(-0.5, -1.0, -2.0, -0.1, -3.0)
     return Inputs(
@@ -125,7 +149,7 @@ def example(has_reference: bool, device: torch.device) -> Inputs:
         reference_logprobs=logprobs + tensor(0.3, 0.0, -0.2, 0.1, 0.0) if has_reference else None,
         advantages=tensor(1.0, 1.0, 1.0, -1.0, -1.0),
         entropy=tensor(0.6, 1.1, 2.0, 0.3, 1.5).requires_grad_(),
-        loss_mask=torch.ones(5, dtype=torch.bool, device=device),
-        cu_seqlens=torch.tensor([0, 3, 5], device=device),
-        weights=torch.ones(5, device=device),
+        loss_mask=torch.ones(5 * copies, dtype=torch.bool, device=device),
+        cu_seqlens=torch.tensor([0, *(5 * copy + end for copy in range(copies) for end in (3, 5))], device=device),
+        weights=torch.ones(5 * copies, device=device),
     )

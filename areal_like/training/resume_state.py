@@ -43,9 +43,8 @@ def restore_engine(engine: Engine, folder: Path, facts: dict[str, Any]) -> None:
         )
     engine.skipped_in_a_row, engine.schedule_start = facts["skipped_in_a_row"], facts["schedule_start"]
     engine.scale.restore(facts["loss_scale"])
-    parameters, targets = dict(engine.model.named_parameters()), {}
+    parameters, targets, stored = dict(engine.model.named_parameters()), {}, described(folder)
     try:
-        stored = described(folder)
         if engine.adapter is not None and not any(key.startswith(f"{MASTER}/") for key in stored):
             raise Unlike("it holds no adapter")
         for key, (shape, dtype) in stored.items():
@@ -60,6 +59,9 @@ def restore_engine(engine: Engine, folder: Path, facts: dict[str, Any]) -> None:
         read_into(folder, targets)
     except Unlike as unlike:
         hint = f"go on with the model and the settings of the run that wrote it ({engine.where})"
+        if engine.adapter is not None or any(".lora_A." in key for key in stored):
+            keys = ("use_lora", "lora_rank", "target_modules", "lora_modules_to_save")
+            hint = f"leave {', '.join(f'{engine.where}.{key}' for key in keys)} as that run had them"
         raise Failure(f"resume: {folder} does not fit: {unlike}; {hint}") from unlike
 
 

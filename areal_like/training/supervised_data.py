@@ -118,6 +118,7 @@ class SupervisedData:
 def _stored(section: str, rows: Rows, is_pairs: bool) -> Store:
     assert rows.tokens is not None, "they were asked for"
     if is_pairs and not rows.tokens.lengths_N.all():
-        message = f"{rows.source} has a text without a single token, at which nothing can be scored; leave it out"
+        place = rows.place(int(np.flatnonzero(rows.tokens.lengths_N == 0)[0]) // 2)
+        message = f"{place} has a text without a single token, at which nothing can be scored; leave it out"
         raise ConfigError([Problem(f"{section}.path", message)])
     return Store(rows.tokens, is_pairs)

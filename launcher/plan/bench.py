@@ -8,6 +8,7 @@ from launcher.plan.plan import Obstacle, Resolved, RunDirectory
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.loaded import Loaded
 
 BENCH_STEPS = WARM_UP_STEPS + 3
 CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
@@ -31,6 +32,13 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
                 yield Resolved(f"{name}.{clock}", None, "bench: steps alone are measured")
     if config.recover.mode != "disabled":
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")
+
+
+def bench_unread(loaded: "Loaded") -> Iterator[tuple[str, str]]:
+    """Keys that somebody set beside it, and why that has no effect. What a file says is meant for training."""
+    for key in ("total_train_steps", "total_train_n_seqs", "total_train_epochs"):
+        if loaded.config.bench and loaded.get(key) is not None and loaded.origin(key).kind == "override":
+            yield key, f"has no effect: bench=true measures {BENCH_STEPS} steps"
 
 
 def bench_obstacles(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Obstacle]:

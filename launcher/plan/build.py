@@ -11,7 +11,7 @@ from areal_like.config.redact import Redactor
 from areal_like.config.sources.shipped import data_folder
 from launcher.plan.auto import resolve_auto, with_threads
 from launcher.plan.batch import plan_batch
-from launcher.plan.bench import bench_obstacles
+from launcher.plan.bench import bench_obstacles, bench_unread
 from launcher.plan.host import Host, here
 from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
@@ -22,6 +22,7 @@ from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
 from launcher.plan.processes import Site, plan_processes, server_starts
 from launcher.plan.ray import plan_ray
+from launcher.plan.resuming import resume_obstacles
 from launcher.plan.reward import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
@@ -70,12 +71,14 @@ def build_plan(
     missing += lacks(config, allocation, placement, host)
     against += [
         *bench_obstacles(config, directory),
+        *resume_obstacles(config, directory),
         *obstacles(loaded, allocation, problems, placement, starts, batch, host),
         *port_obstacles,
         *cluster_obstacles,
     ]
     warnings = [f"{need.key}: {need.reason}" for need in missing]
     warnings += notices(config, allocation, batch, memory, starts, host)
+    warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,

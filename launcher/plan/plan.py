@@ -159,6 +159,8 @@ class RunDirectory(NamedTuple):
     trial: str
     state: str
     reason: str
+    step: int | None = None
+    """that of the checkpoint that it goes on from"""
 
 
 class Plan(NamedTuple):

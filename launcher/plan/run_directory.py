@@ -61,7 +61,8 @@ def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory,
         return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
     steps = resumable_steps(path)
     if steps:
-        return RunDirectory(str(path), trial, "continues", f"recover.mode={mode}: from step {steps[-1]}"), []
+        reason = f"recover.mode={mode}: from step {steps[-1]}"
+        return RunDirectory(str(path), trial, "continues", reason, steps[-1]), []
     if mode == "auto":
         reason = "recover.mode=auto: no complete checkpoint, from the start"
         return RunDirectory(str(path), trial, "continues", reason), []
@@ -89,7 +90,7 @@ def _resumed(
         reason = f"{path} has no complete checkpoint of step {wanted}; it has those of steps {listed}"
         return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume_step", reason)]
     step = steps[-1] if wanted is None or wanted < 0 else wanted
-    return RunDirectory(str(path), path.name, "continues", f"resume={config.resume}: from step {step}"), []
+    return RunDirectory(str(path), path.name, "continues", f"resume={config.resume}: from step {step}", step), []
 
 
 def _damages(path: Path) -> str:

@@ -2,13 +2,16 @@
 `file.py:thing`.
 
 Code of a user's is read, never imported: that it is there, and takes the arguments that the configuration gives it.
-What cannot be read so (a module that is not on this machine, a signature made at run time) is left to the worker.
+What cannot be read so (a signature made at run time) is left to the worker; so is a module that is not on this machine,
+but for that of a loss: trainers are where the command is given.
 """
 
 import ast
+import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +92,30 @@ def _named(
     if source is None:
         if place.endswith(".py"):
             yield (key,), f"there is no file {place} (looked beside the experiment's file and in the working directory)"
+        elif kind == "actor.loss" and _is_missing(place, folder):
+            yield (
+                (key,),
+                f"there is no module {place} (looked beside the experiment's file, in the working directory, and "
+                "among what is installed); a file is named as file.py:thing",
+            )
         return
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-        yield (key,), f"{source} cannot be read as Python: {error.__class__.__name__}{where}"
+        why = f" (line {error.lineno}): {error.msg}" if isinstance(error, SyntaxError) else f": {error}"
+        yield (key,), f"{source} cannot be read as Python: {error.__class__.__name__}{why}"
         return
     names, definition = _look_up(tree, thing)
+    wanted = "a function" if kind in ("reward", "actor.loss") else "a class"
     if definition is None:
-        if thing not in names and "*" not in names:
+        if thing in names and (plain := _plain_value(tree, thing)) is not None:
+            yield (key,), f"{name} is {plain}, not {wanted}"
+        elif thing not in names and "*" not in names:
             guess = nearest(thing, sorted(names))
             yield (key,), f"{source} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else "")
+        return
+    if kind == "actor.loss" and isinstance(definition, ast.ClassDef):
+        yield (key,), f"{name} is a class, not {wanted}"
         return
     signature = _signature(definition)
     if signature is not None:
@@ -130,8 +145,12 @@ def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Itera
         if argument in LOSS_INPUTS:
             yield (f"actor.loss_args.{argument}",), "is what the trainer gives a loss; leave it out"
     if missing := sorted(signature.required - set(LOSS_INPUTS) - set(arguments)):
-        wants = f"{name} wants {', '.join(missing)}, and a loss is given {', '.join(LOSS_INPUTS)}"
-        yield ("actor.loss", "actor.loss_args"), f"{wants}; add +actor.loss_args.{missing[0]}=, or a default"
+        wants = f"{name} wants {', '.join(missing)}, and a loss is given {', '.join(LOSS_INPUTS)}, each by this name"
+        yield (
+            ("actor.loss", "actor.loss_args"),
+            f"{wants}; call what is meant by one of them so, and give a number of your own a default, or a value in "
+            "actor.loss_args",
+        )
 
 
 def find_source(place: str, folder: Path) -> Path | None:
@@ -150,7 +169,24 @@ def find_source(place: str, folder: Path) -> Path | None:
     return None
 
 
+def _is_missing(place: str, folder: Path) -> bool:
+    """Whether this machine has no such module, of whatever kind. Nothing is imported."""
+    top, *below = place.split(".")
+    try:
+        spec = PathFinder.find_spec(top, [str(folder), str(Path.cwd())]) or importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    for part in below:
+        if spec is None:
+            return True
+        if spec.submodule_search_locations is None:  # a plain module may have made others, as os has os.path
+            return False
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec is None
+
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+LITERAL = ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.JoinedStr
 
 
 def _look_up(tree: ast.Module, thing: str) -> tuple[set[str], Definition | None]:
@@ -168,6 +204,22 @@ def _look_up(tree: ast.Module, thing: str) -> tuple[set[str], Definition | None]
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
     return names, found
+
+
+def _plain_value(tree: ast.Module, thing: str) -> str | None:
+    """What a name stands for, where it is only ever bound to a literal such as 3 or [1, 2]."""
+    values: list[ast.expr | None] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            values += [node.value for target in targets if isinstance(target, ast.Name) and target.id == thing]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound = ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+            values += [None for name in bound if name in (thing, "*")]  # it, or who knows what
+        elif isinstance(node, ast.Global) and thing in node.names:
+            values.append(None)
+    literals = [value for value in values if isinstance(value, LITERAL)]
+    return f"{ast.unparse(literals[-1]):.40}" if literals and len(literals) == len(values) else None
 
 
 def _branches(tree: ast.Module) -> bool:

@@ -7,6 +7,8 @@ that a user would change. Rules about what only this machine lacks are the plan'
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from areal_like.config.suggest import nearest
+
 Get = Callable[[str], Any]
 Finding = tuple[tuple[str, ...], str]
 """The keys that take part, the first being the one to change; and the message."""
@@ -22,6 +24,11 @@ MUST_AGREE: tuple[tuple[str, str], ...] = (
     ("rollout.consumer_batch_size", "train_dataset.batch_size"),
 )
 GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_norm.group_size")
+FIELDS: dict[str, tuple[str, ...]] = {
+    "sft": ("prompt", "answer", "messages", "tools"),
+    "rw": ("prompt", "chosen", "rejected", "tools"),
+}
+"""What is read of a row, by the type of its dataset. Of `rl` it is also whatever a reward asks for."""
 SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
@@ -131,6 +138,20 @@ def _environments(get: Get) -> Iterator[Finding]:
         yield ("environments.mix.probabilities",), "must be no less than 0 each, and more than 0 together"
 
 
+def _fields(get: Get) -> Iterator[Finding]:
+    """`valid_dataset` follows `train_dataset`, and is then not told of again."""
+    told: set[str] = set()
+    for section in ("train_dataset", "valid_dataset"):
+        known, said = FIELDS.get(get(f"{section}.type"), ()), get(f"{section}.fields")
+        if not known or not said:
+            continue
+        for name in sorted(set(said) - set(known) - told):
+            told.add(name)
+            guess = nearest(name, known)
+            hint = f"; did you mean {guess[0]}?" if guess else "."
+            yield (f"{section}.fields.{name}",), f"is nothing that such rows have{hint} There are: {', '.join(known)}"
+
+
 def _schedule(get: Get) -> Iterator[Finding]:
     steps = get("total_train_steps")
     for engine in ("actor", "critic", "model"):
@@ -213,6 +234,7 @@ RULES = (
     _overlong,
     _curriculum,
     _environments,
+    _fields,
     _schedule,
     _padding,
     _variables,

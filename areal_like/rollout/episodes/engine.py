@@ -99,6 +99,8 @@ class Engine:
         """`n` answers (all of the group's unless said otherwise), sampled as the lease says; `sampling` may set
         max_new_tokens, max_tokens and stop_token_ids, and in evaluations temperature and greedy."""
         how = self._how(sampling)
+        if not len(prompt_ids):
+            raise RowError("a prompt without a single token cannot be answered")
         if len(prompt_ids) >= how.get("max_tokens", len(prompt_ids) + 1):
             said = f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer"
             raise RowError(f"{said}: gconfig.max_tokens is {how['max_tokens']}")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from areal_like.data.datasets import Datasets
 from areal_like.data.named import where
+from areal_like.data.tokenizer import KEY
 from areal_like.rollout.client import GenerationError, Superseded, Void
 from areal_like.rollout.episodes.engine import Engine, RowError, Tools
 from areal_like.rollout.episodes.format import complaint
@@ -59,7 +60,7 @@ class Episodes:
         except (Superseded, Void):
             raise
         except (Exception, SystemExit) as fault:
-            said |= {"status": FAILED, "error_kind": _kind(fault), "error": _words(fault)}
+            said |= {"status": FAILED, "error_kind": _kind(fault), "error": self._words(fault, lease)}
             self._tell(fault, said)
         said["timings"] = {**engine.seconds, "total_s": time.monotonic() - began}
         engine.trace("ends: %s", said["status"])
@@ -78,6 +79,13 @@ class Episodes:
             return pack_group(returned)
         except ValueError as misfit:
             raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
+
+    def _words(self, fault: BaseException, lease: dict[str, Any]) -> str:
+        text = str(fault) if isinstance(fault, SAID_WELL) else where(fault)
+        if not isinstance(fault, RowError) or text.startswith(f"{KEY}: "):
+            return text
+        split: str = lease["split"]
+        return f"{split}_dataset.path: {self.datasets.of(split).place(lease['row'])}: {text}"
 
     def _tell(self, fault: BaseException, said: dict[str, Any]) -> None:
         """Each error once, and with its traceback where that is of the user's code."""
@@ -100,7 +108,3 @@ SAID_WELL: tuple[type[BaseException], ...] = (FormatError, *KINDS)
 
 def _kind(fault: BaseException) -> str:
     return next((kind for known, kind in KINDS.items() if isinstance(fault, known)), "workflow")
-
-
-def _words(fault: BaseException) -> str:
-    return str(fault) if isinstance(fault, SAID_WELL) else where(fault)
