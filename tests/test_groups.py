@@ -235,9 +235,11 @@ NAMED: dict[str, Any] = {
     "reward.args": {},
     "actor.loss_args": {},
     "ref.loss_args": {},
+    **{key: {"prompt": "question"} for key in ("train_dataset.fields", "valid_dataset.fields")},
     **dict.fromkeys(("actor.backend", "ref.backend", "critic.backend", "model.backend"), "fsdp"),
 }
-"""Names of code, and the arguments that both this code and what an option names instead of it take; and of engines."""
+"""Names of code, and the arguments that both this code and what an option names instead of it take; of fields that rows
+of every type have; and of engines."""
 AGREEING: dict[str, Any] = {
     "experiment_name": "filled",
     "trial_name": "trial-7",
