@@ -4,7 +4,9 @@ HYPOTHESIS_PROFILE=ci (the default) tries the same few hundred examples every ti
 """
 
 import os
+import shutil
 import signal
+import sys
 
 from hypothesis import HealthCheck, settings
 
@@ -22,3 +24,9 @@ settings.register_profile(
     "full", max_examples=8000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_sessionfinish() -> None:
+    if training_runs := sys.modules.get("tests.training_runs"):
+        for memory in training_runs.MEMORY:
+            shutil.rmtree(memory, ignore_errors=True)

@@ -109,6 +109,10 @@ def weights_of(engine: Engine) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in engine.export_weights()}
 
 
+MEMORY: list[Path] = []
+"""What these runs may leave in shared memory, where there is no guardian to remove it: the end of all tests does."""
+
+
 def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
     """A run of a shipped experiment that begins at step 0."""
     told = load(EXPERIMENTS / f"{experiment}.yaml", [f"cluster.fileroot={directory}", *overrides])
@@ -121,7 +125,9 @@ def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
         "cwd": str(directory),
     }
     (directory / "run.json").write_text(json.dumps(facts))
-    return start_from(open_run(directory), None, 0)
+    run = open_run(directory)
+    MEMORY.append(run.memory)
+    return start_from(run, None, 0)
 
 
 def start_from(run: Run, checkpoint: Path | None, step: int, attempt: int = 1) -> Run:
