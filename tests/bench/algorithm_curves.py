@@ -4,7 +4,7 @@ whether each has risen by as much as is promised.
     python tests/bench/algorithm_curves.py [NAME ...] [--output build/bench/algorithms.json] [--docs docs/results.md]
 
 One run after the other, each of some minutes at most. Names (grpo, ppo, ...) choose some of them; what an earlier
-session found of the others is kept in the output. `--docs` writes the table into a page, between its two marks. Exit
+call found of the others is kept in the output. `--docs` writes the table into a page, between its two marks. Exit
 code 1 where a score did not rise enough.
 """
 
