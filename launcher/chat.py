@@ -78,7 +78,7 @@ class _Model:
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.process.run import open_run
         from areal_like.serving.embedded.model import make_engine
-        from areal_like.serving.embedded.request import Sampling
+        from areal_like.serving.request import Sampling
 
         config: Any = open_run(directory).config
         said = getattr(config, "gconfig", None)
@@ -93,7 +93,7 @@ class _Model:
         )
 
     def answer(self, prompt: str) -> str:
-        from areal_like.serving.embedded.request import Group
+        from areal_like.serving.request import Group
 
         asked = [{"role": "user", "content": prompt}] if self._is_chat else prompt
         ids = tuple(self._tokenizer.encode_prompt(asked))

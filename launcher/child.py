@@ -11,8 +11,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
 from areal_like.process.body import note_path
+from areal_like.process.descendants import LONGEST_DEATH_S, PAUSE_S, die_with_parent
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, Identity
-from launcher.descendants import LONGEST_DEATH_S, PAUSE_S, die_with_parent
 from launcher.plan.plan import Process
 
 TAIL_BYTES, TAIL_LINES = 16384, 12

@@ -29,14 +29,15 @@ class Claimed(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def claim(loaded: Loaded, plan: Plan, run_id: str, anew: bool) -> Claimed:
-    """Raises ConfigError where the run has another launcher; nothing of the directory was touched then."""
-    plan = _make_folder(loaded, plan, anew)
+def claim(loaded: Loaded, plan: Plan, run_id: str, anew: bool, serves: bool = False) -> Claimed:
+    """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
+    run is servers alone."""
+    plan = _make_folder(loaded, plan, anew, serves)
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build(loaded.cls, settled(loaded, plan.auto))
     names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
     _take_name(names, config.cluster.name_resolve.ttl_s)
-    run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd)
+    run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
     try:
         return _described(loaded, plan, run, names)
     except BaseException:
@@ -54,7 +55,7 @@ def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
     if run.folder == directory.resolve():  # its own configuration is what it is started with again
         run = replace(run, folder=Path(facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
-    write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt)
+    write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
     if attempt == 1:
         write_attempt(directory, StartPoint(1, 0, None))
     else:
@@ -64,7 +65,7 @@ def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
     return Claimed(plan, run, names, run.start_point(), remarks)
 
 
-def _make_folder(loaded: Loaded, plan: Plan, anew: bool) -> Plan:
+def _make_folder(loaded: Loaded, plan: Plan, anew: bool, serves: bool) -> Plan:
     """Of two starts at once that were given the same next number, the one that makes the folder has it."""
     while True:
         directory = Path(plan.run_dir)
@@ -75,7 +76,7 @@ def _make_folder(loaded: Loaded, plan: Plan, anew: bool) -> Plan:
         except FileExistsError:
             if not numbered:
                 raise
-            plan = build_plan(loaded, anew=anew)
+            plan = build_plan(loaded, anew=anew, serves=serves)
 
 
 def _take_name(names: Names, ttl_s: float) -> None:

@@ -101,6 +101,10 @@ def _answer(arguments: Arguments) -> int:
     if arguments.config is None:
         message = "is missing; name a file or a shipped experiment: --config grpo.yaml"
         raise ConfigError([Problem("--config", message)])
+    if arguments.multirun and arguments.verb == "serve":
+        raise ConfigError(
+            [Problem("serve", "starts the servers of one configuration; drop --multirun", "command line")]
+        )
     if arguments.multirun:
         from launcher.multirun import multirun
 
@@ -127,9 +131,10 @@ def _single(arguments: Arguments) -> int:
         return OK
     from launcher.start import dry_run, start
 
+    serves = arguments.verb == "serve"
     if arguments.dry_run is not None:
-        return dry_run(loaded, arguments.dry_run == "json", arguments.replace)
-    return start(loaded, arguments.replace)
+        return dry_run(loaded, arguments.dry_run == "json", arguments.replace, serves)
+    return start(loaded, arguments.replace, serves)
 
 
 def _help(arguments: Arguments) -> int:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import SECRET
-from areal_like.process.identity import PROCESS, TOKEN, Identity
+from areal_like.process.descendants import end_leftovers
+from areal_like.process.identity import PROCESS, RUN_DIR, TOKEN, Identity
+from areal_like.process.leases import Lease, lease
 from areal_like.process.run import Run
 from launcher.child import Child, Death, log_name
-from launcher.descendants import end_leftovers
-from launcher.leases import Lease, lease
 from launcher.plan.plan import PORT, Process
 
 GENTLE_END_S = 3.0
@@ -96,18 +96,17 @@ class Crew:
 
     def _forget(self, child: Child) -> None:
         self.alive.pop(child.me.name, None)
-        end_leftovers(child.pid, PROCESS, child.me.name, self.pids())
+        marks = {PROCESS: child.me.name, RUN_DIR: str(self._run.directory)}
+        end_leftovers(child.pid, marks, self.pids())
         child.close()
-        self._release(child.me.name)
 
     def _filled(self, process: Process, me: Identity) -> Process:
         """With what stood for something in the plan. Other secrets are in the launcher's environment already."""
         env = {name: value for name, value in process.env.items() if value != SECRET}
         env[TOKEN] = self._secret
         env |= {name: str(self._port(MASTER)) for name, value in env.items() if value == PORT}
-        command = tuple(str(self._port(me.name)) if word == PORT else word for word in process.command)
         log = str(Path(process.log).with_name(log_name(me))) if self._write_logs else ""
-        return replace(process, command=command, env=env, log=log)
+        return replace(process, env=env, log=log)
 
     def _port(self, holder: str) -> int:
         if holder not in self._leases:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from launcher.descendants import become_subreaper, end_all, take_name
+from areal_like.process.descendants import become_subreaper, end_all, take_name
 from launcher.terminal import tell
 
 FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130

@@ -37,8 +37,10 @@ def facts(run_dir: Path) -> dict[str, Any]:
     return said
 
 
-def write_description(loaded: Loaded, plan: Plan, run_id: str, folder: Path, cwd: Path, attempt: int) -> None:
-    """Everything that a start says of itself before its processes begin to read it."""
+def write_description(
+    loaded: Loaded, plan: Plan, run_id: str, folder: Path, cwd: Path, attempt: int, serves: bool = False
+) -> None:
+    """Everything that a start says of itself before its processes begin to read it. `serves`: it is servers alone."""
     run_dir = Path(plan.run_dir)
     for name in ("logs", "metrics", "checkpoints"):
         (run_dir / name).mkdir(exist_ok=True)
@@ -51,6 +53,7 @@ def write_description(loaded: Loaded, plan: Plan, run_id: str, folder: Path, cwd
         "schema": loaded.schema_name,
         "folder": str(folder),
         "cwd": str(cwd),
+        "serves": serves,
         "follows": {**_follows_of_before(loaded, run_dir), **dict(references(loaded.raw))},
         "version": VERSION,
     }

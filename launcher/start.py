@@ -3,6 +3,7 @@
 import json
 import secrets
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import get_args
 
@@ -10,8 +11,10 @@ from areal_like.config.limits import without_effect
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.provenance import LayerKind
+from launcher.fetch import fetch_models
 from launcher.plan import Plan, build_plan, render
 from launcher.plan.bench import bench_unread
+from launcher.plan.engines import refused_by_parser
 from launcher.plan.plan import Obstacle
 from launcher.terminal import has_color, tell, width
 
@@ -21,9 +24,9 @@ LAYERS = get_args(LayerKind)
 """The weakest first."""
 
 
-def dry_run(loaded: Loaded, as_json: bool, replace: bool = False) -> int:
+def dry_run(loaded: Loaded, as_json: bool, replace: bool = False, serves: bool = False) -> int:
     """Shows the plan; starts nothing."""
-    plan = build_plan(loaded, anew=replace)
+    plan = build_plan(loaded, anew=replace, serves=serves)
     if as_json:
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
@@ -31,23 +34,33 @@ def dry_run(loaded: Loaded, as_json: bool, replace: bool = False) -> int:
     return 0
 
 
-def start(loaded: Loaded, replace: bool = False) -> int:
-    """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian."""
-    plan = build_plan(loaded, anew=replace)
+def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
+    """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian. What only `serves` has
+    servers and nothing else."""
+    plan = build_plan(loaded, anew=replace, serves=serves)
     refuse(loaded, plan)
+    if fetch_models(loaded):
+        plan = build_plan(loaded, anew=replace, serves=serves)
+        refuse(loaded, plan)
+    _refuse(loaded, refused_by_parser(plan))
     for key, message in (*without_effect(loaded.config), *bench_unread(loaded)):
         tell(f"{key}: {message}", sys.stderr)
     from areal_like.process.run import memory_folder
     from launcher.guardian import guarded
     from launcher.launch import launch
+    from launcher.serve import serve
 
     run_id = secrets.token_hex(6)
-    return guarded(lambda: launch(loaded, plan, run_id, replace), memory_folder(run_id))
+    begin = serve if serves else launch
+    return guarded(lambda: begin(loaded, plan, run_id, replace), memory_folder(run_id))
 
 
 def refuse(loaded: Loaded, plan: Plan) -> None:
     """Raises ConfigError with every reason why this run cannot start here."""
-    against = [*plan.cannot_start, *plan.needs, *missing_packages()]
+    _refuse(loaded, [*plan.cannot_start, *plan.needs, *missing_packages()])
+
+
+def _refuse(loaded: Loaded, against: Sequence[Obstacle]) -> None:
     if against:
         problems = [Problem(o.key, o.reason, _place(loaded, o.key)) for o in against]
         raise ConfigError(problems, title="this run cannot start here:")

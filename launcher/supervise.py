@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, Names, parse
 from areal_like.process.checkpoints import step_of
+from areal_like.process.descendants import catches, collect_orphans
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.run import Run, StartPoint
 from areal_like.training.manifest import damage
 from launcher.checkpoints import complete_steps, newest_sound, step_folder
 from launcher.child import Child, Death
 from launcher.crew import Crew
-from launcher.descendants import catches, collect_orphans
 from launcher.failure import headline, never_ready, report
 from launcher.lineage import go_back
 from launcher.policy import BAD_CONFIGURATION, Policy

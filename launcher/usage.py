@@ -19,6 +19,7 @@ def usage() -> str:
         "  python -m launcher --config mine.yaml rollout=vllm cluster=slurm actor=qwen3_0_6b gconfig.n_samples=16",
         "  python -m launcher resume=grpo-addition/r0001",
         "  python -m launcher chat grpo-addition/r0001",
+        "  python -m launcher --config grpo.yaml rollout=vllm serve",
         "  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout=embedded,vllm",
         "",
         bold("Verbs"),

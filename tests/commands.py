@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import pytest
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.cli import main
+
+if TYPE_CHECKING:
+    import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 AREAL = REPOSITORY / "tests" / "areal_files"
@@ -26,7 +27,7 @@ class Done(NamedTuple):
 class Run:
     """`python -m launcher ...`, in this process."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, capsys: "pytest.CaptureFixture[str]") -> None:
         self.capsys = capsys
 
     def __call__(self, *words: str | Path) -> Done:
@@ -49,7 +50,7 @@ class Run:
         return done.err
 
 
-def standing_in(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def standing_in(folder: Path, capsys: "pytest.CaptureFixture[str]", monkeypatch: "pytest.MonkeyPatch") -> Run:
     """The command in an empty folder, with no keys in the environment."""
     monkeypatch.chdir(folder)
     for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "HF_TOKEN", "NO_COLOR"):

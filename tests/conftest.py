@@ -7,23 +7,71 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.engine_environments import ENGINES, need
+
+if TYPE_CHECKING:
+    from tests.engines import LiveServer
+    from tests.sglang_servers import Server
 
 pytest_plugins = ["pytester", "tests.live_keys"]
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the runs that they press it in.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts the tests in the background has them ignore Ctrl-C (nohup: the end of the terminal), and so would
+# the runs that tests do this to.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # A busy machine with two cores is slow to generate examples; that says nothing about the code.
 settings.register_profile(
     "ci", max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "full", max_examples=8000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "full", max_examples=4000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES])
+def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["LiveServer"]:
+    """A real server of each engine, which lives through all tests of it."""
+    from tests.engines import started
+
+    need(request.param)
+    with started(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@pytest.fixture
+def server(one_server: "LiveServer") -> "LiveServer":
+    """The same, and in order."""
+    from tests.engine_talk import sound
+
+    return sound(one_server)
+
+
+@pytest.fixture(scope="session")
+def own_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
+    """A real SGLang by itself, with nothing of a run around it."""
+    from tests.sglang_servers import tiny_sglang
+
+    with tiny_sglang(tmp_path_factory.mktemp("sglang")) as server:
+        yield server
+
+
+@pytest.fixture
+def sglang(own_sglang: "Server", tmp_path_factory: pytest.TempPathFactory) -> "Server":
+    """The same, with the weights that it was started with."""
+    from tests.sglang_servers import bring, published
+
+    first = published(tmp_path_factory.mktemp("weights"), 0)
+    own_sglang.ask(lambda engine: bring(engine, first))
+    return own_sglang
 
 
 def pytest_sessionfinish() -> None:

@@ -54,17 +54,18 @@ class FakeServer:
 
     async def start(self) -> None:
         app = application(Guard(SECRET, 0))
-        app.add_routes(
-            [
-                web.post("/control/update_weights", self._update),
-                web.get("/health", self._health),
-                *(web.post(f"/control/{what}", self._command) for what in ("pause", "resume", "abort")),
-            ]
-        )
+        app.add_routes(self.routes())
         self._served = await serve(app, "127.0.0.1")
         self.address = self._served.address
         entry = {"address": self.address, "attempt": 1, "incarnation": self._incarnation, "pid": 1}
         self._names.add(self.name, json.dumps(entry))
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/control/update_weights", self._update),
+            web.get("/health", self._health),
+            *(web.post(f"/control/{what}", self._command) for what in ("pause", "resume", "abort")),
+        ]
 
     async def stop(self) -> None:
         self._names.close()

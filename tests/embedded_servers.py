@@ -16,6 +16,7 @@ from areal_like.process.http import Caller, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.embedded.server import EmbeddedServer
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
 from areal_like.weights.disk import publish
 from areal_like.weights.probe import Probe
 from tests.tiny_models import tiny_qwen3
@@ -56,8 +57,8 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path = NOWHERE) -> AsyncIterator[Client]:
-    engine = Engine(tiny_qwen3(), max_running_requests=64)
-    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", folder, seed=1)
+    engine = Engine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
+    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1)
     served = await serve(server.application(), "127.0.0.1")
     server.streams.driver.start()
     try:

@@ -65,6 +65,19 @@ class Hot(Base):
     async def go(self, engine, row):
         return await engine.generate(self.ids, temperature=0.9)
 
+class Narrow(Base):
+    async def go(self, engine, row):
+        return await engine.generate(self.ids, top_p=0.9)
+
+class Neutral(Base):
+    """Says what is so anyway, and when an answer ends."""
+    async def go(self, engine, row):
+        samples = await engine.generate(self.ids, top_p=1, top_k=-1, min_p=0, stop=["46"], min_new_tokens=0)
+        texts = [sample.text for sample in samples]
+        if set(texts) != {"0"} or any(sample.is_truncated for sample in samples):
+            raise ValueError(f"the texts are {texts}")
+        return [engine.trajectory(self.ids, sample, 1.0) for sample in samples]
+
 class Unknown(Base):
     async def go(self, engine, row):
         return await engine.generate(self.ids, temprature=0.5)

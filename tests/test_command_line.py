@@ -94,7 +94,7 @@ class TestUnknownWords:
     def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
         said = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in said
-        assert "run, chat, keys" in said
+        assert "run, serve, chat, keys" in said
 
     def test_a_file_where_a_verb_stands_is_told_where_it_belongs(self, run: Run) -> None:
         assert "--config" in run.refusal("grpo.yaml")
@@ -270,7 +270,8 @@ class TestStart:
     @pytest.mark.parametrize(
         ("words", "key"),
         [
-            (("rollout=vllm", "vllm.python=python3", "actor.path=some/model"), "rollout.backend"),
+            (("rollout=vllm", "vllm.python=/no/python"), "vllm.python"),
+            (("rollout.server_addresses=['h:1']", "rollout.api_key_var=NO_SUCH_KEY"), "rollout.api_key_var"),
             (("cluster.name_resolve.type=ray",), "cluster.name_resolve.type"),
             (("cluster.type=ray",), "cluster.type"),
         ],

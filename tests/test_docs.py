@@ -59,7 +59,7 @@ PAGES = {
     path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 GENERATED = ("reference.md", "keys.md", "metrics.md")
-PROSE = ("README", "algorithms", "configuration", "data", "own-task", "running", "status")
+PROSE = ("README", "algorithms", "configuration", "data", "own-task", "running", "serving", "status", "weights")
 CHECKED = [f"{name}.md" for name in PROSE]
 """Pages whose names of files and keys are looked up."""
 WRITTEN = sorted(set(PAGES) - set(GENERATED))
@@ -243,6 +243,14 @@ class Session:
         print(finish(self.made, "done", 0, time.time(), claimed.start.attempt))
         return 0
 
+    def serve(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+        """In place of `launcher.serve.serve`: servers that are told to end at once."""
+        self.ran = True
+        claimed = claim(loaded, plan, run_id, replace, serves=True)
+        claimed.names.clear()
+        claimed.names.close()
+        return 0
+
     def follow(self, words: list[str]) -> door.Ended:
         """In place of `areal_like.door.follow`: in this process."""
         self.made = None
@@ -348,6 +356,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     session = Session(folder)
     monkeypatch.setattr(guardian, "guarded", lambda run, memory: run())
     monkeypatch.setattr(launching, "launch", session.begin)
+    monkeypatch.setattr("launcher.serve.serve", session.serve)
     for module in (door, multirun):
         monkeypatch.setattr(module, "follow", session.follow)
     monkeypatch.setattr(chat._Model, "__init__", lambda *_: None)
@@ -457,7 +466,7 @@ def test_links_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", WRITTEN)
 def test_the_targets_of_make_that_a_page_names_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"(?:^    |`)make ([a-z]+)", text_of(page), flags=re.M):
+    for target in re.findall(r"(?:^    |`)make ([a-z-]+)", text_of(page), flags=re.M):
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
 
 

@@ -59,8 +59,15 @@ def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) ->
 @pytest.mark.parametrize(
     ("changes", "status", "message"),
     [
-        ({"top_p": 0.5}, 400, "top_p: 0.5"),
-        ({"stop": ["\n"]}, 400, "stop: "),
+        ({"top_p": 1.5}, 400, "top_p: 1.5"),
+        ({"stop": [""]}, 400, "stop: an empty text"),
+        ({"stop": 5}, 400, "stop: 5 is not a list of texts"),
+        ({"logprobs": 6}, 400, "logprobs: 6 is not a number from 0 to 5"),
+        ({"prompt_logprobs": -1}, 400, "prompt_logprobs: -1 "),
+        ({"min_tokens": -1}, 400, "min_tokens: -1 "),
+        ({"presence_penalty": 0.5}, 400, "presence_penalty: 0.5 "),
+        ({"logit_bias": {"5": 1}}, 400, "logit_bias: "),
+        ({"echo": "yes"}, 400, "echo: 'yes' is neither true nor false"),
         ({"stream": True}, 400, "stream: "),
         ({"prompt": "Ä"}, 400, "prompt: the tokenizer cannot read"),
         ({"prompt": None}, 400, "prompt: give a text"),

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from areal_like.serving.embedded.batching.queue import Ticket
 from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.queue import Ticket
-from areal_like.serving.embedded.request import BadRequest, Finished, Group, Order, Sample, Sampling
+from areal_like.serving.request import BadRequest, Finished, Group, Order, Sample, Sampling
 from tests.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
 torch.set_num_threads(1)

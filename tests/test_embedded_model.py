@@ -10,7 +10,7 @@ import torch
 from areal_like.config.embedded import EmbeddedConfig
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.embedded.model import bytes_per_token, load_model, make_engine
-from areal_like.serving.embedded.request import Group, Sampling
+from areal_like.serving.request import Group, Sampling
 from tests.tiny_models import EOS_ID, tiny_qwen3, write_tiny_model
 
 torch.set_num_threads(1)
@@ -31,6 +31,14 @@ def test_a_model_generates_as_it_was_saved(folder: Path) -> None:
     assert engine.eos_token_ids == [EOS_ID]
     assert engine.context_length == 64
     assert engine.generate([GROUP])[0].samples == Engine(tiny_qwen3()).generate([GROUP])[0].samples
+
+
+def test_weights_lie_where_products_of_matrices_have_the_same_bits_whichever_set_is_in_use(folder: Path) -> None:
+    engine = made(folder)
+    for _ in range(2):
+        assert {tensor.data_ptr() % 64 for _, tensor in engine.weights.tensors()} == {0}
+        engine.weights.stage({name: tensor.clone() for name, tensor in engine.weights.tensors()})
+        engine.weights.swap()
 
 
 def test_the_limits_are_those_of_the_configuration(folder: Path) -> None:

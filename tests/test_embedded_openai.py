@@ -85,6 +85,19 @@ def test_an_answer_ends_at_a_stop_token_of_the_client_or_when_it_is_long_enough(
     assert (short.finish_reason, short.text) == ("length", whole.text[:1])
 
 
+def test_a_text_ends_an_answer_and_is_not_in_it(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model=MODEL, prompt="12+34=", temperature=0).choices[0].text
+    cut = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, stop=[whole[1]]).choices[0]
+    assert (cut.text, cut.finish_reason) == (whole[: whole.index(whole[1])], "stop")
+
+
+def test_the_likeliest_tokens_are_told_beside_each_one(client: openai.OpenAI) -> None:
+    found = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, logprobs=3, top_p=0.5).choices[0]
+    assert found.logprobs is not None and found.logprobs.top_logprobs is not None and found.logprobs.tokens is not None
+    for top, token in zip(found.logprobs.top_logprobs, found.logprobs.tokens, strict=True):
+        assert len(top) == 3 and max(top, key=lambda one: top[one]) == token
+
+
 def test_many_clients_at_once_get_what_each_would_get_alone(server: Server, client: openai.OpenAI) -> None:
     prompts = [f"{number:02}+{99 - number:02}=" for number in range(16)]
 
@@ -105,10 +118,10 @@ def test_many_clients_at_once_get_what_each_would_get_alone(server: Server, clie
             openai.NotFoundError,
             "model: 'gpt-4' is not served here; this is 'builtin:tiny-addition'",
         ),
-        ({"stop": ["3"]}, openai.BadRequestError, "stop: ['3'] is something that this server does not do"),
+        ({"logit_bias": {"3": 1}}, openai.BadRequestError, "logit_bias: {'3': 1} is something that "),
         ({"stream": True}, openai.BadRequestError, "stream: "),
-        ({"top_p": 0.5}, openai.BadRequestError, "top_p: 0.5 "),
-        ({"logprobs": 5}, openai.BadRequestError, "logprobs: 5 "),
+        ({"top_p": 1.5}, openai.BadRequestError, "top_p: 1.5 "),
+        ({"logprobs": 6}, openai.BadRequestError, "logprobs: 6 "),
         ({"prompt": "Ä"}, openai.BadRequestError, "prompt: the tokenizer cannot read"),
         ({"prompt": "1" * 64}, openai.BadRequestError, "embedded.context_length: "),
         ({"max_tokens": 0}, openai.BadRequestError, "max_tokens: 0 "),

@@ -1,12 +1,15 @@
 """What a group may ask for, and the noise that its answers are made of."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from areal_like.serving.embedded.noise import uniforms
-from areal_like.serving.embedded.request import BadRequest, Sampling, parse_group
-from areal_like.serving.embedded.sampling import choose
+from areal_like.config.generation import GenerationHyperparameters
+from areal_like.serving.embedded.sampling.draw import choose
+from areal_like.serving.embedded.sampling.noise import uniforms
+from areal_like.serving.request import BadRequest, Sampling, parse_group, parse_sampling
 from tests.tiny_models import VOCAB
 
 torch.set_num_threads(1)
@@ -33,22 +36,36 @@ def test_a_token_of_probability_zero_is_never_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "neutral", "value"),
+    ("key", "neutral", "value", "nonsense"),
     [
-        ("top_p", 1.0, 0.9),
-        ("top_k", 100_000_000, 5),
-        ("min_p", 0.0, 0.1),
-        ("frequency_penalty", 0.0, 0.5),
-        ("repetition_penalty", 1.0, 1.1),
-        ("min_new_tokens", 0, 3),
-        ("stop", None, ["\n"]),
+        ("top_p", 1.0, 0.9, 0),
+        ("top_k", 100_000_000, 5, 2.5),
+        ("top_k", -1, 63, "5"),
+        ("min_p", 0.0, 0.1, 1.5),
+        ("frequency_penalty", 0.0, -0.5, 3),
+        ("repetition_penalty", 1.0, 1.1, 0),
+        ("min_new_tokens", 0, 3, -1),
+        ("stop", None, ["\n"], [""]),
+        ("stop", [], ["x", "yz"], [5]),
+        ("stop_token_ids", None, [5], [64]),
     ],
 )
-def test_sampling_that_is_not_done_is_refused_and_never_ignored(key: str, neutral: object, value: object) -> None:
+def test_sampling_is_taken_as_it_is_said_and_nonsense_refused(
+    key: str, neutral: object, value: Any, nonsense: object
+) -> None:
     said = {"id": "g", "prompt": [5], "sampling": {key: neutral, "max_new_tokens": 4}}
     assert parse_group(said, VOCAB).sampling == Sampling(max_new_tokens=4)
-    with pytest.raises(BadRequest, match=rf"^gconfig.{key}: .* set gconfig.{key}="):
-        parse_group({**said, "sampling": {key: value}}, VOCAB)
+    found = getattr(parse_group({**said, "sampling": {key: value}}, VOCAB).sampling, key)
+    assert found == (tuple(value) if isinstance(value, list) else value)
+    with pytest.raises(BadRequest, match=f"^gconfig.{key}: "):
+        parse_group({**said, "sampling": {key: nonsense}}, VOCAB)
+
+
+def test_what_the_configuration_says_is_what_a_group_may_say() -> None:
+    """Every key of `gconfig` but those that say how many answers there are and what they are seeded with."""
+    usual: Any = GenerationHyperparameters
+    said = {key: value for key, value in vars(usual()).items() if key not in ("n_samples", "seed")}
+    assert parse_sampling(said, VOCAB) == Sampling()
 
 
 @pytest.mark.parametrize(

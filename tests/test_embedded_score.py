@@ -14,8 +14,8 @@ from transformers import AutoModelForSequenceClassification
 from areal_like.process.errors import Refused
 from areal_like.process.http import Caller, serve
 from areal_like.process.identity import Guard, Identity, headers
-from areal_like.serving.embedded.score_server import ScoreServer
-from areal_like.serving.embedded.scorer import TOKENS_AT_ONCE, Scorer, batches, load_scorer
+from areal_like.serving.embedded.scoring.score_server import ScoreServer
+from areal_like.serving.embedded.scoring.scorer import TOKENS_AT_ONCE, Scorer, batches, load_scorer
 from tests.training_runs import MODELS, model_folder
 
 SECRET = "only-in-tests"

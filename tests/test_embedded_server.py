@@ -9,10 +9,11 @@ import aiohttp
 import pytest
 from transformers import PreTrainedModel
 
+from areal_like import __version__
 from areal_like.process.errors import Refused
 from areal_like.process.identity import Identity, headers
 from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.request import Group, Sampling
+from areal_like.serving.request import Group, Sampling
 from tests.embedded_servers import (
     CONTROLLER,
     RUN_ID,
@@ -37,9 +38,9 @@ def test_groups_come_as_lines_as_they_finish(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 2, tiny_qwen3(1)))
         long, short = group("long", max_new_tokens=50), group("short", seed=4, max_new_tokens=2)
-        found = await client.generate(long, group("bad", top_p=0.5), short)
+        found = await client.generate(long, group("bad", top_p=1.5), short)
         assert list(found) == ["bad", "short", "long"]
-        assert found["bad"]["error"].startswith("gconfig.top_p: 0.5")
+        assert found["bad"]["error"].startswith("gconfig.top_p: 1.5")
         for said in (long, short):
             samples = found[str(said["id"])]["samples"]
             assert [sample["token_ids"] for sample in samples] == direct(tiny_qwen3(1), said)
@@ -53,12 +54,18 @@ def test_groups_come_as_lines_as_they_finish(tmp_path: Path) -> None:
 ROUTES = [
     ("POST", "/generate"),
     ("POST", "/control/update_weights"),
+    ("POST", "/control/stage_weights"),
+    ("POST", "/control/commit_weights"),
+    ("POST", "/control/load_adapter"),
+    ("POST", "/control/unload_adapter"),
     ("POST", "/control/pause"),
     ("POST", "/control/resume"),
     ("POST", "/control/abort"),
     ("GET", "/control/fingerprint"),
     ("GET", "/control/statistics"),
 ]
+
+OPEN = ("/health", "/v1/", "/inference/v1/", "/tokenize", "/detokenize", "/metrics", "/version")
 
 
 def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -> None:
@@ -75,7 +82,7 @@ def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -
         known = {(method, path) for method, path in ROUTES}
         for route in client.server.application().router.routes():
             path = route.resource.canonical if route.resource else ""
-            if route.method != "HEAD" and not path.startswith(("/health", "/v1/")):
+            if route.method != "HEAD" and not path.startswith(OPEN):
                 assert (route.method, path) in known
 
     over_http(test)
@@ -91,6 +98,10 @@ def test_the_run_gets_no_token_before_it_gave_weights() -> None:
             "run_id": RUN_ID,
             "model": "builtin:tiny",
             "version": -1,
+            "engine": "embedded",
+            "engine_version": __version__,
+            "processes": 1,
+            "devices": [],
         }
 
     over_http(test)

@@ -22,14 +22,27 @@ def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
         done = await client.call("POST", "/control/update_weights", published(tmp_path, 1, model, probe))
         assert (done["version"], done["tensors"]) == (1, len(dict(model.named_parameters())))
         assert done["probe_logprobs"] == pytest.approx(probe.logprobs, abs=1e-4)
-        assert done["stall_s"] > 0 and done["load_s"] > 0
+        assert done["stall_s"] > 0 and done["load_s"] > 0 and done["dtype"] == "float32"
         found = await client.call("GET", "/control/fingerprint")
         hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model.named_parameters()}
-        assert found == {"version": 1, "tensors": hashes}
+        assert found == {"version": 1, "tensors": hashes, "uncovered": []}
+        assert done["read_back"] == {"covered": len(hashes), "uncovered": []}
         answers = await client.generate(group("g", n=3))
         done = await client.call("POST", "/control/update_weights", published(tmp_path, 2, model))
         tokens = sum(len(sample["token_ids"]) for sample in answers["g"]["samples"])
         assert done["generated"]["tokens"] == tokens and done["generated"]["busy_s"] > 0
+
+    over_http(test)
+
+
+def test_whose_answer_was_lost_is_answered_again_when_it_asks_again(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/stage_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        done = await client.call("POST", "/control/commit_weights", {"version": 1})
+        assert await client.call("POST", "/control/commit_weights", {"version": 1}) == done
+        with pytest.raises(Refused, match="version 2 of the weights was not staged here") as refusal:
+            await client.call("POST", "/control/commit_weights", {"version": 2})
+        assert refusal.value.status == 410
 
     over_http(test)
 
@@ -77,7 +90,8 @@ def test_weights_that_must_not_be_served_are_refused_and_the_old_ones_stay(tmp_p
     over_http(test)
 
 
-def test_weights_change_under_running_sequences_which_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["auto", "keep", "abort"])
+def test_weights_change_under_running_sequences_which_go_on(tmp_path: Path, mode: str) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.call("POST", "/control/pause")
@@ -85,12 +99,53 @@ def test_weights_change_under_running_sequences_which_go_on(tmp_path: Path) -> N
         slow(client.engine)
         await client.call("POST", "/control/resume")
         await until(lambda: client.engine.counts.tokens > 40)
-        await client.call("POST", "/control/update_weights", published(tmp_path, 2, tiny_qwen3(2)))
+        told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": mode}
+        await client.call("POST", "/control/update_weights", told)
         for line in (await asked).values():
             for sample in line["samples"]:
                 assert sample["versions"] == sorted(sample["versions"])
                 if len(sample["token_ids"]) == 55:
                     assert set(sample["versions"]) == {1, 2}
+
+    over_http(test)
+
+
+def test_an_update_that_waits_lets_what_runs_end_with_the_old_weights(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        slow(client.engine)
+        running = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=30) for i in range(3)]))
+        await until(lambda: client.engine.num_running > 0)
+        told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
+        updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", told))
+        await until(lambda: not client.engine.admits)
+        later = asyncio.ensure_future(client.generate(group("later")))
+        assert (await updating)["version"] == 2
+        for line in (await running).values():
+            assert {version for sample in line["samples"] for version in sample["versions"]} == {1}
+        for sample in (await later)["later"]["samples"]:
+            assert set(sample["versions"]) == {2}
+
+    over_http(test)
+
+
+def test_a_pause_that_is_asked_for_during_an_update_outlasts_it(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        slow(client.engine)
+        running = asyncio.ensure_future(client.generate(group("g", max_new_tokens=55)))
+        await until(lambda: client.engine.num_running > 0)
+        told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
+        updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", told))
+        await until(lambda: not client.engine.admits)
+        await client.call("POST", "/control/pause")
+        assert (await updating)["version"] == 2
+        assert (await client.open("GET", "/health"))[1]["status"] == "paused"
+        steps = client.engine.counts.steps
+        await asyncio.sleep(0.1)
+        assert client.engine.counts.steps == steps and not running.done()
+        await client.call("POST", "/control/resume")
+        assert "samples" in (await running)["g"]
 
     over_http(test)
 

@@ -60,6 +60,15 @@ def test_calls_of_one_moment_are_one_request_and_later_ones_another():
     assert all(len(samples) == 2 and samples[0]["token_ids"] == [2, 6, 8, 1] for samples in first)
 
 
+def test_a_server_is_told_until_when_somebody_waits():
+    async def main():
+        async with open_server() as server, open_client(timeout_s=7.5) as client:
+            await client.generate(Seat("0.1", server.address), group(0))
+            return server.requests
+
+    assert asyncio.run(main())[0][0]["deadline_s"] == 7.5
+
+
 def test_each_server_has_its_own_request():
     async def main():
         async with open_server() as one, open_server() as two, open_client() as client:

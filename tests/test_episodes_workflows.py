@@ -48,6 +48,7 @@ def test_a_workflow_may_leave_a_row_out(run):
         ("Words", "workflow", "run() returned a list of str; return a list of Trajectory, or None"),
         ("Empty", "workflow", "run() returned what cannot be trained on: a group needs at least one trajectory"),
         ("Hot", "workflow", "generate(temperature=0.9) samples otherwise than gconfig.temperature"),
+        ("Narrow", "workflow", "generate(top_p=0.9) samples otherwise than gconfig.top_p"),
         ("Unknown", "workflow", "generate() takes no 'temprature'; it takes n, temperature"),
         ("Long", "row", "a prompt of 64 tokens leaves no room for an answer: gconfig.max_tokens is 64"),
         (
@@ -75,6 +76,25 @@ def test_sampling_that_the_trainer_cannot_reproduce_is_let_through_when_asked_fo
     done = run(one, server, "Hot", allow_mismatched_sampling=True)
     assert server.requests[0][0]["sampling"]["temperature"] == 0.9
     assert done.results["0.1"]["error"].startswith("run() returned a list of Sample")
+
+
+def test_a_call_may_say_what_is_so_anyway_and_which_texts_end_its_answers(run):
+    """An answer is without the text that ended it."""
+    server = Server([2, 6, 8])
+    server.says = lambda group: {
+        "id": group["id"],
+        "samples": [{**each, "finish": "stop"} for each in server.samples(group)["samples"]],
+    }
+    done = run(one, server, "Neutral")
+    assert done.results["0.1"]["status"] == "done", done.results["0.1"]
+    assert server.requests[0][0]["sampling"]["stop"] == ["46"]
+
+
+def test_evaluations_go_first_and_of_training_the_oldest_group(run):
+    server = Server()
+    run(lambda address: [lease(3, address), lease(8, address), lease(5, address, purpose="eval")], server, hands=1)
+    priorities = [groups[0]["priority"] for groups in server.requests]
+    assert priorities == [4, 9, 0]
 
 
 def test_a_reward_that_fails_fails_its_group_with_that_reason(run):
@@ -125,7 +145,7 @@ def test_good_trajectories_pass_the_check(run):
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be made: MINE line 79, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be made: MINE line 92, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is no workflow: it has no method `async def run(self, eng"),
         ("mine.py:ROW", {}, "workflow.name: mine.py:ROW is dict, not a class"),

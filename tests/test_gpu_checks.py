@@ -44,6 +44,7 @@ def test_each_check_runs_and_passes_on_a_cpu(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # torch's compiler makes some by itself
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_layers_too(name: str) -> None:
     assert check_gpu.run({name: check_gpu.CHECKS[name]}, CPU, small=True, budget_s=60)[name]["passed"] is True
@@ -99,3 +100,15 @@ def test_tiny_sizes_keep_the_proportions_of_the_lengths() -> None:
     found = throughput(CPU, True, check_gpu.SHORT)
     assert found["lengths"] == [8] * 8 and found["mfu"] is None
     assert found["tokens_per_s"] == pytest.approx(64 / found["step_s"])
+
+
+@pytest.mark.xdist_group("embedded")
+def test_the_checks_of_servers_run_and_pass_on_a_cpu(tmp_path, monkeypatch, capsys) -> None:
+    from tests.gpu import check_serving
+
+    output = tmp_path / "serving.json"
+    monkeypatch.setattr(sys, "argv", ["check_serving.py", "--small", "--engine", "embedded", "--output", str(output)])
+    assert check_serving.main() == 0, capsys.readouterr()
+    found = json.loads(output.read_text())
+    assert {row["passed"] for row in found["checks"].values()} == {True} and len(found["checks"]) == 5
+    assert found["machine"]["engine"] == "embedded"

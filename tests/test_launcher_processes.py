@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from areal_like.config.problems import ConfigError
+from areal_like.process.descendants import below, catches, look
 from areal_like.process.identity import Identity
+from areal_like.process.leases import lease
 from launcher.checkpoints import newest_sound, set_aside_after
 from launcher.child import log_name
-from launcher.descendants import below, catches, look
 from launcher.env_file import read_env_files
-from launcher.leases import lease
 from tests.commands import REPOSITORY
 
 SLEEP = "import time; time.sleep(60)"
@@ -32,7 +32,7 @@ def in_a_process(code, **more):
 def test_all_descendants_end_with_those_that_left_their_session_and_lost_their_parents():
     code = f"""
 import os, subprocess, sys, time
-from launcher.descendants import become_subreaper, below, end_all
+from areal_like.process.descendants import become_subreaper, below, end_all
 become_subreaper()
 middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
 subprocess.run([sys.executable, "-c", middle])
@@ -48,7 +48,7 @@ assert below(os.getpid()) == []
 def test_the_leftovers_of_one_process_are_ended_and_those_of_others_are_not():
     code = f"""
 import os, subprocess, sys, time
-from launcher.descendants import become_subreaper, below, end_leftovers
+from areal_like.process.descendants import become_subreaper, below, end_leftovers
 become_subreaper()
 middle = '''
 import subprocess, sys
@@ -59,7 +59,7 @@ pids = {{}}
 for name in ("a/0", "b/0"):
     done = subprocess.run([sys.executable, "-c", middle], env={{**os.environ, "WHO": name}}, stdout=subprocess.PIPE)
     pids[name] = int(done.stdout)
-end_leftovers(-1, "WHO", "a/0", set())
+end_leftovers(-1, {{"WHO": "a/0"}}, set())
 def living():
     return [seen.pid for seen in below(os.getpid()) if seen.state != "Z"]
 ends = time.monotonic() + 10
@@ -68,6 +68,35 @@ while len(living()) > 1 and time.monotonic() < ends:
 left = living()
 os.kill(pids["b/0"], 9)
 assert left == [pids["b/0"]], (left, pids)
+"""
+    done = in_a_process(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_falls_to_the_launcher_while_it_ends_leftovers_goes_too():
+    """A process that dies before it is asked for its children has left them to us."""
+    code = f"""
+import os, subprocess, sys
+from areal_like.process import descendants
+descendants.become_subreaper()
+middle = '''
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True).pid, flush=True)
+time.sleep(60)
+'''
+env = {{**os.environ, "WHO": "a/0"}}
+parent = subprocess.Popen([sys.executable, "-c", middle], env=env, stdout=subprocess.PIPE, text=True)
+child = int(parent.stdout.readline())
+look_below = descendants.below
+def below_the_dead(pid):
+    if pid == parent.pid:
+        descendants.kill([pid])
+        while descendants.look(child).parent != os.getpid():
+            pass
+    return look_below(pid)
+descendants.below = below_the_dead
+descendants.end_leftovers(-1, {{"WHO": "a/0"}}, set())
+assert descendants.look(child) is None, descendants.look(child)
 """
     done = in_a_process(code)
     assert (done.returncode, done.stderr) == (0, "")
@@ -173,7 +202,7 @@ def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path,
 def test_dead_orphans_are_collected_and_children_that_are_known_are_left_to_their_owner():
     code = f"""
 import os, subprocess, sys, time
-from launcher.descendants import become_subreaper, below, collect_orphans
+from areal_like.process.descendants import become_subreaper, below, collect_orphans
 become_subreaper()
 collect_orphans(set())
 middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.2)'])"

@@ -49,6 +49,11 @@ def test_passing_tests_keep_their_keys_live(pytester: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("*live keys*")
 
 
+@pytest.fixture(autouse=True)
+def in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+
+
 @pytest.mark.parametrize(("test", "fate"), [("test_skipped", "was skipped"), ("test_half", "failed in its call")])
 def test_one_that_did_not_pass_fails_the_run(pytester: pytest.Pytester, test: str, fate: str) -> None:
     result = run(pytester, {f"test_inner.py::{test}": ["areal A x", "areal B y"]}, *select(test))
@@ -113,3 +118,11 @@ def test_a_test_of_a_group_of_xdist_counts_under_its_own_name(pytester: pytest.P
     required = {f"test_inner.py::{test}": ["areal A x"] for test in ("test_passes", "test_each[a@b]")}
     result = run(pytester, required, "--numprocesses", "1", "--dist", "loadgroup", code=code)
     assert result.ret == pytest.ExitCode.OK
+
+
+def test_elsewhere_a_skip_is_named_and_no_more(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI")
+    result = run(pytester, {"test_inner.py::test_skipped": ["areal A x"]}, *select("test_skipped or test_passes"))
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*live keys that this machine cannot show*"])
+    result.stdout.fnmatch_lines(["test_inner.py::test_skipped was skipped; it shows: areal A x"])

@@ -1,6 +1,7 @@
 """What keys of sampling and of rollouts do, from the command line to the engine and to the loop."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from areal_like.process.run import Run
 from areal_like.rollout.episodes import main as episodes
 from areal_like.rollout.settings import settings_of
 from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.request import Sample, parse_group
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
+from areal_like.serving.request import Sample, parse_group
 from tests.rollout_world import World, grpo
 from tests.tiny_models import VOCAB, tiny_qwen3
 
@@ -38,7 +40,9 @@ def sampled(*overrides: str) -> list[Sample]:
     world = ring("gconfig.max_new_tokens=8", "gconfig.temperature=1", *overrides)
     lease = world.lease()[0].wire(world.settings)
     said = {"id": lease["id"], "prompt": [7, 8, 9], "n": lease["n"], "seed": 5, "sampling": lease["sampling"]}
-    (finished,) = Engine(tiny_qwen3(), max_running_requests=16).generate([parse_group(said, VOCAB)])
+    tokenizer = LazyTokenizer(model_folder("builtin:tiny-addition"))
+    engine = Engine(tiny_qwen3(), max_running_requests=16, tokenizer=tokenizer)
+    (finished,) = engine.generate([parse_group(said, VOCAB)])
     assert finished.error is None
     return finished.samples
 
@@ -79,6 +83,108 @@ def test_stop_token_ids_end_an_answer():
     place = next(index for index, token in enumerate(longest) if token not in longest[:index] and index > 0)
     (sample,) = sampled("gconfig.n_samples=1", f"gconfig.stop_token_ids=[{longest[place]}]")
     assert (sample.token_ids, sample.finish) == (longest[: place + 1], "stop")
+
+
+def chances(sample: Sample) -> list[list[float]]:
+    """Of all tokens in the place of each one of the answer, at temperature 1; the likeliest first."""
+    with torch.no_grad():
+        logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
+    return torch.log_softmax(logits, -1).sort(descending=True).values.tolist()
+
+
+def ranks(samples: list[Sample], at: str) -> list[int]:
+    """How many tokens were likelier than each one that came; `at` is what the answers were sampled with."""
+    found = []
+    with torch.no_grad():
+        for sample in samples:
+            logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
+            found += [int((row > row[token]).sum()) for row, token in zip(logits, sample.token_ids, strict=True)]
+    assert found, at
+    return found
+
+
+MANY = "gconfig.n_samples=16"
+
+
+def test_top_k_leaves_out_all_but_the_likeliest():
+    assert max(ranks(sampled(MANY), "plain")) >= 3
+    assert max(ranks(sampled(MANY, "gconfig.top_k=3"), "top_k")) == 2
+    assert max(ranks(sampled(MANY, "gconfig.top_k=0"), "top_k")) >= 3
+
+
+def test_top_p_leaves_out_what_is_beyond_its_share():
+    def beyond(*words: str) -> int:
+        """Tokens whose likelier ones have half of all chances together."""
+        samples = sampled(MANY, *words)
+        above = []
+        for sample in samples:
+            for row, rank in zip(chances(sample), ranks([sample], "top_p"), strict=True):
+                above.append(sum(math.exp(value) for value in row[:rank]))
+        return sum(share >= 0.5 for share in above)
+
+    assert beyond() > 0 == beyond("gconfig.top_p=0.5")
+
+
+def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
+    def unlikely(*words: str) -> int:
+        samples = sampled(MANY, *words)
+        pairs = [
+            (row[rank], row[0])
+            for sample in samples
+            for row, rank in zip(chances(sample), ranks([sample], "min_p"), strict=True)
+        ]
+        return sum(math.exp(chosen - best) < 0.2 for chosen, best in pairs)
+
+    assert unlikely() > 0 == unlikely("gconfig.min_p=0.2")
+
+
+def repeated(samples: list[Sample], before: tuple[int, ...] = ()) -> int:
+    return sum(
+        token in (*before, *sample.token_ids[:place])
+        for sample in samples
+        for place, token in enumerate(sample.token_ids)
+    )
+
+
+LONGER = ("gconfig.max_new_tokens=40", MANY)
+
+
+def test_frequency_penalty_makes_tokens_of_the_answer_rarer():
+    counts = {said: repeated(sampled(*LONGER, f"gconfig.frequency_penalty={said}")) for said in (-1, 0, 2)}
+    assert counts[2] < counts[0] < counts[-1]
+
+
+def test_repetition_penalty_makes_tokens_rarer_that_were_seen():
+    counts = {said: repeated(sampled(*LONGER, f"gconfig.repetition_penalty={said}"), (7, 8, 9)) for said in (1, 5)}
+    assert counts[5] < 0.8 * counts[1]
+
+
+def test_min_new_tokens_is_what_an_answer_has_before_it_ends():
+    ends = f"gconfig.stop_token_ids={list(range(2, VOCAB, 2))}"
+    assert min(len(sample.token_ids) for sample in sampled(MANY, ends)) < 5
+    lengths = [len(sample.token_ids) for sample in sampled(MANY, ends, "gconfig.min_new_tokens=4")]
+    assert min(lengths) == 5
+
+
+def test_stop_ends_an_answer_with_the_token_that_completes_a_text():
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
+    (longest,) = sampled("gconfig.n_samples=1")
+    texts = [tokenizer.decode(longest.token_ids[:count]) for count in range(len(longest.token_ids) + 1)]
+    text = texts[-1][1:3]
+    end = next(count for count, found in enumerate(texts) if text in found)
+    (sample,) = sampled("gconfig.n_samples=1", f"gconfig.stop=['{text}']")
+    assert (sample.token_ids, sample.finish) == (longest.token_ids[:end], "stop")
+    assert end < len(longest.token_ids)
+
+
+def test_seed_of_sampling_is_what_seeds_of_groups_come_from():
+    seeds = {
+        words: [lease.wire(world.settings)["seed"] for lease in world.lease()]
+        for words in ((), ("seed=7",), ("gconfig.seed=7",), ("gconfig.seed=7", "seed=9"))
+        for world in [ring(*words)]
+    }
+    assert seeds["seed=7",] == seeds["gconfig.seed=7",] == seeds["gconfig.seed=7", "seed=9"] != seeds[()]
+    assert len(set(seeds[()])) == len(seeds[()]), "every group has noise of its own"
 
 
 # Rollouts

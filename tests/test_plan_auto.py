@@ -9,7 +9,7 @@ from launcher.plan.auto import settled
 from tests.planning import BIG_MODEL, ROOT, loaded, machine_with, plan_of
 
 LEFT_TO_A_PROCESS = {"embedded.kv_cache_tokens"}
-A_VALUE_ITSELF = {"recover.mode", "sglang.kv_cache_dtype"}
+A_VALUE_ITSELF = {"recover.mode", "rollout.update_mode", "sglang.kv_cache_dtype"}
 """Here `auto` is no question but an answer."""
 
 

@@ -81,3 +81,9 @@ def test_the_table_has_a_line_for_each_step_and_what_they_come_to():
         ["max", "2", "100", "2"],
     ]
     assert throughput_table(STEPS[:1]) == []
+
+
+def test_what_one_step_alone_does_not_know_is_told_of_the_others():
+    steps = [{**line, "perf/generate_tokens_per_s": 7.0} if line["step"] != 3 else line for line in STEPS]
+    rows = [line.split() for line in throughput_table(steps)]
+    assert [row[3] for row in rows[2:5]] == ["7", "-", "7"] and rows[6][3] == "7"

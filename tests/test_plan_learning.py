@@ -2,9 +2,10 @@
 
 import pytest
 
-from areal_like.config.limits import NOT_YET
+from areal_like.config.limits import NOT_YET, refuse
+from areal_like.config.problems import ConfigError
 from launcher.plan import render
-from tests.planning import BIG_MODEL, machine_with, plan_of
+from tests.planning import BIG_MODEL, loaded, machine_with, plan_of
 from tests.test_plan_memory import QWEN3_06B, model_folder
 from tests.test_plan_obstacles import against, needs, warned
 
@@ -15,6 +16,7 @@ UNLIKE_THE_TRAINER = [
     ("gconfig.min_p", "0.1"),
     ("gconfig.frequency_penalty", "0.5"),
     ("gconfig.repetition_penalty", "1.1"),
+    ("gconfig.min_new_tokens", "2"),
 ]
 
 
@@ -28,6 +30,23 @@ def test_sampling_that_the_trainer_cannot_reproduce_is_refused_unless_allowed(ke
     assert against(plan) == {key}
     assert "rollout.allow_mismatched_sampling=true" in reasons(plan, key)[0]
     assert not against(plan_of("grpo", f"{key}={value}", "rollout.allow_mismatched_sampling=true"))
+
+
+@pytest.mark.parametrize(("key", "value"), UNLIKE_THE_TRAINER)
+@pytest.mark.parametrize("backend", ["embedded", "vllm:d1", "sglang:d1"])
+def test_a_trainer_that_is_started_by_hand_refuses_the_same_whatever_generates(key, value, backend):
+    words = [f"{key}={value}", f"rollout.backend={backend}"]
+    with pytest.raises(ConfigError) as refused:
+        refuse(loaded("grpo", *words).config)
+    (problem,) = refused.value.problems
+    assert problem.key == key and "rollout.allow_mismatched_sampling=true" in problem.message
+    refuse(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
+
+
+@pytest.mark.parametrize("said", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
+def test_what_only_ends_an_answer_changes_no_distribution(said):
+    assert not against(plan_of("grpo", said))
+    refuse(loaded("grpo", said).config)
 
 
 def test_greedy_answers_of_a_group_are_equal():

@@ -3,11 +3,11 @@
 import pytest
 
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.limits import EMBEDDED, MODEL, NOT_YET, RUN, SECTIONS, SUPERVISED, refusals, refuse
+from areal_like.config.limits import MODEL, NOT_YET, RUN, SECTIONS, SUPERVISED, refusals, refuse
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from launcher.start import refuse as refuse_start
-from tests.planning import BIG_MODEL, loaded, plan_of
+from tests.planning import loaded, plan_of
 
 
 def refused(experiment, *overrides):
@@ -25,14 +25,12 @@ def test_what_we_ship_is_let_through(experiment, gpus):
 SETTINGS = [
     "cluster.type=slurm",
     "cluster.name_resolve.type=etcd3",
-    "rollout.server_addresses=['h:1']",
     "rollout.mask_env_responses=false",
     "rollout.trajectory_strategy=branching",
     "environments.train=[{id: some/env}]",
     "environments.mix.strategy=concatenate",
     "actor.log_agent_stats=true",
     "recover.skip_curriculum=true",
-    "weights.broadcast.timeout_s=5",
     "log.data=true",
     "log.environment_level=error",
     "stats_logger.wandb.log_extras.interval=5",
@@ -42,14 +40,6 @@ SETTINGS = [
     "evaluator.benchmarks.environments=[{id: some/env}]",
     "evaluator.benchmarks.gconfig.temperature=0.1",
     "evaluator.benchmarks.save.hf.private=true",
-    "gconfig.top_p=0.9",
-    "gconfig.top_k=50",
-    "gconfig.min_p=0.1",
-    "gconfig.frequency_penalty=0.5",
-    "gconfig.repetition_penalty=1.1",
-    "gconfig.min_new_tokens=2",
-    "gconfig.stop=[x]",
-    "actor.weight_update_mode=collective",
     "actor.model_impl=liger_kernel",
     "actor.debug.num_layers=1",
 ]
@@ -80,7 +70,7 @@ def test_so_is_one_of_supervised_training(setting):
 
 def test_every_rule_has_a_test():
     tried = [setting.partition("=")[0] for setting in SETTINGS]
-    rules = [*RUN, *SUPERVISED, *(rule._replace(key=f"gconfig.{rule.key}") for rule in EMBEDDED)]
+    rules = [*RUN, *SUPERVISED]
     rules += [rule._replace(key=f"actor.{rule.key}") for rule in MODEL]
     keys = [rule.key for rule in rules if rule not in SUPERVISED]
     assert not [key for key in keys if not any(name.startswith(key) for name in tried)]
@@ -90,7 +80,7 @@ def test_the_keys_of_the_rules_exist():
     trees = [Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft")]
     names = [name for tree in trees for name in (*tree.keys, *tree.sections)]
     rules = [rule.key for rule in (*RUN, *SUPERVISED)] + [f"actor.{rule.key}" for rule in MODEL]
-    assert not {*rules, *SECTIONS, *(f"gconfig.{rule.key}" for rule in EMBEDDED)} - set(names)
+    assert not {*rules, *SECTIONS} - set(names)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +90,8 @@ def test_the_keys_of_the_rules_exist():
         "gconfig.top_k=200000000",
         "gconfig.top_p=1",
         "gconfig.stop=[]",
+        "gconfig.stop=[x]",
+        "gconfig.stop_token_ids=[5]",
         "weights.broadcast.timeout_s=1200",
         "actor.weight_update_mode=filesystem",
         "actor.attn_impl=flex_attention",
@@ -120,16 +112,6 @@ def test_a_default_is_never_refused():
         tree = Schema.of(EXPERIMENTS[kind])
         texts = [f"{path}={tree.keys[path].default}" for path in SECTIONS if path in tree.keys]
         assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
-
-
-def test_servers_of_another_engine_are_refused_and_not_what_embedded_lacks():
-    found = refused("grpo", *BIG_MODEL, "rollout.backend=vllm:d1", "gconfig.top_p=0.9")
-    assert found.keys() == {"rollout.backend"}
-    assert "take embedded" in found["rollout.backend"]
-    plan = plan_of(
-        "grpo", *BIG_MODEL, "rollout=sglang", "rollout.backend=auto", "allocation_mode=sglang:d1+fsdp:d1", gpus=2
-    )
-    assert "servers of sglang" in {obstacle.key: obstacle.reason for obstacle in plan.cannot_start}["rollout.backend"]
 
 
 def test_a_model_that_is_split_otherwise_than_by_data_is_refused_wherever_it_is_said():

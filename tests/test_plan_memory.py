@@ -275,8 +275,12 @@ def test_what_does_not_fit_is_a_warning(tmp_path):
 
 def test_more_context_than_positions_is_a_warning(tmp_path):
     folder = model_folder(tmp_path / "m", QWEN3_06B | {"max_position_embeddings": 2048})
-    plan = plan_of("grpo", f"actor.path={folder}", "rollout.backend=vllm", gpus=2)
-    assert any(warning.startswith("vllm.max_model_len: 32768 is more than the 2048") for warning in plan.warnings)
+    words = (f"actor.path={folder}", "rollout.backend=vllm")
+    plan = plan_of("grpo", *words, "vllm.max_model_len=4096", gpus=2)
+    assert any(warning.startswith("vllm.max_model_len: 4096 is more than the 2048") for warning in plan.warnings)
+    fitted = plan_of("grpo", *words, gpus=2)
+    assert not any(warning.startswith("vllm.max_model_len") for warning in fitted.warnings)
+    assert ("vllm.max_model_len", 2048) in [(found.key, found.value) for found in fitted.auto]
 
 
 def test_words_for_sizes():

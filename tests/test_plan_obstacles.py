@@ -88,12 +88,15 @@ def test_attention_that_is_not_there(overrides, gpus, packages, lacking):
 
 
 def test_an_engine_that_is_not_installed():
-    host = machine_with(2)
-    bare = host._replace(machine=host.machine.__class__(2, 16, "made up", ()))
-    vllm, sglang = (*BIG_MODEL, "rollout=vllm"), (*BIG_MODEL, "rollout=sglang", "sglang.python=/no/python")
+    host, vllm = machine_with(2), (*BIG_MODEL, "rollout=vllm")
+    bare = host._replace(find_engine=nothing_is_found)
     assert "vllm.python" in needs(plan_of("grpo", *vllm, host=bare))
     assert "vllm.python" not in needs(plan_of("grpo", *vllm, host=host))
-    assert "sglang.python" in needs(plan_of("grpo", *sglang, host=host))
+    assert not needs(plan_of("grpo", "rollout=embedded", host=bare))
+
+
+def nothing_is_found(engine, said, directory, on_gpu):
+    raise ValueError(f"no {engine} was found")
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -114,7 +117,6 @@ def test_a_model_that_would_be_downloaded_is_only_a_warning():
     [
         (["actor.use_decoupled_loss=false", "rollout.max_head_offpolicyness=2"], "actor.use_decoupled_loss"),
         (["async_training=false", "rollout.max_head_offpolicyness=2"], "rollout.max_head_offpolicyness"),
-        (["rollout.server_addresses=['h:1']", "rollout.server_type=openai"], "rollout.server_type"),
         (["actor.dtype=bfloat16"], "actor.dtype"),
         (["actor.kl_ctl=0.1", "ref.path=other/model"], "ref.path"),
         (["embedded.context_length=6"], "embedded.context_length"),

@@ -131,19 +131,26 @@ def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_g
         assert len(set(taken)) == len(taken)
 
 
-def test_servers_that_run_already_are_shown_and_not_started():
-    plan = plan_of("grpo", "rollout.server_addresses=['10.0.0.1:8000','10.0.0.2:8000']", gpus=4)
-    assert of_role(plan, "server") == []
-    assert plan.servers == {"started": 0, "addresses": ["10.0.0.1:8000", "10.0.0.2:8000"]}
+def test_each_server_that_runs_already_has_an_attendant_and_takes_no_device():
+    plan = plan_of("grpo", "rollout.server_addresses=['10.0.0.1:8000','http://h:80']", gpus=4)
+    attendants = of_role(plan, "server")
+    assert [server.command[1:3] for server in attendants] == [("-m", "areal_like.serving.attendant")] * 2
+    assert [server.command[-4:] for server in attendants] == [
+        ("--index", "0", "--attach", "10.0.0.1:8000"),
+        ("--index", "1", "--attach", "http://h:80"),
+    ]
+    assert [server.gpus for server in attendants] == [(), ()]
+    assert plan.servers == {"started": 0, "addresses": ["10.0.0.1:8000", "http://h:80"], "engine": None}
     assert [trainer.gpus for trainer in of_role(plan, "trainer")] == [(0,), (1,), (2,), (3,)]
-    assert of_role(plan, "rollout")[0].env["OPENAI_API_KEY"] == "<secret>"
-    assert not any(port.process.startswith("server") for port in plan.ports)
+    assert {server.env["OPENAI_API_KEY"] for server in attendants} == {"<secret>"}
+    assert "OPENAI_API_KEY" not in of_role(plan, "rollout")[0].env
+    assert [port.policy for port in plan.ports if port.process.startswith("server")] == ["bound", "bound"]
 
 
 def test_an_allocation_that_names_servers_leaves_out_those_that_run_already():
     overrides = ("rollout.backend=auto", "allocation_mode=vllm:d2+fsdp:d2", "rollout.server_addresses=['h:1']")
     plan = plan_of("grpo", *overrides, *BIG_MODEL, gpus=4)
-    assert of_role(plan, "server") == []
+    assert [server.command[-2:] for server in of_role(plan, "server")] == [("--attach", "h:1")]
     assert len(of_role(plan, "trainer")) == 2
 
 
@@ -190,7 +197,8 @@ def test_ports_by_policy():
     ]
     leased = plan_of("grpo", "rollout=vllm", *BIG_MODEL, "actor.weight_update_mode=collective", gpus=2).ports
     assert [(port.purpose, port.policy) for port in leased] == [
-        ("http", "leased"),
+        ("http", "bound"),
+        ("vllm", "leased"),
         ("http", "bound"),
         ("MASTER_PORT", "leased"),
         ("weights", "bound"),
@@ -198,12 +206,11 @@ def test_ports_by_policy():
 
 
 def test_ports_that_are_asked_for_count_up():
+    """What others call; an engine behind it listens for its attendant alone."""
     plan = plan_of("grpo", "rollout.port=9000", "rollout.backend=vllm:d2", *BIG_MODEL, gpus=4)
     assert [port.port for port in plan.ports if port.policy == "fixed"] == [9000, 9001]
-    assert [command[command.index("--port") + 1] for command in (p.command for p in of_role(plan, "server"))] == [
-        "9000",
-        "9001",
-    ]
+    for server in of_role(plan, "server"):
+        assert server.command[server.command.index("--port") + 1] == "<port>"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +230,9 @@ def test_servers_listen_on_loopback_unless_the_run_spans_nodes():
     assert "127.0.0.1" in of_role(local, "server")[0].command
     overrides = ("cluster=slurm", "cluster.n_nodes=2", "cluster.n_gpus_per_node=1", "rollout=vllm")
     wide = plan_of("grpo", *overrides, *BIG_MODEL)
-    assert {port.host for port in wide.ports} == {"the node's address"}
-    assert "<node 0>" in of_role(wide, "server")[0].command
+    assert {port.host for port in wide.ports if port.purpose != "vllm"} == {"the node's address"}
     asked = plan_of("grpo", "rollout=vllm", "rollout.host=0.0.0.0", *BIG_MODEL, gpus=2)
-    assert "0.0.0.0" in of_role(asked, "server")[0].command
+    assert {port.host for port in asked.ports if port.process == "server/0"} == {"0.0.0.0", "127.0.0.1"}
+    for plan in (wide, asked):  # an engine's own routes are for its attendant alone
+        command = of_role(plan, "server")[0].command
+        assert command[command.index("--host") + 1] == "127.0.0.1"

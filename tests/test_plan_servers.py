@@ -1,7 +1,7 @@
 """The command lines of vLLM and SGLang: each key of the configuration and the flag that it becomes."""
 
-import json
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +12,9 @@ ON_GPU = ServerSpec(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1
 
 
 def server_of(*overrides, gpus=2, index=0):
-    return of_role(plan_of("grpo", *BIG_MODEL, *overrides, gpus=gpus), "server")[index]
+    """Behind its attendant."""
+    server = of_role(plan_of("grpo", *BIG_MODEL, *overrides, gpus=gpus), "server")[index]
+    return replace(server, command=server.command[server.command.index("--") + 1 :])
 
 
 def with_value(section, name, value):
@@ -62,8 +64,13 @@ def test_a_flag(name, value, words):
 
 
 def test_both_are_started_by_their_own_python():
-    assert server_of("rollout=vllm").command[:3] == ("/env/bin/python", "-m", "vllm.entrypoints.openai.api_server")
-    assert server_of("rollout=sglang").command[:3] == ("/env/bin/python", "-m", "sglang.launch_server")
+    own = "/engines/vllm/bin/python"
+    assert server_of("rollout=vllm").command[:3] == (own, "-m", "vllm.entrypoints.openai.api_server")
+    assert server_of("rollout=sglang").command[:3] == (
+        "/engines/sglang/bin/python",
+        "-m",
+        "areal_like.serving.sglang.launch",
+    )
     assert server_of("rollout=vllm", "vllm.python=/v/bin/python").command[0] == "/v/bin/python"
     assert server_of("rollout=sglang", "sglang.python=/s/bin/python").command[0] == "/s/bin/python"
 
@@ -108,17 +115,14 @@ def test_vllm_is_made_fit_for_learning():
     assert found["model"] == "some/model"
     assert found["logprobs-mode"] == "processed_logprobs"
     assert found["enable-scale-out"] is True
-    assert found["middleware"].startswith("areal_like.serving.vllm.")
+    assert found["middleware"] == "areal_like.serving.guard.RequireToken"
     assert server_of("rollout=vllm").env["VLLM_SERVER_DEV_MODE"] == "1"
     assert "tool-call-parser" not in found
 
 
-def test_weights_reach_vllm_by_nccl_on_gpus_and_otherwise_in_our_way():
-    assert json.loads(vllm("actor.weight_update_mode=nccl")["weight-transfer-config"]) == {"backend": "nccl"}
-    assert json.loads(vllm("actor.weight_update_mode=disk")["weight-transfer-config"]) == {"backend": "areal_like"}
-    assert json.loads(vllm("actor.weight_update_mode=nccl", gpus=0)["weight-transfer-config"])["backend"] != "nccl"
-    adapter = vllm("actor.use_lora=true", "actor.weight_update_mode=adapter")
-    assert "weight-transfer-config" not in adapter
+@pytest.mark.parametrize("mode", ["nccl", "disk"])
+def test_weights_reach_vllm_through_its_workers(mode):
+    assert vllm(f"actor.weight_update_mode={mode}")["worker-extension-cls"].startswith("areal_like.serving.vllm.")
 
 
 def test_adapters_are_served_at_a_rank_that_vllm_knows():
@@ -233,9 +237,3 @@ def test_flags_that_the_plan_gives_or_that_would_show_a_secret_are_refused(name)
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", f"+vllm.extra_args.{name}=x", gpus=2)
     assert f"vllm.extra_args.{name}" in {obstacle.key for obstacle in plan.cannot_start}
     assert of_role(plan, "server")[0].command[-1] != "x"
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_built_in_model_is_for_the_embedded_engine(engine):
-    plan = plan_of("grpo", f"rollout={engine}", gpus=2)
-    assert any(obstacle.key == "actor.path" and "embedded" in obstacle.reason for obstacle in plan.cannot_start)

@@ -14,7 +14,8 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.promises import ledger as promises
 from areal_like.config.promises import page as promises_page
 from areal_like.config.promises.homes import OUR_CLASS, SEED_ROOTS, areal_homes, seed_class, seed_keys
-from areal_like.config.promises.states import GPU_SEEN, LIVE, NOTES, REFUSED
+from areal_like.config.promises.live import LIVE
+from areal_like.config.promises.states import GPU_SEEN, NOTES, REFUSED
 from areal_like.config.schema import Key, Schema, Section
 
 ROOT = Path(__file__).parents[1]

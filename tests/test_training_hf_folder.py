@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder as shipped
 from areal_like.process.run import Run
-from areal_like.serving.embedded.live import LiveWeights
+from areal_like.serving.embedded.weights.live import LiveWeights
 from areal_like.training.checkpoint import Checkpoints, Due
 from areal_like.training.engine import Engine
 from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.progress import Progress
-from areal_like.training.publisher import weight_bytes
 from areal_like.training.sequences import Sequences
+from areal_like.training.transports.disk import weight_bytes
 from tests.planning import loaded
 from tests.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
 

@@ -22,5 +22,12 @@ def test_the_benchmark_measures_every_step_of_a_publication(tmp_path, monkeypatc
         assert row["wall_s"] > 0
         assert math.isfinite(row["times_copy"])
         assert any(line.startswith(name) for line in printed.splitlines())
+    assert found["transports"]["copy_s"] > 0
+    for name in ("disk", "collective"):
+        row = found["transports"][name]
+        assert 0 < row["stall_s"] <= row["published_to_served_s"]
+        assert row["publish_s"] < row["published_to_served_s"]
+        assert all(len(seconds) == 4 for seconds in row["runs"].values())
+        assert any(line.startswith(name) for line in printed.splitlines())
     assert 1_500_000 < found["num_bytes"] < 2_500_000
     assert str(output) in printed

@@ -12,7 +12,7 @@ from torch import Tensor
 from areal_like.weights.disk import load, publish
 from areal_like.weights.errors import BadWeights, layer_of
 from areal_like.weights.fingerprint import compare, tensor_hash
-from areal_like.weights.index import FILE
+from areal_like.weights.index import FILE, parse_index, read_index, said
 from areal_like.weights.probe import Probe, check_probe
 
 PARTS = ("input_layernorm", "mlp.down_proj", "mlp.up_proj", "self_attn.q_proj")
@@ -121,16 +121,34 @@ def test_a_folder_without_a_whole_index_is_refused(tmp_path) -> None:
     with pytest.raises(BadWeights, match=r"no complete publication of weights here \(index\.json is missing\)"):
         load(tmp_path / "v000001", EXPECTED, newer_than=0)
     index = published(tmp_path) / FILE
-    said = json.loads(index.read_bytes())
+    content = json.loads(index.read_bytes())
     for damaged in (
         index.read_bytes()[:-5],
         b"[]",
-        json.dumps({**said, "buckets": []}).encode(),
-        json.dumps({**said, "tensors": [{**said["tensors"][0], "dtype": "float3"}]}).encode(),
+        json.dumps({**content, "buckets": []}).encode(),
+        json.dumps({**content, "tensors": [{**content["tensors"][0], "dtype": "float3"}]}).encode(),
     ):
         index.write_bytes(damaged)
         with pytest.raises(BadWeights, match=r"index\.json: is damaged: "):
             load(index.parent, EXPECTED, newer_than=0)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../../victim", "/tmp/victim", "bucket-000.safetensors/../x", "bucket-00.safetensors", "index.json", "a\n", ""],
+)
+def test_an_index_names_no_files_but_those_of_a_publication(tmp_path, file) -> None:
+    content = said(read_index(published(tmp_path)))
+    content["buckets"][0]["file"] = file
+    with pytest.raises(BadWeights, match=r"order: is damaged: .* is the name of no file of a publication"):
+        parse_index(content, "order")
+
+
+@pytest.mark.parametrize("run_id", ["../../home", "a/b", "..", ".hidden", "", "a b", "a" * 101, "run-1\n"])
+def test_an_index_names_a_run_that_can_be_the_name_of_a_folder(tmp_path, run_id) -> None:
+    content = said(read_index(published(tmp_path)))
+    with pytest.raises(BadWeights, match=r"order: is damaged: .* is no run's id"):
+        parse_index({**content, "run_id": run_id}, "order")
 
 
 def test_what_is_served_must_be_what_was_published() -> None:
@@ -153,12 +171,21 @@ def test_layers_are_found_in_names_of_several_kinds_of_models() -> None:
     assert layer_of("model.players.0.weight") is None
 
 
-@pytest.mark.parametrize(("dtype", "within", "beyond"), [("float32", 9e-5, 2e-4), ("bfloat16", 0.04, 0.06)])
+@pytest.mark.parametrize(("dtype", "within", "beyond"), [("float32", 9e-5, 2e-4), ("bfloat16", 0.04, 0.12)])
 def test_trainer_and_server_must_agree_on_the_probe(dtype, within, beyond) -> None:
     probe = Probe([7, 8, 9], [-1.0, -2.0])
     check_probe(probe, [-1.0 + within, -2.0 - within], dtype)
     with pytest.raises(BadWeights, match=rf"token 2 \(id 9\) the trainer says -2 and the server -2\..*, and {dtype}"):
         check_probe(probe, [-1.0, -2.0 - beyond], dtype)
+
+
+def test_in_half_precision_one_token_may_be_off_and_all_of_them_may_not() -> None:
+    probe = Probe(list(range(11)), [-1.0] * 10)
+    check_probe(probe, [-1.4, *[-1.0] * 9], "bfloat16")
+    with pytest.raises(BadWeights, match=r"on average over the probe, which is 0\.06 off"):
+        check_probe(probe, [-1.06] * 10, "bfloat16")
+    with pytest.raises(BadWeights, match=r"says -1 and the server -1\.6, and bfloat16 allows 0\.5"):
+        check_probe(probe, [-1.6, *[-1.0] * 9], "bfloat16")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -15,7 +15,8 @@ class GenerationHyperparameters:
     """Most tokens of one answer. An answer cut off here counts as truncated."""
 
     min_new_tokens: int = key(0, ge=0)
-    """Before so many tokens an answer cannot end."""
+    """Before so many tokens an answer cannot end: end tokens are forbidden, and texts in `stop` passed over. Above 0
+    the trainer cannot reproduce it."""
 
     max_tokens: int = key(65536, ge=1)
     """Most tokens of prompt and answer together. A long prompt leaves less than `max_new_tokens` for its answer."""

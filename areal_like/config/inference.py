@@ -48,6 +48,11 @@ class InferenceEngineConfig:
     pause_grace_period: float = key(0.0, ge=0)
     """Seconds to wait between pausing the servers and giving them new weights, so that they can come to rest."""
 
+    update_mode: str = key("auto", choices=("auto", "keep", "abort", "wait"))
+    """What becomes of requests while a server takes new weights. `keep`: they stand still for the moment and go on with
+    the new ones; `abort`: they are interrupted, and go on from the tokens that they have; `wait`: they end first, and
+    nothing new begins. `auto` is the first of these that the server can do."""
+
     backend: str = key("auto")
     """What generates (`embedded`, `sglang` or `vllm`) and, if wanted, how it is laid out: `sglang:d4t2` is 4 replicas
     over 2 GPUs each. `auto` or nothing takes what this machine can run, and the plan says why."""
@@ -76,14 +81,17 @@ class InferenceEngineConfig:
     another where it does not. `branching` makes a sequence of every turn."""
 
     server_addresses: list[str] = key([])
-    """Servers that are running already, as host:port or URL; none is started then. Empty: the run starts its own."""
+    """Servers that are running already, as host:port; none is started then, and they are given this run's weights.
+    `python -m launcher --config FILE serve` starts such. Empty: the run starts its own."""
 
     server_type: str = key("auto", choices=("auto", "embedded", "sglang", "vllm", "openai"))
-    """What answers at `server_addresses`; `auto` asks it. `openai` is any compatible service: it can generate, but not
-    be given new weights."""
+    """What answers at `server_addresses`; `auto` asks it. `embedded` is every server of ours, whatever it generates
+    with. `openai` is any compatible service: it can generate, but not be given new weights, and so not be trained
+    with."""
 
     api_key_var: str = key("OPENAI_API_KEY")
-    """Name of the environment variable with the key for `server_addresses`. The key itself belongs in no file."""
+    """Name of the environment variable with the key for `server_addresses`, and of that with which `serve` starts
+    servers. The key itself belongs in no file but one of `launcher.env_file`."""
 
     host: str | None = key(None)
     """Address that our servers listen on. Null: loopback on one node, the node's own address on several."""

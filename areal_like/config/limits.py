@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from areal_like.config import mismatches
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.allocation.base import Allocation, Parallel
 from areal_like.config.allocation.experiment import generates, starts_servers, trained_models
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 NOT_YET = "is not built yet"
-ALL_TOKENS = 100_000_000
-"""A top_k from which on it is no limit."""
 
 Refusal = tuple[str, str]
 """A key, and why a start with its value is refused."""
@@ -51,11 +50,6 @@ def other_than(*built: Any) -> Callable[[Any], bool]:
 RUN = (
     Rule("cluster.type", other_than("local"), f"starting processes by {{}} {NOT_YET}; take local, this machine alone"),
     Rule("cluster.name_resolve.type", other_than("nfs", "memory"), f"{{}} {NOT_YET}; take nfs"),
-    Rule(
-        "rollout.server_addresses",
-        true,
-        f"using servers that run already {NOT_YET}; leave it out: a run starts its own",
-    ),
     Rule("rollout.mask_env_responses", false, f"training on what an environment wrote {NOT_YET}; set it to true"),
     Rule("rollout.trajectory_strategy", other_than("interleaved"), f"{{}} {NOT_YET}; take interleaved"),
     Rule(
@@ -86,10 +80,7 @@ PAIRS = (
 )
 """Of a reward model."""
 
-MODEL = (
-    Rule("weight_update_mode", other_than("disk", "filesystem"), f"{{}} {NOT_YET}; take disk"),
-    Rule("model_impl", other_than("hf"), f"{{}} {NOT_YET}; take hf"),
-)
+MODEL = (Rule("model_impl", other_than("hf"), f"{{}} {NOT_YET}; take hf"),)
 """Of each model that a trainer holds; keys begin at its section."""
 
 SCALING = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
@@ -98,26 +89,17 @@ SECTIONS = {
     "environments.mix": "training on environments",
     "curriculum": "a curriculum",
     "evaluator.benchmarks": "evaluation on environments",
-    "weights.broadcast": "passing weights on without files",
     "log.environment_level": "training on environments",
 }
 """Section or key of which nothing is read -> what it would be for. Every value that differs from its default counts."""
 
-EMBEDDED = (
-    Rule("top_p", lambda value: value < 1, "set it to 1"),
-    Rule("top_k", lambda value: 0 < value < ALL_TOKENS, "set it to -1"),
-    Rule("min_p", true, "set it to 0"),
-    Rule("frequency_penalty", true, "set it to 0"),
-    Rule("repetition_penalty", other_than(1), "set it to 1"),
-    Rule("min_new_tokens", true, "set it to 0"),
-    Rule("stop", true, "set it to null; stop_token_ids ends answers at tokens"),
-)
-"""Of `gconfig`: what the embedded engine does not do."""
-
 
 def refuse(config: "BaseExperimentConfig") -> None:
-    """Raises ConfigError with all of them."""
-    if found := refusals(config):
+    """Raises ConfigError with all of them, and with sampling that the trainer, who asks, cannot reproduce."""
+    found = refusals(config)
+    if generates(config) and not config.rollout.allow_mismatched_sampling:
+        found += mismatches.refused(config.gconfig)
+    if found:
         raise ConfigError([Problem(key, message) for key, message in found])
 
 
@@ -243,15 +225,10 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
 
 def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> Iterator[Refusal]:
     """What is not built of servers, and of trainers that split a model."""
-    if isinstance(config, GRPOConfig) and starts_servers(config):
-        said = config.rollout.backend.partition(":")[0].strip()
-        servers = allocation.rollout.backend if allocation and allocation.rollout else said
-        if servers in ("vllm", "sglang"):
-            yield "rollout.backend", f"starting servers of {servers} {NOT_YET}; take embedded"
-        elif servers == "embedded":
-            for key, message in _said(config.gconfig, "gconfig", EMBEDDED):
-                value = getattr(config.gconfig, key.rpartition(".")[2])
-                yield key, f"{value} {NOT_YET} in the embedded engine; {message}"
+    if isinstance(config, GRPOConfig) and config.rollout.server_addresses and config.rollout.server_type == "openai":
+        message = "an openai service can be given no weights, so that it would answer by others than those in training"
+        hint = "take servers of ours (python -m launcher --config FILE serve), vLLM or SGLang"
+        yield "rollout.server_type", f"{message}; {hint}"
     seen = set()
     for name, engine in trained_models(config):
         parallel = getattr(allocation, "actor" if name == "model" else name, None)
@@ -268,8 +245,6 @@ def _models(config: "BaseExperimentConfig") -> Iterator[Refusal]:
     first: set[tuple[str, str]] = set()
     for name, engine in trained_models(config):
         for key, message in _said(engine, name, MODEL):
-            if name != "actor" and key.endswith(".weight_update_mode"):
-                continue  # only the actor's weights go to servers
             same = (key.removeprefix(f"{name}."), message)
             if same not in first:
                 yield key, message

@@ -189,7 +189,9 @@ class SGLangConfig:
     """AReaL's patched loader. SGLang itself never had it; nothing replaces it."""
 
     python: str | None = key(None)
-    """Python interpreter of the environment in which SGLang is installed. Null: the one that runs us."""
+    """Python interpreter of the environment in which SGLang is installed. Null: that of the environment variable
+    AREAL_LIKE_SGLANG_PYTHON, else of what `make sglang-cpu` has made (where there are GPUs: of `engines/sglang` in the
+    same place), else the one that runs us."""
 
     extra_args: dict[str, Any] = key({})
     """Further flags for SGLang by name, as `+sglang.extra_args.page_size=16`: true is the bare flag, a list several

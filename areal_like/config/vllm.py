@@ -72,7 +72,9 @@ class vLLMConfig:
     """Least serious message that vLLM's HTTP server logs."""
 
     python: str | None = key(None)
-    """Python interpreter of the environment in which vLLM is installed. Null: the one that runs us."""
+    """Python interpreter of the environment in which vLLM is installed. Null: that of the environment variable
+    AREAL_LIKE_VLLM_PYTHON, else of what `make vllm-cpu` has made (where there are GPUs: of `engines/vllm` in the same
+    place), else the one that runs us."""
 
     extra_args: dict[str, Any] = key({})
     """Further flags for vLLM by name, as `+vllm.extra_args.max_logprobs=5`: true is the bare flag, a list several

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -17,7 +17,7 @@ from areal_like.data.examples import Examples, Tokens, sequences_of
 from areal_like.data.named import problem
 from areal_like.data.shapes import Shape, is_chat
 from areal_like.data.sources import Found
-from areal_like.data.tasks import Row
+from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.tokenizer import KEY, TextTokenizer
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Shaped(Sequence[Row]):
+class Shaped(RowSequence):
     """Some rows of a source (None: all), each made when it is asked for."""
 
     def __init__(self, rows: Sequence[Any], shape: Shape, numbers: NDArray[np.int64] | None = None) -> None:
@@ -39,13 +39,7 @@ class Shaped(Sequence[Row]):
             return (self[at] for at in range(len(self)))
         return (self._shape(row) for row in self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+    def row(self, index: int) -> Row:
         return self._shape(self._rows[self.number(index)])
 
     def number(self, index: int) -> int:

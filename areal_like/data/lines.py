@@ -2,21 +2,21 @@
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import orjson
 import xxhash
 
 from areal_like.data.named import problem
-from areal_like.data.tasks import Row
+from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.process.errors import Failure
 
 BLOCK = 1 << 22
 
 
-class LineRows(Sequence[Row]):
+class LineRows(RowSequence):
     """Knows where each row begins, and a hash of it: a file that changes while a run reads it is an error, and no
     other data than at the beginning."""
 
@@ -47,13 +47,7 @@ class LineRows(Sequence[Row]):
                 raise self._changed()
             yield self._parsed(number, line)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+    def row(self, index: int) -> Row:
         line = os.pread(self._descriptor, self._lengths[index], self._offsets[index])
         if xxhash.xxh3_64_intdigest(line) != self._hashes[index]:
             raise self._changed()

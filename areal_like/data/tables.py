@@ -4,17 +4,17 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from areal_like.data.named import problem
-from areal_like.data.tasks import Row
+from areal_like.data.tasks.base import Row, RowSequence
 
 ROWS_AT_ONCE = 1024
 ONE_SPLIT, SPLITS = "state.json", "dataset_dict.json"
 """What `save_to_disk` leaves in the folder of one dataset, and of several by name."""
 
 
-class TableRows(Sequence[Row]):
+class TableRows(RowSequence):
     """A row becomes a dict when it is asked for."""
 
     def __init__(self, table: Any) -> None:
@@ -27,13 +27,7 @@ class TableRows(Sequence[Row]):
         for batch in self._table.to_batches(ROWS_AT_ONCE):
             yield from batch.to_pylist()
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+    def row(self, index: int) -> Row:
         row: Row = self._table.slice(range(len(self))[index], 1).to_pylist()[0]
         return row
 

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 BUILT_IN = "builtin:"
+REPOSITORY = "models--"
+"""How the cache of the Hub begins the name of a model's folder."""
 PREPARED_BY = {"smollm2-135m": "python -m areal_like.models.smollm2"}
 """Models of which the package has the description alone -> the command that brings their weights."""
 
@@ -69,13 +71,26 @@ def hub_cache() -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def _snapshot(path: str) -> Path | None:
-    """The snapshot that `main` points to, else another; only one with a config, since a download may have stopped."""
-    repository = hub_cache() / ("models--" + path.replace("/", "--"))
-    snapshots = repository / "snapshots"
-    if path.count("/") > 1 or not snapshots.is_dir():
-        return None
+def snapshots(name: str, hub: Path) -> list[Path]:
+    """Those of a model in a cache, that which `main` points to first."""
+    repository = hub / (REPOSITORY + name.replace("/", "--"))
+    folder = repository / "snapshots"
+    if name.count("/") > 1 or not folder.is_dir():
+        return []
     main = repository / "refs" / "main"
     chosen = main.read_text().strip() if main.is_file() else ""
-    candidates = sorted(snapshots.iterdir(), key=lambda folder: (folder.name != chosen, folder.name))
-    return next((folder.resolve() for folder in candidates if (folder / "config.json").is_file()), None)
+    return sorted(folder.iterdir(), key=lambda snapshot: (snapshot.name != chosen, snapshot.name))
+
+
+def shown_name(path: str) -> str:
+    """What people call the model of a path: that of a snapshot in the Hub's cache is its name there."""
+    parts = Path(path).parts
+    if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith(REPOSITORY):
+        return parts[-3].removeprefix(REPOSITORY).replace("--", "/")
+    return path
+
+
+def _snapshot(name: str) -> Path | None:
+    """Only one with a config, since a download may have stopped."""
+    found = (folder for folder in snapshots(name, hub_cache()) if (folder / "config.json").is_file())
+    return next((folder.resolve() for folder in found), None)

@@ -120,7 +120,7 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
             "Of that, log-probabilities of the policy before the update, and of the reference", "s"
         ),
         "perf/train_s": Metric("Of that, forward, backward and update", "s"),
-        "perf/publish_s": Metric("Of that, writing the new weights for the servers", "s"),
+        "perf/publish_s": Metric("Of that, writing or copying the new weights for the servers", "s"),
         "perf/critic_s": Metric("Of that, forward, backward and update of the critic", "s"),
         "perf/checkpoint_s": Metric("Of that, writing a checkpoint", "s"),
         "perf/evaluate_s": Metric("Of that, evaluating, where the trainer does it", "s"),
@@ -140,6 +140,10 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         ),
         "perf/update_load_s": Metric("How long the slowest server took to load them, beside generation", "s"),
         "perf/serve_delay_s": Metric("From the publication of the weights until all servers answered with them", "s"),
+        "perf/read_back_share": Metric(
+            "Share of the new tensors that servers could read back and found right, on the one that could least",
+            "share",
+        ),
         "eval/score": Metric("Mean of the score over the held-out rows, or of the reward where there is no score"),
         "eval/reward": Metric("Mean reward over the held-out rows"),
         "eval/part/*": Metric("Mean of one named part of the reward over the held-out rows"),

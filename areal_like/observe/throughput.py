@@ -18,6 +18,7 @@ class Column(NamedTuple):
     metric: str
 
 
+MEMORY = Column("memory GB", "perf/memory_gb")
 COLUMNS = (
     Column("step s", "perf/step_s"),
     Column("train s", "perf/train_s"),
@@ -25,9 +26,9 @@ COLUMNS = (
     Column("samples/s", "perf/samples_per_s"),
     Column("generated/s", "perf/generate_tokens_per_s"),
     Column("MFU", "perf/mfu"),
-    Column("memory GB", "perf/memory_gb"),
+    MEMORY,
 )
-"""Those that every measured step has are shown."""
+"""Those that a measured step has are shown: servers may take an update over two steps, and none in the next."""
 
 
 def measured(metrics: "Sequence[Line]") -> "list[Line]":
@@ -39,9 +40,9 @@ def throughput(metrics: "Sequence[Line]") -> dict[str, float]:
     """By metric the mean of the measured steps, the most of memory; empty where there were too few steps."""
     steps = measured(metrics)
     columns = _columns(steps)
-    found = {column.metric: _mean([line[column.metric] for line in steps]) for column in columns}
-    if "perf/memory_gb" in found:
-        found["perf/memory_gb"] = max(line["perf/memory_gb"] for line in steps)
+    found = {column.metric: _mean(_values(steps, column)) for column in columns}
+    if MEMORY.metric in found:
+        found[MEMORY.metric] = max(_values(steps, MEMORY))
     return found
 
 
@@ -62,9 +63,9 @@ def throughput_table(metrics: "Sequence[Line]") -> list[str]:
     if not columns:
         return []
     rows = [["step", *(column.title for column in columns)]]
-    rows += [[str(line["step"]), *(f"{line[column.metric]:.4g}" for column in columns)] for line in steps]
+    rows += [[str(line["step"]), *(_cell(line.get(column.metric)) for column in columns)] for line in steps]
     for name, reduce in (("mean", _mean), ("std", _deviation), ("min", min), ("max", max)):
-        rows.append([name, *(f"{reduce([line[column.metric] for line in steps]):.4g}" for column in columns)])
+        rows.append([name, *(f"{reduce(_values(steps, column)):.4g}" for column in columns)])
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     rule = "-" * len(lines[0])
@@ -72,7 +73,16 @@ def throughput_table(metrics: "Sequence[Line]") -> list[str]:
 
 
 def _columns(steps: "Sequence[Line]") -> list[Column]:
-    return [column for column in COLUMNS if steps and all(line.get(column.metric) is not None for line in steps)]
+    return [column for column in COLUMNS if _values(steps, column)]
+
+
+def _values(steps: "Sequence[Line]", column: Column) -> list[float]:
+    found = (line.get(column.metric) for line in steps)
+    return [value for value in found if value is not None]
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _mean(values: Sequence[float]) -> float:

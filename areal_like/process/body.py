@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from areal_like.config.problems import ConfigError
@@ -24,14 +24,14 @@ MOST_OPEN_FILES = 1 << 16
 log = logging.getLogger(__name__)
 
 
-def body(main: Callable[[Run, Identity], int | None]) -> int:
-    """Runs `main` as a process of a run; returns its exit code."""
+def body(main: Callable[[Run, Identity], int | None], words: Sequence[str] | None = None) -> int:
+    """Runs `main` as a process of a run; returns its exit code. `words`: its arguments, where not all are for here."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", required=True, help="folder of the run")
     parser.add_argument(
         "--index", type=int, help="for who reads the list of processes: a process knows itself by its environment"
     )
-    said = parser.parse_args()
+    said = parser.parse_args(words)
     me = identity()
     try:
         run = open_run(said.run_dir)

@@ -7,6 +7,10 @@ class Failure(Exception):
     kind = "failed"
 
 
+NOT_STAGED = 410
+"""Status of the answer to who wants weights taken into use that are not, or no more, beside those in use."""
+
+
 class Final(Failure):
     """Another attempt would end in the same place, so none is made."""
 

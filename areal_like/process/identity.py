@@ -11,7 +11,15 @@ SERVER, REWARD, CONTROLLER, EPISODES, TRAINER = "server", "reward", "rollout", "
 RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIKE_TOKEN"
 ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 
+RUN_ID = "AREAL_LIKE_RUN_ID"
+"""What a server of others is told besides."""
+
+PORT = "<port>"
+"""Stands in a command for a number that is known when the process is started."""
+
 PROCESS_HEADER, ATTEMPT_HEADER, INCARNATION_HEADER = "X-Areal-Process", "X-Areal-Attempt", "X-Areal-Incarnation"
+RUN_HEADER = "X-Areal-Run"
+"""In the answers of a server of others: `seal`, so that no other is taken for it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,12 @@ def identity() -> Identity:
 def token() -> str:
     """The run's secret. It travels by environment alone."""
     return os.environ[TOKEN]
+
+
+def seal(variables: Mapping[str, str] = os.environ) -> str:
+    """Which run, process and start of it this is."""
+    life = f"{variables.get(ATTEMPT, '1')}.{variables.get(INCARNATION, '1')}"
+    return f"{variables.get(RUN_ID, '')} {variables.get(PROCESS, '')} {life}"
 
 
 def headers(me: Identity, secret: str) -> dict[str, str]:

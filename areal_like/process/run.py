@@ -38,6 +38,8 @@ class Run:
     run_id: str
     folder: Path
     cwd: Path
+    serves: bool = False
+    """Whether servers are all there is of it: they are there for other runs, and take the weights of any."""
 
     @property
     def logs(self) -> Path:
@@ -113,4 +115,5 @@ def open_run(directory: str | Path) -> Run:
         run_id=facts["run_id"],
         folder=Path(facts["folder"]),
         cwd=Path(facts["cwd"]),
+        serves=bool(facts.get("serves", False)),
     )

@@ -134,7 +134,9 @@ class Client:
                 call.answer.set_exception(fault)
 
     async def _stream(self, server: str, calls: dict[str, _Call]) -> None:
-        body = orjson.dumps({"groups": [call.group for call in calls.values()]})
+        # The server ends what nobody will be waiting for any more, even where it is not told that this client is gone.
+        groups = [{**call.group, "deadline_s": self._timeout_s} for call in calls.values()]
+        body = orjson.dumps({"groups": groups})
         limit = aiohttp.ClientTimeout(total=self._timeout_s)
         async with self._caller.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
             if response.status >= 400:

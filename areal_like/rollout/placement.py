@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from areal_like.rollout.groups import Lease
-
-NEVER_TOLD = -1
+from areal_like.weights.versions import NEVER_TOLD
 
 
 @dataclass(eq=False)

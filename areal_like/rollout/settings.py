@@ -89,6 +89,9 @@ def settings_of(config: GRPOConfig) -> RolloutSettings:
 
 
 def num_servers(config: GRPOConfig) -> int:
+    """Those that are started, or those that run already."""
+    if config.rollout.server_addresses:
+        return len(config.rollout.server_addresses)
     dims = parse_server(config.rollout.backend).dims
     return dims.data if dims else 1
 

@@ -27,8 +27,6 @@ SAMPLER_SPREAD = 0.1
 class FakeRollouts:
     """Stands where the controller does, as one rank sees it. There is no server, so that weights go nowhere."""
 
-    takes_weights = False
-
     def __init__(self, config: Any, engine: Engine) -> None:
         self._fake, self._world = _checked(config.train_dataset.fake, engine.world), engine.world
         self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
@@ -60,9 +58,6 @@ class FakeRollouts:
             sequences=sequences,
             num_tokens=size * length,
         )
-
-    def publish(self, version: int, folder: Path, num_bytes: int) -> None:
-        raise AssertionError("there is nobody to take weights")
 
     def done(self, step: int) -> None:
         pass

@@ -40,17 +40,14 @@ def train(
         engines["critic"] = critic.engine
     for engine in engines.values():
         engine.set_schedule(facts.total_steps)
-    publisher = Publisher(run, actor.engine, spans_nodes=run.config.cluster.n_nodes > 1)
+    publisher = Publisher(run, actor.engine, rollouts) if isinstance(rollouts, Rollouts) else None
     checkpoints, progress = Checkpoints(run, world, facts.steps_per_epoch), Progress(run, me, world)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, engines, progress)
 
     def publish(version: int) -> None:
-        if not rollouts.takes_weights:
-            return
-        folder = publisher.publish(version)
-        if world.is_first:
-            rollouts.publish(version, folder, publisher.num_bytes)
+        if publisher is not None:
+            publisher.publish(version)
 
     def checkpoint(completed: int, is_last: bool) -> None:
         if due := checkpoints.due(completed, is_last):
@@ -58,7 +55,7 @@ def train(
             parts = {CONTROLLER_PART: rollouts.state(completed)} if keeps_controller else {}
             checkpoints.write(completed, due, engines, progress, parts)
 
-    way = publisher.reason if rollouts.takes_weights else "nothing: no server wants them"
+    way = publisher.reason if publisher is not None else "nothing: no server wants them"
     log.info("training from step %d to %d; weights go through %s", start.step, facts.total_steps, way)
     publish(start.step)
     completed = start.step
@@ -90,4 +87,6 @@ def train(
     progress.close()
     if world.is_first:
         rollouts.finished(completed, stopped_early)
+    if publisher is not None:
+        publisher.close(stopped_early)
     return STOPPED_EARLY if stopped_early else DONE

@@ -2,9 +2,9 @@
 done."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.discovery import open_names
@@ -40,8 +40,6 @@ class Stop(NamedTuple):
 class Rollouts:
     """The controller, as seen from one rank of `world_size`."""
 
-    takes_weights = True
-
     def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
         self._config, self._me = run.config.rollout, me
         self._rank, self._world_size = rank, world_size
@@ -56,9 +54,21 @@ class Rollouts:
             time.sleep(FACTS_PAUSE_S)
         return Facts(said["total_steps"], said["steps_per_epoch"])
 
-    def publish(self, version: int, folder: Path, num_bytes: int) -> None:
-        """Returns at once: the servers load the weights beside the next step."""
-        self._json("POST", "/publish", {"version": version, "folder": str(folder), "bytes": num_bytes})
+    def publish(self, said: dict[str, Any]) -> None:
+        """What a transport says of a version. Returns at once: the servers load it beside the next step."""
+        self._json("POST", "/publish", said)
+
+    def another_caller(self) -> Callable[[str, dict[str, object]], dict[str, object]]:
+        """For another thread of the trainer, which waits for nobody: it raises Unreachable."""
+        local, secret, me, address = threading.local(), token(), self._me, self._address
+
+        def ask(path: str, body: dict[str, object]) -> dict[str, object]:
+            if not hasattr(local, "caller"):
+                local.caller = BlockingCaller(me, secret)
+            found: dict[str, object] = local.caller.json("POST", address, path, body)
+            return found
+
+        return ask
 
     def batch(self, step: int) -> Batch | Stop:
         """This rank's part of batch `step`."""

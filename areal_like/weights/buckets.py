@@ -70,6 +70,20 @@ def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BYTES) -
         yield bucket
 
 
+def named_once(tensors: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+    """The same, and a ValueError where a name comes again."""
+    names: set[str] = set()
+    for name, tensor in tensors:
+        if name in names:
+            raise ValueError(f"tensor {name} is given twice; tied weights are published once")
+        names.add(name)
+        yield name, tensor
+
+
+def bucket_file(number: int) -> str:
+    return f"bucket-{number:03d}.safetensors"
+
+
 def file_order(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
     """Wider types first, so that everything in a file is aligned."""
     return sorted(infos, key=lambda info: -DTYPES[info.dtype].size)

@@ -13,6 +13,11 @@ class BadWeights(ValueError):
     """Weights of a version that are damaged, incomplete, of another model, or out of turn."""
 
 
+class GroupBroken(RuntimeError):
+    """Weights did not come through: the group in which they were sent was broken up, or one of it is gone. Nothing is
+    wrong with the weights, and they may be sent again."""
+
+
 def layer_of(name: str) -> int | None:
     """The layer that a tensor belongs to; None for embeddings, last norm and head."""
     found = LAYER.search(name)

@@ -1,5 +1,6 @@
 """The index of a publication: what is in it, in which file, with which hash."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,9 +8,13 @@ import orjson
 
 from areal_like.weights.buckets import DTYPES, TensorInfo
 from areal_like.weights.errors import BadWeights
+from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE
 from areal_like.weights.probe import Probe
 
 FILE = "index.json"
+BUCKET_FILE = re.compile(r"bucket-[0-9]{3,}\.safetensors")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Both become parts of paths, and may come from another process."""
 
 
 class Bucket(NamedTuple):
@@ -33,17 +38,21 @@ class Index(NamedTuple):
 
 
 def write_index(folder: Path, index: Index) -> None:
+    (folder / FILE).write_bytes(orjson.dumps(said(index)))
+
+
+def said(index: Index) -> dict[str, Any]:
+    """As it stands in a file, and travels."""
     tensors = [
         {**info._asdict(), "bucket": number} for number, bucket in enumerate(index.buckets) for info in bucket.tensors
     ]
-    said = {
+    return {
         "version": index.version,
         "run_id": index.run_id,
         "buckets": [{"file": bucket.file, "bytes": bucket.bytes, "hash": bucket.hash} for bucket in index.buckets],
         "tensors": tensors,
         "probe": None if index.probe is None else index.probe._asdict(),
     }
-    (folder / FILE).write_bytes(orjson.dumps(said))
 
 
 def read_index(folder: Path) -> Index:
@@ -53,17 +62,40 @@ def read_index(folder: Path) -> Index:
     except FileNotFoundError:
         raise BadWeights(f"{folder}: there is no complete publication of weights here ({FILE} is missing)") from None
     try:
-        return _parse(orjson.loads(text))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        content = orjson.loads(text)
+    except ValueError as error:
         raise BadWeights(f"{path}: is damaged: {type(error).__name__}: {error}") from error
+    return parse_index(content, str(path))
+
+
+def parse_index(content: Any, where: str) -> Index:
+    """What `said` gave; `where` it is found."""
+    try:
+        return _parse(content)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadWeights(f"{where}: is damaged: {type(error).__name__}: {error}") from error
 
 
 def _parse(said: Any) -> Index:
-    buckets = [Bucket(str(bucket["file"]), int(bucket["bytes"]), str(bucket["hash"]), []) for bucket in said["buckets"]]
+    buckets = [
+        Bucket(_file(str(bucket["file"])), int(bucket["bytes"]), str(bucket["hash"]), []) for bucket in said["buckets"]
+    ]
     for entry in said["tensors"]:
         info = TensorInfo(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["hash"])
         if info.dtype not in DTYPES:
             raise ValueError(f"tensor {info.name} has the unknown type {info.dtype!r}")
         buckets[entry["bucket"]].tensors.append(info)
     probe = None if said["probe"] is None else Probe(said["probe"]["token_ids"], said["probe"]["logprobs"])
-    return Index(int(said["version"]), str(said["run_id"]), buckets, probe)
+    return Index(int(said["version"]), _run_id(str(said["run_id"])), buckets, probe)
+
+
+def _file(name: str) -> str:
+    if name in (CONFIG_FILE, TENSORS_FILE) or BUCKET_FILE.fullmatch(name):
+        return name
+    raise ValueError(f"{name[:100]!r} is the name of no file of a publication")
+
+
+def _run_id(name: str) -> str:
+    if RUN_ID.fullmatch(name):
+        return name
+    raise ValueError(f"{name[:100]!r} is no run's id")

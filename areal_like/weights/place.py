@@ -19,11 +19,15 @@ def publication_root(run: "Run", spans_nodes: bool, num_bytes: int) -> tuple[Pat
     if not shared.is_dir():
         return run.weights, f"this machine has no {shared}"
     free, wanted = shutil.disk_usage(shared).free, VERSIONS_AT_ONCE * num_bytes
-    if free < wanted:
+    if not is_room(shared, wanted):
         return run.weights, (
             f"{shared} has {_size(free)} free, and {VERSIONS_AT_ONCE} versions of the weights want {_size(wanted)}"
         )
     return run.memory, f"trainer and servers share memory: {shared} has {_size(free)} free for {_size(wanted)}"
+
+
+def is_room(folder: Path, num_bytes: int) -> bool:
+    return folder.is_dir() and shutil.disk_usage(folder).free >= num_bytes
 
 
 def _size(num_bytes: float) -> str:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates, trained_models
+from areal_like.config.allocation.experiment import generates, starts_servers, trained_models
 from areal_like.config.attention import choose
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.bench import bench_values
+from launcher.plan.engines import resolved_engine
 from launcher.plan.host import Host
+from launcher.plan.limits import fitting_context
 from launcher.plan.model_shape import BYTES, find_config, shape_of
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Resolved, RunDirectory
@@ -44,8 +46,11 @@ def resolve_auto(
         found += _attention(config, allocation, host)
         if generates(config):
             found += _rollout(config, host)
+            found += resolved_engine(config, allocation, host)
             if allocation.rollout and allocation.rollout.backend == "embedded":
                 found += _embedded(config, allocation, host)
+            elif allocation.rollout and starts_servers(config):
+                found += fitting_context(config, allocation.rollout.backend, host)
     found += resolved_reward_model(config, host)
     found += bench_values(config)
     return {resolved.key: resolved for resolved in found}

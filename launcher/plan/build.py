@@ -9,10 +9,12 @@ from areal_like.config.allocation import Allocation, Machine, Parallel
 from areal_like.config.allocation import experiment as allocate
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.shipped import data_folder
-from launcher.plan.auto import resolve_auto, with_threads
+from launcher.plan.auto import resolve_auto, settled, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.bench import bench_obstacles, bench_unread
+from launcher.plan.engines import engine_facts, engine_name
 from launcher.plan.host import Host, here
+from launcher.plan.hub import resolved_models
 from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
 from launcher.plan.notices import notices
@@ -35,34 +37,42 @@ if TYPE_CHECKING:
 
 
 def build_plan(
-    loaded: "Loaded", machine: Machine | None = None, *, host: Host | None = None, anew: bool = False
+    loaded: "Loaded",
+    machine: Machine | None = None,
+    *,
+    host: Host | None = None,
+    anew: bool = False,
+    serves: bool = False,
 ) -> Plan:
     """The plan of this run. `machine` (or `host`, which knows more of it) stands in for the one at hand; `anew` is the
-    command's --replace."""
+    command's --replace; one that only `serves` has servers and nothing else."""
     config = loaded.config
     host = host or here(machine)
     shown = loaded.redactor
     directory, standing_against = plan_run_directory(config, loaded.file, host, anew)
-    allocation, problems = allocate.allocate(config, host.machine)
+    allocation, problems = allocate.allocate(config, host.machine, trains=not serves)
     auto = resolve_auto(config, allocation, host, directory)
+    auto |= {resolved.key: resolved for resolved in resolved_models(loaded, host)}
     batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
-    argv = command_line(loaded, host, anew)
+    batch = batch._replace(words=()) if serves else batch
+    argv = command_line(loaded, host, anew, serves)
 
     placement: Placement | None = None
     processes: tuple[Process, ...] = ()
     starts: list[ServerStart] = []
     if allocation is not None:
-        placement = _placement(config, allocation, auto, host)
+        placement = _placement(config, allocation, auto, host, serves)
         with_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
-        site = Site(config, allocation, placement, host, directory.path, nodes, tuple(argv))
+        told = _as_started(loaded, auto) if engine_name(config, allocation) else config
+        site = Site(told, allocation, placement, host, directory.path, nodes, tuple(argv), serves)
         starts = server_starts(site)
         processes = plan_processes(site, starts)
     spans = placement is not None and placement.num_nodes > 1
     backend = allocation.rollout.backend if allocation and allocation.rollout else None
     ports, port_obstacles = plan_ports(config, processes, backend, spans)
-    told = tuple(process.redacted(shown) for process in processes)
-    cluster, cluster_obstacles = _cluster(config, told, placement, host, directory.path)
+    redacted = tuple(process.redacted(shown) for process in processes)
+    cluster, cluster_obstacles = _cluster(config, redacted, placement, host, directory.path)
 
     if config.resume is not None:  # what is not there to go on with is no lack of this machine
         missing, against = [], list(standing_against)
@@ -91,7 +101,7 @@ def build_plan(
         allocation=_allocation(config, allocation),
         auto=tuple(auto.values()),
         processes=processes,
-        servers=_servers(config, allocation, shown),
+        servers=_servers(config, allocation, shown) | {"engine": engine_facts(config, allocation, host)},
         ports=ports,
         batch=batch,
         memory=memory,
@@ -103,11 +113,19 @@ def build_plan(
     )
 
 
-def command_line(loaded: "Loaded", host: Host, anew: bool) -> list[str]:
+def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
+    """The configuration with what was decided, which is what an engine of others is told by its command line."""
+    from areal_like.config.loaded import build  # brings yaml
+
+    return build(loaded.cls, settled(loaded, auto.values()))
+
+
+def command_line(loaded: "Loaded", host: Host, anew: bool, serves: bool = False) -> list[str]:
     """The command that starts this run."""
     words = [host.python, "-m", "launcher", "--config", _as_named(loaded.file)]
     words += ["--schema", loaded.schema_name] if loaded.schema_name else []
     words += ["--replace"] if anew else []
+    words += ["serve"] if serves else []
     return [*words, *loaded.overrides]
 
 
@@ -118,14 +136,14 @@ def _as_named(file: Path) -> str:
 
 
 def _placement(
-    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: Host
+    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: Host, serves: bool
 ) -> Placement:
     episodes = 0
-    if allocate.generates(config):
+    if allocate.generates(config) and not serves:
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
     servers = allocate.starts_servers(config), allocate.servers_on_cpu(config)
-    want = wanted(allocation, *servers, episodes, has_reward_model(config))
+    want = wanted(allocation, *servers, episodes, has_reward_model(config) and not serves)
     per_node = allocate.gpus_per_node(config, host.machine)
     return place(want, per_node, host, config.launcher, config.cluster.type == "local")
 

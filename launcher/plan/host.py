@@ -2,11 +2,13 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
 from areal_like.config.attention import installed
+from areal_like.serving import found
 
 
 class Gpu(NamedTuple):
@@ -28,6 +30,7 @@ class Host(NamedTuple):
     directory: Path = Path()
     hub: Path = Path()
     packages: frozenset[str] = frozenset()
+    find_engine: Callable[[str, str | None, Path, bool], found.Found] = found.find
 
 
 def here(known: Machine | None = None) -> Host:

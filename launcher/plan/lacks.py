@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
-from areal_like.config.experiment import GRPOConfig
+from areal_like.config.allocation.experiment import gpus_per_node, trained_models
 from areal_like.models import BUILT_IN, built_in_models, unprepared
+from launcher.plan.attached import lacks_key
+from launcher.plan.engines import lacks_engine
 from launcher.plan.host import Host
+from launcher.plan.hub import NAME, lacks_models
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
 from launcher.plan.reward import lacks_reward_model
@@ -27,16 +29,14 @@ def lacks(
 ) -> list[Obstacle]:
     """By kind: devices, programs, files."""
     found = []
-    local = config.cluster.type == "local"
     if allocation:
         found += _devices(config, allocation, host)
         if placement and not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
             reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
             found.append(Obstacle("cluster.n_nodes", reason))
         found += _attention(config, allocation, host)
-        if local:
-            found += _engine(config, allocation, host)
-    found += _commands(config.cluster.type)
+        found += lacks_engine(config, allocation, host)
+    found += [*lacks_key(config, host), *_commands(config.cluster.type)]
     return found + _files(config, host)
 
 
@@ -66,24 +66,6 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
     return found
 
 
-def _engine(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:
-    """The environment of an engine that is not ours."""
-    if not isinstance(config, GRPOConfig) or not starts_servers(config) or allocation.rollout is None:
-        return []
-    name = allocation.rollout.backend
-    if name == "embedded":
-        return []
-    python = config.vllm.python if name == "vllm" else config.sglang.python
-    if python is None:
-        if name in host.machine.engines:
-            return []
-        reason = f"{name} is not installed beside this program; give the Python of its own environment"
-        return [Obstacle(f"{name}.python", reason)]
-    if shutil.which(str(host.directory / Path(python).expanduser())) or shutil.which(python):
-        return []
-    return [Obstacle(f"{name}.python", f"{python} is not a program that can be run here")]
-
-
 def _commands(cluster: str) -> list[Obstacle]:
     if cluster == "slurm" and shutil.which("sbatch") is None:
         return [Obstacle("cluster.type", "sbatch is not found here; start from a machine of the Slurm cluster")]
@@ -97,14 +79,14 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
             found.append(Obstacle("launcher.env_file", f"{file} does not exist"))
     for name, engine in trained_models(config):
         path = engine.path
-        if path.startswith((".", "/", "~")) and not (host.directory / Path(path).expanduser()).is_dir():
+        if _is_folder(path) and not (host.directory / Path(path).expanduser()).is_dir():
             found.append(Obstacle(f"{name}.path", f"there is no folder {path}"))
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
             there = ", ".join(BUILT_IN + known for known in built_in_models())
             found.append(Obstacle(f"{name}.path", f"no {path} comes with the package; there are: {there}"))
         if path.startswith(BUILT_IN) and (why := unprepared(path)):
             found.append(Obstacle(f"{name}.path", why))
-    found += lacks_reward_model(config, host)
+    found += [*lacks_models(config, host), *lacks_reward_model(config, host)]
     for name in ("train_dataset", "valid_dataset"):
         data = getattr(config, name)
         reads = data is not None and data.fake is None and data.path.endswith((".jsonl", ".json"))
@@ -115,3 +97,9 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
     if not os.access(existing, os.W_OK):
         found.append(Obstacle("cluster.fileroot", f"nothing can be written into {existing}"))
     return found
+
+
+def _is_folder(path: str) -> bool:
+    """What can be nothing else, whether it is there or not."""
+    named = not path or path.startswith(BUILT_IN) or NAME.fullmatch(path) is not None
+    return path.startswith((".", "/", "~")) or not named

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from areal_like.config import mismatches
 from areal_like.config.allocation.experiment import generates, trained_models
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from launcher.plan.plan import Batch, Obstacle
@@ -11,10 +12,6 @@ from launcher.plan.words import plural
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-ALL_TOKENS = 100_000_000
-"""A top_k from which on it is no limit."""
-ALLOW = "rollout.allow_mismatched_sampling"
-
 
 def learning_obstacles(config: "BaseExperimentConfig", batch: Batch) -> Iterator[Obstacle]:
     """For a run that has a trainer."""
@@ -22,9 +19,7 @@ def learning_obstacles(config: "BaseExperimentConfig", batch: Batch) -> Iterator
     yield from _parts(config, batch)
     if generates(config):
         if not config.rollout.allow_mismatched_sampling:
-            for key, what in _mismatches(config):
-                reason = f"{what}, which the trainer cannot reproduce; take it out, or allow it with {ALLOW}=true"
-                yield Obstacle(key, reason)
+            yield from (Obstacle(*refused) for refused in mismatches.refused(config.gconfig))
         yield from _groups(config)
 
 
@@ -52,24 +47,6 @@ def _parts(config: "BaseExperimentConfig", batch: Batch) -> Iterator[Obstacle]:
             reason = f"{granularity} does not divide the {plural(samples, 'sample')} of a step"
             yield Obstacle(f"{name}.mb_spec.granularity", reason)
         seen |= {("updates", updates), ("granularity", granularity)}
-
-
-def _mismatches(config: GRPOConfig) -> Iterator[tuple[str, str]]:
-    sampling = config.gconfig
-    if sampling.greedy or sampling.temperature == 0:
-        key = "gconfig.greedy" if sampling.greedy else "gconfig.temperature"
-        alike = ", and all answers of a group are equal" if sampling.n_samples > 1 else ""
-        yield key, f"takes the likeliest token always{alike}"
-    if sampling.top_p < 1:
-        yield "gconfig.top_p", f"{sampling.top_p:g} leaves out unlikely tokens"
-    if 0 < sampling.top_k < ALL_TOKENS:
-        yield "gconfig.top_k", f"{sampling.top_k} leaves out all but the likeliest tokens"
-    if sampling.min_p > 0:
-        yield "gconfig.min_p", f"{sampling.min_p:g} leaves out unlikely tokens"
-    if sampling.frequency_penalty != 0:
-        yield "gconfig.frequency_penalty", f"{sampling.frequency_penalty:g} changes the odds of tokens that were used"
-    if sampling.repetition_penalty != 1:
-        yield "gconfig.repetition_penalty", f"{sampling.repetition_penalty:g} changes the odds of tokens that were seen"
 
 
 def _groups(config: GRPOConfig) -> Iterator[Obstacle]:

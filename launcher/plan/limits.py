@@ -1,6 +1,11 @@
 """How long a sequence may be: by what is sampled, by the server, and by the model."""
 
+import dataclasses
+
 from areal_like.config.experiment import GRPOConfig
+from launcher.plan.host import Host
+from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.plan import Resolved
 
 
 def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
@@ -19,3 +24,15 @@ def longest_sample(config: GRPOConfig) -> int:
     if prompt is None:
         return config.gconfig.max_tokens
     return min(config.gconfig.max_tokens, prompt + config.gconfig.max_new_tokens)
+
+
+def fitting_context(config: GRPOConfig, backend: str, host: Host) -> list[Resolved]:
+    """The schema's limit is meant for models that can as much; vLLM and SGLang do not start with more than theirs."""
+    key, limit = server_limit(config, backend)
+    section, name = key.split(".")
+    default = next(field.default for field in dataclasses.fields(getattr(config, section)) if field.name == name)
+    shape = shape_of(find_config(config.actor.path, host)[0])
+    positions = shape.max_positions if shape else None
+    if limit is None or limit != default or positions is None or positions >= limit:
+        return []
+    return [Resolved(key, positions, f"what {config.actor.path} can; the default of {limit} is more")]

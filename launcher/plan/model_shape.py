@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.models import BUILT_IN, built_in_models, config_file
+from areal_like.models import BUILT_IN, built_in_models, config_file, snapshots
 from launcher.plan.host import Host
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -63,19 +63,10 @@ def find_config(path: str, host: Host) -> tuple[dict[str, Any] | None, str]:
         if not file.is_file():
             return None, f"{path} has no config.json"
         return _read(file), str(file)
-    snapshots = host.hub / ("models--" + path.replace("/", "--")) / "snapshots"
-    if path.count("/") <= 1 and snapshots.is_dir():
-        for snapshot in _newest_first(snapshots):
-            if (snapshot / "config.json").is_file():
-                return _read(snapshot / "config.json"), str(snapshot / "config.json")
+    for snapshot in snapshots(path, host.hub):
+        if (snapshot / "config.json").is_file():
+            return _read(snapshot / "config.json"), str(snapshot / "config.json")
     return None, f"{path} is neither a folder nor in the Hugging Face cache ({host.hub})"
-
-
-def _newest_first(snapshots: Path) -> list[Path]:
-    """The snapshot that `main` points to, then the others by name."""
-    main = snapshots.parent / "refs" / "main"
-    chosen = main.read_text().strip() if main.is_file() else ""
-    return sorted(snapshots.iterdir(), key=lambda folder: (folder.name != chosen, folder.name))
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -9,10 +9,12 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.limits import without_effect
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import Host
-from launcher.plan.limits import longest_sample, server_limit
+from launcher.plan.hub import to_fetch
+from launcher.plan.limits import fitting_context, longest_sample, server_limit
 from launcher.plan.memory import LINEAR_LAYERS, nbytes, strange_modules
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import Batch, Memory
+from launcher.plan.ports import COLLECTIVE
 from launcher.plan.reward import has_reward_model
 from launcher.plan.servers import ServerStart
 from launcher.plan.words import plural
@@ -48,6 +50,7 @@ def notices(
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():
             yield f"{hint}: accepted, and without effect: the engine no longer has it"
+        yield from (f"{key}: {reason}" for key, reason in (starts[0].notes if starts else ()))
     if config.cluster.type == "slurm" and config.recover.mode not in ("auto", "resume"):
         mode = config.recover.mode
         yield f"recover.mode: with {mode} a job that is put back into the queue begins anew; auto goes on"
@@ -76,13 +79,8 @@ def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig"
 
 
 def _models(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
-    seen = set()
+    yield from to_fetch(config, host)
     for name, engine in trained_models(config):
-        content, why = find_config(engine.path, host)
-        known = engine.path.startswith(("builtin:", ".", "/", "~")) or not engine.path
-        if content is None and engine.path not in seen and not known:
-            yield f"{name}.path: {why}; it would be downloaded at the start"
-        seen.add(engine.path)
         if name != "actor" and isinstance(config, GRPOConfig):
             for fact in ("path", "dtype"):
                 own, actor = getattr(engine, fact), getattr(config.actor, fact)
@@ -125,15 +123,24 @@ def _rollout(config: GRPOConfig, allocation: Allocation | None, host: Host) -> I
         )
     if not config.async_training and config.rollout.max_head_offpolicyness:
         yield "rollout.max_head_offpolicyness: means nothing while async_training is false"
-    if config.rollout.server_addresses and config.rollout.server_type == "openai":
-        yield "rollout.server_type: an openai service cannot be given new weights; its answers grow stale"
     if starts_servers(config) and allocation and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
         key = MEMORY_KEYS[allocation.rollout.backend]
         if allocation.shared_device and allocation.rollout.backend != "embedded":
             yield f"{key}: the trainer shares this GPU; 0.4 leaves it room"
+        if allocation.num_gpus and allocation.rollout.backend != "embedded":
+            yield from _way_of_weights(config)
         if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
             yield f"reward.args.path: the reward model shares the GPU of server/0; {key} leaves it room"
+
+
+def _way_of_weights(config: GRPOConfig) -> Iterator[str]:
+    if config.actor.weight_update_mode in COLLECTIVE:
+        mode, backend = config.actor.weight_update_mode, str(config.rollout.backend).partition(":")[0]
+        yield (
+            f"actor.weight_update_mode: {mode} goes by gloo, through the memory of the machine, as {backend} has its "
+            "GPUs to itself; NCCL is for embedded servers with GPUs of their own"
+        )
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[str]:
@@ -143,7 +150,7 @@ def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[st
     answer, positions = config.gconfig.max_new_tokens, shape.max_positions if shape else None
     if context is not None and answer >= context:
         yield f"{key}: {context} tokens leave no room for a prompt beside gconfig.max_new_tokens={answer}"
-    if positions and context is not None and context > positions:
+    if positions and context is not None and context > positions and not fitting_context(config, backend, host):
         yield f"{key}: {context} is more than the {positions} positions of {config.actor.path}; {backend} refuses that"
     longest = longest_sample(config)
     if context is not None and answer < context < longest:

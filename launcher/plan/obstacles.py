@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation, Finding
-from areal_like.config.allocation.experiment import generates, trained_models
+from areal_like.config.allocation.experiment import trained_models
 from areal_like.config.limits import refusals
 from launcher.plan import environment
+from launcher.plan.attached import addresses_obstacles
+from launcher.plan.engines import head_obstacles
 from launcher.plan.fake import fake_obstacles
 from launcher.plan.host import Host
 from launcher.plan.learning import learning_obstacles
@@ -48,18 +50,17 @@ def obstacles(
     if allocation is None or allocation.actor is not None:
         found += learning_obstacles(loaded.config, batch)
     for start in starts[:1]:
-        found += start.obstacles
+        found += [Obstacle(*pair) for pair in start.obstacles]
     found += fake_obstacles(loaded.config, batch)
     found += profiler_obstacles(loaded.config, allocation, batch)
-    found += environment.obstacles(loaded.config)
-    found += _processes(loaded.config, allocation, placement)
+    found += [*environment.obstacles(loaded.config), *addresses_obstacles(loaded.config)]
+    found += head_obstacles(loaded.config, allocation, host)
+    found += _processes(loaded.config, placement)
     found += [Obstacle(*refusal) for refusal in refusals(loaded.config, allocation)]
     return found + _promised(loaded)
 
 
-def _processes(
-    config: "BaseExperimentConfig", allocation: Allocation | None, placement: Placement | None
-) -> list[Obstacle]:
+def _processes(config: "BaseExperimentConfig", placement: Placement | None) -> list[Obstacle]:
     found = []
     if config.cluster.type == "local" and placement is not None and placement.num_nodes > 1:
         reason = f"local starts processes on this machine alone, and these take {placement.num_nodes} nodes; "
@@ -67,11 +68,6 @@ def _processes(
     if config.cluster.name_resolve.type == "memory":
         reason = "memory reaches no other process, and a run is several; use nfs"
         found.append(Obstacle("cluster.name_resolve.type", reason))
-    if generates(config) and allocation and allocation.rollout:
-        engine, path = allocation.rollout.backend, config.actor.path
-        if engine != "embedded" and path.startswith("builtin:") and not config.rollout.server_addresses:
-            reason = f"{engine} serves a folder or a name on the Hub; {path} is served by rollout.backend=embedded"
-            found.append(Obstacle("actor.path", reason))
     return found
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from areal_like.config.redact import Redactor
+from areal_like.process.identity import PORT as PORT
 
 VERSION = 1
-PORT = "<port>"
 
 
 class Beaten(NamedTuple):

@@ -1,9 +1,12 @@
 """What listens where. Our own servers bind port 0 and publish what they got; the others get a port under a lock."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
+from areal_like.process.run import LOOPBACK
+from launcher.plan.engines import ATTENDED
 from launcher.plan.plan import Obstacle, Port, Process
 
 if TYPE_CHECKING:
@@ -22,7 +25,9 @@ def plan_ports(
     anywhere = "the node's address" if spans_nodes else "127.0.0.1"
     if generates(config):
         first, host = config.rollout.port, config.rollout.host or anywhere
-        ports += [_server_port(p, host, first, backend) for p in processes if p.role == "server"]
+        servers = [process for process in processes if process.role == "server"]
+        for server in servers:
+            ports += _server_ports(server, host, first, backend if starts_servers(config) else None)
         ours = [process for process in processes if process.role in ("reward", "rollout")]
         ports += [Port(process.name, "http", anywhere, "bound", None, PUBLISHED) for process in ours]
     trainers = [process for process in processes if process.role == "trainer"]
@@ -33,12 +38,14 @@ def plan_ports(
     return tuple(ports), _obstacles(ports)
 
 
-def _server_port(process: Process, host: str, first: int, backend: str | None) -> Port:
+def _server_ports(process: Process, host: str, first: int, backend: str | None) -> Iterator[Port]:
+    """Behind an attendant that starts an engine of others that engine listens too, for it alone."""
     if first:
-        return Port(process.name, "http", host, "fixed", first + process.index, "counts up from rollout.port")
-    if backend == "embedded":
-        return Port(process.name, "http", host, "bound", None, PUBLISHED)
-    return Port(process.name, "http", host, "leased", None, LEASED)
+        yield Port(process.name, "http", host, "fixed", first + process.index, "counts up from rollout.port")
+    else:
+        yield Port(process.name, "http", host, "bound", None, PUBLISHED)
+    if backend in ATTENDED:
+        yield Port(process.name, backend, LOOPBACK, "leased", None, f"for its attendant alone; {LEASED}")
 
 
 def _weights_port(config: GRPOConfig) -> Port:

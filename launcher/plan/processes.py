@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
+from areal_like.models import BUILT_IN, built_in_models, model_folder, unprepared
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
+from launcher.plan.engines import ATTENDED, ENGINE
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import Host
 from launcher.plan.placement import Placement, Seat
@@ -28,6 +30,8 @@ class Site(NamedTuple):
     run_dir: str
     num_nodes: int
     command: tuple[str, ...]
+    serves: bool = False
+    """Whether servers alone are to be started."""
 
     def process(self, role: str, index: int, seat: Seat, command: list[str], env: dict[str, str]) -> Process:
         name = f"{role}/{index}"
@@ -40,7 +44,10 @@ class Site(NamedTuple):
 
 def plan_processes(site: Site, starts: list[ServerStart]) -> tuple[Process, ...]:
     """`starts` are those of the servers, in order."""
-    serving = [*_servers(site, starts), *_reward(site)]
+    serving = [*_servers(site, starts), *_attached(site)]
+    if site.serves:
+        return tuple([*_supervision(site), *serving])
+    serving += _reward(site)
     return tuple([*_supervision(site), *serving, *_controller(site), *_episodes(site), *_trainers(site)])
 
 
@@ -56,24 +63,35 @@ def server_starts(site: Site) -> list[ServerStart]:
             ServerSpec(
                 number=index,
                 host=rollout.host or node_address(seat.node, site.num_nodes),
-                port=rollout.port + index if rollout.port else 0,
+                port=rollout.port + index if rollout.port and parallel.backend not in ATTENDED else 0,
                 run_dir=site.run_dir,
                 model=local_path(site.config.actor.path, site.host),
                 on_gpu=bool(seat.gpus),
                 tensor=parallel.tensor,
                 pipeline=parallel.pipeline,
                 cores=seat.cores,
-                python=site.host.python,
+                python=_python(site, parallel.backend),
+                memory_bytes=site.host.memory_bytes or 0,
             ),
         )
         for index, seat in enumerate(site.placement.servers)
     ]
 
 
+def _python(site: Site, backend: str) -> str:
+    """An engine of others has an environment of its own; on the nodes of a cluster that is not known here."""
+    if backend not in ATTENDED or site.config.cluster.type != "local":
+        return site.host.python
+    return f"<{backend}.python>"
+
+
 def local_path(path: str, host: Host) -> str:
-    """A folder is named from the root, since servers may run elsewhere; a name on the Hub stays as it is."""
+    """A folder is named from the root, since servers may run elsewhere; so is a model that comes with the package, of
+    which engines of others know nothing. A name on the Hub stays as it is."""
     from pathlib import Path
 
+    if path.removeprefix(BUILT_IN) in built_in_models() and path.startswith(BUILT_IN) and not unprepared(path):
+        return str(model_folder(path))
     folder = host.directory / Path(path).expanduser()
     return str(folder.resolve()) if path and folder.is_dir() else path
 
@@ -85,31 +103,45 @@ def _supervision(site: Site) -> Iterator[Process]:
 
 
 def _servers(site: Site, starts: list[ServerStart]) -> Iterator[Process]:
+    """A server of ours speaks for itself, and an attendant for one of others, which it starts."""
     for index, (seat, start) in enumerate(zip(site.placement.servers, starts, strict=True)):
-        yield site.process(SERVER, index, seat, start.command, start.env)
+        backend = site.allocation.rollout.backend if site.allocation.rollout else ""
+        command = [*_attendant(site, index), ENGINE, *start.command] if backend in ATTENDED else start.command
+        yield site.process(SERVER, index, seat, command, start.env)
+
+
+def _attached(site: Site) -> Iterator[Process]:
+    """Attendants of servers that run already."""
+    if not generates(site.config) or starts_servers(site.config):
+        return
+    rollout, seat = site.config.rollout, site.placement.controller
+    for index, address in enumerate(rollout.server_addresses):
+        command = [*_attendant(site, index), "--attach", address.strip()]
+        yield site.process(SERVER, index, seat, command, {rollout.api_key_var: SECRET})
+
+
+def _attendant(site: Site, index: int) -> list[str]:
+    module = [site.host.python, "-m", "areal_like.serving.attendant"]
+    return [*module, "--run-dir", site.run_dir, "--index", str(index)]
 
 
 def _reward(site: Site) -> Iterator[Process]:
     if site.placement.reward is not None:
-        command = [site.host.python, "-m", "areal_like.serving.embedded.reward", "--run-dir", site.run_dir]
+        command = [site.host.python, "-m", "areal_like.serving.embedded.scoring.reward", "--run-dir", site.run_dir]
         yield site.process(REWARD, 0, site.placement.reward, [*command, "--index", "0"], {})
 
 
 def _controller(site: Site) -> Iterator[Process]:
     if generates(site.config):
         command = [site.host.python, "-m", "areal_like.rollout.controller", "--run-dir", site.run_dir]
-        yield site.process(CONTROLLER, 0, site.placement.controller, command, _api_key(site.config))
+        yield site.process(CONTROLLER, 0, site.placement.controller, command, {})
 
 
 def _episodes(site: Site) -> Iterator[Process]:
     if generates(site.config):
         for index, seat in enumerate(site.placement.episodes):
             command = [site.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", site.run_dir]
-            yield site.process(EPISODES, index, seat, [*command, "--index", str(index)], _api_key(site.config))
-
-
-def _api_key(config: GRPOConfig) -> dict[str, str]:
-    return {config.rollout.api_key_var: SECRET} if config.rollout.server_addresses else {}
+            yield site.process(EPISODES, index, seat, [*command, "--index", str(index)], {})
 
 
 def _trainers(site: Site) -> Iterator[Process]:

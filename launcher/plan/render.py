@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
 from typing import Any
 
+from areal_like.serving.found import TITLES
 from launcher.plan.plan import Plan, Setting
 from launcher.plan.render_processes import process_lines
 
@@ -70,6 +71,9 @@ class _Page:
         plan, directory = self.plan, self.plan.run_directory
         yield self._paint(f"{plan.experiment}: {'/'.join(plan.run_dir.split('/')[-2:])}", BOLD)
         rows = [("file", plan.file or ""), ("run directory", f"{plan.run_dir}: {directory.state}, {directory.reason}")]
+        if (engine := plan.servers.get("engine")) is not None:
+            name = f"{TITLES[engine['name']]} {engine['version']} (supported: {engine['supported']})"
+            rows.append(("engine", f"{name} in {engine['python']}: {engine['where']}"))
         yield from self._table([*rows, ("would start", self._would_start())], (16,))
 
     def _would_start(self) -> str:
@@ -80,7 +84,8 @@ class _Page:
             roles[process.role] = roles.get(process.role, 0) + 1
         nodes = 1 + max((process.node for process in self.plan.processes), default=0)
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
-        parts = [_several(count, NOUNS[role].format(backend=backend)) for role, count in roles.items()]
+        nouns = NOUNS if backend else {**NOUNS, "server": "attendant"}
+        parts = [_several(count, nouns[role].format(backend=backend)) for role, count in roles.items()]
         place = {"local": "on this machine", "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
         if nodes > 1:
             place = f"on {nodes} nodes" if self.plan.cluster["type"] == "local" else f"{place} on {nodes} nodes"

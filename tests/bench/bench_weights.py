@@ -2,8 +2,8 @@
 
     python tests/bench/bench_weights.py [--megabytes 270] [--repeats 5] [--output build/bench/weights.json]
 
-All on one thread, and in turns. Ratios are of CPU time, which tells more than the clock where other things run too. It
-reports; it never fails on a time.
+All on one thread, and in turns. Ratios of the steps are of CPU time, which tells more than the clock where other things
+run too; those of whole transports, from one process to another, are of the clock. It reports; it never fails on a time.
 """
 
 import argparse
@@ -25,25 +25,13 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.weights.disk import MEMORY, discard, load, publish  # noqa: E402
+from areal_like.weights.disk import discard, load, publish  # noqa: E402
+from areal_like.weights.files import MEMORY  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
+from tests.bench import weights_transports  # noqa: E402
+from tests.bench.weights_transports import COPY, make_model  # noqa: E402
 
-COPY = "copy in memory"
 KEPT = 3
-LAYERS = 30
-
-
-def make_model(num_bytes: int) -> dict[str, Tensor]:
-    """An embedding of a fifth, and layers of seven matrices and two norms each."""
-    width = 576
-    tensors = {"model.embed_tokens.weight": torch.randn(num_bytes // 5 // 4 // width, width)}
-    rows = (num_bytes - tensors["model.embed_tokens.weight"].nbytes) // 4 // width // LAYERS // 7
-    for layer in range(LAYERS):
-        for part in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
-            tensors[f"model.layers.{layer}.{part}.weight"] = torch.randn(max(1, rows), width)
-        for part in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{layer}.{part}.weight"] = torch.randn(width)
-    return tensors
 
 
 class Times:
@@ -86,7 +74,7 @@ def stage(source: dict[str, Tensor], standby: dict[str, Tensor]) -> None:
         standby[name].copy_(tensor)
 
 
-def report(times: Times, tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
+def report(times: Times, tensors: dict[str, Tensor], folder: Path, transports: dict[str, Any]) -> dict[str, Any]:
     cpu_s = {what: median(seconds) for what, seconds in times.cpu_s.items()}
     return {
         "python": platform.python_version(),
@@ -105,6 +93,7 @@ def report(times: Times, tensors: dict[str, Tensor], folder: Path) -> dict[str, 
             }
             for what in cpu_s
         },
+        "transports": transports,
     }
 
 
@@ -112,6 +101,12 @@ def table(found: dict[str, Any]) -> str:
     lines = [f"{'':<24}{'median s':>10}{'CPU s':>9}{'x copy':>9}"]
     for what, row in found["steps"].items():
         lines.append(f"{what:<24}{row['wall_s']:>10.4f}{row['cpu_s']:>9.4f}{row['times_copy']:>9.2f}")
+    lines.append(f"{'':<24}{'stall s':>10}{'x copy':>9}{'served s':>10}{'x copy':>9}")
+    for what in ("disk", "collective"):
+        row = found["transports"][what]
+        stall, served = row["stall_s"], row["published_to_served_s"]
+        times = row["stall_times_copy"], row["published_to_served_times_copy"]
+        lines.append(f"{what:<24}{stall:>10.4f}{times[0]:>9.2f}{served:>10.4f}{times[1]:>9.2f}")
     size = f"{found['num_bytes'] / 1e6:.0f} MB in {found['num_tensors']} tensors, through {found['folder']}"
     lines.append(f"{size}; load {found['load_average'][0]:.1f} on {found['cpu_count']} cores")
     return "\n".join(lines)
@@ -129,7 +124,9 @@ def main() -> None:
     tensors = make_model(arguments.megabytes * 1_000_000)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=MEMORY if MEMORY.is_dir() else None) as name:
         folder = Path(name) / "weights"
-        found = report(measure(folder, tensors, arguments.repeats), tensors, folder)
+        steps = measure(folder, tensors, arguments.repeats)
+        transports = weights_transports.measure(folder, arguments.megabytes, arguments.repeats)
+        found = report(steps, tensors, folder, transports)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(table(found))

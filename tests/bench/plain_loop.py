@@ -30,11 +30,12 @@ from areal_like.models import model_folder  # noqa: E402
 from areal_like.observe.timing import Stopwatch  # noqa: E402
 from areal_like.process.run import Run, open_run  # noqa: E402
 from areal_like.process.seeds import derive_seed  # noqa: E402
+from areal_like.rollout.episodes.rewards.call import Call  # noqa: E402
 from areal_like.rollout.order import RowOrder  # noqa: E402
 from areal_like.rollout.settings import length_of, settings_of  # noqa: E402
 from areal_like.serving.embedded.engine import Engine as Server  # noqa: E402
 from areal_like.serving.embedded.model import make_engine  # noqa: E402
-from areal_like.serving.embedded.request import Finished, Group, Sampling, parse_sampling  # noqa: E402
+from areal_like.serving.request import Finished, Group, Sampling, parse_sampling  # noqa: E402
 from areal_like.training.actor import Actor  # noqa: E402
 from areal_like.training.batch import SAMPLER, VERSIONS, Batch  # noqa: E402
 from areal_like.training.engine import Engine  # noqa: E402
@@ -49,8 +50,8 @@ class Loop:
         config = run.config
         self.settings, self.steps = settings_of(config), steps
         folder = model_folder(config.actor.path, run.cwd)
-        task = make_task(config.task.name, config.task.args, Places(run.folder, run.cwd))
-        self.task: Any = task
+        task: Any = make_task(config.task.name, config.task.args, Places(run.folder, run.cwd))
+        self.reward = Call(task.reward, config.task.name, {})
         self.rows, self.held_out = task.rows(TRAIN), task.rows(TEST)
         self.tokenizer = TextTokenizer(model_folder(config.tokenizer_path, run.cwd))
         length = length_of(self.settings, len(self.rows))
@@ -110,7 +111,7 @@ class Loop:
 
     def worth(self, rows: Sequence[dict[str, Any]], answers: Sequence[Sequence[int]]) -> list[dict[str, float]]:
         texts = self.tokenizer.decode_all(answers)
-        return [self.task.reward(completion=text, **row) for row, text in zip(rows, texts, strict=True)]
+        return [self.reward(row["prompt"], text, row) for row, text in zip(rows, texts, strict=True)]
 
     def batch(self, step: int, groups: Sequence[Group], finished: Sequence[Finished]) -> Batch:
         """As the trainer gets it from the controller."""

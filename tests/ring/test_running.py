@@ -16,13 +16,17 @@ from tests.ring.start import SHORT, Running, left_behind, listening_ports, run, 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
 WORDS = (*SHORT, "total_train_steps=1000", "evaluator.freq_steps=null")
+COMMANDS = (
+    *("update_weights", "stage_weights", "commit_weights", "load_adapter", "unload_adapter"),
+    *("pause", "resume", "abort"),
+)
 ROUTES = {
     "rollout/0": [(route.method, route.path) for route in Routes(cast(Any, None)).table()],
     "server/0": [
         ("POST", "/generate"),
         ("GET", "/control/fingerprint"),
         ("GET", "/control/statistics"),
-        *(("POST", f"/control/{command}") for command in ("update_weights", "pause", "resume", "abort")),
+        *(("POST", f"/control/{command}") for command in COMMANDS),
     ],
 }
 CALLERS = {"rollout/0": Identity("trainer", 0), "server/0": Identity("rollout", 0)}
@@ -56,7 +60,7 @@ def test_every_control_route_wants_the_token_of_the_run(ring: Running) -> None:
     for guess in ("", "guessed", ring.secret()[:-1]):
         said = refusals(ring, guess, attempt=1)
         assert set(said) == {401}, said
-        assert len(said[401]) == sum(map(len, ROUTES.values())) == 17
+        assert len(said[401]) == sum(map(len, ROUTES.values())) == 23
     assert all(ring.entries()[name].address.startswith("127.0.0.1:") for name in ROUTES)
 
 

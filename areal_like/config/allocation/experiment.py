@@ -1,9 +1,11 @@
 """Asks the allocation what runs where, with the keys of one experiment."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from areal_like.config.allocation.base import Allocation, Cluster, Finding
 from areal_like.config.allocation.hardware import Machine
+from areal_like.config.allocation.parse import AllocationSyntaxError, parse_mode
 from areal_like.config.allocation.resolution import resolve
 from areal_like.config.experiment import GRPOConfig
 
@@ -18,8 +20,13 @@ A_BASE = (
 """Keys in which two models are one, before either learns."""
 
 
-def allocate(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Finding]]:
-    """The allocation, or what is wrong with it. Servers that run already take no devices of ours."""
+def allocate(
+    config: "BaseExperimentConfig", machine: Machine, trains: bool = True
+) -> tuple[Allocation | None, list[Finding]]:
+    """The allocation, or what is wrong with it. Servers that run already take no devices of ours, and those that are
+    to run alone (not `trains`) take all."""
+    if not trains:
+        return _servers_alone(config, machine)
     backends = {name: engine.backend for name, engine in trained_models(config)}
     cluster = Cluster(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
     servers = config.rollout.backend if generates(config) else None
@@ -28,6 +35,20 @@ def allocate(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocati
         if allocation is not None:
             return allocation, problems
     return resolve(config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config))
+
+
+def _servers_alone(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Finding]]:
+    """What `allocation_mode` says of a trainer is meant for another time."""
+    cluster = Cluster(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
+    mode = config.allocation_mode
+    try:
+        rollout = parse_mode(mode).rollout
+        mode = "auto" if rollout is None else str(rollout)
+    except AllocationSyntaxError:
+        pass  # told by what reads it next
+    servers = config.rollout.backend if generates(config) else None
+    allocation, problems = resolve(mode, servers, {}, cluster, machine, servers_on_cpu=servers_on_cpu(config))
+    return (None if allocation is None else replace(allocation, warnings=())), problems
 
 
 def generates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:

@@ -219,6 +219,14 @@ def _lora(get: Get) -> Iterator[Finding]:
                         f"{engine}.lora_modules_to_save; choose disk or collective"
                     ),
                 )
+            elif get(f"{engine}.init_from_scratch"):
+                yield (
+                    (f"{engine}.weight_update_mode", f"{engine}.init_from_scratch"),
+                    (
+                        "sends the adapter alone, and servers have no model that begins with random weights "
+                        f"({engine}.init_from_scratch); choose disk or collective"
+                    ),
+                )
 
 
 def _separate_adapter(get: Get) -> Iterator[Finding]:

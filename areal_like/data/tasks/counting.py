@@ -1,30 +1,23 @@
 """Counting how often a letter is in a word: easy to say, and hard for a model that does not see letters."""
 
-from collections.abc import Sequence
-
 from areal_like.data.tasks.base import Row, Worth
-from areal_like.data.tasks.made import LETTERS, Draws, check_sizes, drawn
+from areal_like.data.tasks.made import LETTERS, Drawn, Draws
 from areal_like.data.tasks.worth import by_nearness
 
 KINDS = 4
 """A word has so many different letters at most, so that the one that is counted comes up more than once."""
 
 
-class Counting:
+class Counting(Drawn):
     """Words of small letters, as `count a in banana:` and `3`."""
 
     def __init__(self, min_length: int = 3, max_length: int = 12, num_rows: int = 10_000) -> None:
-        check_sizes(min_length, max_length, num_rows)
-        self.min_length, self.max_length, self.num_rows = min_length, max_length, num_rows
-
-    def rows(self, split: str) -> Sequence[Row]:
-        return drawn(self.num_rows, split, self.row)
+        super().__init__(min_length, max_length, num_rows)
 
     def row(self, number: int) -> Row:
         draws = Draws(f"counting {self.min_length} to {self.max_length}: {number}")
         kinds = "".join(draws.among(LETTERS) for _ in range(KINDS))
-        length = self.min_length + draws.below(self.max_length - self.min_length + 1)
-        word = "".join(draws.among(kinds) for _ in range(length))
+        word = "".join(draws.among(kinds) for _ in range(self.length(draws)))
         letter = draws.among(kinds)
         count = word.count(letter)
         wrong = count + 1 if count == 0 else count + (1, -1)[draws.below(2)]

@@ -1,17 +1,17 @@
 """What the built-in tasks share: rows that a program makes, the same on every machine, cut in two for ever."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import overload
 
 import xxhash
 
-from areal_like.data.tasks.base import TEST, TRAIN, Row
+from areal_like.data.tasks.base import TEST, TRAIN, Row, RowSequence
 
 TRAIN_PERCENT = 80
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class Made(Sequence[Row]):
+class Made(RowSequence):
     """Rows made when they are asked for: a million of them would fill memory for nothing."""
 
     def __init__(self, numbers: Sequence[int], make: Callable[[int], Row]) -> None:
@@ -20,13 +20,7 @@ class Made(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Made": ...
-    def __getitem__(self, index: int | slice) -> "Row | Made":
-        if isinstance(index, slice):
-            return Made(self._numbers[index], self._make)
+    def row(self, index: int) -> Row:
         return self._make(self._numbers[index])
 
 
@@ -67,8 +61,25 @@ def drawn(num_rows: int, split: str, make: Callable[[int], Row]) -> Made:
     return Made(chosen, make)
 
 
-def check_sizes(min_length: int, max_length: int, num_rows: int) -> None:
-    """The arguments that all tasks with drawn rows take. A built-in model reads 64 tokens, prompt and answer."""
+class Drawn(ABC):
+    """A task whose rows are drawn, each by its number: `row(number)` makes one."""
+
+    def __init__(self, min_length: int = 3, max_length: int = 8, num_rows: int = 10_000) -> None:
+        _check_sizes(min_length, max_length, num_rows)
+        self.min_length, self.max_length, self.num_rows = min_length, max_length, num_rows
+
+    def rows(self, split: str) -> Sequence[Row]:
+        return drawn(self.num_rows, split, self.row)
+
+    @abstractmethod
+    def row(self, number: int) -> Row: ...
+
+    def length(self, draws: Draws) -> int:
+        return self.min_length + draws.below(self.max_length - self.min_length + 1)
+
+
+def _check_sizes(min_length: int, max_length: int, num_rows: int) -> None:
+    """A built-in model reads 64 tokens, prompt and answer."""
     for name, value, low, high in (
         ("min_length", min_length, 2, 24),
         ("max_length", max_length, 2, 24),

@@ -1,28 +1,18 @@
 """Putting digits into order."""
 
-from collections.abc import Sequence
-
 from areal_like.data.tasks.base import Row, Worth
-from areal_like.data.tasks.made import Draws, check_sizes, drawn, exchanged
+from areal_like.data.tasks.made import Drawn, Draws, exchanged
 from areal_like.data.tasks.worth import by_places
 
 DIGITS = "0123456789"
 
 
-class Sorting:
+class Sorting(Drawn):
     """Digits, the smallest first, as `sort 31524:` and `12345`."""
-
-    def __init__(self, min_length: int = 3, max_length: int = 8, num_rows: int = 10_000) -> None:
-        check_sizes(min_length, max_length, num_rows)
-        self.min_length, self.max_length, self.num_rows = min_length, max_length, num_rows
-
-    def rows(self, split: str) -> Sequence[Row]:
-        return drawn(self.num_rows, split, self.row)
 
     def row(self, number: int) -> Row:
         draws = Draws(f"sorting {self.min_length} to {self.max_length}: {number}")
-        length = self.min_length + draws.below(self.max_length - self.min_length + 1)
-        digits = [draws.among(DIGITS) for _ in range(length)]
+        digits = [draws.among(DIGITS) for _ in range(self.length(draws))]
         answer = "".join(sorted(digits))
         prompt = f"sort {''.join(digits)}:"
         return {"prompt": prompt, "answer": answer, "chosen": answer, "rejected": exchanged(draws, answer)}

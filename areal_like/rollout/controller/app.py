@@ -32,6 +32,8 @@ class Routes:
             web.post("/another_server", self.another_server),
             web.get("/facts", self.facts),
             web.post("/publish", self.publish),
+            web.post("/send", self.send),
+            web.post("/sending", self.sending),
             web.post("/batch", self.batch),
             web.post("/done", self.done),
             web.post("/state", self.state),
@@ -111,9 +113,16 @@ class Routes:
         )
 
     async def publish(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        await self._controller.publish(said["version"], said["folder"])
+        await self._controller.publish(await read_json(request))
         return answer({"ok": True})
+
+    async def send(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        return answer(await self._controller.sending.next_round(said["version"], HOLD_S))
+
+    async def sending(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        return answer(await self._controller.sending.end_of_round(said["group"], HOLD_S))
 
     async def batch(self, request: web.Request) -> web.Response:
         said = await read_json(request)

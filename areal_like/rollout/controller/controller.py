@@ -5,7 +5,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 from areal_like.discovery import Names, announce, open_names
@@ -19,6 +18,7 @@ from areal_like.process.waiting import Waiting
 from areal_like.rollout.controller.app import Routes
 from areal_like.rollout.controller.bell import Bell
 from areal_like.rollout.controller.publications import read_publication
+from areal_like.rollout.controller.sending import Sending
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.ledger import Ledger
 from areal_like.rollout.loop import RolloutLoop
@@ -82,10 +82,12 @@ class Controller:
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
         self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
+        self.sending = Sending(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
     async def live(self) -> None:
         """Until the run is over; raises what ends it before."""
         self._spawn(self.servers.watch())
+        self._spawn(self.sending.run())
         self._spawn(self._keep_time())
         over = asyncio.create_task(self._until_over())
         await asyncio.wait([over, self._fault], return_when=asyncio.FIRST_COMPLETED)
@@ -97,6 +99,7 @@ class Controller:
     async def _until_over(self) -> None:
         while not self._is_over():
             await self.bell.next()
+        self.sending.look_again()
         self.over = True
         self.bell.ring()
         await self.bell.until(lambda: True if self.told_over >= set(self._incarnations) else None, GOODBYE_S)
@@ -165,11 +168,11 @@ class Controller:
 
     # From the trainer.
 
-    async def publish(self, version: int, folder: str) -> None:
+    async def publish(self, told: dict[str, Any]) -> None:
         try:
-            publication = await asyncio.to_thread(read_publication, version, Path(folder))
+            publication = await asyncio.to_thread(read_publication, told)
         except BadWeights as refusal:
-            self.fail(Failure(f"weights v{version} cannot be published: {refusal}"))
+            self.fail(Failure(f"weights v{told['version']} cannot be published: {refusal}"))
             raise Refused(409, str(refusal)) from refusal
         self.servers.publish(publication)
 

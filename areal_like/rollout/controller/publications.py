@@ -4,23 +4,56 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from areal_like.process.errors import Refused
-from areal_like.weights.index import read_index
+from areal_like.weights.index import Index, parse_index, read_index
 from areal_like.weights.probe import Probe
 
 
-class Publication(NamedTuple):
+@dataclass(frozen=True)
+class Publication:
+    """`folder` where the weights lie in files; where the trainer sends them itself, `place` is where it can be met, and
+    on which GPU it is."""
+
     version: int
-    folder: Path
-    probe: Probe | None
+    transport: str
+    folder: Path | None
+    index: Index
+    place: dict[str, Any] | None
     at: float
 
+    @property
+    def probe(self) -> Probe | None:
+        return self.index.probe
 
-def read_publication(version: int, folder: Path) -> Publication:
-    """Raises BadWeights where the folder does not hold what it should."""
-    return Publication(version, folder, read_index(folder).probe, time.monotonic())
+    @property
+    def is_sent(self) -> bool:
+        return self.transport == "collective"
+
+    def is_there(self) -> bool:
+        """Whether it can still be loaded."""
+        return self.folder is None or self.folder.is_dir()
+
+    def body(self, mode: str) -> dict[str, Any]:
+        """What a server is told of it."""
+        return {
+            "version": self.version,
+            "transport": self.transport,
+            "folder": None if self.folder is None else str(self.folder),
+            "probe": None if self.probe is None else self.probe._asdict(),
+            "mode": mode,
+        }
+
+
+def read_publication(told: dict[str, Any]) -> Publication:
+    """Of what the trainer says. Raises BadWeights where the folder does not hold what it should."""
+    version, transport = told["version"], told.get("transport", "disk")
+    if transport == "collective":
+        index = parse_index(told["index"], f"the index of weights v{version}")
+        return Publication(version, transport, None, index, told["meeting"], time.monotonic())
+    folder = Path(told["folder"])
+    return Publication(version, transport, folder, read_index(folder), None, time.monotonic())
 
 
 class Publications:
@@ -47,6 +80,8 @@ class UpdateTimes:
 
     stall_s: list[float] = field(default_factory=list)
     load_s: list[float] = field(default_factory=list)
+    read_back: list[float] = field(default_factory=list)
+    """Shares of the tensors that a server could read back."""
     serve_delay_s: list[float] = field(default_factory=list)
     generated: dict[str, list[float]] = field(default_factory=dict)
     """By server: tokens, seconds in which it was generating, and seconds."""
@@ -55,6 +90,9 @@ class UpdateTimes:
     def updated(self, server: str, said: dict[str, Any], now: float) -> None:
         self.stall_s.append(said["stall_s"])
         self.load_s.append(said["load_s"])
+        if "read_back" in said:
+            covered, uncovered = said["read_back"]["covered"], len(said["read_back"]["uncovered"])
+            self.read_back.append(covered / max(1, covered + uncovered))
         if server in self._last_update:
             sums = self.generated.setdefault(server, [0.0, 0.0, 0.0])
             elapsed_s = now - self._last_update[server]
@@ -70,6 +108,8 @@ class UpdateTimes:
         found: dict[str, float] = {}
         if self.stall_s:
             found["perf/update_stall_s"], found["perf/update_load_s"] = max(self.stall_s), max(self.load_s)
+        if self.read_back:
+            found["perf/read_back_share"] = min(self.read_back)
         if self.serve_delay_s:
             found["perf/serve_delay_s"] = max(self.serve_delay_s)
         sums = [each for each in self.generated.values() if each[2] > 0]
@@ -77,6 +117,6 @@ class UpdateTimes:
             found["perf/generate_tokens_per_s"] = sum(tokens / seconds for tokens, _, seconds in sums)
             found["perf/generate_busy_s"] = fmean(busy_s for _, busy_s, _ in sums)
             found["perf/generate_busy_share"] = fmean(busy_s / seconds for _, busy_s, seconds in sums)
-        for each in (self.stall_s, self.load_s, self.serve_delay_s, self.generated):
+        for each in (self.stall_s, self.load_s, self.read_back, self.serve_delay_s, self.generated):
             each.clear()
         return found

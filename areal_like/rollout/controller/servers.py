@@ -3,25 +3,32 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from areal_like.discovery.base import Entry, Names, parse
-from areal_like.process.errors import Failure, Refused, Unreachable
+from areal_like.process.errors import NOT_STAGED, Failure, Refused, Unreachable
 from areal_like.process.http import Caller
 from areal_like.process.identity import SERVER
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.controller.bell import Bell
 from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimes
-from areal_like.rollout.placement import NEVER_TOLD
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.probe import TOLERANCES, check_probe
+from areal_like.weights.versions import NEVER_TOLD
 
 LOOK_S = 0.5
 """How often names are looked through for servers that came or went."""
 RETRY_S = 0.5
 ABORT_S = 10.0
+UNAVAILABLE = 503
+"""Status of a server that cannot say anything of the weights: its engine does not answer, and it will be gone soon."""
+ADAPTER = "adapter"
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +47,16 @@ class Link:
 
     name: str
     entry: Entry
-    task: "asyncio.Task[None] | None" = None
     loaded: int = NEVER_TOLD
+    lost: Counter[int] = field(default_factory=Counter)
+    """By version: how often it was there, and gone when it should have been taken into use."""
+    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    """What is done with it; all of it ends when it is gone."""
+
+    def run(self, work: "asyncio.Task[T]") -> "asyncio.Task[T]":
+        self.tasks.add(work)
+        work.add_done_callback(self.tasks.discard)
+        return work
 
 
 class Servers:
@@ -59,10 +74,12 @@ class Servers:
         self._rollout = config.rollout
         dtype = config.embedded.dtype
         self._dtype = dtype if dtype in TOLERANCES else config.actor.dtype
+        """That of servers which do not say in what they compute."""
         self._num_servers, self._names, self._caller, self._pool, self._spawn = num_servers, names, caller, pool, spawn
         self.publications, self.times = Publications(), UpdateTimes()
-        self._published, self._look_now = Bell(), asyncio.Event()
-        self._links: dict[str, Link] = {}
+        self.changed, self._look_now = Bell(), asyncio.Event()
+        """`changed`: there are new weights, or a server came, went or has some."""
+        self.links: dict[str, Link] = {}
 
     # Who is there.
 
@@ -72,7 +89,7 @@ class Servers:
         while True:
             found = await asyncio.to_thread(self._names.find, SERVER)
             self._see({name: parse(value) for name, value in found.items()})
-            missing = self._num_servers - len(self._links)
+            missing = self._num_servers - len(self.links)
             if missing <= 0:
                 waiting = None
             else:
@@ -91,63 +108,92 @@ class Servers:
         self._look_now.set()
 
     def _see(self, entries: dict[str, Entry]) -> None:
-        for name, link in list(self._links.items()):
+        for name, link in list(self.links.items()):
             if entries.get(name) != link.entry:
                 log.warning("%s at %s is gone", name, link.entry.address)
-                if link.task is not None:
-                    link.task.cancel()
-                del self._links[name]
+                for task in list(link.tasks):
+                    task.cancel()
+                del self.links[name]
                 self.times.gone(name)
                 self._pool.server_gone(name)
+                self.changed.ring()
         for name, entry in entries.items():
-            if name not in self._links:
+            if name not in self.links:
                 log.info("%s is at %s", name, entry.address)
                 self._pool.server_came(name, entry.address)
-                self._links[name] = link = Link(name, entry)
-                link.task = self._spawn(self._keep_up_to_date(link))
+                self.links[name] = link = Link(name, entry)
+                link.run(self._spawn(self._keep_up_to_date(link)))
+                self.changed.ring()
 
     # What they serve.
 
     def publish(self, publication: Publication) -> None:
         if self.publications.add(publication):
-            self._published.ring()
+            self.changed.ring()
 
     async def _keep_up_to_date(self, link: Link) -> None:
+        """By files. What the trainer sends itself goes to many at once: see `sending`."""
         while True:
             publication = self.publications.newer_than(link.loaded)
-            if publication is None:
-                await self._published.next()
+            if publication is None or publication.is_sent:
+                await self.changed.next()
                 continue
-            said = await self._update(link, publication)
-            if said is None:
-                continue
-            link.loaded = publication.version
-            now = time.monotonic()
-            if said:
-                self.times.updated(link.name, said, now)
-            if all(other.loaded >= publication.version for other in self._links.values()):
-                self.times.serve_delay_s.append(now - publication.at)
-            self._pool.server_loaded(link.name, publication.version)
+            command = partial(self._command_update, link, publication, "update_weights")
+            await self.load(link, publication, command)
 
-    async def _update(self, link: Link, publication: Publication) -> dict[str, Any] | None:
+    async def load(
+        self, link: Link, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> None:
+        """Has the server take a version into use."""
+        said = await self._patiently(link, publication, command)
+        if said is None:
+            return
+        link.loaded = publication.version
+        now = time.monotonic()
+        if said:
+            self.times.updated(link.name, said, now)
+        if all(other.loaded >= publication.version for other in self.links.values()):
+            self.times.serve_delay_s.append(now - publication.at)
+        self._pool.server_loaded(link.name, publication.version)
+        self.changed.ring()
+
+    async def commit(self, link: Link, publication: Publication) -> None:
+        """The same, of what the server has beside the weights that it uses."""
+        await self.load(link, publication, partial(self._command_update, link, publication, "commit_weights"))
+
+    async def _patiently(
+        self, link: Link, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any] | None:
         """What the server says of it: nothing where only its answer was lost, None where the version was discarded
-        before it came to load it. Weights that it refuses end the run; a server that does not answer is tried again
-        until it is known to be gone."""
+        before it came to load it, or has to be sent anew. Weights that it refuses end the run; a server that does not
+        answer, or whose engine does not, is tried again until it is known to be gone."""
         version, rollout = publication.version, self._rollout
-        waiting = Waiting(f"{link.name} to load weights v{version}", rollout.request_timeout, "rollout.request_timeout")
+        what = f"{link.name} to load weights v{version}"
+        waiting = Waiting(what, rollout.request_timeout, "rollout.request_timeout")
         failures, again = 0, False
         while True:
             try:
                 if again and await self._has(link, version):
-                    await self._resume(link)
+                    await self._resume(link, publication)
                     return {}
-                return await self._command_update(link, publication)
+                return await command()
             except (Refused, BadWeights) as refusal:
-                if self.publications.newer_than(version) is not None and not publication.folder.is_dir():
+                if self.publications.newer_than(version) is not None and not publication.is_there():
                     return None
-                failures += 1
-                if isinstance(refusal, BadWeights) or refusal.status < 500 or failures > rollout.request_retries:
-                    raise Failure(f"{link.name} cannot serve weights v{version}: {refusal}") from refusal
+                status = refusal.status if isinstance(refusal, Refused) else 0
+                if status == NOT_STAGED and publication.is_sent:
+                    link.lost[version] += 1
+                    if link.lost[version] <= rollout.request_retries:
+                        log.warning("%s has lost weights v%d, which are sent again: %s", link.name, version, refusal)
+                        return None
+                if status == UNAVAILABLE:
+                    waiting.what = f"{what} ({refusal})"
+                    self.look_now()
+                elif not (again and 0 < status < 500 and await self._has(link, version)):
+                    # else it is only refused because the call before this one came through after all
+                    failures += 1
+                    if (status < 500 and status != NOT_STAGED) or failures > rollout.request_retries:
+                        raise Failure(f"{link.name} cannot serve weights v{version}: {refusal}") from refusal
                 log.warning("%s failed to load weights v%d: %s", link.name, version, refusal)
             except Unreachable as silence:
                 log.warning("%s does not answer: %s", link.name, silence.why)
@@ -156,41 +202,48 @@ class Servers:
             await asyncio.sleep(RETRY_S)
             again = True
 
-    async def _command_update(self, link: Link, publication: Publication) -> dict[str, Any]:
-        probe, grace_s = publication.probe, self._rollout.pause_grace_period
-        body = {
-            "version": publication.version,
-            "folder": str(publication.folder),
-            "probe": None if probe is None else probe._asdict(),
-        }
-        if grace_s > 0:
-            await self._command(link, "pause")
-            await asyncio.sleep(grace_s)
-        said: dict[str, Any] = await self._command(link, "update_weights", body, self._rollout.request_timeout)
+    async def _command_update(self, link: Link, publication: Publication, what: str) -> dict[str, Any]:
+        probe, mode = publication.probe, self._rollout.update_mode
+        if self._pauses_for(publication):
+            await self._command(link, "pause", None if mode == "auto" else {"mode": mode})
+            await asyncio.sleep(self._rollout.pause_grace_period)
+        said: dict[str, Any] = await self._command(link, what, publication.body(mode), self._rollout.request_timeout)
         if probe is not None:
-            check_probe(probe, said["probe_logprobs"], self._dtype)
-        await self._resume(link)
+            check_probe(probe, said["probe_logprobs"], said.get("dtype", self._dtype))
+        await self._resume(link, publication)
         return said
 
-    async def _resume(self, link: Link) -> None:
+    def _pauses_for(self, publication: Publication) -> bool:
+        """An adapter comes beside what runs, and may have to wait until some of that has ended."""
+        return bool(self._rollout.pause_grace_period > 0 and publication.transport != ADAPTER)
+
+    async def _resume(self, link: Link, publication: Publication) -> None:
         """Where it was paused for the update; also where only the answer to that was lost."""
-        if self._rollout.pause_grace_period > 0:
+        if self._pauses_for(publication):
             await self._command(link, "resume")
 
     async def _has(self, link: Link, version: int) -> bool:
         """Whether only the answer was lost."""
         try:
-            said = await self._caller.json("GET", link.entry.address, "/health")
+            said = await self.health(link)
         except (Refused, Unreachable):
             return False
         return bool(said.get("version") == version)
+
+    async def health(self, link: Link) -> dict[str, Any]:
+        said: dict[str, Any] = await self._caller.json("GET", link.entry.address, "/health")
+        return said
+
+    async def stage(self, link: Link, body: dict[str, Any], timeout_s: float) -> None:
+        """Comes back when all of the weights are there beside those in use."""
+        await self._command(link, "stage_weights", body, timeout_s)
 
     async def _command(self, link: Link, what: str, body: Any = None, timeout_s: float = 60.0) -> Any:
         return await self._caller.json("POST", link.entry.address, f"/control/{what}", body, timeout_s)
 
     async def abort_all(self) -> None:
         """Ends whatever the servers generate now. One that does not answer has nothing to end."""
-        calls = (self._command(link, "abort", {"ids": "all"}, ABORT_S) for link in list(self._links.values()))
+        calls = (self._command(link, "abort", {"ids": "all"}, ABORT_S) for link in list(self.links.values()))
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, Refused | Unreachable):
                 raise outcome

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from areal_like.config.mismatches import distribution
 from areal_like.data.chat import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
@@ -15,11 +16,13 @@ from areal_like.rollout.client import Client, Seat
 from areal_like.rollout.episodes.rewards.base import Reward
 from areal_like.rollout.episodes.rewards.pool import Counts
 from areal_like.rollout.trajectory import Trajectory
+from areal_like.serving.stops import endings
 
-SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
+SAMPLING = (
+    *("temperature", "greedy", "max_new_tokens", "min_new_tokens", "max_tokens", "stop_token_ids", "stop"),
+    *("top_p", "top_k", "min_p", "frequency_penalty", "repetition_penalty"),
+)
 """What a workflow may say about one call, besides `n`."""
-DISTRIBUTION = ("temperature", "greedy")
-"""What the trainer reckons with, so that a call cannot have it otherwise."""
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,7 @@ class RowError(ValueError):
 
 @dataclass(slots=True)
 class Sample:
-    """One answer. Its text is that of the tokens before the one that ended it."""
+    """One answer. Its text is without what ended it: the stop text, or the token."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -97,7 +100,7 @@ class Engine:
 
     async def generate(self, prompt_ids: Sequence[int], n: int | None = None, **sampling: Any) -> list[Sample]:
         """`n` answers (all of the group's unless said otherwise), sampled as the lease says; `sampling` may set
-        max_new_tokens, max_tokens and stop_token_ids, and in evaluations temperature and greedy."""
+        max_new_tokens, max_tokens, stop_token_ids and stop, and in evaluations whatever else `gconfig` says of it."""
         how = self._how(sampling)
         if not len(prompt_ids):
             raise RowError("a prompt without a single token cannot be answered")
@@ -114,6 +117,9 @@ class Engine:
             "seed": self.lease["seed"] if number == 0 else derive_seed(self.lease["seed"], "call", number),
             "sampling": how,
             "order": self.lease.get("order") if number == 0 else None,
+            # An evaluation is short, and counts for the weights of its first tokens; of training, the next batch waits
+            # for the oldest group.
+            "priority": 0 if self.is_evaluation else 1 + int(self.lease["group"]),
         }
         self.trace("asks for %d answers to %d tokens", group["n"], len(prompt_ids))
         began = time.monotonic()
@@ -121,9 +127,14 @@ class Engine:
         self._count("generate_s", time.monotonic() - began)
         self.trace("has its answers, from %s", self._seat.server)
         samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
-        texts = self.tools.tokenizer.decode_all([_before_the_end(sample) for sample in samples])
-        for sample, text in zip(samples, texts, strict=True):
-            sample.text = text
+        stops = how.get("stop") or ()
+        found = endings(
+            self.tools.tokenizer.decode_all,
+            [(sample.token_ids, sample.finish) for sample in samples],
+            [stops] if isinstance(stops, str) else stops,
+        )
+        for sample, ending in zip(samples, found, strict=True):
+            sample.text = ending.text
         return samples
 
     async def score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward]:
@@ -162,7 +173,8 @@ class Engine:
         how = {**self.lease["sampling"], **sampling}
         if self.is_evaluation or self.tools.allow_mismatched_sampling:
             return how
-        other = next((name for name in DISTRIBUTION if how.get(name) != self.lease["sampling"].get(name)), None)
+        wanted, usual = distribution(how), distribution(self.lease["sampling"])
+        other = next((name for name in sampling if name in usual and wanted[name] != usual[name]), None)
         if other is not None:
             raise ValueError(
                 f"generate({other}={sampling[other]!r}) samples otherwise than gconfig.{other}, with which the trainer "
@@ -172,7 +184,3 @@ class Engine:
 
     def _count(self, what: str, seconds: float) -> None:
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
-
-
-def _before_the_end(sample: Sample) -> list[int]:
-    return sample.token_ids[:-1] if sample.finish == "stop" else sample.token_ids

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from areal_like.discovery import announce, open_names
-from areal_like.models import model_folder
+from areal_like.models import model_folder, shown_name
 from areal_like.process.body import body
 from areal_like.process.errors import Failure
 from areal_like.process.http import run_loop, serve
@@ -49,7 +49,8 @@ def main(run: Run, me: Identity) -> None:
         from areal_like.serving.embedded.server import EmbeddedServer
 
         guard = Guard(token(), me.attempt)
-        server = EmbeddedServer(engine, guard, run.run_id, config.model_path, folder, config.seed)
+        name = shown_name(config.model_path)
+        server = EmbeddedServer(engine, guard, run.run_id, name, config.seed, of_any=run.serves)
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
         served = await serve(server.application(), run.host, _port(run, me))

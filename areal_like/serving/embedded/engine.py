@@ -2,13 +2,16 @@
 
 A step lets waiting groups in (each prompt is computed once for all samples of its group, prompts of one length
 together) and then decodes one token for every running sequence. Where the cache has no room for the next token, the
-newest sequences give their slots back and go on later: the noise of sampling does not depend on any of this.
+newest sequences give their slots back and go on later: the noise of sampling does not depend on any of this. A long
+prompt is computed in pieces, one a step, so that what runs is not held up by it.
 """
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,39 +19,30 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from areal_like.serving.embedded.cache import BLOCK, blocks
-from areal_like.serving.embedded.live import LiveWeights
-from areal_like.serving.embedded.noise import uniforms
-from areal_like.serving.embedded.queue import Queue, Ticket
-from areal_like.serving.embedded.request import BadRequest, Finished, Group
-from areal_like.serving.embedded.rows import Interrupted, Rows
-from areal_like.serving.embedded.runner import MOST_AT_ONCE, Runner
-from areal_like.serving.embedded.sampling import choose
-
-NEVER_TOLD = -1
-"""Version of weights that no trainer has sent."""
-MARGIN = 64
-"""Tokens that a new sequence should find room for, so that it is not interrupted at once."""
+from areal_like.serving.embedded.batching.admission import Admission
+from areal_like.serving.embedded.batching.cache import BLOCK, blocks
+from areal_like.serving.embedded.batching.followed import completed
+from areal_like.serving.embedded.batching.long_prompt import PIECE
+from areal_like.serving.embedded.batching.queue import Queue, Ticket
+from areal_like.serving.embedded.batching.room import Room
+from areal_like.serving.embedded.batching.rows import Interrupted, Rows
+from areal_like.serving.embedded.batching.runner import Runner
+from areal_like.serving.embedded.bounds import end_tokens, ends_of, longest
+from areal_like.serving.embedded.counts import Counts
+from areal_like.serving.embedded.sampling.choosing import next_tokens
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
+from areal_like.serving.embedded.weights.adapters import Adapters
+from areal_like.serving.embedded.weights.live import LiveWeights
+from areal_like.serving.embedded.weights.lora import Adapter
+from areal_like.serving.request import Finished, Group
+from areal_like.weights.versions import NEVER_TOLD
 
 T = TypeVar("T")
 
 
-@dataclass
-class Counts:
-    """What the engine has done since it was made."""
-
-    groups: int = 0
-    samples: int = 0
-    tokens: int = 0
-    prompt_tokens: int = 0
-    steps: int = 0
-    interrupted: int = 0
-    recomputed: int = 0
-    busy_s: float = 0.0
-
-
 class Engine:
-    """`context_length` and `kv_cache_tokens` are as in `embedded`; None is what the model can, or no bound."""
+    """`context_length` and `kv_cache_tokens` are as in `embedded`; None is what the model can, or no bound. Texts that
+    end answers need a tokenizer; a prompt of more than `piece` tokens is a long one."""
 
     def __init__(
         self,
@@ -56,38 +50,58 @@ class Engine:
         max_running_requests: int = 256,
         context_length: int | None = None,
         kv_cache_tokens: int | None = None,
+        tokenizer: LazyTokenizer | None = None,
+        piece: int = PIECE,
     ) -> None:
         text = model.config.get_text_config()
         self.dtype = model.dtype
         self.vocab_size: int = text.vocab_size
         self.context_length: int = context_length or text.max_position_embeddings
         self.max_running = max_running_requests
-        self.eos_token_ids = _eos_token_ids(model)
+        self.eos_token_ids = end_tokens(model)
         bound = kv_cache_tokens or self.max_running * blocks(self.context_length)
         if bound < BLOCK:
             raise ValueError(f"embedded.kv_cache_tokens: {bound} is too little; the least is {BLOCK}")
-        self._runner = Runner(model, bound)
+        self._rows = Rows(self.max_running)
+        self._runner = Runner(model, bound, self._rows.adapter)
         self.cache = self._runner.cache
         self.weights = LiveWeights(model)
-        self.version = NEVER_TOLD
+        self.adapters = Adapters(model, model.dtype, model.device)
+        self.version = self.base_version = NEVER_TOLD
+        self.tokenizer = tokenizer or LazyTokenizer(None)
         self.counts = Counts()
-        self._rows = Rows(self.max_running)
         self._queue = Queue()
+        self._room = Room(self._rows, self.cache, self.max_running)
+        parts = self._queue, self._rows, self._room, self._runner, self.counts
+        self._admission = Admission(*parts, lambda: self.adapters.current, piece)
         self._interrupted: deque[Interrupted] = deque()
         self._finished: list[Finished] = []
         self._broken: set[int] = set()
-        self._num_tickets = self._turn = 0
+        self.next_deadline = math.inf
+        """When `expire` has something to do, by the monotonic clock."""
+        self.admits = True
+        """While false, what has begun goes on and nothing else begins."""
+        self._num_tickets = 0
 
     def submit(self, group: Group) -> int:
         """Puts a group into the queue and returns the number of its ticket; raises BadRequest."""
-        ticket = Ticket(self._num_tickets, group, self._limit(group))
+        limit = longest(group, self.context_length, self.cache.limit)
+        ends = ends_of(group, self.eos_token_ids, self.vocab_size)
+        ticket = Ticket(self._num_tickets, group, limit, ends)
+        if group.sampling.stop:
+            self.tokenizer.get()  # where there is none, that is told now
+        if group.deadline_s is not None:
+            ticket.deadline = time.monotonic() + group.deadline_s
+            self.next_deadline = min(self.next_deadline, ticket.deadline)
+        if group.adapter:
+            ticket.adapter = self.adapters.named(group.adapter)
         self._queue.add(ticket)
         self._num_tickets += 1
         return ticket.number
 
     @property
     def has_work(self) -> bool:
-        return bool(self._rows.count or self._interrupted or self._queue.has_next)
+        return bool(self._rows.count or self._interrupted or (self.admits and self._queue.has_next))
 
     @property
     def num_running(self) -> int:
@@ -97,6 +111,11 @@ class Engine:
     def num_waiting(self) -> int:
         """Groups that have not begun with all their samples."""
         return len(self._queue)
+
+    @property
+    def num_begun(self) -> int:
+        """Sequences that have tokens and are not done, also those without a slot."""
+        return self._rows.count + len(self._interrupted)
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:
@@ -139,8 +158,30 @@ class Engine:
         with torch.inference_mode():
             self._remove(running)
         for ticket in meant.values():
+            self._admission.forget(ticket)
             self._finished.append(Finished(ticket.number, ticket.group.id, [], reason))
         return len(meant)
+
+    def expire(self) -> None:
+        """Ends groups whose time is over."""
+        now = time.monotonic()
+        if now < self.next_deadline:
+            return
+        tickets = set(self._under_way())
+        late = {ticket for ticket in tickets if ticket.deadline <= now}
+        for seconds in {ticket.group.deadline_s for ticket in late}:
+            meant = {ticket for ticket in late if ticket.group.deadline_s == seconds}
+            reason = f"deadline: not done within {seconds:g} s (deadline_s)"
+            self.counts.expired += self.abort(reason, meant.__contains__)
+        self.next_deadline = min((ticket.deadline for ticket in tickets - late), default=math.inf)
+
+    def set_aside(self) -> None:
+        """Takes the slots of all that runs. It goes on from the tokens that it has."""
+        order = sorted(range(self._rows.count), key=self._age)
+        self._interrupted.extendleft(self._rows.interrupt(row) for row in reversed(order))
+        self.counts.interrupted += len(order)
+        with torch.inference_mode():
+            self._remove(set(order))
 
     def update_weights(self, tensors: Mapping[str, torch.Tensor], version: int) -> None:
         """New weights between two steps. Running sequences keep their tokens and go on with the new weights."""
@@ -155,88 +196,73 @@ class Engine:
         except Exception:
             self.weights.swap()
             raise
-        self.version = version
+        self.version = self.base_version = version
+        self._admission.forget()
+        self.adapters.current = None
         with torch.inference_mode():
             self._compute(np.arange(self._rows.count))
         return found
 
+    def forget_adapter(self) -> None:
+        """The run's versions so far are none of it any more; adapters of others stay."""
+        self.adapters.current = None
+        self._drop_old_adapters()
+
+    def adapt(self, adapter: Adapter, version: int) -> None:
+        """New weights as an adapter: groups that begin from now on have it, and those under way end with theirs."""
+        self.adapters.take(adapter)
+        self.version = version
+        self._drop_old_adapters()
+
     @torch.inference_mode()
-    def logprobs(self, token_ids: Sequence[int]) -> list[float]:
+    def logprobs(self, token_ids: Sequence[int], adapter: Adapter | None = None) -> list[float]:
         """Of each token after the first, given those before it, by the live weights at temperature 1."""
-        return self._runner.logprobs(token_ids)
+        return self._runner.logprobs(token_ids, adapter)
+
+    @torch.inference_mode()
+    def prompt_chances(self, group: Group, number: int) -> tuple[list[float], list[dict[int, float]]]:
+        """Of each token of a prompt after the first: its log-probability, and so many of the likeliest in its place."""
+        adapter = self.adapters.named(group.adapter) if group.adapter else None
+        return self._runner.prompt_chances(group.prompt, number, adapter)
 
     def statistics(self) -> dict[str, Any]:
         return {
             "version": self.version,
             "running": self.num_running,
             "waiting": self.num_waiting,
+            "set_aside": len(self._interrupted),
             "cache": {"rows": self.cache.rows, "columns": self.cache.columns, "limit": self.cache.limit},
             **asdict(self.counts),
         }
-
-    def _limit(self, group: Group) -> int:
-        """Most tokens of one answer. The ends of the model and of the request cut an answer off; a cache that is too
-        small is refused, since then nobody asked for a shorter one."""
-        sampling, length = group.sampling, len(group.prompt)
-        most = min(sampling.max_tokens, self.context_length)
-        if length >= most:
-            key = "gconfig.max_tokens" if sampling.max_tokens < self.context_length else "embedded.context_length"
-            raise BadRequest(f"{key}: the prompt has {length} tokens, and {most} leave no room for an answer")
-        limit = min(sampling.max_new_tokens, most - length)
-        if length + limit > self.cache.limit:
-            raise BadRequest(
-                f"embedded.kv_cache_tokens: a prompt of {length} tokens and an answer of up to {limit} do not fit into "
-                f"{self.cache.limit}; lower gconfig.max_new_tokens or raise embedded.kv_cache_tokens"
-            )
-        return limit
 
     def _go_on(self) -> None:
         """Gives slots to interrupted sequences, the oldest first."""
         rows = self._rows
         resumed = []
-        while self._interrupted and rows.count < self.max_running:
+        while self._interrupted:
             one = self._interrupted[0]
-            length = len(one.ticket.group.prompt) + len(one.token_ids)
-            if not self.cache.fits(rows.count + 1, max(self._width(), self._wanted(one.ticket, length))):
+            if not self._room.is_there(1, one.ticket, len(one.ticket.group.prompt) + len(one.token_ids)):
                 break
             self._interrupted.popleft()
-            resumed.append(rows.resume(one, self._stops(one.ticket)))
+            resumed.append(rows.resume(one))
         self._compute(np.array(resumed, np.int64))
 
     def _admit(self) -> None:
         """Lets groups in as long as there is room, and computes their prompts."""
         rows = self._rows
         before = rows.count
-        by_length: dict[int, list[tuple[tuple[int, ...], NDArray[np.int64]]]] = {}
-        while not self._interrupted and (ticket := self._queue.head(rows.count == 0)) is not None:
-            share = self._share(ticket)
-            if share == 0:
-                break
-            if not ticket.admitted:
-                ticket.turn = self._turn = self._turn + 1
-            prompt = ticket.group.prompt
-            samples = range(ticket.admitted, ticket.admitted + share)
-            by_length.setdefault(len(prompt), []).append((prompt, rows.begin(ticket, samples, self._stops(ticket))))
-            ticket.admitted += share
-            if not ticket.num_waiting:
-                self._queue.begun(ticket)
+        if self._interrupted or not self.admits:
+            return
+        begun = self._admission.admit()
         if rows.count == before:
             return
-        self.cache.reserve(rows.count, self._width(), before, int(rows.cached[:before].max(initial=0)))
-        ended: list[tuple[int, str]] = []
-        for length, parts in by_length.items():
-            at_once = max(1, MOST_AT_ONCE // length)
-            for start in range(0, len(parts), at_once):
-                chunk = parts[start : start + at_once]
-                logits = self._runner.prompts(chunk)
-                self.counts.prompt_tokens += length * len(chunk)
-                ended += self._append(np.concatenate([rows for _, rows in chunk]), logits)
-        self._end(ended)
+        self.cache.reserve(rows.count, self._room.width, before, int(rows.cached[:before].max(initial=0)))
+        self._end([end for of_row, logits in self._admission.logits(begun) for end in self._append(of_row, logits)])
 
     def _decode(self) -> None:
         self._make_room()
         rows = self._rows
-        count, width = rows.count, self._width()
+        count, width = rows.count, self._room.width
         self.cache.reserve(count, width, count, width - 1)
         logits = self._runner.extend(rows.newest[:count], rows.cached[:count])
         rows.cached[:count] += 1
@@ -244,14 +270,16 @@ class Engine:
 
     def _append(self, of_row: NDArray[np.int64], logits: torch.Tensor) -> list[tuple[int, str]]:
         rows = self._rows
-        noise = uniforms(rows.seed[of_row], rows.sample[of_row], rows.generated[of_row].astype(np.uint64))
-        how = (rows.temperature[of_row], rows.greedy[of_row], noise)
-        tokens, logprobs = choose(logits, *(self._runner.tensor(array) for array in how))
+        tokens, found = next_tokens(rows, of_row, logits, self._runner.tensor)
         self.counts.tokens += len(of_row)
-        found = logprobs.cpu().numpy()
         broken = {rows.tickets[row].number for row in of_row[~np.isfinite(found)]}
         self._broken |= broken
-        ended = rows.append(of_row, tokens.cpu().numpy(), found, self.version)
+        followed = rows.followed_of(of_row)
+        early = rows.is_early(of_row).tolist() if followed else []
+        ended = rows.append(of_row, tokens, found, self.base_version)
+        if followed:
+            by_text = completed(self.tokenizer, followed, tokens.tolist(), early)
+            ended = list({**dict(ended), **{int(of_row[place]): "stop" for place in by_text}}.items())
         return [end for end in ended if rows.tickets[end[0]].number not in broken] if broken else ended
 
     def _clean(self) -> None:
@@ -261,6 +289,7 @@ class Engine:
         reason = f"the weights of version {self.version} give log-probabilities that are not finite"
         self.abort(reason, lambda ticket: ticket.number in broken)
         self.cache.reset()
+        self._admission.forget()
         self._compute(np.arange(self._rows.count))
 
     def _end(self, ended: list[tuple[int, str]]) -> None:
@@ -286,49 +315,34 @@ class Engine:
         if to:
             width = int(self._rows.cached[to].max())
             self.cache.move(self._runner.tensor(np.array(to)), self._runner.tensor(np.array(source)), width)
+        if self.adapters.has_old:
+            self._drop_old_adapters()
+
+    def _drop_old_adapters(self) -> None:
+        self.adapters.drop_old({ticket.adapter for ticket in self._under_way()})
+
+    def _under_way(self) -> Iterator[Ticket]:
+        """Of every group that is not done, some of them more than once."""
+        return chain(self._rows.tickets, self._queue, (one.ticket for one in self._interrupted))
 
     def _make_room(self) -> None:
         """Interrupts the newest sequences until the next token of all others fits into the cache."""
         rows = self._rows
-        while not self.cache.fits(rows.count, self._width()):
-            newest = max(range(rows.count), key=lambda row: (rows.tickets[row].turn, rows.sample[row]))
+        while not self.cache.fits(rows.count, self._room.width):
+            newest = max(range(rows.count), key=self._age)
             self._interrupted.appendleft(rows.interrupt(newest))
             self.counts.interrupted += 1
             self._remove({newest})
+
+    def _age(self, row: int) -> tuple[int, int]:
+        """The smaller, the older."""
+        return self._rows.tickets[row].turn, int(self._rows.sample[row])
 
     def _compute(self, of_row: NDArray[np.int64]) -> None:
         """Keys and values of sequences that have tokens already, anew: after an interruption, or for new weights."""
         rows = self._rows
         if not len(of_row):
             return
-        self.cache.reserve(rows.count, self._width(), rows.count, int(rows.cached[: rows.count].max()))
+        self.cache.reserve(rows.count, self._room.width, rows.count, int(rows.cached[: rows.count].max()))
         self._runner.sequences([rows.sequence(row) for row in of_row], of_row)
         self.counts.recomputed += len(of_row)
-
-    def _share(self, ticket: Ticket) -> int:
-        """How many samples of a group may begin now: all that wait, or as many as ever fit at once; or none yet."""
-        wanted = self._wanted(ticket, len(ticket.group.prompt))
-        share = min(ticket.num_waiting, self.max_running, self.cache.limit // blocks(wanted))
-        count = self._rows.count + share
-        return share if count <= self.max_running and self.cache.fits(count, max(self._width(), wanted)) else 0
-
-    def _wanted(self, ticket: Ticket, length: int) -> int:
-        """Columns that a sequence of this length should find free."""
-        return min(length + MARGIN, len(ticket.group.prompt) + ticket.limit)
-
-    def _width(self) -> int:
-        """Columns that the next step needs."""
-        count = self._rows.count
-        return int(self._rows.cached[:count].max()) + 1 if count else 0
-
-    def _stops(self, ticket: Ticket) -> list[int]:
-        return sorted({*ticket.group.sampling.stop_token_ids, *self.eos_token_ids})
-
-
-def _eos_token_ids(model: PreTrainedModel) -> list[int]:
-    """Of generation_config.json where it names them, else of config.json."""
-    for source in (model.generation_config, model.config.get_text_config()):
-        found = getattr(source, "eos_token_id", None)
-        if found is not None:
-            return [found] if isinstance(found, int) else list(found)
-    return []

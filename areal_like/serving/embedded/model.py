@@ -9,6 +9,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from areal_like.config.embedded import EmbeddedConfig
 from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
 
 MEMORY_SHARE = 0.5
 """Of the memory that is free once the model is loaded: the cache gets this at most, since others need some too."""
@@ -28,7 +29,7 @@ def make_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = 
     if tokens is None:
         tokens = int(MEMORY_SHARE * free_memory(model.device)) // bytes_per_token(model)
         log.info("embedded.kv_cache_tokens: %d, for which half of the free memory has room", tokens)
-    engine = Engine(model, config.max_running_requests, config.context_length, tokens)
+    engine = Engine(model, config.max_running_requests, config.context_length, tokens, LazyTokenizer(folder))
     engine.logprobs([0, 0])  # what this model cannot do here is told now, and the first request finds it warm
     return engine
 

@@ -1,5 +1,6 @@
 """The server's routes. What is open to all answers questions; what commands or trains wants the run's token."""
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
@@ -7,52 +8,66 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from areal_like import __version__
 from areal_like.process.errors import Refused
 from areal_like.process.http import answer, application, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
-from areal_like.serving.embedded.engine import NEVER_TOLD, Engine
-from areal_like.serving.embedded.openai import Completions
-from areal_like.serving.embedded.queue import Ticket
-from areal_like.serving.embedded.request import BadRequest, Finished, parse_group
+from areal_like.serving.embedded.batching.queue import Ticket
+from areal_like.serving.embedded.driver import Resumed
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.outside.about import About
+from areal_like.serving.embedded.outside.clients import Outside
+from areal_like.serving.embedded.outside.completions import Completions
+from areal_like.serving.embedded.outside.text_routes import TextRoutes
+from areal_like.serving.embedded.outside.token_route import TokenRoute
 from areal_like.serving.embedded.streams import Streams
-from areal_like.serving.embedded.update import Updates
-from areal_like.weights.probe import Probe
-
-OPEN_PATHS = ("/health", "/v1/")
+from areal_like.serving.embedded.weights.named_adapters import NamedAdapters
+from areal_like.serving.embedded.weights.update import Updates
+from areal_like.serving.embedded.weights.update_routes import UpdateRoutes
+from areal_like.serving.open_routes import OPEN_PATHS
+from areal_like.serving.orders import AUTO, KEEP, field, parse_ids, parse_mode, routes
+from areal_like.serving.request import BadRequest, Finished, Group, parse_group
+from areal_like.weights.collective import gpus
+from areal_like.weights.versions import NEVER_TOLD
 
 
 class EmbeddedServer:
-    """Made within the event loop that serves it. `model` is the name under which clients of others ask for it."""
+    """Made within the event loop that serves it. `model` is the name under which clients of others ask for it;
+    `of_any`: weights of every run are taken, and not only those of its own."""
 
-    def __init__(self, engine: Engine, guard: Guard, run_id: str, model: str, folder: Path, seed: int) -> None:
+    def __init__(self, engine: Engine, guard: Guard, run_id: str, model: str, seed: int, of_any: bool = False) -> None:
         self.streams = Streams(engine)
         self._engine, self._guard = engine, guard
         self._driver = self.streams.driver
-        self._updates = Updates(self.streams, run_id)
+        self._updates = Updates(self.streams, None if of_any else run_id)
+        self._adapters = NamedAdapters(self.streams, model)
         self._run_id, self._model = run_id, model
-        self._completions = Completions(self.streams, model, folder, seed)
+        self._outside = Outside(self.streams, model, seed)
         guard.on_new_attempt = self._on_new_attempt
 
     def application(self) -> web.Application:
         app = application(self._guard, OPEN_PATHS)
+        about, texts = About(self._outside), TextRoutes(self._outside)
         app.add_routes(
             [
-                web.get("/health", self.health),
-                web.get("/v1/models", self._completions.models),
-                web.post("/v1/completions", self._completions.completions),
-                web.post("/generate", self.generate),
-                web.post("/control/update_weights", self.update_weights),
-                web.post("/control/pause", self.pause),
-                web.post("/control/resume", self.resume),
-                web.post("/control/abort", self.abort),
-                web.get("/control/fingerprint", self.fingerprint),
-                web.get("/control/statistics", self.statistics),
+                *routes(self, UpdateRoutes(self._updates, self._guard)),
+                web.get("/version", about.version),
+                web.get("/metrics", about.metrics),
+                web.get("/v1/models", about.models),
+                web.post("/v1/completions", Completions(self._outside).completions),
+                web.post("/inference/v1/generate", TokenRoute(self._outside).generate),
+                web.post("/tokenize", texts.tokenize),
+                web.post("/detokenize", texts.detokenize),
+                web.post("/control/load_adapter", self.load_adapter),
+                web.post("/control/unload_adapter", self.unload_adapter),
             ]
         )
         return app
 
     async def health(self, request: web.Request) -> web.Response:
         facts = {"run_id": self._run_id, "model": self._model, "version": self._version}
+        facts |= {"engine": "embedded", "engine_version": __version__}
+        facts |= {"processes": 1, "devices": gpus(self._engine.weights.device)}
         return answer({"status": "paused" if self._driver.is_paused else "ok", **facts})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -60,12 +75,16 @@ class EmbeddedServer:
         if not self._updates.is_told:
             raise Refused(503, "this server was given no weights by the run yet")
         said = await read_json(request)
-        groups, refused = [], []
-        for one in _field(said, "groups", list):
+        groups: list[Group] = []
+        refused = []
+        for one in field(said, "groups", list):
             try:
                 groups.append(parse_group(one, self._engine.vocab_size))
             except BadRequest as bad:
                 refused.append(Finished(-1, str(one.get("id", "")) if isinstance(one, dict) else "", [], str(bad)))
+        if any(group.sampling.stop for group in groups):
+            with contextlib.suppress(BadRequest):  # each such group is told for itself
+                await self._outside.load_tokenizer()
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         if refused:
@@ -77,29 +96,36 @@ class EmbeddedServer:
                     await response.write(_lines(finished))
         return response
 
-    async def update_weights(self, request: web.Request) -> web.Response:
+    async def load_adapter(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        version, folder = _field(said, "version", int), Path(_field(said, "folder", str))
-        probe = Probe(**said["probe"]) if said.get("probe") else None
-        attempt = self._guard.attempt
+        name, folder = field(said, "name", str), Path(field(said, "folder", str))
         try:
-            return answer(await self._updates.update(version, folder, probe, lambda: self._guard.attempt == attempt))
+            return answer(await self._adapters.load(name, folder))
         except ValueError as bad:
             raise Refused(409, str(bad)) from bad
 
+    async def unload_adapter(self, request: web.Request) -> web.Response:
+        name = field(await read_json(request), "name", str)
+        try:
+            return answer(await self._adapters.unload(name))
+        except BadRequest as bad:
+            raise Refused(404, str(bad)) from bad
+
     async def pause(self, request: web.Request) -> web.Response:
-        self._driver.pause(True)
-        return answer({"paused": True})
+        mode = parse_mode(await read_json(request))
+        mode = KEEP if mode == AUTO else mode
+        try:
+            running = await asyncio.wrap_future(self._driver.pause(mode))
+        except Resumed as resumed:
+            raise Refused(409, str(resumed)) from resumed
+        return answer({"paused": True, "mode": mode, "running": running})
 
     async def resume(self, request: web.Request) -> web.Response:
-        self._driver.pause(False)
+        self._driver.resume()
         return answer({"paused": False})
 
     async def abort(self, request: web.Request) -> web.Response:
-        ids = (await read_json(request) or {}).get("ids")
-        if ids != "all" and not isinstance(ids, list):
-            raise Refused(400, 'ids: give a list of ids of groups, or "all"')
-        meant = None if ids == "all" else set(ids)
+        meant = parse_ids(await read_json(request))
 
         def is_meant(ticket: Ticket) -> bool:
             return meant is None or ticket.group.id in meant
@@ -107,8 +133,8 @@ class EmbeddedServer:
         return answer({"aborted": await self.streams.call(lambda: self._engine.abort("aborted: as told", is_meant))})
 
     async def fingerprint(self, request: web.Request) -> web.Response:
-        hashes = await self.streams.call(self._updates.hashes)
-        return answer({"version": self._version, "tensors": hashes})
+        hashes = await self.streams.call(self._updates.all_hashes)
+        return answer({"version": self._version, "tensors": hashes, "uncovered": []})
 
     async def statistics(self, request: web.Request) -> web.Response:
         return answer({**await self.streams.call(self._engine.statistics), "version": self._version})
@@ -120,14 +146,7 @@ class EmbeddedServer:
     def _on_new_attempt(self, attempt: int) -> None:
         self._updates.forget()
         self.streams.abort_older(attempt)
-        self._driver.pause(False)
-
-
-def _field(said: Any, name: str, kind: type) -> Any:
-    value = said.get(name) if isinstance(said, dict) else None
-    if not isinstance(value, kind):
-        raise Refused(400, f"{name}: missing from the body, or not of the right type")
-    return value
+        self._driver.resume()
 
 
 def _lines(finished: list[Finished]) -> bytes:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from areal_like.serving.embedded.driver import Driver
 from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.request import BadRequest, Finished, Group
+from areal_like.serving.request import BadRequest, Finished, Group
 
 T = TypeVar("T")
 

@@ -1,0 +1,311 @@
+"""Weights that the trainer sends to the servers itself: who is in the group, and what comes of it.
+
+A round: those servers that lack the newest version are given a group with the trainer; all are told to receive at once,
+and their answers are watched while the trainer sends. Where one refuses or dies the group is broken up on both sides,
+and there is another round without it. When all have everything, each takes it into use. A server that comes later has a
+round as soon as it is there: the trainer keeps the newest version to send it again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_like.process.errors import Failure, Refused, Unreachable
+from areal_like.process.waiting import Waiting
+from areal_like.rollout.controller.bell import Bell
+from areal_like.rollout.controller.publications import Publication
+from areal_like.rollout.controller.servers import Link, Servers
+from areal_like.weights.index import said
+from areal_like.weights.meeting import Meeting
+from areal_like.weights.versions import NEVER_TOLD
+
+RETRY_S = 0.5
+BREAKING_UP_S = 10.0
+"""How long those in a group that is broken up have to say so."""
+MOST_REFUSALS = 2
+"""Of one version by one server: the first may be a fault of the way."""
+MOST_BREAKS = 20
+"""As often in a row a server may be the one that breaks a group up. Between them are waits that double to this many
+seconds, minutes in all: one that is about to be replaced has time for it."""
+LONGEST_REST_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Round:
+    """`taken`: the trainer is in it. `why` it was broken up, once it is over."""
+
+    meeting: Meeting
+    version: int
+    taken: bool = False
+    over: bool = False
+    why: str = ""
+
+
+@dataclass
+class Member:
+    """What is known of a server that takes part."""
+
+    processes: int
+    devices: list[str]
+    refusals: dict[int, int] = field(default_factory=dict)
+    is_alone: bool = False
+    """The last group ended by it, so the next has no others in it."""
+    breaks: int = 0
+    """Groups in a row that it broke up, by its own account for no fault of the weights."""
+    busy: bool = False
+    not_before: float = 0.0
+
+
+class Sending:
+    """`is_over` says that the run wants no weights any more."""
+
+    def __init__(
+        self,
+        config: Any,
+        servers: Servers,
+        spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
+        is_over: Callable[[], bool],
+        attempt: int,
+    ) -> None:
+        self._rollout, self._timeout_s = config.rollout, float(config.weights.broadcast.timeout_s)
+        self._servers, self._spawn, self._is_over, self._attempt = servers, spawn, is_over, attempt
+        self._members: dict[Link, Member] = {}
+        self._round: Round | None = None
+        self._bell = Bell()
+        self._number = 0
+        self._asked = NEVER_TOLD
+        """The version that the trainer came with; it may not have published it yet, but has no older one any more."""
+
+    # What the trainer asks.
+
+    async def next_round(self, version: int, hold_s: float) -> dict[str, Any]:
+        """The trainer has a version to send, and is in no group now."""
+        self._asked = version
+
+        def look() -> dict[str, Any] | None:
+            if self._is_over():
+                return {"end": True}
+            current = self._round
+            if current is None or current.over:
+                return None
+            if current.version > version:  # it asked before it had published the newer one, and asks anew for that
+                return {"wait": True, "end": False}
+            if current.version < version:
+                self._end(current, f"the trainer has weights v{version} by now")
+                return None
+            current.taken = True
+            self._bell.ring()
+            return {"meeting": current.meeting._asdict()}
+
+        return await self._bell.until(look, hold_s) or {"wait": True, "end": self._is_over()}
+
+    async def end_of_round(self, group: str, hold_s: float) -> dict[str, Any]:
+        """The trainer sends, and asks whether all have it."""
+
+        def look() -> dict[str, Any] | None:
+            current = self._round
+            if current is None or current.meeting.group != group:
+                return {"over": True, "why": "it is of the past"}
+            return {"over": True, "why": current.why} if current.over else None
+
+        return await self._bell.until(look, hold_s) or {"over": False}
+
+    def look_again(self) -> None:
+        """Something that `is_over` depends on has changed."""
+        self._bell.ring()
+
+    # Rounds.
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        waiting: Waiting | None = None
+        while True:
+            publication, links = await self._due()
+            what = f"servers to take weights v{publication.version}"
+            if waiting is None or waiting.what != what:
+                waiting = Waiting(what, self._rollout.request_timeout, "rollout.request_timeout")
+            waiting.check()
+            if await self._send(publication, links):
+                waiting = None
+
+    async def _due(self) -> tuple[Publication, list[Link]]:
+        """As soon as there is a server that lacks the newest version."""
+        while True:
+            publication = self._servers.publications.newest
+            self._members = {
+                link: self._members[link] for link in self._servers.links.values() if link in self._members
+            }
+            limit_s = None
+            if publication is not None and publication.is_sent:
+                behind = [link for link in self._servers.links.values() if link.loaded < publication.version]
+                if publication.version >= self._asked and (due := self._together(behind)):
+                    return publication, due
+                if any(link not in self._members or not self._members[link].busy for link in behind):
+                    limit_s = RETRY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._servers.changed.next()
+
+    def _together(self, links: Sequence[Link]) -> list[Link]:
+        """Those of them that can be in one group now. Who broke the last one up is by itself, after the others."""
+        now = time.monotonic()
+        found = [(link, self._members.get(link)) for link in links]
+        free = [(link, member) for link, member in found if not member or not (member.busy or member.not_before > now)]
+        sound = [link for link, member in free if not member or not member.is_alone]
+        return sound or [link for link, _ in free[:1]]
+
+    async def _send(self, publication: Publication, links: Sequence[Link]) -> bool:
+        """One round; whether all that were in it have the weights."""
+        members = [link for link in links if await self._knows(link)]
+        if not members:
+            return False
+        current = self._round = self._open(publication, members)
+        self._bell.ring()
+        if not await self._trainer_comes(current):
+            return False
+        log.debug("%s: weights v%d to %s", current.meeting.title, current.version, _names(members))
+        outcomes = await self._stage(current, publication, members)
+        self._judge(publication.version, {link: fault for link, fault in outcomes.items() if fault is not None})
+        for link, fault in outcomes.items():
+            if fault is None and not current.why:
+                member = self._members[link]
+                member.busy, member.is_alone, member.breaks = True, False, 0
+                link.run(self._spawn(self._commit(link, publication)))
+        return not current.why
+
+    async def _knows(self, link: Link) -> bool:
+        if link in self._members:
+            return True
+        try:
+            facts = await self._servers.health(link)
+        except (Refused, Unreachable) as silence:
+            log.warning("%s does not answer: %s", link.name, silence)
+            self._servers.look_now()
+            await asyncio.sleep(RETRY_S)
+            return False
+        self._members[link] = Member(int(facts.get("processes", 1)), list(facts.get("devices", [])))
+        return True
+
+    def _open(self, publication: Publication, links: Sequence[Link]) -> Round:
+        place = publication.place
+        assert place is not None, "weights that are sent come with the place where the trainer is"
+        self._number += 1
+        members = [self._members[link] for link in links]
+        devices = [*place["devices"], *(device for member in members for device in member.devices)]
+        have_own = place["devices"] and all(len(member.devices) == member.processes for member in members)
+        meeting = Meeting(
+            host=place["host"],
+            port=place["port"],
+            group=f"attempt-{self._attempt}-group-{self._number}.{secrets.token_hex(16)}",
+            backend="nccl" if have_own and len(set(devices)) == len(devices) else "gloo",
+            first_rank=0,
+            world=1 + sum(member.processes for member in members),
+            timeout_s=self._timeout_s,
+        )
+        return Round(meeting, publication.version)
+
+    async def _trainer_comes(self, current: Round) -> bool:
+        """Whether it does; it is at a newer version where it does not."""
+        waiting = Waiting("the trainer to send weights", self._timeout_s, "weights.broadcast.timeout_s")
+        while not (current.taken or current.over):
+            waiting.check()
+            await self._bell.until(lambda: current.taken or current.over or None, RETRY_S)
+        return current.taken
+
+    async def _stage(
+        self, current: Round, publication: Publication, links: Sequence[Link]
+    ) -> "dict[Link, Exception | None]":
+        """What came of it, by server. The first that fails breaks the group up, which ends the others."""
+        tasks: dict[asyncio.Task[Any], Link] = {}
+        rank = 1
+        for link in links:
+            body = publication.body(self._rollout.update_mode)
+            assert publication.index is not None
+            meeting = current.meeting._replace(first_rank=rank)
+            body |= {"index": said(publication.index), "meeting": meeting._asdict()}
+            rank += self._members[link].processes
+            tasks[link.run(asyncio.create_task(_result(self._servers.stage(link, body, self._timeout_s))))] = link
+        outcomes: dict[Link, Exception | None] = {}
+        pending, ends = set(tasks), None
+        while pending:
+            limit_s = None if ends is None else max(0.0, ends - time.monotonic())
+            done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                link = tasks[task]
+                outcomes[link] = Unreachable(link.entry.address, "it is gone") if task.cancelled() else task.result()
+                if outcomes[link] is not None and ends is None:
+                    self._end(current, f"{link.name}: {outcomes[link]}")
+                    ends = time.monotonic() + BREAKING_UP_S
+            if not done:
+                for task in pending:
+                    task.cancel()
+        self._end(current, "")
+        return outcomes
+
+    def _end(self, current: Round, why: str) -> None:
+        if not current.over:
+            current.over, current.why = True, why
+            self._bell.ring()
+
+    def _judge(self, version: int, faults: dict[Link, Exception]) -> None:
+        """`faults` in the order in which they came. Those who are to blame are left out of the next round: who is
+        gone and who refuses; where nobody is and nobody does, the first to break the group up took the others along."""
+        own = [link for link, fault in faults.items() if not _is_broken(fault)]
+        to_blame = own or list(faults)[:1]
+        for link, fault in faults.items():
+            if link in to_blame:
+                self._failed(link, version, fault)
+            else:
+                log.info("%s did not get weights v%d: %s", link.name, version, fault)
+
+    def _failed(self, link: Link, version: int, fault: Exception) -> None:
+        member = self._members[link]
+        member.is_alone, rest_s = True, RETRY_S
+        if isinstance(fault, Unreachable):
+            log.warning("%s does not answer: %s", link.name, fault)
+            self._servers.look_now()
+        elif isinstance(fault, Refused) and not _is_broken(fault):
+            count = member.refusals[version] = member.refusals.get(version, 0) + 1
+            if count >= MOST_REFUSALS:
+                raise Failure(f"{link.name} cannot serve weights v{version}: {fault.message}")
+            log.warning("%s refuses weights v%d, which are sent again: %s", link.name, version, fault.message)
+        else:
+            member.breaks += 1
+            if member.breaks >= MOST_BREAKS:
+                times = f"the group was broken up {member.breaks} times in a row"
+                raise Failure(f"{link.name} cannot receive weights v{version}, {times}: {fault}")
+            log.warning("%s did not get weights v%d, which are sent again: %s", link.name, version, fault)
+            rest_s = min(RETRY_S * 2 ** (member.breaks - 1), LONGEST_REST_S)
+        member.not_before = time.monotonic() + rest_s
+
+    async def _commit(self, link: Link, publication: Publication) -> None:
+        try:
+            await self._servers.commit(link, publication)
+        finally:
+            if link in self._members:
+                self._members[link].busy = False
+            self._servers.changed.ring()
+
+
+async def _result(call: Awaitable[None]) -> Exception | None:
+    try:
+        await call
+    except (Refused, Unreachable) as fault:
+        return fault
+    return None
+
+
+def _is_broken(fault: Exception) -> bool:
+    """Whether a server only says that the group ended, by whomever."""
+    return isinstance(fault, Refused) and fault.status == 503
+
+
+def _names(links: Sequence[Link]) -> str:
+    return ", ".join(link.name for link in links)

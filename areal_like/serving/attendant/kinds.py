@@ -1,0 +1,31 @@
+"""The kinds of engines: which one a run has, and who speaks to it."""
+
+from pathlib import Path
+
+from areal_like.process.run import Run
+from areal_like.serving.attendant.base import Engine
+
+LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
+"""By kind: how its section of the configuration calls what limits prompt and answer together."""
+
+
+def connect(kind: str, address: str, secret: str, run: Run, folder: Path) -> Engine:
+    """One that speaks to the engine at `address`."""
+    if kind == "vllm":
+        from areal_like.serving.vllm.engine import VLLM
+
+        return VLLM(address, secret, run.config, folder)
+    if kind == "sglang":
+        from areal_like.serving.sglang.engine import SGLang
+
+        return SGLang(address, secret, run.config, folder, run.weights)
+    raise ValueError(f"rollout.backend: no engine is called {kind!r}; there are {', '.join(LENGTH_KEYS)}")
+
+
+def kind_of(run: Run) -> str:
+    """Of the servers that the run starts. The key may say how many there are, too."""
+    return str(run.config.rollout.backend).partition(":")[0]
+
+
+def length_key(kind: str) -> str:
+    return f"{kind}.{LENGTH_KEYS[kind]}"

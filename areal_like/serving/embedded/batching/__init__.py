@@ -1,0 +1,1 @@
+"""Continuous batching: who runs, where its keys and values lie, and how the model is run over them."""

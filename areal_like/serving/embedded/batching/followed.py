@@ -1,0 +1,53 @@
+"""What is kept of a sequence beside its tokens, for groups that ask for it: its text, where texts end answers, and the
+likeliest tokens beside each one that was sampled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
+from areal_like.serving.request import Group
+from areal_like.serving.stops import Reading, read_on
+
+
+@dataclass
+class Followed:
+    """`alternatives`: for each token so far the likeliest ones, the likeliest first."""
+
+    reading: Reading | None
+    num_alternatives: int
+    alternatives: list[dict[int, float]] = field(default_factory=list)
+
+
+def follow(group: Group) -> Followed | None:
+    stop, number = group.sampling.stop, group.alternatives
+    return Followed(Reading(stop) if stop else None, number) if stop or number else None
+
+
+def tell_alternatives(logits_RV: Tensor, temperature_R: Tensor, followed: Sequence[tuple[int, Followed]]) -> None:
+    """`followed` stands with its place in the batch; the logits are those that are sampled from."""
+    whose = [(place, one) for place, one in followed if one.num_alternatives]
+    if not whose:
+        return
+    places = torch.tensor([place for place, _ in whose], device=logits_RV.device)
+    scaled = logits_RV.index_select(0, places).float() / temperature_R.index_select(0, places)[:, None]
+    most = min(max(one.num_alternatives for _, one in whose), scaled.shape[1])
+    best = torch.log_softmax(scaled, -1).topk(most)
+    for (_, one), chances, tokens in zip(whose, best.values.tolist(), best.indices.tolist(), strict=True):
+        kept = list(zip(tokens, chances, strict=True))[: one.num_alternatives]
+        one.alternatives.append({token: chance for token, chance in kept if chance > -torch.inf})
+
+
+def completed(
+    tokenizer: LazyTokenizer, followed: Sequence[tuple[int, Followed]], tokens: Sequence[int], is_early: Sequence[bool]
+) -> list[int]:
+    """Places in the batch whose new token completes a text that ends the answer."""
+    readings = [(place, one.reading) for place, one in followed if one.reading is not None]
+    if not readings:
+        return []
+    places = [place for place, _ in readings]
+    new, may_end = [tokens[place] for place in places], [not is_early[place] for place in places]
+    found = read_on(tokenizer.read, [reading for _, reading in readings], new, may_end)
+    return [place for place, is_complete in zip(places, found, strict=True) if is_complete]

@@ -1,0 +1,82 @@
+"""What clients of OpenAI's and vLLM's interfaces ask for, in the engine's words. What they set and the engine does not
+do is refused, not ignored."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from areal_like.serving.request import BadRequest
+
+MOST_ALTERNATIVES = 5
+"""As in OpenAI's interface."""
+MUST_BE_NEUTRAL = {
+    "stream": (None, False),
+    "best_of": (None, 1),
+    "suffix": (None, ""),
+    "logit_bias": (None, {}),
+    "presence_penalty": (None, 0),
+    "ignore_eos": (None, False),
+    "use_beam_search": (None, False),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "truncate_prompt_tokens": (None,),
+    "structured_outputs": (None,),
+    "response_format": (None, {"type": "text"}),
+    "prompt_embeds": (None,),
+    "features": (None,),
+    "content_parts": (None,),
+    "cache_salt": (None,),
+}
+SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "repetition_penalty"),
+    *("stop_token_ids", "stop"),
+)
+RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+"""Names there -> names here."""
+
+
+def refuse_what_is_not_done(said: Mapping[str, Any]) -> None:
+    for key, neutral in MUST_BE_NEUTRAL.items():
+        if said.get(key) not in neutral:
+            raise BadRequest(f"{key}: {said[key]!r} is something that this server does not do; leave it out")
+
+
+def sampling_of(said: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
+    """By the keys of `gconfig`; `max_tokens` is for who says nothing."""
+    found = {key: said[key] for key in SAME if said.get(key) is not None}
+    found |= {ours: said[theirs] for theirs, ours in RENAMED.items() if said.get(theirs) is not None}
+    return {"temperature": 1.0, "max_new_tokens": max_tokens, **found}
+
+
+def alternatives_of(said: Mapping[str, Any], key: str) -> int | None:
+    """How many of the likeliest tokens are wanted beside each; None: no log-probabilities are."""
+    value = said.get(key)
+    if value is None or value is False:
+        return None
+    number = 1 if value is True else value
+    if type(number) is not int or not 0 <= number <= MOST_ALTERNATIVES:
+        raise BadRequest(f"{key}: {value!r} is not a number from 0 to {MOST_ALTERNATIVES}")
+    return number
+
+
+def seed_of(said: Mapping[str, Any], usual: int) -> int:
+    seed = said.get("seed")
+    if seed is None:
+        return usual
+    if type(seed) is not int:
+        raise BadRequest(f"seed: {seed!r} is not a whole number")
+    return seed % (1 << 64)
+
+
+def flag(said: Mapping[str, Any], key: str, usual: bool = False) -> bool:
+    value = said.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise BadRequest(f"{key}: {value!r} is neither true nor false")
+    return usual if value is None else value
+
+
+def as_the_client_named_it(complaint: str) -> str:
+    """Who speaks these interfaces knows no `gconfig`."""
+    text = complaint.removeprefix("gconfig.")
+    for theirs, ours in RENAMED.items():
+        text = text.replace(ours, theirs, 1)
+    return text

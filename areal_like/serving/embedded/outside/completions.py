@@ -1,0 +1,172 @@
+"""Completions as clients of OpenAI's interface ask for them, with what vLLM has beyond it."""
+
+import itertools
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiohttp import web
+
+from areal_like.process.errors import Refused
+from areal_like.process.http import answer, read_json
+from areal_like.process.seeds import derive_seed
+from areal_like.serving.embedded.outside import asked
+from areal_like.serving.embedded.outside.clients import Outside
+from areal_like.serving.embedded.outside.logprobs import Chance, Names, as_completion, as_prompt, chances_of
+from areal_like.serving.request import BadRequest, Group, Sample, parse_group
+from areal_like.serving.stops import Ending, endings, reader
+
+MAX_TOKENS = 16
+"""What OpenAI's interface takes where a request says nothing."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What an answer should have besides its text."""
+
+    logprobs: int | None
+    prompt_logprobs: int | None
+    echo: bool
+    ids: bool
+    names: Names
+    skips_special: bool
+    with_stop: bool
+    prompt_alone: bool
+
+
+class Completions:
+    """`/v1/completions`."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside, self._engine, self._tokenizer = outside, outside.engine, outside.tokenizer
+        self._numbers = itertools.count()
+
+    async def completions(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        if not isinstance(said, dict):
+            raise Refused(400, "the body is an object with model and prompt")
+        number = next(self._numbers)
+        try:
+            await self._outside.load_tokenizer()  # where there is none, that is told before anything is generated
+            wishes = self._wishes(said)
+            groups = self._groups(said, number, wishes)
+            if wishes.prompt_alone:
+                answers: list[list[Sample]] = [[Sample([], [], [], "length")] * group.n for group in groups]
+            else:
+                answers = [one.samples for one in await self._outside.generate(request, groups)]
+            prompts = await self._prompt_chances(groups, wishes)
+        except BadRequest as bad:
+            raise Refused(400, asked.as_the_client_named_it(str(bad))) from bad
+        return answer(self._content(said, number, groups, answers, prompts, wishes))
+
+    def _wishes(self, said: dict[str, Any]) -> Wishes:
+        asked.refuse_what_is_not_done(said)
+        echo = asked.flag(said, "echo")
+        return Wishes(
+            asked.alternatives_of(said, "logprobs"),
+            asked.alternatives_of(said, "prompt_logprobs"),
+            echo,
+            asked.flag(said, "return_token_ids"),
+            Names(self._tokenizer, asked.flag(said, "return_tokens_as_token_ids")),
+            asked.flag(said, "skip_special_tokens", True),
+            asked.flag(said, "include_stop_str_in_output"),
+            echo and said.get("max_tokens") == 0,
+        )
+
+    def _groups(self, said: dict[str, Any], number: int, wishes: Wishes) -> list[Group]:
+        adapter = self._outside.adapter_of(said)
+        seed = asked.seed_of(said, derive_seed(self._outside.seed, "completions", number))
+        sampling = asked.sampling_of({**said, "max_tokens": 1} if wishes.prompt_alone else said, MAX_TOKENS)
+        groups = []
+        for place, prompt in enumerate(self._prompts(said)):
+            one = {
+                "id": str(place),
+                "prompt": prompt,
+                "n": 1 if said.get("n") is None else said["n"],
+                "seed": derive_seed(seed, "prompt", place) if place else seed,
+                "sampling": sampling,
+                "priority": said.get("priority") or 0,
+            }
+            group = parse_group(one, self._engine.vocab_size)
+            groups.append(replace(group, adapter=adapter, alternatives=wishes.logprobs or 0))
+        return groups
+
+    def _prompts(self, said: dict[str, Any]) -> list[list[int]]:
+        """A text, several texts, token ids, or several lists of them."""
+        prompt, special = said.get("prompt"), asked.flag(said, "add_special_tokens", True)
+        if isinstance(prompt, str):
+            return [self._tokenizer.encode(prompt, special)]
+        if isinstance(prompt, list) and prompt and all(isinstance(one, str) for one in prompt):
+            return [self._tokenizer.encode(one, special) for one in prompt]
+        if isinstance(prompt, list) and prompt and all(isinstance(one, list) for one in prompt):
+            return prompt
+        if isinstance(prompt, list) and prompt:
+            return [prompt]
+        raise BadRequest("prompt: give a text, a list of texts, a list of token ids, or a list of such lists")
+
+    async def _prompt_chances(self, groups: list[Group], wishes: Wishes) -> list[list[Chance]]:
+        """Of each prompt; empty where nobody wants to know."""
+        echoed = wishes.logprobs if wishes.echo else None
+        numbers = [number for number in (wishes.prompt_logprobs, echoed) if number is not None]
+        if not numbers:
+            return [[] for _ in groups]
+        return [await self._outside.prompt_chances(group, max(numbers)) for group in groups]
+
+    def _content(
+        self,
+        said: dict[str, Any],
+        number: int,
+        groups: list[Group],
+        answers: list[list[Sample]],
+        prompts: list[list[Chance]],
+        wishes: Wishes,
+    ) -> dict[str, Any]:
+        choices: list[dict[str, Any]] = []
+        read = reader(self._tokenizer.get(), wishes.skips_special)
+        for group, samples, chances in zip(groups, answers, prompts, strict=True):
+            ends = endings(read, [(sample.token_ids, sample.finish) for sample in samples], group.sampling.stop)
+            for sample, end in zip(samples, ends, strict=True):
+                choices.append(self._choice(len(choices), group, sample, end, chances, wishes))
+        prompt_tokens = sum(len(group.prompt) for group in groups)
+        answer_tokens = sum(len(sample.token_ids) for samples in answers for sample in samples)
+        return {
+            "id": f"cmpl-{number}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": said.get("model") or self._outside.model,
+            "choices": choices,
+            "usage": {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": answer_tokens,
+                "total_tokens": prompt_tokens + answer_tokens,
+            },
+        }
+
+    def _choice(
+        self, index: int, group: Group, sample: Sample, end: Ending, prompt: list[Chance], wishes: Wishes
+    ) -> dict[str, Any]:
+        """Its text is without what ended it, and without tokens that are no text."""
+        text, chances = end.text, chances_of(sample)
+        if wishes.with_stop:
+            text = self._tokenizer.decode(sample.token_ids, wishes.skips_special)
+        if wishes.echo:
+            text, chances = self._tokenizer.decode(group.prompt, wishes.skips_special) + text, prompt + chances
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "finish_reason": sample.finish,
+            "stop_reason": stop_reason(group, sample, end),
+            "logprobs": None if wishes.logprobs is None else as_completion(chances, wishes.names),
+        }
+        if wishes.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = as_prompt(prompt, wishes.names)
+        if wishes.ids:
+            choice |= {"token_ids": sample.token_ids, "prompt_token_ids": list(group.prompt)}
+        return choice
+
+
+def stop_reason(group: Group, sample: Sample, end: Ending) -> str | int | None:
+    """The text or the token that the request named; the model's own end tokens are none."""
+    if sample.finish != "stop" or end.stop is not None:
+        return end.stop
+    return sample.token_ids[-1] if sample.token_ids[-1] in group.sampling.stop_token_ids else None

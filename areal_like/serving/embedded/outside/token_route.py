@@ -1,0 +1,98 @@
+"""`/inference/v1/generate`, vLLM's route of token ids in and token ids out. It needs no tokenizer unless texts end
+answers."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from areal_like.process.errors import Refused
+from areal_like.process.http import answer, read_json
+from areal_like.process.seeds import derive_seed
+from areal_like.serving.embedded.outside import asked
+from areal_like.serving.embedded.outside.clients import Outside
+from areal_like.serving.embedded.outside.completions import stop_reason
+from areal_like.serving.embedded.outside.logprobs import as_prompt, as_tokens, chances_of
+from areal_like.serving.request import BadRequest, Group, Sample, parse_group
+from areal_like.serving.stops import Ending, endings, reader
+
+
+class TokenRoute:
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._numbers = itertools.count()
+
+    async def generate(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        if not isinstance(said, dict) or not isinstance(said.get("sampling_params"), dict):
+            raise Refused(400, "the body is an object with token_ids and sampling_params")
+        how: dict[str, Any] = said["sampling_params"]
+        try:
+            group = self._group(said, how)
+            prompt_logprobs = asked.alternatives_of(how, "prompt_logprobs")
+            if group.sampling.stop:
+                await self._outside.load_tokenizer()
+            (finished,) = await self._outside.generate(request, [group])
+            prompt = None
+            if prompt_logprobs is not None:
+                prompt = as_prompt(await self._outside.prompt_chances(group, prompt_logprobs), None)
+        except BadRequest as bad:
+            raise Refused(400, asked.as_the_client_named_it(str(bad))) from bad
+        with_logprobs = asked.alternatives_of(how, "logprobs") is not None
+        content = {
+            "request_id": group.id,
+            "output_mode": "tokens",
+            "model": said.get("model") or self._outside.model,
+            "choices": self._choices(group, finished.samples, with_logprobs),
+            "prompt_logprobs": prompt,
+        }
+        if said.get("return_token_ids"):
+            content["prompt_token_ids"] = list(group.prompt)
+        return answer(content)
+
+    def _group(self, said: dict[str, Any], how: dict[str, Any]) -> Group:
+        """What a request leaves open goes as far as the model can."""
+        asked.refuse_what_is_not_done(said)
+        asked.refuse_what_is_not_done(how)
+        if said.get("output_mode", "tokens") != "tokens":
+            raise BadRequest(f"output_mode: {said['output_mode']!r} is not done here; take tokens, or /v1/completions")
+        number, engine = next(self._numbers), self._outside.engine
+        one = {
+            "id": str(said.get("request_id") or f"generate-{number}"),
+            "prompt": said.get("token_ids"),
+            "n": 1 if how.get("n") is None else how["n"],
+            "seed": asked.seed_of(how, derive_seed(self._outside.seed, "generate", number)),
+            "sampling": asked.sampling_of(how, engine.context_length),
+            "priority": said.get("priority") or 0,
+        }
+        group = parse_group(one, engine.vocab_size)
+        number_of = asked.alternatives_of(how, "logprobs") or 0
+        return replace(group, adapter=self._outside.adapter_of(said), alternatives=number_of)
+
+    def _choices(self, group: Group, samples: list[Sample], with_logprobs: bool) -> list[dict[str, Any]]:
+        ends = [Ending("", None)] * len(samples)
+        if group.sampling.stop:
+            answers = [(sample.token_ids, sample.finish) for sample in samples]
+            ends = endings(reader(self._outside.tokenizer.get()), answers, group.sampling.stop)
+        return [
+            {
+                "index": index,
+                "token_ids": sample.token_ids,
+                "logprobs": as_tokens(chances_of(sample)) if with_logprobs else None,
+                "finish_reason": sample.finish,
+                "stop_reason": stop_reason(group, sample, end),
+                "weight_versions": _spans(sample.versions),
+            }
+            for index, (sample, end) in enumerate(zip(samples, ends, strict=True))
+        ]
+
+
+def _spans(versions: list[int]) -> list[dict[str, Any]]:
+    """Which tokens were made by which weights; `end` is the first token of the next."""
+    spans, start = [], 0
+    for version, tokens in itertools.groupby(versions):
+        end = start + sum(1 for _ in tokens)
+        spans.append({"version": str(version), "start": start, "end": end})
+        start = end
+    return spans

@@ -1,0 +1,49 @@
+"""The next token of each row of a batch, as its group asks for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from areal_like.serving.embedded.batching.followed import tell_alternatives
+from areal_like.serving.embedded.batching.rows import NO_TOKEN, Rows
+from areal_like.serving.embedded.sampling.draw import choose
+from areal_like.serving.embedded.sampling.noise import uniforms
+from areal_like.serving.embedded.sampling.shaping import Shape, shape
+
+ToDevice = Callable[[NDArray[Any]], torch.Tensor]
+
+
+def next_tokens(
+    rows: Rows, of_row: NDArray[np.int64], logits_RV: torch.Tensor, tensor: ToDevice
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Tokens and their log-probabilities. Rows that ask for no more than a temperature are left as they are."""
+    noise = uniforms(rows.seed[of_row], rows.sample[of_row], rows.generated[of_row].astype(np.uint64))
+    if rows.is_shaped[of_row].any():
+        logits_RV = shape(logits_RV, _shape_of(rows, of_row, tensor))
+    temperature_R = tensor(rows.temperature[of_row])
+    tokens, logprobs = choose(logits_RV, temperature_R, tensor(rows.greedy[of_row]), tensor(noise))
+    tell_alternatives(logits_RV, temperature_R, rows.followed_of(of_row))
+    return tokens.cpu().numpy(), logprobs.cpu().numpy()
+
+
+def _shape_of(rows: Rows, of_row: NDArray[np.int64], tensor: ToDevice) -> Shape:
+    places = np.flatnonzero(rows.is_shaped[of_row])
+    shaped = of_row[places]
+    asked, length = rows.asked[shaped], rows.generated[shaped]
+    blocked = np.where(rows.is_early(shaped)[:, None], rows.stops[shaped], NO_TOKEN)
+    return Shape(
+        places_P=tensor(places),
+        temperature_P=tensor(rows.temperature[shaped]),
+        top_k_P=tensor(asked["top_k"].copy()),
+        top_p_P=tensor(asked["top_p"].copy()),
+        min_p_P=tensor(asked["min_p"].copy()),
+        frequency_P=tensor(asked["frequency"].copy()),
+        repetition_P=tensor(asked["repetition"].copy()),
+        prompt_PS=tensor(rows.seen[shaped]),
+        answer_PA=tensor(rows.token_ids[shaped, : max(1, int(length.max()))]),
+        length_P=tensor(length),
+        blocked_PB=tensor(blocked),
+    )

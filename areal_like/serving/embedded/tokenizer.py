@@ -1,0 +1,57 @@
+"""The tokenizer of a served model. Only text needs one, so it is read when the first request has some."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal_like.serving.request import BadRequest
+from areal_like.serving.stops import Reads, reader
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class LazyTokenizer:
+    """`folder` may hold a tokenizer.json; None is a model without a folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._one = threading.Lock()
+        self._loaded: Tokenizer | None = None
+
+    def get(self) -> "Tokenizer":
+        """From any thread; raises BadRequest where there is none."""
+        with self._one:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        try:
+            ids: list[int] = self.get().encode(text, add_special_tokens=special).ids
+        except BadRequest:
+            raise
+        except Exception as fault:  # the library raises nothing narrower
+            raise BadRequest(f"prompt: the tokenizer cannot read {text!r}: {fault}") from fault
+        return ids
+
+    def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
+        text: str = self.get().decode(token_ids, skip_special_tokens=skip_special)
+        return text
+
+    @property
+    def read(self) -> Reads:
+        """For texts that end answers."""
+        return reader(self.get())
+
+    def _load(self) -> "Tokenizer":
+        from tokenizers import Tokenizer
+
+        file = self._folder / "tokenizer.json" if self._folder else None
+        if file is None or not file.is_file():
+            raise BadRequest(f"{file or 'tokenizer.json'} is not there, so this server cannot read or write text")
+        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()  # a file may ask for both, and a prompt is what was said
+        tokenizer.no_padding()
+        return tokenizer

@@ -1,0 +1,119 @@
+"""Adapters by name: which are loaded, which one the run serves, and which nobody uses any more."""
+
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+from areal_like.serving.embedded.weights.lora import Adapter, Matrices
+from areal_like.serving.request import BadRequest
+from areal_like.weights.adapter import AdapterFiles
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.errors import BadWeights, with_layer
+from areal_like.weights.files import Bytes
+from areal_like.weights.fingerprint import dtype_name, tensor_hash
+from areal_like.weights.lora import HIGH, IN_A_FILE, LOW, check_tensors, parse_config
+
+
+class Adapters:
+    """Made from files in any thread; all else belongs to the engine's."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._layers, self._tied = _linear_layers(model)
+        self.loaded: dict[str, Adapter] = {}
+        self.current: Adapter | None = None
+        """What new groups of the run are generated with; None is the model by itself."""
+
+    def make(self, files: AdapterFiles, name: str, whose: str, version: int | None = None, folder: str = "") -> Adapter:
+        """An adapter in the model's precision, not in use yet; raises BadWeights, whose words begin with `whose`."""
+        lora = parse_config(files.config, whose)
+        check_tensors(lora, files.shapes, self._layers, self._tied, whose)
+        tensors = {info.name: self._tensor(info, files.contents[info.name], whose) for info in files.infos}
+        names = [info.name.removesuffix(LOW) for info in files.infos if info.name.endswith(LOW)]
+        layers = {
+            name.removeprefix(IN_A_FILE): Matrices(tensors[f"{name}{LOW}"], tensors[f"{name}{HIGH}"]) for name in names
+        }
+        return Adapter(name, lora.scale, layers, folder, version)
+
+    def expected_hashes(self, files: AdapterFiles) -> dict[str, str]:
+        """What `hashes` should say of an adapter that was made from them."""
+        return {
+            info.name: info.hash
+            if info.dtype == dtype_name(self._dtype)
+            else tensor_hash(_as_published(info, files.contents[info.name]).to(self._dtype))
+            for info in files.infos
+        }
+
+    def take(self, adapter: Adapter) -> None:
+        """One of the run's versions, for its new groups."""
+        self.loaded[adapter.name] = self.current = adapter
+
+    def add(self, adapter: Adapter) -> None:
+        """One by its name, for who asks for it."""
+        if adapter.name in self.loaded:
+            raise BadWeights(f"adapter {adapter.name} is loaded already; unload it first, or take another name")
+        self.loaded[adapter.name] = adapter
+
+    def remove(self, name: str) -> None:
+        """What is being generated with it goes on to its end."""
+        found = self.named(name)
+        if found is self.current:
+            raise BadRequest(f"adapter {name} is what the run serves; it goes when the next version has come")
+        del self.loaded[name]
+
+    def named(self, name: str) -> Adapter:
+        if name not in self.loaded:
+            there = f"there are {', '.join(sorted(self.loaded))}" if self.loaded else "there is none"
+            raise BadRequest(f"adapter {name} is not loaded; {there}")
+        return self.loaded[name]
+
+    @property
+    def has_old(self) -> bool:
+        """Whether versions are loaded that the run does not serve any more."""
+        return any(one.version is not None and one is not self.current for one in self.loaded.values())
+
+    def drop_old(self, in_use: Collection[Adapter | None]) -> None:
+        """Unloads the run's older versions, but for those that something is still generated with."""
+        for name, one in list(self.loaded.items()):
+            if one.version is not None and one is not self.current and one not in in_use:
+                del self.loaded[name]
+
+    def _tensor(self, info: TensorInfo, content: Bytes, whose: str) -> torch.Tensor:
+        tensor = _as_published(info, content).to(self._device, self._dtype)
+        # In a batch of several adapters, numbers of one meet zeros of the others, and these would not stay zeros.
+        if not torch.isfinite(tensor).all():
+            raise BadWeights(f"{whose}: {with_layer(info.name)} has numbers that are not finite")
+        return tensor
+
+
+def hashes(adapter: Adapter) -> dict[str, str]:
+    """Of the tensors that are in use, by the names that they have in files."""
+    found = {}
+    for name, (low, high) in adapter.layers.items():
+        found[f"{IN_A_FILE}{name}{LOW}"] = tensor_hash(low)
+        found[f"{IN_A_FILE}{name}{HIGH}"] = tensor_hash(high)
+    return found
+
+
+def _as_published(info: TensorInfo, content: Bytes) -> torch.Tensor:
+    """A copy: the file may go."""
+    return torch.from_numpy(content.copy()).view(getattr(torch, info.dtype)).reshape(info.shape)
+
+
+def _linear_layers(model: nn.Module) -> tuple[dict[str, tuple[int, int]], list[str]]:
+    """What comes out of and goes into each, and those whose weight is another module's as well. A mixture's experts
+    are none: they see tokens of all rows at once."""
+    owners: dict[int, int] = {}
+    for module in model.modules():
+        weight = module._parameters.get("weight")
+        if weight is not None:
+            owners[id(weight)] = owners.get(id(weight), 0) + 1
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and "experts" not in name.split(".")
+    }
+    tied = [name for name, module in found.items() if owners[id(module.weight)] > 1]
+    layers = {name: (module.out_features, module.in_features) for name, module in found.items() if name not in tied}
+    return layers, tied

@@ -1,0 +1,195 @@
+"""New weights for a server: loaded beside generation, checked before and after they are swapped in."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+from areal_like.process.errors import NOT_STAGED, Refused
+from areal_like.serving.embedded.driver import Resumed
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.streams import Streams
+from areal_like.serving.embedded.weights.adapter_update import prepare, take_up
+from areal_like.serving.embedded.weights.adapters import hashes
+from areal_like.serving.orders import ADAPTER, AUTO, KEEP, Order
+from areal_like.weights.check import check_index
+from areal_like.weights.disk import Publication, by_names, load
+from areal_like.weights.fingerprint import compare, dtype_name, tensor_hash
+from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.receive import receive
+from areal_like.weights.versions import NEVER_TOLD
+
+UPDATE = "update"
+"""Whose pause it is."""
+
+
+class Swapped(NamedTuple):
+    """What the moment of the swap took and showed. `tokens` and `busy_s`: since the one before."""
+
+    stall_s: float
+    probe_logprobs: list[float]
+    tokens: int
+    busy_s: float
+
+
+class Staged(NamedTuple):
+    """Weights that are beside those in use. `load_s` is how long it took to bring them."""
+
+    publication: Publication
+    load_s: float
+    is_wanted: Callable[[], bool]
+
+
+class Updates:
+    """One update at a time. Every fault is a ValueError that says what is wrong, and leaves the old weights in use.
+    `run_id` is that of the run whose weights are taken (None: of any)."""
+
+    def __init__(self, streams: Streams, run_id: str | None) -> None:
+        self._streams, self._run_id = streams, run_id
+        self._engine: Engine = streams.driver.engine
+        self._one = asyncio.Lock()
+        self._tokens, self._busy_s = 0, 0.0
+        self._staged: Staged | None = None
+        self._done: dict[str, Any] = {}
+        """What was last answered of weights in use."""
+        self.is_told = False
+        """Whether the weights in use are those of the run as it is now."""
+
+    def forget(self) -> None:
+        """The run went back to a checkpoint: what is in use is none of its weights, and an older version may come."""
+        self.is_told = False
+        self._streams.driver.post(self._engine.forget_adapter)
+
+    async def update(self, order: Order, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+        """All of it at once. `is_wanted` is asked again before the weights are taken into use: who ordered it may be of
+        the past by then."""
+        if order.transport == ADAPTER:
+            return await self._adapt(order, is_wanted)
+        await self.stage(order, is_wanted)
+        return await self.commit(order.version, order.probe, order.mode)
+
+    async def stage(self, order: Order, is_wanted: Callable[[], bool]) -> None:
+        """Brings new weights beside those in use, while these go on generating. Raises GroupBroken where they did not
+        come through."""
+        async with self._one:
+            self._staged = None
+            began = time.perf_counter()
+            publication = await asyncio.to_thread(self._bring, order)
+            self._staged = Staged(publication, time.perf_counter() - began, is_wanted)
+
+    async def commit(self, version: int, probe: Probe | None, mode: str) -> dict[str, Any]:
+        """Takes what was staged into use. Requests under way are treated as `mode` says."""
+        async with self._one:
+            if self._done.get("version") == version == self._engine.version and self.is_told:
+                return self._done  # only the answer was lost
+            if self._staged is None or self._staged.publication.version != version:
+                raise Refused(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
+            publication, load_s, is_wanted = self._staged
+            if not is_wanted():
+                raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
+            async with self._standing_still(mode):
+                swapped = await self._streams.call(lambda: self._swap(publication, probe or publication.probe))
+            self._staged = None
+            self.is_told = is_wanted()
+            self._done = self._said(version, len(publication.hashes), load_s, swapped)
+            return self._done
+
+    @contextlib.asynccontextmanager
+    async def _standing_still(self, mode: str) -> AsyncIterator[None]:
+        """A swap happens between two steps anyway, so that what runs can stay where it is."""
+        driver = self._streams.driver
+        if mode in (AUTO, KEEP) or driver.is_paused:
+            yield
+            return
+        try:
+            await asyncio.wrap_future(driver.pause(mode, UPDATE))
+            yield
+        except Resumed as resumed:
+            raise ValueError(f"weights: {resumed}") from resumed
+        finally:
+            driver.resume(UPDATE)
+
+    async def _adapt(self, order: Order, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+        """The same for a version that is an adapter: the model's own weights stay as they are."""
+        assert order.folder is not None, "seen to when the order was read"
+        version, folder = order.version, order.folder
+        async with self._one:
+            began = time.perf_counter()
+            newer_than = self._engine.version if self.is_told else NEVER_TOLD
+            prepared = await asyncio.to_thread(prepare, self._engine, version, folder, newer_than, self._run_id)
+            load_s = time.perf_counter() - began
+            if not is_wanted():
+                raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
+            swapped = await self._streams.call(
+                lambda: self._timed(lambda: take_up(self._engine, prepared, order.probe))
+            )
+            self.is_told = is_wanted()
+        return self._said(version, len(prepared.expected), load_s, swapped)
+
+    def _said(self, version: int, num_tensors: int, load_s: float, swapped: Swapped) -> dict[str, Any]:
+        return {
+            "version": version,
+            "stall_s": swapped.stall_s,
+            "load_s": load_s,
+            "probe_logprobs": swapped.probe_logprobs,
+            "dtype": dtype_name(self._engine.dtype),
+            "tensors": num_tensors,
+            "generated": {"tokens": swapped.tokens, "busy_s": swapped.busy_s},
+            "read_back": {"covered": num_tensors, "uncovered": []},
+        }
+
+    def _bring(self, order: Order) -> Publication:
+        """Into the standby set."""
+        newer_than = self._engine.version if self.is_told else NEVER_TOLD
+        weights = self._engine.weights
+        if (index := order.index) is not None and (meeting := order.meeting) is not None:
+            _check_version(index.version, order.version)
+            check_index(index, by_names(weights.expected()), newer_than, self._run_id)
+            weights.fill(receive(meeting, meeting.first_rank, index))
+            hashes = {info.name: info.hash for info in index.tensors}
+            num_bytes = sum(info.nbytes for info in index.tensors)
+            publication = Publication(index.version, index.run_id, {}, hashes, index.probe, num_bytes)
+        else:
+            assert order.folder is not None, "seen to when the order was read"
+            publication = load(order.folder, weights.expected(), newer_than, self._run_id)
+            _check_version(publication.version, order.version)
+            weights.stage(publication.tensors)
+        return publication
+
+    def _swap(self, publication: Publication, probe: Probe | None) -> Swapped:
+        """In the engine's thread, between two steps."""
+        return self._timed(lambda: self._engine.swap(publication.version, lambda: self._check(publication, probe)))
+
+    def _timed(self, swap: Callable[[], list[float] | None]) -> Swapped:
+        began = time.perf_counter()
+        found = swap()
+        counts = self._engine.counts
+        swapped = Swapped(
+            time.perf_counter() - began, found or [], counts.tokens - self._tokens, counts.busy_s - self._busy_s
+        )
+        self._tokens, self._busy_s = counts.tokens, counts.busy_s
+        return swapped
+
+    def _check(self, publication: Publication, probe: Probe | None) -> list[float]:
+        """Reads back what is in use, and computes with it."""
+        compare(publication.hashes, self.hashes(), publication.version)
+        if probe is None:
+            return []
+        found = self._engine.logprobs(probe.token_ids)
+        check_probe(probe, found, dtype_name(self._engine.dtype))
+        return found
+
+    def hashes(self) -> dict[str, str]:
+        """Of every tensor of the model that is in use."""
+        return {name: tensor_hash(tensor) for name, tensor in self._engine.weights.tensors()}
+
+    def all_hashes(self) -> dict[str, str]:
+        """The same, and those of the adapter that the run serves."""
+        current = self._engine.adapters.current
+        return self.hashes() | ({} if current is None else hashes(current))
+
+
+def _check_version(came: int, wanted: int) -> None:
+    if came != wanted:
+        raise ValueError(f"version {came} of the weights came, and not {wanted}")

@@ -1,0 +1,151 @@
+"""SGLang as an engine of a run: what an attendant asks of it, in the words of SGLang's routes (0.5.21)."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, Piece, ReadBack, Stopped, Unfit
+from areal_like.serving.calls import Calls, Refusal
+from areal_like.serving.found import unsupported
+from areal_like.serving.model_facts import eos_token_ids, longest_sequence, vocab_size
+from areal_like.serving.request import parse_sampling
+from areal_like.serving.sglang.receiver import Receiver
+from areal_like.serving.sglang.sampling import Abilities, body_of, is_cut, piece_of, prompt_logprobs
+from areal_like.serving.sglang.weights import Weights
+from areal_like.weights.buckets import TensorInfo
+
+HOW = "start it as `python -m areal_like.serving.sglang.launch` with --sampling-mask-max-tokens"
+KEEP = "SGLang's requests cannot be kept while its weights change; take abort or wait"
+GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_tokens": "num_used_tokens"}
+
+
+class SGLang:
+    can_keep = False
+    """Its requests are aborted, and go on after the change from the tokens that they have."""
+
+    def __init__(self, address: str, secret: str, config: Any, model_folder: Path, on_disk: Path) -> None:
+        """`on_disk`: where weights that are sent lie for a moment, where shared memory is too small for them."""
+        self._calls = Calls("SGLang", address, secret)
+        self._folder, self._longest = model_folder, config.sglang.context_length
+        port = address.rstrip("/").rpartition(":")[2]
+        self._weights = Weights(self._calls, Receiver(port, config.sglang.python, on_disk))
+        self._facts: Facts | None = None
+        self._able = Abilities(has_tokenizer=True, by_seed=False)
+        self._numbers = itertools.count()
+        self._names: dict[str, list[str]] = {}
+        """SGLang's names of the requests under way, by ours."""
+
+    async def ready(self) -> Facts:
+        try:
+            await self._calls.read("GET", "/health")
+            facts = await self._ask()
+            await self.generate(Asked("ready", [min(5, facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
+            await self._calls.read("POST", "/freeze_gc")  # or it looks through all its memory at each update
+        except Refusal as refusal:
+            if refusal.status == 401:
+                raise Unfit("the server that answers there is not of this run: it wants another token") from refusal
+            raise Unfit(f"{refusal}; {HOW}") from refusal
+        except Stopped as stopped:
+            raise NotReady(str(stopped)) from stopped
+        return facts
+
+    async def _ask(self) -> Facts:
+        said = await self._calls.get("/server_info")
+        model = await self._calls.get("/model_info")
+        if (why := unsupported("sglang", said["version"])) is not None:
+            raise Unfit(f"sglang.python: {why}")
+        if not model["is_generation"]:
+            raise Unfit(f"actor.path: {model['model_path']} generates no text")
+        self._weights.shows_checksums = said["device"] == "cpu"
+        self._able = Abilities(not said["skip_tokenizer_init"], bool(said["enable_deterministic_inference"]))
+        limits = (self._longest, said["context_length"], longest_sequence(self._folder))
+        context = min((limit for limit in limits if limit), default=None)
+        if context is None:
+            raise Unfit("sglang.context_length: neither the server nor the model says it; set it")
+        self._facts = Facts(
+            engine="sglang",
+            version=said["version"],
+            model=model["tokenizer_path"],  # the other path is that of the newest weights
+            context_length=context,
+            vocab_size=vocab_size(self._folder),
+            eos_token_ids=eos_token_ids(self._folder),
+        )
+        return self._facts
+
+    async def generate(self, asked: Asked) -> list[Piece]:
+        facts = self._facts or await self._ask()
+        sampling = parse_sampling(asked.sampling, facts.vocab_size)
+        alike = sampling.takes_likeliest and asked.n > 1
+        native = asked._replace(n=1) if alike else asked
+        number = next(self._numbers)
+        # SGLang aborts all whose names begin with the one that is given: none of these is the beginning of another.
+        names = [f"{asked.id}#{number}#{sample}#" for sample in range(native.n)]
+        self._names.setdefault(asked.id, []).extend(names)
+        try:
+            said = await self._calls.post("/generate", body_of(native, names, facts, self._able))
+        except asyncio.CancelledError:
+            raise  # it is still under way there, until it is aborted by its name
+        except BaseException:
+            self._forget(asked.id, names)
+            raise
+        self._forget(asked.id, names)
+        cut = is_cut(sampling)
+        pieces = [piece_of(one, cut) for one in said]
+        return pieces * asked.n if alike else pieces
+
+    async def abort(self, ids: Sequence[str] | None) -> None:
+        if ids is None:
+            await self._calls.read("POST", "/abort_request", {"abort_all": True})
+            return
+        names = [name for id in ids for name in self._names.pop(id, ())]
+        await asyncio.gather(*(self._calls.read("POST", "/abort_request", {"rid": name}) for name in names))
+
+    def _forget(self, id: str, names: Sequence[str]) -> None:
+        left = [name for name in self._names.pop(id, ()) if name not in names]
+        if left:
+            self._names[id] = left
+
+    async def pause(self) -> None:
+        raise ValueError(KEEP)
+
+    async def resume(self) -> None:
+        raise ValueError(KEEP)
+
+    async def stage(self, arrival: Arrival) -> None:
+        await self._weights.stage(arrival)
+
+    async def commit(self, arrival: Arrival) -> None:
+        await self._weights.commit(arrival)
+
+    async def discard(self) -> None:
+        self._weights.discard()
+
+    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> ReadBack:
+        return await self._weights.read_back(infos)
+
+    async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
+        sampling = {"max_new_tokens": 0, "temperature": 1.0}
+        body: dict[str, Any] = {"input_ids": list(token_ids), "sampling_params": sampling}
+        body |= {"return_logprob": True, "logprob_start_len": 0}
+        said = await self._calls.post("/generate", body if adapter is None else body | {"lora_path": adapter})
+        return prompt_logprobs(said)
+
+    async def loaded_adapters(self) -> list[str]:
+        cards = (await self._calls.get("/v1/models"))["data"]
+        return [card["id"] for card in cards if card.get("parent") is not None]
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._calls.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._calls.post("/unload_lora_adapter", {"lora_name": name})
+
+    async def statistics(self) -> dict[str, Any]:
+        loads = (await self._calls.get("/v1/loads?include=core"))["loads"]
+        return {key: sum(load[name] for load in loads) for key, name in GAUGES.items()}
+
+    async def close(self) -> None:
+        self._weights.close()
+        await self._calls.close()

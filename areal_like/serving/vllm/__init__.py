@@ -1,0 +1,1 @@
+"""vLLM: how it is started, spoken to, guarded, and given new weights."""

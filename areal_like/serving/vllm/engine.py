@@ -1,0 +1,196 @@
+"""vLLM as an engine of a run: what an attendant asks of it, in the words of vLLM's routes (0.32)."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, Piece, ReadBack, Stopped, Unfit
+from areal_like.serving.calls import Calls, Refusal
+from areal_like.serving.found import unsupported
+from areal_like.serving.model_facts import eos_token_ids, vocab_size
+from areal_like.serving.vllm.sampling import body_of, is_greedy, logprob_of, piece_of, prompt_logprobs
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.index import said as said_index
+
+GENERATE = "/inference/v1/generate"
+REQUEST = "generate-tokens-"
+"""vLLM puts this before the ids of requests to that route, and wants it where they are aborted."""
+SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.05
+GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
+COUNTERS = {
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "generated_tokens": "vllm:generation_tokens_total",
+    "preemptions": "vllm:num_preemptions_total",
+}
+HOW = (
+    "start it with VLLM_SERVER_DEV_MODE=1, --enable-scale-out, --logprobs-mode processed_logprobs and "
+    "--worker-extension-cls areal_like.serving.vllm.worker.WorkerExtension"
+)
+
+
+class VLLM:
+    can_keep = True
+
+    def __init__(self, address: str, secret: str, config: Any, model_folder: Path) -> None:
+        self._calls = Calls("vLLM", address, secret)
+        self._folder = model_folder
+        self._facts: Facts | None = None
+        self._is_told = False
+        """Whether vLLM knows the version of its weights."""
+
+    async def ready(self) -> Facts:
+        try:
+            self._facts = await self._ask()
+            await self._check_extension()
+            await self.generate(Asked("ready", [min(5, self._facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
+        except Refusal as refusal:
+            if refusal.status == 401:
+                raise Unfit("the server that answers there is not of this run: it wants another token") from refusal
+            raise Unfit(f"{refusal}; {HOW}") from refusal
+        except Stopped as stopped:
+            raise NotReady(str(stopped)) from stopped
+        return self._facts
+
+    async def _check_extension(self) -> None:
+        try:
+            await self._workers("areal_discard")
+        except Stopped as stopped:
+            raise Unfit(f"it cannot be given weights ({stopped}); {HOW}") from stopped
+
+    async def _ask(self) -> Facts:
+        version = str((await self._calls.get("/version"))["version"])
+        if (why := unsupported("vllm", version)) is not None:
+            raise Unfit(f"vllm.python: {why}")
+        cards = (await self._calls.get("/v1/models"))["data"]
+        card = next(card for card in cards if card.get("parent") is None)
+        return Facts(
+            engine="vllm",
+            version=version,
+            model=card["root"],
+            context_length=card["max_model_len"],
+            vocab_size=vocab_size(self._folder),
+            eos_token_ids=eos_token_ids(self._folder),
+            processes=int((await self._calls.get("/get_world_size?include_dp=false"))["world_size"]),
+        )
+
+    async def generate(self, asked: Asked) -> list[Piece]:
+        if self._facts is None:
+            self._facts = await self._ask()
+        is_told, is_adapter = self._is_told, asked.adapter is not None
+        said = await self._calls.post(GENERATE, body_of(asked, self._facts))
+        found = {choice["index"]: piece_of(choice, is_adapter, is_told) for choice in said["choices"]}
+        if is_greedy(asked):
+            return [found[0]] * asked.n
+        return [found.get(index, Piece([], [], "abort", [])) for index in range(asked.n)]
+
+    async def abort(self, ids: Sequence[str] | None) -> None:
+        body = {} if ids is None else {"request_ids": [REQUEST + id for id in ids]}
+        if body or ids is None:
+            await self._calls.post("/abort_requests", body)
+
+    async def pause(self) -> None:
+        await self._calls.post("/pause?mode=keep")
+
+    async def resume(self) -> None:
+        await self._calls.post("/resume")
+
+    async def stage(self, arrival: Arrival) -> None:
+        order = {
+            "index": said_index(arrival.index),
+            "folder": None if arrival.folder is None else str(arrival.folder),
+            "meeting": None if arrival.meeting is None else arrival.meeting._asdict(),
+        }
+        await self._workers("areal_stage", json.dumps(order))
+        await self._results("areal_staged")
+
+    async def commit(self, arrival: Arrival) -> None:
+        """Requests that were kept had their keys and values computed by the old weights: they are thrown away, and
+        vLLM computes them anew when it goes on."""
+        for result in await self._workers("areal_commit", str(arrival.version)):
+            _check(result)
+        await self._calls.post("/update_weight_version", {"new_version": str(arrival.version)})
+        self._is_told = True
+        done = await self._calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
+        if not done["success"]:
+            raise Stopped("vLLM did not throw away what it had computed with the old weights")
+
+    async def discard(self) -> None:
+        await self._workers("areal_discard")
+
+    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> ReadBack:
+        said = json.dumps([list(info) for info in infos])
+        await self._workers("areal_read_back", said)
+        found = ReadBack()
+        for result in await self._results("areal_seen"):
+            found.hashes |= result["hashes"]
+            found.wrong |= result["wrong"]
+        found.uncovered = [info.name for info in infos if info.name not in found.hashes]
+        return found
+
+    async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
+        if adapter is not None:
+            places = range(1, len(token_ids))
+            return await asyncio.gather(*(self._next_logprob(token_ids[:at], token_ids[at], adapter) for at in places))
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        said = await self._calls.post(GENERATE, {"token_ids": list(token_ids), "sampling_params": sampling})
+        return prompt_logprobs(said["prompt_logprobs"], list(token_ids))
+
+    async def _next_logprob(self, prompt: Sequence[int], token: int, adapter: str) -> float:
+        """With an adapter each is asked for as that of a first token of an answer: asked for those of a prompt, vLLM
+        applies the adapter's head to rows of other requests, and on a CPU it dies of that."""
+        sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "detokenize": False}
+        sampling |= {"logprobs": 2, "logprob_token_ids": [token, token]}  # the sampled one counts as one of the two
+        body = {"token_ids": list(prompt), "sampling_params": sampling, "model": adapter}
+        return logprob_of(token, await self._calls.post(GENERATE, body))
+
+    async def loaded_adapters(self) -> list[str]:
+        cards = (await self._calls.get("/v1/models"))["data"]
+        return [card["id"] for card in cards if card.get("parent") is not None]
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._calls.read("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._calls.read("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def statistics(self) -> dict[str, Any]:
+        text = (await self._calls.read("GET", "/metrics")).decode()
+        return {key: sum(_values(text, name)) for key, name in (GAUGES | COUNTERS).items()}
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+    async def _workers(self, method: str, *words: str) -> list[dict[str, Any]]:
+        """Calls a method of our extension in every worker."""
+        said = await self._calls.post("/collective_rpc", {"method": method, "args": words})
+        results: list[dict[str, Any]] = said["results"]
+        return results
+
+    async def _results(self, method: str) -> list[dict[str, Any]]:
+        """Of what was begun in the workers, when it is done in all of them."""
+        pause_s = SHORTEST_LOOK_S
+        while True:
+            results = await self._workers(method)
+            if not any(result.get("busy") for result in results):
+                for result in results:
+                    _check(result)
+                return results
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+
+
+def _check(result: dict[str, Any]) -> None:
+    if "refused" in result:
+        raise BadWeights(result["refused"])
+    if "group_broken" in result:
+        raise GroupBroken(result["group_broken"])
+    if "failed" in result:
+        raise Stopped(f"a worker of vLLM failed: {result['failed']}")
+
+
+def _values(text: str, name: str) -> list[int]:
+    return [int(float(value)) for value in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)]

@@ -1,0 +1,35 @@
+"""The adapter alone, through files: it is small, and servers keep the older ones for who is still being answered."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from areal_like.process.run import Run
+from areal_like.training.transports.disk import VERSIONS_KEPT
+from areal_like.weights.adapter import publish_adapter
+from areal_like.weights.disk import discard
+from areal_like.weights.place import publication_root
+from areal_like.weights.probe import Probe
+
+if TYPE_CHECKING:
+    from areal_like.training.engine import Engine
+
+
+class Adapter:
+    takes_adapter = True
+
+    def __init__(self, run: Run, engine: "Engine") -> None:
+        assert engine.adapter is not None, "the configuration is checked: actor.use_lora"
+        self._run_id, self._peft_config = run.run_id, engine.adapter.peft_config
+        self._num_bytes = sum(parameter.nbytes for parameter in engine.parameters)
+        self._root, reason = publication_root(run, run.config.cluster.n_nodes > 1, self._num_bytes)
+        self.reason = f"the adapter alone; {reason}"
+
+    def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
+        folder = publish_adapter(self._root, version, tensors, self._peft_config, probe, self._run_id)
+        discard(self._root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
+        return {"version": version, "transport": "adapter", "folder": str(folder), "bytes": self._num_bytes}
+
+    def close(self, early: bool) -> None:
+        """The files stay until the run has ended."""

@@ -1,0 +1,53 @@
+"""Without files: the first rank copies the weights, and a thread of its own sends the copy beside the next step."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from areal_like.process.run import Run
+from areal_like.training.transports.sender import Sender
+from areal_like.weights.collective import Host, gpus
+from areal_like.weights.flat import flatten
+from areal_like.weights.index import said
+from areal_like.weights.probe import Probe
+
+if TYPE_CHECKING:
+    from areal_like.training.engine import Engine
+    from areal_like.training.rollouts import Rollouts
+
+
+class Collective:
+    takes_adapter = False
+
+    def __init__(self, run: Run, engine: "Engine", rollouts: "Rollouts") -> None:
+        self._run_id, self._devices = run.run_id, gpus(engine.world.device)
+        self.reason = "a group of the trainer and the servers, without files (actor.weight_update_mode)"
+        self._sender: Sender | None = None
+        if engine.world.is_first:
+            broadcast = run.config.weights.broadcast
+            try:
+                self._host = Host(broadcast.host, broadcast.port, broadcast.timeout_s)
+            except OSError as fault:
+                at = f"{broadcast.host}:{broadcast.port}"
+                said = f"{at} cannot be listened on: {fault.strerror or fault}; choose another, or port 0"
+                raise ValueError(f"weights.broadcast.port: {said}") from fault
+            self._sender = Sender(self._host, rollouts.another_caller(), run.config.rollout.request_timeout)
+
+    def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
+        assert self._sender is not None, "the first rank publishes"
+        flat = flatten(version, tensors, probe, self._run_id, self._sender.take_room())
+        self._sender.give(flat)
+        return {
+            "version": version,
+            "transport": "collective",
+            "folder": None,
+            "bytes": flat.num_bytes,
+            "index": said(flat.index),
+            "meeting": {"host": self._host.host, "port": self._host.port, "devices": self._devices},
+        }
+
+    def close(self, early: bool) -> None:
+        if self._sender is not None:
+            self._sender.close(early)
+            self._host.close()

@@ -1,0 +1,40 @@
+"""Through files: in memory that trainer and servers share, or in the run directory."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from areal_like.process.run import Run
+from areal_like.weights.disk import discard, publish
+from areal_like.weights.place import publication_root
+from areal_like.weights.probe import Probe
+
+if TYPE_CHECKING:
+    from areal_like.training.engine import Engine
+
+VERSIONS_KEPT = 3
+"""The newest, the one that a server may still be loading, and the one before."""
+
+
+class Disk:
+    takes_adapter = False
+
+    def __init__(self, run: Run, engine: "Engine") -> None:
+        self._run_id, self.num_bytes = run.run_id, weight_bytes(engine)
+        self.root, self.reason = publication_root(run, run.config.cluster.n_nodes > 1, self.num_bytes)
+
+    def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
+        folder = publish(self.root, version, tensors, probe, self._run_id)
+        discard(self.root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
+        return {"version": version, "transport": "disk", "folder": str(folder), "bytes": self.num_bytes}
+
+    def close(self, early: bool) -> None:
+        """The files stay until the run has ended."""
+
+
+def weight_bytes(engine: "Engine") -> int:
+    width = torch.finfo(getattr(torch, engine.config.dtype)).bits // 8
+    buffers = [buffer for _, buffer in engine.buffers()]
+    return engine.num_weights * width + sum(buffer.nbytes - buffer.numel() * width for buffer in buffers)

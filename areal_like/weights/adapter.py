@@ -1,0 +1,141 @@
+"""Publications of an adapter alone: a folder as peft, vLLM and SGLang read it, with an index to verify it by.
+
+Only who publishes needs torch. The index has a bucket for the tensors, and adapter_config.json as one without any.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import xxhash
+
+from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order
+from areal_like.weights.check import DTYPE_OF_CODE
+from areal_like.weights.errors import BadWeights
+from areal_like.weights.files import Bytes, check_turn, read_bucket, read_bytes, read_whole
+from areal_like.weights.folders import final_folder, new_version
+from areal_like.weights.hashes import hash_of
+from areal_like.weights.index import Bucket, Index, read_index, write_index
+from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE, check_tensors, layers_of, parse_config
+from areal_like.weights.probe import Probe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class AdapterFiles(NamedTuple):
+    """An adapter as its folder has it. `contents` may be shared memory: copy what is to be kept."""
+
+    config: dict[str, Any]
+    infos: list[TensorInfo]
+    contents: dict[str, Bytes]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {info.name: info.shape for info in self.infos}
+
+
+class AdapterPublication(NamedTuple):
+    """A version of the weights that is an adapter, and whose hashes were found right."""
+
+    version: int
+    files: AdapterFiles
+    probe: Probe | None
+
+
+def publish_adapter(
+    folder_root: Path,
+    version: int,
+    tensors: Iterable[tuple[str, "Tensor"]],
+    peft_config: Mapping[str, Any],
+    probe: Probe | None,
+    run_id: str,
+) -> Path:
+    """Writes a version under a temporary name and renames it when it is complete. Names are those of peft's files."""
+    from areal_like.weights.fingerprint import dtype_name, raw_bytes
+
+    infos, contents = [], {}
+    for name, tensor in tensors:
+        contents[name] = raw_bytes(tensor)
+        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name])))
+    ordered = file_order(infos)
+    header = file_header(ordered)
+    config = json.dumps(peft_config, indent=1, sort_keys=True).encode() + b"\n"
+    with new_version(folder_root, version) as folder:
+        with (folder / TENSORS_FILE).open("wb") as file:
+            file.write(header)
+            for info in ordered:
+                file.write(contents[info.name])
+            size = file.tell()
+        (folder / CONFIG_FILE).write_bytes(config)
+        buckets = [
+            Bucket(TENSORS_FILE, size, bucket_hash(header, ordered), infos),
+            Bucket(CONFIG_FILE, len(config), xxhash.xxh3_64_hexdigest(config), []),
+        ]
+        write_index(folder, Index(version, run_id, buckets, probe))
+    return final_folder(folder_root, version)
+
+
+def read_adapter(
+    folder: Path, newer_than: int, run_id: str | None = None, version: int | None = None
+) -> AdapterPublication:
+    """Reads a version, refuses it unless it is newer, of this run (None: of any) and the one that was spoken of (None:
+    whichever it is), and only returns it when the hash of every tensor is right."""
+    index = read_index(folder)
+    if version is not None and index.version != version:
+        raise BadWeights(f"{folder} holds version {index.version} of the weights and not {version}")
+    check_turn(index, newer_than, run_id)
+    buckets = {bucket.file: bucket for bucket in index.buckets}
+    if set(buckets) != {TENSORS_FILE, CONFIG_FILE}:
+        raise BadWeights(
+            f"version {index.version} of the weights is no adapter: {folder} holds {', '.join(sorted(buckets))}"
+        )
+    contents = read_bucket(folder, buckets[TENSORS_FILE], index.version)
+    config = read_whole(folder, buckets[CONFIG_FILE], index.version).tobytes()
+    if xxhash.xxh3_64_hexdigest(config) != buckets[CONFIG_FILE].hash:
+        raise BadWeights(f"version {index.version} of the weights: {CONFIG_FILE} is corrupted: its hash is another")
+    infos = buckets[TENSORS_FILE].tensors
+    return AdapterPublication(index.version, AdapterFiles(orjson.loads(config), infos, contents), index.probe)
+
+
+def check_adapter(publication: AdapterPublication, checkpoint: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+    """Refuses an adapter that is not for the model whose checkpoint has these tensors (name -> shape and type). For who
+    passes it on to an engine; one that has the model knows its layers better."""
+    whose = f"version {publication.version} of the weights"
+    check_tensors(
+        parse_config(publication.files.config, whose), publication.files.shapes, layers_of(checkpoint), (), whose
+    )
+
+
+def read_peft_folder(folder: Path) -> AdapterFiles:
+    """An adapter of anybody, as peft saves it. There is nothing to verify it by."""
+    config, file = folder / CONFIG_FILE, folder / TENSORS_FILE
+    for path in (config, file):
+        if not path.is_file():
+            raise BadWeights(f"{folder}: there is no adapter here ({path.name} is missing)")
+    try:
+        said = orjson.loads(config.read_bytes())
+        content = read_bytes(file, file.stat().st_size)
+        infos, contents = _cut(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadWeights(f"{folder}: is damaged: {type(error).__name__}: {error}") from error
+    return AdapterFiles(said, infos, contents)
+
+
+def _cut(content: Bytes) -> tuple[list[TensorInfo], dict[str, Bytes]]:
+    """What is in a safetensors file."""
+    length = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    infos, contents = [], {}
+    for name, entry in orjson.loads(content[8:length].tobytes()).items():
+        if name == "__metadata__":
+            continue
+        dtype, shape = DTYPE_OF_CODE[entry["dtype"]], tuple(entry["shape"])
+        start, end = entry["data_offsets"]
+        contents[name] = content[length + start : length + end]
+        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name].data)))
+        if len(contents[name]) != infos[-1].nbytes:
+            raise ValueError(f"tensor {name} has {len(contents[name])} bytes and not {infos[-1].nbytes}")
+    return infos, contents

@@ -1,0 +1,34 @@
+"""The content of tensors as hashes, and hashes of what was published against those of what is served."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import xxhash
+
+from areal_like.weights.errors import BadWeights, count_by_layer, with_layer
+
+
+def hash_of(dtype: str, shape: tuple[int, ...], content: Any) -> str:
+    """xxh3 over type, shape and content (anything with bytes in a row), as 16 hex digits."""
+    digest = xxhash.xxh3_64(f"{dtype}{list(shape)}".encode())
+    digest.update(content)
+    return digest.hexdigest()
+
+
+def compare(published: Mapping[str, str], served: Mapping[str, str], version: int) -> None:
+    """Refuses hashes of what is served that are not those of what was published."""
+    problems = []
+    if missing := [name for name in published if name not in served]:
+        problems.append(count_by_layer(missing, "missing"))
+    if unexpected := [name for name in served if name not in published]:
+        problems.append(count_by_layer(unexpected, "not among those published"))
+    changed = [name for name in published if name in served and served[name] != published[name]]
+    if changed:
+        first = changed[0]
+        more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+        problems.append(
+            f"{with_layer(first)}{more}: what is served (hash {served[first]}) is not what was published "
+            f"({published[first]})"
+        )
+    if problems:
+        raise BadWeights(f"version {version} of the weights: {'; '.join(problems)}")

@@ -1,0 +1,134 @@
+"""`serve`: the inference servers of an experiment and nothing else, until somebody ends them."""
+
+import json
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError
+from areal_like.config.redact import SHORTEST, without
+from areal_like.discovery import parse
+from areal_like.models import shown_name
+from areal_like.process.errors import Failure
+from areal_like.process.identity import SERVER
+from areal_like.process.run import Run
+from launcher.claim import Claimed, claim
+from launcher.crew import Crew
+from launcher.env_file import read_env_files
+from launcher.launch import NO_ROOM, cannot_write, limits, report_result
+from launcher.plan import Plan
+from launcher.policy import BAD_CONFIGURATION, Policy
+from launcher.supervise import DONE, FAILED, Ending, Supervisor
+from launcher.terminal import tell
+
+TRIAL = "trial_name="
+"""A run has another name than the servers that it uses."""
+EXAMPLE = {"prompt": "1+1=", "max_tokens": 8, "temperature": 0}
+
+
+def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+    """Runs the servers of the plan until they are told to end; returns the command's exit code."""
+    try:
+        variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        claimed = claim(loaded, plan, run_id, replace, serves=True)
+    except ConfigError as error:
+        tell(error.text(), sys.stderr)
+        return BAD_CONFIGURATION
+    except Failure as failure:
+        tell(str(failure), sys.stderr)
+        return FAILED
+    except OSError as error:
+        tell(cannot_write(error, plan.run_dir), sys.stderr)
+        return FAILED if error.errno in NO_ROOM else BAD_CONFIGURATION
+    os.environ.update(variables)
+    key = os.environ.get(claimed.run.config.rollout.api_key_var, "")
+    hidden = tuple(value for value in (key, *variables.values()) if len(value) >= SHORTEST)
+
+    def say(text: str) -> None:
+        tell(without(loaded.redactor.everywhere(text), hidden), sys.stdout)
+
+    ending = _serve(claimed, key, say, plan.command)
+    if ending.message:
+        tell(without(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
+    report_result(claimed.run.directory, ending)
+    claimed.names.clear()
+    claimed.names.close()
+    return ending.code
+
+
+def _serve(claimed: Claimed, key: str, say: Callable[[str], None], command: str) -> Ending:
+    run = claimed.run
+    config = run.config
+    say(f"servers of {config.experiment_name}/{config.trial_name} in {run.directory}")
+    crew = Crew(run, claimed.plan.processes, key or secrets.token_hex(32), config.log.file)
+    policy = Policy(config.recover.mode, config.recover.retries)
+
+    def announce(addresses: Sequence[str]) -> None:
+        for line in announcement(run, addresses, bool(key), command):
+            say(line)
+
+    watch = _Servers(run, crew, claimed.names, limits(run), policy, claimed.start, say, cut=lambda step, attempt: None)
+    watch.announce = announce
+    try:
+        return watch.watch()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        return Ending("failed", FAILED, cannot_write(error, claimed.plan.run_dir))
+
+
+class _Servers(Supervisor):
+    """There is no last word of a trainer to wait for: they are there until they are told to end."""
+
+    announce: Callable[[Sequence[str]], None]
+    """Is told their addresses once all are ready, and whenever these have changed."""
+    _announced: Sequence[str] = ()
+
+    def _over(self) -> Ending | None:
+        return None
+
+    def _signalled(self, number: int) -> Ending | None:
+        self.crew.end(list(self.crew.alive))
+        return Ending("done", DONE)
+
+    def _unready(self) -> Ending | None:
+        ending = super()._unready()
+        ready = len(self.crew.alive) == len(self.crew.processes)
+        if ending is not None or not ready or any(child.ready_after is None for child in self.crew.alive.values()):
+            return ending
+        entries = self.names.find(SERVER)
+        addresses = [parse(entries[name]).address for name in self.crew.processes if name in entries]
+        if addresses != self._announced and len(addresses) == len(self.crew.processes):
+            self._announced = addresses
+            self.announce(addresses)
+        return None
+
+    def _say_if_still(self) -> None:
+        """They wait for others by nature."""
+
+
+def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:
+    """What can be done with them."""
+    config = run.config
+    model, variable = shown_name(config.actor.path), config.rollout.api_key_var
+    body = json.dumps({"model": model, **EXAMPLE})
+    first = addresses[0]
+    lines = [f"ready: {', '.join(addresses)}", "", "ask one:"]
+    lines += [f"  curl http://{first}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}", ""]
+    words = [word for word in shlex.split(command) if word not in ("serve", "--replace")]
+    run_it = shlex.join(word for word in words if not word.startswith(TRIAL))
+    if has_key:
+        given = shlex.quote(f"rollout.server_addresses=[{','.join(addresses)}]")
+        key = "" if variable == "OPENAI_API_KEY" else f" rollout.api_key_var={variable}"
+        lines += [f"train with them, with the same {variable} in the environment:", f"  {run_it} {given}{key}"]
+    else:
+        lines += [
+            f"no run can train with them: {variable} (rollout.api_key_var) was not set, and so nobody knows the key of",
+            "their control routes. Choose one, here and where the run is started:",
+            f"  export {variable}=...",
+        ]
+    return [*lines, "", "Ctrl-C ends them"]

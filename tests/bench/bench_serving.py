@@ -1,0 +1,230 @@
+"""Real servers of every engine that is installed, beside transformers in one process: answers per second, the way to
+the first token, and how long new weights take.
+
+    python tests/bench/bench_serving.py [--engines embedded vllm sglang] [--in-flight 64 256] [--repeats 5]
+                                        [--megabytes 270] [--output build/bench/serving.json]
+
+Answers: 16 tokens of prompt and 64 new ones with their log-probabilities, through HTTP, of a tiny model. transformers
+takes its turn right before and after each server, with as many threads. Weights: of a server that holds so many
+megabytes, by each transport, beside a copy of the bytes in memory. It reports; it never fails on a time.
+"""
+
+import argparse
+import asyncio
+import functools
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from areal_like.process.run import SHARED_MEMORY  # noqa: E402
+from areal_like.serving.found import find  # noqa: E402
+from areal_like.weights.flat import flatten  # noqa: E402
+from tests.bench import serving_models as models  # noqa: E402
+from tests.engine_talk import Talk, group, talking  # noqa: E402
+from tests.engine_transports import send_flat  # noqa: E402
+from tests.engines import ENGINES, LiveServer  # noqa: E402
+
+EXACT = {"min_new_tokens": models.NEW, "max_new_tokens": models.NEW}
+TRANSPORTS = ("disk", "collective")
+COPIES = 3
+COLUMNS = {
+    "publish s": "publish_s",
+    "stall s": "stall_s",
+    "/ copy": "stall_times_copy",
+    "to served s": "publish_to_served_s",
+    "served/copy": "published_to_served_times_copy",
+}
+
+
+def missing(engine: str) -> str | None:
+    """Why an engine cannot be measured here."""
+    try:
+        if engine != "embedded":
+            find(engine, None, Path.cwd())
+    except ValueError as none:
+        return str(none)
+    return None
+
+
+# Answers.
+
+
+def measure_answers(engine: str, root: Path, in_flight: list[int], repeats: int) -> dict[str, Any]:
+    """Tokens per second at each number of requests in flight, beside transformers; seconds to the first token."""
+    for count in in_flight:
+        models.generate(models.prompts(count))
+    alone = {count: [models.generate(models.prompts(count)) for _ in range(repeats)] for count in in_flight}
+    server = LiveServer(engine, root, models=models.tiny)
+    began = time.perf_counter()
+    try:
+        ready_s = server.start()
+        taken = asyncio.run(_answer(server, in_flight, repeats, began))
+    finally:
+        server.close()
+    for count in in_flight:
+        alone[count] += [models.generate(models.prompts(count)) for _ in range(repeats)]
+    found: dict[str, Any] = {"ready_s": ready_s, "first_token_s": taken.pop("first_token_s"), "in_flight": {}}
+    for count in in_flight:
+        tokens = count * models.NEW
+        mine, transformers = median(taken[count]), median(alone[count])
+        found["in_flight"][count] = {
+            "tokens_per_s": tokens / mine,
+            "transformers_tokens_per_s": tokens / transformers,
+            "times_transformers": transformers / mine,
+            "runs_s": taken[count],
+            "transformers_runs_s": alone[count],
+        }
+    return found
+
+
+async def _answer(server: LiveServer, in_flight: list[int], repeats: int, began: float) -> dict[Any, Any]:
+    async with talking(server) as one:
+        await one.update(1)
+        await one.generate(group("first", max_new_tokens=1))
+        taken: dict[Any, Any] = {"first_token_s": time.perf_counter() - began}
+        for count in in_flight:
+            asked = models.prompts(count)
+            await _wave(one, asked, 0)
+            taken[count] = [await _wave(one, asked, number) for number in range(1, repeats + 1)]
+    return taken
+
+
+async def _wave(one: Talk, asked: list[list[int]], number: int) -> float:
+    """All at once, and every one has a seed of its own."""
+    groups = [group(f"{number}.{place}", each, 1, 1000 * number + place, **EXACT) for place, each in enumerate(asked)]
+    began = time.perf_counter()
+    answers = await one.generate(*groups)
+    seconds = time.perf_counter() - began
+    assert all(len(samples[0]["token_ids"]) == models.NEW for samples in answers)
+    return seconds
+
+
+# Weights.
+
+
+def measure_weights(engine: str, root: Path, megabytes: int, repeats: int) -> dict[str, Any]:
+    """Of a server that does nothing else meanwhile."""
+    large: Callable[[int], Any] = functools.partial(models.large, megabytes=megabytes)
+    server = LiveServer(engine, root, ("actor.dtype=bfloat16",), models=large)
+    tensors = [tensor for _, tensor in server.tensors(1)]
+    standby = [torch.empty_like(tensor) for tensor in tensors]
+    copy_s = [_copied(tensors, standby) for _ in range(COPIES + 1)][1:]
+    found: dict[str, Any] = {"num_bytes": sum(tensor.nbytes for tensor in tensors), "copy_s": median(copy_s)}
+    try:
+        server.start()
+        for transport in TRANSPORTS:
+            rows = asyncio.run(_update(server, transport, root, repeats))[1:]
+            found[transport] = _summary(rows, found["copy_s"])
+    finally:
+        server.close()
+    return found
+
+
+def _copied(tensors: list[torch.Tensor], standby: list[torch.Tensor]) -> float:
+    began = time.perf_counter()
+    for source, to in zip(tensors, standby, strict=True):
+        to.copy_(source)
+    return time.perf_counter() - began
+
+
+async def _update(server: LiveServer, transport: str, root: Path, repeats: int) -> list[dict[str, float]]:
+    """Each row: how long it took to publish, from then until it was served, and what the server said of that."""
+    memory = server.run.memory if SHARED_MEMORY.is_dir() else root
+    rows: list[dict[str, float]] = []
+    room = None
+    async with talking(server) as one:
+        for number in range(repeats + 1):
+            seed = 1 + number % 2
+            probe = server.probe(seed)
+            began = time.perf_counter()
+            if transport == "disk":
+                body = server.published(seed, root=memory)
+                published = time.perf_counter()
+                said = await one.post("/control/update_weights", body, 300)
+            else:
+                version = server.next_version()
+                flat = room = flatten(version, server.tensors(seed), probe, server.run.run_id, room)
+                published = time.perf_counter()
+                said = await send_flat(one, flat)
+            served = time.perf_counter()
+            row = {"publish_s": published - began, "publish_to_served_s": served - published}
+            rows.append(row | {"stall_s": said["stall_s"], "load_s": said["load_s"]})
+    return rows
+
+
+def _summary(rows: list[dict[str, float]], copy_s: float) -> dict[str, Any]:
+    found: dict[str, Any] = {name: median(row[name] for row in rows) for name in rows[0]}
+    found["stall_times_copy"] = found["stall_s"] / copy_s
+    found["published_to_served_times_copy"] = found["publish_to_served_s"] / copy_s
+    return {**found, "runs": rows}
+
+
+# What is told.
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [f"{'':<12}{'in flight':>10}{'tokens/s':>10}{'transformers':>14}{'ratio':>8}"]
+    for engine, row in found["answers"].items():
+        for count, each in row["in_flight"].items():
+            numbers = f"{each['tokens_per_s']:>10.0f}{each['transformers_tokens_per_s']:>14.0f}"
+            lines.append(f"{engine:<12}{count:>10}{numbers}{each['times_transformers']:>8.2f}")
+    for engine, row in found["answers"].items():
+        lines.append(f"{engine}: ready after {row['ready_s']:.1f} s, first token after {row['first_token_s']:.1f} s")
+    lines += ["", f"{'weights':<24}" + "".join(f"{word:>13}" for word in COLUMNS)]
+    for engine, row in found["weights"].items():
+        for transport in TRANSPORTS:
+            each = row[transport]
+            times = [each[name] for name in COLUMNS.values()]
+            lines.append(f"{engine + ', ' + transport:<24}" + "".join(f"{number:>13.3f}" for number in times))
+        lines.append(f"  {row['num_bytes'] / 1e6:.0f} MB; a copy in memory takes {row['copy_s']:.3f} s")
+    lines += [f"{engine}: left out: {reason}" for engine, reason in found["left_out"].items()]
+    lines.append(f"load {found['load_average'][0]:.1f} on {found['cpu_count']} cores")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, help="those to measure")
+    parser.add_argument("--in-flight", nargs="+", type=int, default=[64, 256], help="requests at once")
+    parser.add_argument("--repeats", type=int, default=5, help="of everything; the median of its times counts")
+    parser.add_argument("--megabytes", type=int, default=270, help="size of the weights that are updated")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "serving.json", help="JSON of it all")
+    said = parser.parse_args()
+    if min(said.repeats, said.megabytes, *said.in_flight) < 1:
+        parser.error("--repeats, --megabytes, --in-flight: at least 1")
+    torch.set_num_threads(1)
+    left_out = {engine: reason for engine in said.engines if (reason := missing(engine))}
+    found: dict[str, Any] = {
+        **{"python": platform.python_version(), "torch": torch.__version__, "cpu_count": os.cpu_count()},
+        **{"load_average": os.getloadavg(), "prompt": models.PROMPT, "new": models.NEW, "left_out": left_out},
+        **{"answers": {}, "weights": {}},
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-serving-") as name:
+        for engine in said.engines:
+            if engine in left_out:
+                continue
+            print(f"{engine} ...", flush=True)
+            found["answers"][engine] = measure_answers(engine, Path(name) / engine, said.in_flight, said.repeats)
+            found["weights"][engine] = measure_weights(
+                engine, Path(name) / f"{engine}-large", said.megabytes, said.repeats
+            )
+    said.output.parent.mkdir(parents=True, exist_ok=True)
+    said.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(found))
+    print(f"kept in {said.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What a test does where the engine that it is about is not installed."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ENGINES = ("embedded", "vllm", "sglang")
+
+
+def need(engine: str) -> str:
+    """The Python of its environment, as the launcher finds it. Where there is none the test is skipped, and fails in
+    CI."""
+    from areal_like.serving.found import find
+
+    if engine == "embedded":
+        return sys.executable
+    try:
+        return find(engine, None, Path.cwd()).python
+    except ValueError as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))

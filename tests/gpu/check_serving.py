@@ -1,0 +1,76 @@
+"""What an inference server does on a GPU, in less than eight minutes: stock vLLM or SGLang where one is installed
+(`vllm` or `sglang` in the folder ENGINES, or named by AREAL_LIKE_VLLM_PYTHON, AREAL_LIKE_SGLANG_PYTHON), else our own.
+
+    python tests/gpu/check_serving.py [--engine vllm] [--output build/gpu/serving.json]
+    python tests/gpu/check_serving.py --small       # tiny sizes, also on a CPU: only to see that the script works
+
+Log-probabilities beside those of transformers in float32 and bfloat16, weights that change under answers by each
+transport, 256 requests through ten updates, and how fast it is. Exit code 1 where a check failed.
+"""
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from areal_like.serving.found import find  # noqa: E402
+from tests.engines import ENGINES  # noqa: E402
+from tests.gpu import serving_checks  # noqa: E402
+from tests.gpu.check_gpu import BUDGET_S, Check, machine, run  # noqa: E402
+
+CHECKS = {
+    "parity": serving_checks.parity,
+    "updates": serving_checks.updates,
+    "256 in flight, ten updates": serving_checks.in_flight,
+    "bfloat16": serving_checks.bfloat16,
+    "speed, Qwen3-0.6B": serving_checks.speed,
+}
+
+
+def installed(on_gpu: bool) -> dict[str, str]:
+    """Engine -> version. Our own is always there, and comes last."""
+    found = {}
+    for engine in ENGINES[1:]:
+        try:
+            found[engine] = find(engine, None, Path.cwd(), on_gpu).version
+        except ValueError:
+            continue
+    return {**found, ENGINES[0]: "of this checkout"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="tiny sizes, also where there is no GPU")
+    parser.add_argument("--engine", choices=ENGINES, help="this one alone; else the first that is installed")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu" / "serving.json", help="JSON of it all")
+    said = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu and not said.small:
+        parser.error("there is no GPU here; --small tries the script with tiny sizes on the CPU")
+    there = installed(on_gpu)
+    engine = said.engine or next(iter(there))
+    if engine not in there:
+        parser.error(f"--engine: {engine} is not installed; there are {', '.join(there)}")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    with serving_checks.Tiny(engine) as tiny:
+        chosen: dict[str, Check] = {f"{engine}: {name}": partial(check, tiny) for name, check in CHECKS.items()}
+        checks = run(chosen, device, said.small, BUDGET_S)
+    facts = {**machine(device), "engine": engine, "engine_version": there[engine]}
+    said.output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": facts, "small": said.small, "checks": checks}
+    said.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(f"{engine} {there[engine]}; kept in {said.output}")
+    return int(any(row["passed"] is False for row in checks.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

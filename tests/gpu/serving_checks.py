@@ -1,0 +1,196 @@
+"""What servers of an engine do: their numbers beside those of transformers, new weights under way, and how fast."""
+
+import asyncio
+import functools
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Self, cast
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from areal_like.process.errors import Refused
+from tests.engine_answers import PARITY, apart, check_in_flight, generating, keep_in_flight, long_groups, off
+from tests.engine_talk import Talk, group, talk
+from tests.engine_transports import send
+from tests.engines import PROBE, LiveServer, Models, model, started
+from tests.gpu.models import QWEN3_0_6B, TINY
+from tests.ring.server import flip_a_byte
+
+Found = dict[str, Any]
+Update = Callable[[int], Awaitable[dict[str, Any]]]
+
+BFLOAT16 = (0.5, 0.03)
+"""Worst token and mean: how far two programs may be apart in bfloat16."""
+FAST = {"vllm": ("vllm.enforce_eager=false",), "sglang": (), "embedded": ()}
+PROMPT, NEW = 64, 256
+
+
+class Tiny:
+    """A server in float32 for several checks, started by the first of them."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+        self._server: LiveServer | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self._stack.close()
+
+    @property
+    def server(self) -> LiveServer:
+        if self._server is None:
+            self._server = self._stack.enter_context(server_of(self.engine))
+        return self._server
+
+
+@contextmanager
+def server_of(engine: str, *words: str, models: Models = model) -> Iterator[LiveServer]:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpu-serving-") as name,
+        started(engine, Path(name), *words, models=models) as server,
+    ):
+        yield server
+
+
+@functools.cache
+def rounded(seed: int) -> PreTrainedModel:
+    """The same weights in bfloat16."""
+    made: Any = AutoModelForCausalLM.from_config(model(seed).config, dtype=torch.bfloat16)
+    made.load_state_dict(model(seed).state_dict())
+    made.eval()
+    return cast(PreTrainedModel, made)
+
+
+def parity(tiny: Tiny, device: torch.device, small: bool) -> Found:
+    """In float32, at two temperatures, with weights from files."""
+    gaps: list[float] = []
+    talk(tiny.server, functools.partial(_ask, gaps, model))
+    return {"passed": max(gaps) <= PARITY, "off_max": max(gaps), "off_mean": fmean(gaps)}
+
+
+def bfloat16(tiny: Tiny, device: torch.device, small: bool) -> Found:
+    """The same, both in bfloat16."""
+    gaps: list[float] = []
+    with server_of(tiny.engine, "actor.dtype=bfloat16", models=rounded) as server:
+        talk(server, functools.partial(_ask, gaps, rounded))
+    worst, mean = max(gaps), fmean(gaps)
+    return {"passed": worst <= BFLOAT16[0] and mean <= BFLOAT16[1], "off_max": worst, "off_mean": mean}
+
+
+async def _ask(gaps: list[float], models: Models, one: Talk) -> None:
+    await one.update(1)
+    seeds = {one.server.version: 1}
+    for temperature in (1.0, 0.5):
+        asked = [
+            group(str(number), PROBE[:length], n=4, seed=number, temperature=temperature, max_new_tokens=64)
+            for number, length in enumerate((1, 4, 8))
+        ]
+        for said, samples in zip(asked, await one.generate(*asked), strict=True):
+            for sample in samples:
+                gaps.extend(apart(said["prompt"], sample, seeds, temperature, models=models))
+
+
+def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
+    """By files and by a group, while answers are under way, which both sets of weights explain; damaged weights are
+    refused by name and change nothing."""
+    found: Found = {"passed": True, "off_max": {}}
+
+    async def test(one: Talk) -> None:
+        ways: list[tuple[str, Update]] = [("disk", one.update), ("collective", functools.partial(send, one))]
+        for name, update in ways:
+            await one.update(1)
+            old, asked = one.server.version, long_groups(one.server, 8, n=2)
+            answers = asyncio.ensure_future(one.generate(*asked))
+            await one.until(generating)
+            await update(2)
+            seeds = {old: 1, one.server.version: 2}
+            pairs = list(zip(asked, await answers, strict=True))
+            found["off_max"][name] = max(off(said["prompt"], sample, seeds) for said, each in pairs for sample in each)
+            found["passed"] = found["passed"] and found["off_max"][name] <= PARITY
+        body = one.server.published(1)
+        flip_a_byte(Path(body["folder"]), "model.layers.1.mlp.up_proj.weight")
+        try:
+            await one.post("/control/update_weights", body)
+            found["passed"] = False
+        except Refused as refused:
+            found["refusal"] = refused.message
+            found["passed"] = found["passed"] and "mlp.up_proj.weight" in refused.message
+        (samples,) = await one.generate(group("after"))
+        found["passed"] = found["passed"] and off(PROBE[:5], samples[0], {one.server.version: 2}) <= PARITY
+
+    talk(tiny.server, test)
+    return found
+
+
+def in_flight(tiny: Tiny, device: torch.device, small: bool) -> Found:
+    """256 requests through ten updates."""
+    count, times = (16, 3) if small else (256, 10)
+    found: Found = {}
+
+    async def test(one: Talk) -> None:
+        answered, seeds = await keep_in_flight(one, count, times, tokens=64, pause_s=0.2)
+        found["off_max"] = check_in_flight(answered, seeds, count, tokens=64)
+        found["passed"], found["answered"] = found["off_max"] <= PARITY, len(answered)
+
+    talk(tiny.server, test)
+    return found
+
+
+@functools.cache
+def shaped(seed: int, small: bool) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    made: Any = AutoModelForCausalLM.from_config(TINY if small else QWEN3_0_6B, dtype=torch.bfloat16)
+    made.eval()
+    return cast(PreTrainedModel, made)
+
+
+def speed(tiny: Tiny, device: torch.device, small: bool) -> Found:
+    """Random weights of the shape of Qwen3-0.6B: the way to the first token, tokens per second, and updates beside a
+    copy of the bytes in memory."""
+    counts, new = ((4,), 16) if small else ((64, 256), NEW)
+    models = functools.partial(shaped, small=small)
+    found: Found = {"passed": True, "tokens_per_s_in_flight": {}, "updates": {}}
+
+    async def test(one: Talk) -> None:
+        await one.update(1)
+        began = time.perf_counter()
+        await one.generate(group("first", max_new_tokens=1))
+        found["first_answer_s"] = time.perf_counter() - began
+        for count in counts:
+            asked = [
+                group(str(place), [2 + (place + at) % 200 for at in range(PROMPT)], 1, place, **_exact(new))
+                for place in range(count)
+            ]
+            taken = []
+            for _ in range(3):
+                began = time.perf_counter()
+                await one.generate(*asked)
+                taken.append(time.perf_counter() - began)
+            found["tokens_per_s_in_flight"][count] = count * new / median(taken)
+        ways: list[tuple[str, Update]] = [("disk", one.update), ("collective", functools.partial(send, one))]
+        for name, update in ways:
+            rows = [await update(number % 2) for number in range(3)]
+            found["updates"][name] = {key: median(row[key] for row in rows) for key in ("stall_s", "load_s")}
+
+    began = time.perf_counter()
+    with server_of(tiny.engine, "actor.dtype=bfloat16", *([] if small else FAST[tiny.engine]), models=models) as server:
+        found["ready_s"] = time.perf_counter() - began
+        tensors = [tensor for _, tensor in server.tensors(1)]
+        began = time.perf_counter()
+        copies = [tensor.clone() for tensor in tensors]
+        found["copy_s"], found["num_bytes"] = time.perf_counter() - began, sum(each.nbytes for each in copies)
+        talk(server, test, limit_s=300)
+    found["tokens_per_s"], found["mfu"] = max(found["tokens_per_s_in_flight"].values()), None
+    return found
+
+
+def _exact(tokens: int) -> dict[str, int]:
+    return {"min_new_tokens": tokens, "max_new_tokens": tokens}

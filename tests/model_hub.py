@@ -1,0 +1,96 @@
+"""A Hub of models with one model in it: as much of its protocol as fetching a snapshot takes, over real HTTP."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+NAME, REVISION = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextmanager
+def hub(folder: Path, more: dict[str, bytes] | None = None) -> Iterator["Hub"]:
+    """It has the files of `folder`, and `more`, as the model `NAME` in the revision `REVISION`."""
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()} | (more or {})
+    server = Hub(files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Hub(ThreadingHTTPServer):
+    """`given` are the files that were fetched from it."""
+
+    daemon_threads = True
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.files, self.given = files, list[str]()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not to the terminal."""
+
+    def _answer(self, with_body: bool) -> None:
+        path, files = self.path.partition("?")[0], self.server.files
+        file = path.rpartition(f"/resolve/{REVISION}/")[2]
+        if path.startswith(f"/{NAME}/resolve/") and file in files:
+            if with_body:
+                self.server.given.append(file)
+            self._send(200, files[file], with_body)
+        elif path.startswith(f"/api/models/{NAME}/tree/"):
+            entries = [
+                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                for name, content in files.items()
+            ]
+            self._send(200, json.dumps(entries).encode(), with_body)
+        elif path in (f"/api/models/{NAME}", f"/api/models/{NAME}/revision/main"):
+            siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
+            said = {"id": NAME, "modelId": NAME, "sha": REVISION, "siblings": siblings, "private": False}
+            self._send(200, json.dumps(said).encode(), with_body)
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def _send(self, status: int, content: bytes, with_body: bool) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+
+def in_cache(cache: Path, files: dict[str, str], revision: str = REVISION, name: str = NAME, main: bool = True) -> Path:
+    """A snapshot as huggingface_hub lays it out."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    for file, content in files.items():
+        (snapshot / file).write_text(content, encoding="utf-8")
+    if main:
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text(revision, encoding="utf-8")
+    return snapshot

@@ -1,0 +1,250 @@
+"""Weights that the trainer sends itself, to servers that are real processes, and in runs as a user starts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from areal_like.discovery import open_names, parse
+from areal_like.models import model_folder
+from areal_like.process.blocking import BlockingCaller
+from areal_like.process.errors import Refused, Unreachable
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Identity
+from areal_like.process.waiting import Waiting
+from areal_like.serving.embedded.engine import Engine
+from areal_like.weights.collective import Host
+from areal_like.weights.errors import GroupBroken
+from areal_like.weights.flat import Flat, flatten
+from areal_like.weights.index import said
+from areal_like.weights.meeting import Meeting
+from areal_like.weights.probe import Probe
+from tests.ring.server import CONTROLLER, MODEL, SECRET, Server, serving
+from tests.ring.start import SHORT, environment, run, running, wait_until_gone
+from tests.weights_group import Beside
+from tests.weights_group import Process as Member
+
+pytestmark = pytest.mark.xdist_group("ring-4")
+
+PROBE = [5, 9, 13, 20, 7]
+BUCKET = 300_000
+WAYS = ("collective", "disk")
+
+
+def weights(server: Server, version: int) -> Flat:
+    """Of a trainer; they differ from version to version."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL))
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1 + version / 10)
+    probe = Probe(PROBE, Engine(model).logprobs(PROBE))
+    tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    return flatten(version, tensors, probe, server.run.run_id, max_bucket_bytes=BUCKET)
+
+
+def body(flat: Flat, meeting: Meeting) -> dict[str, Any]:
+    told = {"version": flat.index.version, "transport": "collective", "folder": None, "mode": "keep"}
+    return {**told, "index": said(flat.index), "meeting": meeting._asdict(), "probe": said(flat.index)["probe"]}
+
+
+class Trainer:
+    """In the test's own process; it speaks to servers as the controller would, too."""
+
+    def __init__(self) -> None:
+        self.host = Host("127.0.0.1", 0, 60.0)
+        self._number = 0
+
+    def meeting(self, world: int) -> Meeting:
+        self._number += 1
+        return Meeting(self.host.host, self.host.port, f"g{self._number}", "gloo", 1, world, 60.0)
+
+    def give(self, server: Server, flat: Flat) -> Any:
+        """What the server says in the end, or refuses by."""
+        meeting = self.meeting(2)
+        staged = Beside(lambda: call(server, "stage_weights", body(flat, meeting)))
+        broken = send(self.host, meeting, flat)
+        answer = staged.wait()
+        if isinstance(answer, Exception):
+            assert broken is None or isinstance(broken, GroupBroken)
+            return answer
+        assert answer == {"staged": flat.index.version}
+        return call(server, "commit_weights", {"version": flat.index.version, "mode": "keep"})
+
+
+def send(host: Host, meeting: Meeting, flat: Flat) -> GroupBroken | None:
+    try:
+        with host.open(meeting) as group:
+            group.meet()
+            for content in flat.contents:
+                group.send(content)
+    except GroupBroken as broken:
+        return broken
+    return None
+
+
+def call(server: Server, what: str, content: object) -> Any:
+    """By a connection of its own, so that several can wait."""
+    caller = BlockingCaller(CONTROLLER, SECRET)
+    try:
+        return caller.json("POST", server.address, f"/control/{what}", content)
+    except (Refused, Unreachable) as fault:
+        return fault
+    finally:
+        caller.close()
+
+
+def serves(server: Server) -> int:
+    """The version, of which all tensors and all answers are."""
+    found = server.call("GET", "/control/fingerprint")
+    flat = weights(server, found["version"])
+    assert found["tensors"] == {info.name: info.hash for info in flat.index.tensors}
+    sampling = {"temperature": 1.0, "max_new_tokens": 8}
+    group = {"id": "g", "prompt": [3, 4, 12, 5, 6, 13], "n": 2, "seed": 1, "sampling": sampling}
+    samples = server.call("POST", "/generate", {"groups": [group]})["samples"]
+    assert {version for sample in samples for version in sample["versions"]} == {found["version"]}
+    return int(found["version"])
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    found = Trainer()
+    yield found
+    found.host.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, trainer: Trainer) -> Iterator[Server]:
+    """It serves version 3 of the weights."""
+    with serving(tmp_path_factory.mktemp("collective") / "run") as started:
+        done = trainer.give(started, weights(started, 3))
+        assert done["version"] == 3
+        assert done["read_back"] == {"covered": done["tensors"], "uncovered": []}
+        probe = weights(started, 3).index.probe
+        assert probe is not None and done["probe_logprobs"] == pytest.approx(probe.logprobs, abs=1e-4)
+        yield started
+
+
+def test_a_bucket_that_is_corrupted_on_the_way_is_refused_by_its_tensor(server: Server, trainer: Trainer) -> None:
+    flat = weights(server, 4)
+    flat.contents[-1][-1] ^= 1
+    refusal = trainer.give(server, flat)
+    assert isinstance(refusal, Refused) and refusal.status == 409
+    assert "version 4 of the weights: tensor model." in refusal.message and "is corrupted" in refusal.message
+    assert serves(server) == 3
+
+
+def test_a_stale_version_and_one_without_a_layer_are_refused_before_anything_is_sent(server, trainer) -> None:
+    stale = weights(server, 2)
+    refusal = call(server, "stage_weights", body(stale, trainer.meeting(2)))
+    assert refusal.status == 409 and "version 2 of the weights is not newer than 3" in refusal.message
+    shallow = body(weights(server, 4), trainer.meeting(2))
+    tensors = [each for each in shallow["index"]["tensors"] if ".layers.2." not in each["name"]]
+    shallow["index"] = {**shallow["index"], "tensors": tensors}
+    refusal = call(server, "stage_weights", shallow)
+    assert refusal.status == 409 and "version 4 of the weights: layer 2: 11 tensors are missing" in refusal.message
+    assert serves(server) == 3
+
+
+def test_what_was_not_staged_cannot_be_committed(server: Server) -> None:
+    refusal = call(server, "commit_weights", {"version": 9, "mode": "keep"})
+    assert refusal.status == 410 and "version 9 of the weights was not staged here" in refusal.message
+    assert serves(server) == 3
+
+
+def test_a_trainer_that_is_killed_in_the_middle_leaves_the_old_weights_in_use(server: Server) -> None:
+    stuck = Member("stick", world=2)
+    meeting = Meeting("127.0.0.1", stuck.port, "g", "gloo", 1, 2, 60.0)
+    staging = Beside(lambda: call(server, "stage_weights", body(weights(server, 5), meeting)))
+    time.sleep(2)
+    began = time.monotonic()
+    stuck.kill()
+    refusal = staging.wait(10)
+    assert isinstance(refusal, Refused) and refusal.status == 503
+    assert "process 1 of 1 of the servers could not receive" in refusal.message
+    assert time.monotonic() - began < 5
+    assert serves(server) == 3
+
+
+@contextmanager
+def another(server: Server, index: int) -> Iterator[tuple[Server, subprocess.Popen[bytes]]]:
+    """A second server of the same run."""
+    directory = server.run.directory
+    ours = {PROCESS: f"server/{index}", TOKEN: SECRET, ATTEMPT: "1", INCARNATION: "1", RUN_DIR: str(directory)}
+    words = [sys.executable, "-m", "areal_like.serving.embedded", "--run-dir", str(directory), "--index", str(index)]
+    with (directory / f"server-{index}.log").open("wb") as log:
+        process = subprocess.Popen(words, env=environment(directory, **ours), stdout=log, stderr=log)
+    try:
+        with open_names(server.run, Identity("test", 1)) as names:
+            address = parse(names.wait(f"server/{index}", Waiting("the server", 90, "this test"))).address
+        caller = BlockingCaller(CONTROLLER, SECRET)
+        yield Server(server.run, caller, address), process
+        caller.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_server_that_is_killed_in_the_middle_is_told_of_and_the_other_keeps_the_old_weights(
+    server: Server, trainer: Trainer
+) -> None:
+    flat = weights(server, 6)
+    with another(server, 1) as (dies, process):
+        meeting = trainer.meeting(3)
+        stays_body, dies_body = body(flat, meeting), body(flat, meeting._replace(first_rank=2))
+        stays = Beside(lambda: call(server, "stage_weights", stays_body))
+        dying = Beside(lambda: call(dies, "stage_weights", dies_body))
+        with trainer.host.open(meeting) as group:
+            group.meet()
+            group.send(flat.contents[0])
+            os.kill(process.pid, signal.SIGKILL)
+            with pytest.raises(GroupBroken, match=r"of the servers is gone|could not send"):
+                while True:
+                    group.send(flat.contents[1])
+            assert isinstance(dying.wait(10), Unreachable)
+        assert stays.wait(10).status == 503
+    assert serves(server) == 3
+    assert trainer.give(server, flat)["version"] == 6
+    assert serves(server) == 6
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_goes_round_with_weights_that_are_sent(tmp_path: Path, ranks: int) -> None:
+    more = [f"actor.backend=fsdp:d{ranks}"] if ranks > 1 else []
+    steps = ("total_train_steps=4", "evaluator.freq_steps=2", "actor.weight_update_mode=collective", *more)
+    ended = run(tmp_path, *SHORT, *steps)
+    assert ended.code == 0, ended.said
+    assert ended.summary["steps"] == 4
+    assert {1.0} == set(ended.metric("perf/read_back_share"))
+    assert not list((ended.directory / "weights").glob("v*"))
+    assert "without files" in (ended.directory / "logs" / "trainer-0.log").read_text()
+    assert wait_until_gone(ended.directory) == {}
+
+
+def test_what_is_learnt_does_not_depend_on_how_weights_travel(tmp_path: Path) -> None:
+    words = (*SHORT, "total_train_steps=2", "evaluator.freq_steps=null", "max_head_offpolicyness=0")
+    losses = []
+    for way in WAYS:
+        ended = run(tmp_path, *words, f"actor.weight_update_mode={way}", trial=way)
+        assert ended.code == 0, ended.said
+        losses.append(ended.metric("train/loss"))
+    assert losses[0] == losses[1]
+
+
+def test_a_server_that_is_killed_and_replaced_gets_weights_and_the_run_ends_well(tmp_path: Path) -> None:
+    words = ("total_train_steps=30", "evaluator.freq_steps=null", "actor.weight_update_mode=collective")
+    with running(tmp_path, *SHORT, *words, "rollout.backend=embedded:d2") as ring:
+        ring.wait_for_step(3)
+        ring.kill("server/1")
+        ended = ring.wait()
+    assert ended.code == 0, ended.said
+    lines = [json.loads(line) for line in (ended.directory / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in lines) == 30
+    assert {line["attempt"] for line in lines} == {1}

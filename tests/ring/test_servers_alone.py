@@ -1,0 +1,136 @@
+"""`serve` starts servers and nothing else, and a run of its own trains with them."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ring.start import SHORT, command, environment, run
+
+KEY = "known-to-those-who-may-train"
+VARIABLE = "OWN_SERVERS_KEY"
+NAMED = f"rollout.api_key_var={VARIABLE}"
+READY_S = 120
+
+
+class Served:
+    def __init__(self, root: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
+        self.root, self.process, self.output = root, process, output
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def addresses(self) -> list[str]:
+        """Once all are ready."""
+        until = time.monotonic() + READY_S
+        while "Ctrl-C ends them" not in self.said():
+            assert self.process.poll() is None and time.monotonic() < until, self.said()
+            time.sleep(0.1)
+        line = next(line for line in self.said().splitlines() if line.startswith("ready: "))
+        return line.removeprefix("ready: ").split(", ")
+
+
+@contextmanager
+def serving(root: Path, *words: str, **more: str) -> Iterator[Served]:
+    root.mkdir(parents=True, exist_ok=True)
+    output = root / "serve.output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command("serve", *words), cwd=root, env=environment(root, **more), stdout=file, stderr=file
+        )
+    try:
+        yield Served(root, process, output)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def ask(address: str, path: str, body: object = None, key: str | None = None) -> tuple[int, Any]:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{address}{path}", content, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+PROMPT = {"model": "builtin:tiny-addition", "prompt": "1+1=", "max_tokens": 4, "temperature": 0}
+
+
+def test_a_run_trains_with_servers_that_run_already_and_so_does_the_next(tmp_path):
+    with serving(tmp_path / "servers", NAMED, **{VARIABLE: KEY}) as servers:
+        (address,) = servers.addresses()
+        assert f"rollout.server_addresses=[{address}]" in servers.said()
+        assert f"curl http://{address}/v1/completions" in servers.said()
+        status, said = ask(address, "/v1/completions", PROMPT)
+        assert status == 200 and said["choices"]
+        for trial in ("one", "two"):  # the second begins again with the first version of its weights
+            words = (NAMED, f"rollout.server_addresses=[{address}]", "evaluator.freq_steps=null")
+            ended = run(tmp_path / "runs", *SHORT, *words, "total_train_steps=2", trial=trial, OWN_SERVERS_KEY=KEY)
+            assert ended.code == 0, ended.said
+            assert ended.summary["steps"] == 2
+            assert ended.metric("rollout/samples") == [64, 64]
+            assert ask(address, "/health")[1]["version"] >= 1
+        for folder in (servers.root, tmp_path / "runs"):
+            assert not [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+        assert servers.process.poll() is None
+
+
+def test_ctrl_c_ends_them_and_nothing_of_them_is_left(tmp_path):
+    with serving(tmp_path, "rollout.backend=embedded:d2", "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
+        first, second = servers.addresses()
+        assert first != second
+        servers.process.send_signal(signal.SIGINT)
+        assert servers.process.wait(30) == 0, servers.said()
+        for address in (first, second):
+            with pytest.raises(urllib.error.URLError):
+                ask(address, "/health")
+    assert not list((tmp_path / "runs").glob("*/t/checkpoints/*"))
+
+
+def test_one_that_dies_is_replaced_and_announced_anew(tmp_path):
+    with serving(tmp_path, "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
+        (address,) = servers.addresses()
+        (pid,) = [
+            int(path.name)
+            for path in Path("/proc").iterdir()
+            if path.name.isdigit() and is_server_of(path, servers.process.pid, tmp_path)
+        ]
+        os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + READY_S
+        while servers.said().count("ready: ") < 2:
+            assert time.monotonic() < until and servers.process.poll() is None, servers.said()
+            time.sleep(0.1)
+        assert "it is replaced (incarnation 2)" in servers.said()
+        again = servers.said().rpartition("ready: ")[2].splitlines()[0]
+        assert again != address
+        assert ask(again, "/v1/completions", PROMPT)[0] == 200
+
+
+def is_server_of(path: Path, guardian: int, root: Path) -> bool:
+    try:
+        words = (path / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it has ended
+    return b"areal_like.serving.embedded" in words and any(word.startswith(str(root).encode()) for word in words)
+
+
+def test_without_a_key_they_answer_and_nobody_can_command_them(tmp_path):
+    with serving(tmp_path, f"rollout.api_key_var={VARIABLE}") as servers:
+        (address,) = servers.addresses()
+        assert f"no run can train with them: {VARIABLE}" in servers.said()
+        assert "rollout.server_addresses=" not in servers.said()
+        assert ask(address, "/v1/completions", PROMPT)[0] == 200
+        for key in (None, "", "guess"):
+            assert ask(address, "/control/pause", {}, key)[0] == 401

@@ -1,0 +1,222 @@
+"""Weights that are sent arrive bit by bit at all servers at once, or not at all; and nobody hangs."""
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from areal_like.weights.check import check
+from areal_like.weights.collective import Host, join
+from areal_like.weights.disk import load
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.flat import Flat
+from areal_like.weights.meeting import Meeting
+from areal_like.weights.presence import LONGEST_WORD, Presence
+from areal_like.weights.receive import receive, receive_folder
+from tests.weights_group import Beside, Process, flat, meeting, model, send
+
+pytestmark = pytest.mark.timeout(120)
+
+SOON_S = 5.0
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    found = Host("127.0.0.1", 0, 30.0)
+    yield found
+    found.close()
+
+
+def received(at: Meeting, rank: int, weights: Flat) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in receive(at, rank, weights.index)}
+
+
+def test_what_is_sent_arrives_bit_by_bit_at_all_servers_at_once(host) -> None:
+    before = dist.is_initialized()
+    weights = flat()
+    assert len(weights.contents) > 3
+    at = meeting(host, world=4)
+    servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2, 3)]
+    send(host, at, weights.contents)
+    for server in servers:
+        found = server.wait()
+        assert list(found) != [] and found.keys() == model().keys()
+        for name, tensor in model().items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+    assert dist.is_initialized() == before  # torch's own group is the trainer's, or the engine's
+
+
+def test_one_meeting_place_is_for_group_after_group(host) -> None:
+    for version in (1, 2, 3):
+        weights = flat(version)
+        at = meeting(host, world=2, group=f"g{version}")
+        server = Beside(partial(received, at, 1, weights))
+        send(host, at, weights.contents)
+        assert torch.equal(server.wait()["model.turned"], model(version)["model.turned"])
+
+
+def test_what_is_sent_can_be_laid_down_as_the_files_of_a_publication(host, tmp_path: Path) -> None:
+    weights = flat()
+    at = meeting(host, world=2)
+    server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
+    send(host, at, weights.contents)
+    assert server.wait() is None
+    assert check(tmp_path, None, newer_than=2, run_id="run-1") == weights.index
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model().items()}
+    found = load(tmp_path, expected, newer_than=2)
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in model().items())
+
+
+def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(host, tmp_path: Path, monkeypatch) -> None:
+    def full(file: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    weights = flat()
+    at = meeting(host, world=2)
+    server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
+    trainer = Beside(lambda: send(host, at, weights.contents))
+    fault = server.wait(SOON_S)
+    assert isinstance(fault, OSError)
+    wanted = sum(bucket.bytes for bucket in weights.index.buckets)
+    assert f"No space left on device; version 3 of the weights wants {wanted} bytes there: '{tmp_path}'" in str(fault)
+    assert isinstance(trainer.wait(SOON_S), GroupBroken)
+
+
+def test_a_bit_that_is_flipped_on_the_way_is_found_and_ends_the_group_for_all(host) -> None:
+    weights = flat()
+    name = "model.layers.1.mlp.up_proj.weight"
+    number = next(place for place, bucket in enumerate(weights.index.buckets) if name in str(bucket.tensors))
+    content = model()[name].view(torch.uint8).flatten()
+    at_byte = bytes(weights.contents[number].numpy()).index(bytes(content.numpy()))
+    weights.contents[number][at_byte + 5] ^= 1
+    at = meeting(host, world=3)
+    servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2)]
+    # Servers refuse while the trainer has more to send.
+    trainer = Beside(lambda: send(host, at, weights.contents * 50))
+    ends = [server.wait(SOON_S) for server in servers]
+    refusals = [str(end) for end in ends if isinstance(end, BadWeights)]
+    assert refusals and all(isinstance(end, BadWeights | GroupBroken) for end in ends)
+    assert f"version 3 of the weights: tensor {name} (layer 1) is corrupted" in refusals[0]
+    broken = trainer.wait(SOON_S)
+    assert isinstance(broken, GroupBroken)
+
+
+def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -> None:
+    at = meeting(host, world=3)
+    weights = [torch.zeros(1_000_000, dtype=torch.uint8)] * 1_000_000
+    dies, stays = (Process("receive", 3, host.port, rank) for rank in (1, 2))
+    trainer = Beside(lambda: send(host, at, weights))
+    time.sleep(1)
+    began = time.monotonic()
+    dies.kill()
+    broken = trainer.wait(SOON_S)
+    assert isinstance(broken, GroupBroken), broken
+    assert "of 2 of the servers" in str(broken) or "the trainer could not send" in str(broken)
+    assert "group g: process 2 of 2 of the servers could not" in stays.last_words(SOON_S)
+    assert time.monotonic() - began < 2 * SOON_S
+
+
+def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_seconds() -> None:
+    trainer = Process("send", world=3)
+    at = Meeting("127.0.0.1", trainer.port, "g", "gloo", 1, 3, 60.0)
+
+    def take(rank: int) -> Any:
+        room = torch.empty(1_000_000, dtype=torch.uint8)
+        with join(at, rank) as group:
+            while True:
+                group.receive(room)
+
+    servers = [Beside(partial(take, rank)) for rank in (1, 2)]
+    time.sleep(1)
+    trainer.kill()
+    for server in servers:
+        assert isinstance(server.wait(SOON_S), GroupBroken)
+
+
+def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
+    comes, never = Beside(lambda: join(meeting(host, world=3), 1)), "server/1: refused"
+    with host.open(meeting(host, world=3)) as group:
+        trainer = Beside(group.meet)
+        time.sleep(0.3)
+        group.break_up(never)
+        for end in (trainer.wait(SOON_S), comes.wait(SOON_S)):
+            assert isinstance(end, GroupBroken)
+            assert never in str(end)
+
+
+def test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it(host) -> None:
+    with (
+        host.open(meeting(host, world=2, timeout_s=0.3)) as group,
+        pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0 s for the servers to come"),
+    ):
+        group.meet()
+
+
+def nobody_listens() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() -> None:
+    with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not meet"):
+        join(Meeting("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
+
+
+def test_servers_of_a_group_that_the_trainer_cannot_be_in_are_told_within_seconds(host) -> None:
+    at = meeting(host, world=2, group="g.s3cret")
+    comes = Beside(lambda: join(at, 1))
+    with pytest.raises(GroupBroken):
+        host.open(at._replace(port=nobody_listens(), timeout_s=0.5))
+    broken = comes.wait(SOON_S)
+    assert isinstance(broken, GroupBroken)
+    assert "the trainer could not meet" in str(broken) and "s3cret" not in str(broken)
+
+
+def test_what_strangers_say_of_groups_breaks_none_up_and_is_not_kept() -> None:
+    host = Host("127.0.0.1", 0, 30.0)
+    stranger = socket.create_connection(("127.0.0.1", host._presence.port), timeout=SOON_S)
+    stranger.sendall(b"g process 1 of 1 of the servers\n")
+    stranger.close()
+    time.sleep(0.5)
+    weights = flat()
+    at = meeting(host, world=2)
+    server = Beside(partial(received, at, 1, weights))
+    send(host, at, weights.contents)
+    assert server.wait().keys() == model().keys()
+    assert not host._gone
+    host.close()
+
+
+def test_who_talks_without_end_is_not_heard_any_more_and_the_others_are() -> None:
+    gone: list[str] = []
+    presence = Presence("127.0.0.1", gone.append)
+    with socket.create_connection(("127.0.0.1", presence.port), timeout=SOON_S) as talks:
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                talks.sendall(b"x" * LONGEST_WORD)
+        with contextlib.suppress(ConnectionError):
+            assert talks.recv(1) == b""
+    member = socket.create_connection(("127.0.0.1", presence.port), timeout=SOON_S)
+    member.sendall(b"g process 1\n")
+    member.close()
+    ends = time.monotonic() + SOON_S
+    while not gone and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert gone == ["g process 1"]
+    presence.close()
+
+
+def test_it_listens_where_it_is_told_alone(host) -> None:
+    with pytest.raises(ConnectionRefusedError):  # whoever listens everywhere listens there too
+        socket.create_connection(("127.0.0.2", host.port), timeout=2).close()
