@@ -16,11 +16,12 @@ from tests.tiny_models import VOCAB, tiny_qwen3
 
 
 async def begin(client: Client, root: Path, *groups: dict[str, object]) -> "asyncio.Future[Any]":
-    """Weights are there, and so many groups are being generated."""
+    """Weights are there, and all samples of the groups are being generated."""
     await client.call("POST", "/control/update_weights", published(root, 1, tiny_qwen3()))
-    slow(client.engine)
+    slow(client.engine, 0.03)
     asked = asyncio.ensure_future(client.generate(*groups))
-    await until(lambda: client.engine.num_running > 0 and client.engine.counts.steps > 3)
+    wanted = sum(one["n"] for one in groups)  # type: ignore[misc]
+    await until(lambda: client.engine.num_running == wanted and client.engine.counts.steps > 3)
     return asked
 
 
@@ -28,7 +29,8 @@ def tokens(found: dict[str, Any]) -> dict[str, list[list[int]]]:
     return {name: [sample["token_ids"] for sample in line["samples"]] for name, line in found.items()}
 
 
-LONG = [group(str(i), n=4, seed=i, max_new_tokens=50) for i in range(4)]
+LONG = [group(str(i), n=4, seed=i, min_new_tokens=50, max_new_tokens=50) for i in range(4)]
+"""None ends before the others: how many run does not hang on when they are counted."""
 
 
 def alone() -> dict[str, list[list[int]]]:
