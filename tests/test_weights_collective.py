@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from areal_like.weights import collective
 from areal_like.weights.check import check
 from areal_like.weights.collective import Host, join
 from areal_like.weights.disk import load
@@ -166,6 +167,24 @@ def test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it(host) -> None
 def nobody_listens() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
+
+
+def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatch) -> None:
+    monkeypatch.setattr(collective, "LOOK_S", 0.001)
+    contents = [torch.full((4_000_000,), number, dtype=torch.uint8) for number in range(400)]
+    at = meeting(host, world=2)
+
+    def take() -> list[int]:
+        room, found = torch.empty(4_000_000, dtype=torch.uint8), []
+        with join(at, 1) as group:
+            for _ in contents:
+                group.receive(room)
+                found.append(int(room[-1]))
+        return found
+
+    server = Beside(take)
+    send(host, at, contents)
+    assert server.wait() == list(range(400))
 
 
 def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() -> None:

@@ -264,9 +264,9 @@ def _is_done(work: Any) -> bool:
     try:
         work.wait(timedelta(seconds=LOOK_S))
     except RuntimeError:
-        if work.is_completed():
-            raise
-        return False
+        if not work.is_completed():
+            return False
+        work.wait()  # it ended after all, just when the moment was over: whether that was well is asked again
     return True
 
 
