@@ -1,5 +1,6 @@
 """The command. Each answer imports only what it needs: `--help` knows no Hydra, and nothing here knows torch."""
 
+import contextlib
 import errno
 import gc
 import os
@@ -60,8 +61,9 @@ def command() -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if not {"--multirun", "-m"} & set(sys.argv):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # what nobody takes was told of already
+                stream.flush()
         os._exit(code)
     return code
 

@@ -94,6 +94,6 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("what was waited for did not happen")
 
 
-def slow(engine: Engine, step_s: float = 0.005) -> None:
+def slow(engine: Engine, step_s: float = 0.02) -> None:
     """So that there is time to do something while it generates."""
     engine._runner.model.register_forward_pre_hook(lambda *given: time.sleep(step_s))

@@ -41,7 +41,7 @@ def test_an_adapter_for_which_no_room_comes_is_refused_with_what_was_waited_for(
         await asking
         assert (await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 3)))["version"] == 3
 
-    attended(tmp_path, test, can_keep=True, token_s=0.005)
+    attended(tmp_path, test, can_keep=True, token_s=0.02)
 
 
 def test_an_adapter_that_a_later_attempt_makes_of_a_version_has_a_name_of_its_own(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path
         assert (await client.update(tmp_path, 2, 2))["version"] == 2
         check((await asking)["g"]["samples"][0], same)
 
-    attended(tmp_path, test, token_s=0.005)
+    attended(tmp_path, test, token_s=0.02)
 
 
 def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Pa
                 assert asked.sampling["max_new_tokens"] == asked.sampling["min_new_tokens"] == 40 - have
             assert len({(asked.seed, len(asked.prompt)) for asked in parts}) == len(parts)
 
-    attended(tmp_path, test, can_keep=True, token_s=0.005)
+    attended(tmp_path, test, can_keep=True, token_s=0.02)
 
 
 def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path
         first, second = client.engine.asked
         assert list(second.prompt) == PROMPT and second.sampling == first.sampling and second.seed != first.seed
 
-    attended(tmp_path, test, token_s=0.005)
+    attended(tmp_path, test, token_s=0.02)
 
 
 def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="ids: give"):
             await client.call("POST", "/control/abort", {"ids": 3})
 
-    attended(tmp_path, test, token_s=0.005)
+    attended(tmp_path, test, token_s=0.02)
 
 
 def test_a_client_that_goes_away_takes_its_groups_along(tmp_path: Path) -> None:

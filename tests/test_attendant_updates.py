@@ -97,7 +97,7 @@ def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path,
         paused = "pause" in client.engine.log
         assert paused == (mode == "keep" or (mode == "auto" and can_keep))
 
-    attended(tmp_path, test, can_keep=can_keep, token_s=0.005)
+    attended(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
 def test_keep_is_refused_where_the_engine_cannot_tell_versions_and_nothing_is_loaded(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_tensor_that_is_not_what_was_published_is_named_and_nothing_is_served_
             again = await refusal(client, path, body)
             assert again.status == 503 and "up_proj" in again.message
 
-    attended(tmp_path, test, can_keep=can_keep, token_s=0.005)
+    attended(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
 def test_a_model_that_computes_otherwise_than_the_trainer_is_noticed_by_the_probe(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_who_paused_before_an_update_is_still_paused_after_it(tmp_path: Path) ->
         await client.call("POST", "/control/resume")
         check((await asking)["g"]["samples"][0], same)
 
-    attended(tmp_path, test, can_keep=True, token_s=0.005)
+    attended(tmp_path, test, can_keep=True, token_s=0.02)
 
 
 def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weights(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_new_groups_take_the_newest_adapter_and_old_ones_end_on_theirs(tmp_path:
         stale = await refusal(client, path, publish_tiny_adapter(tmp_path, 2))
         assert stale.status == 409 and "stale" in stale.message
 
-    attended(tmp_path, test, token_s=0.005)
+    attended(tmp_path, test, token_s=0.02)
 
 
 def test_a_third_adapter_waits_until_nobody_needs_the_first(tmp_path: Path) -> None:

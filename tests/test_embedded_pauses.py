@@ -18,7 +18,7 @@ from tests.tiny_models import VOCAB, tiny_qwen3
 async def begin(client: Client, root: Path, *groups: dict[str, object]) -> "asyncio.Future[Any]":
     """Weights are there, and all samples of the groups are being generated."""
     await client.call("POST", "/control/update_weights", published(root, 1, tiny_qwen3()))
-    slow(client.engine, 0.03)
+    slow(client.engine)
     asked = asyncio.ensure_future(client.generate(*groups))
     wanted = sum(one["n"] for one in groups)  # type: ignore[misc]
     await until(lambda: client.engine.num_running == wanted and client.engine.counts.steps > 3)
