@@ -1,8 +1,6 @@
 """The model that comes with the package: half trained, and made by a command that is written down beside it."""
 
 import json
-import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +13,7 @@ from transformers import AutoModelForCausalLM
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
 from areal_like.models.heads import widen
-from areal_like.training.main import load_trained
-from areal_like.training.stop import StopRequest
-from areal_like.training.supervised import Supervised, train
-from areal_like.training.supervised_data import SupervisedData
 from tests.greedy import greedy_accuracy
-from tests.training_runs import ME, make_run, world
 
 FOLDER = model_folder("builtin:tiny-addition")
 ORIGIN = json.loads((FOLDER / "origin.json").read_text())
@@ -50,37 +43,6 @@ def test_a_model_that_ends_its_answers_wrongly_scores_nothing(tmp_path):
     rows = [{**row, "answer": row["answer"] + "0"} for row in Addition().rows("test")[:200]]
 
     assert greedy_accuracy(FOLDER, rows) == 0
-
-
-@pytest.fixture
-def narrow(tmp_path: Path) -> Path:
-    """The shape that it was trained in, with its tokenizer."""
-    folder = tmp_path / "narrow"
-    folder.mkdir()
-    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        shutil.copy(FOLDER / file, folder)
-    config = json.loads((FOLDER / "config.json").read_text())
-    config["head_dim"] = ORIGIN["narrow"]["head_dim"]
-    config["rope_parameters"]["rope_theta"] = ORIGIN["narrow"]["rope_theta"]
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-@pytest.mark.slow
-def test_the_commands_beside_it_make_it_again(tmp_path, narrow):
-    """To the last bit where versions and processor are those it was made with; elsewhere sums round differently."""
-    words = shlex.split(ORIGIN["command"].replace("NARROW", str(narrow)))
-    assert words[:5] == ["python", "-m", "launcher", "--config", "sft.yaml"]
-    run = make_run(tmp_path / "run", "sft", *words[5:], "valid_dataset=null")
-    learner = Supervised(load_trained(run, run.config.model, "model", world()), run.config.seed)
-    assert train(run, ME, world(), learner, SupervisedData(run), StopRequest(world())) == 0
-    made = tmp_path / "made"
-    widen(max(run.checkpoints.glob("step_*")), made, int(ORIGIN["then"].split()[-1]))
-
-    assert LEAST - 0.1 <= held_out_score(made) <= MOST + 0.1
-    if ORIGIN["torch"] == torch.__version__ and ORIGIN["cpu"] == torch.backends.cpu.get_cpu_capability():
-        shipped, again = load_file(FOLDER / "model.safetensors"), load_file(made / "model.safetensors")
-        assert all(torch.equal(again[name], tensor) for name, tensor in shipped.items())
 
 
 def test_wider_heads_compute_the_same(tmp_path):

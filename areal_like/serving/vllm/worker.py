@@ -20,6 +20,9 @@ from areal_like.weights.index import parse_index
 from areal_like.weights.meeting import Meeting
 from areal_like.weights.receive import receive
 
+if torch.cpu._is_amx_tile_supported():  # Intel's tiles, which a process must ask for before vLLM's kernels use them
+    torch.cpu._init_amx()
+
 SLICE_S = 0.005
 """How long generation waits for what is read back at a time."""
 REFUSED, GROUP_BROKEN, FAILED = "refused", "group_broken", "failed"
