@@ -1,5 +1,6 @@
 """An engine that does not come up, or goes down, is told of at once and in its own words; nothing is left of it."""
 
+import io
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.serving.attendant.child import import_folder
-from areal_like.serving.attendant.words import last_words
+from areal_like.serving.attendant.words import last_words, line_of
 from tests.attendant_processes import SECRET, attendant, environment, program, write_run
 
 ANSWERS = """
@@ -198,6 +199,15 @@ VLLM_DIES = """\
 (APIServer pid=70)   File "api_server.py", line 2, in <module>
 (APIServer pid=70) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
 """
+VLLM_WORKER_DIES = """\
+(EngineCore pid=71) ERROR 11-22 01:44:27 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly \
+(exit code: -4), shutting down executor.
+(EngineCore pid=71) ERROR 11-22 01:44:27 [core.py:1512] Traceback (most recent call last):\r
+(EngineCore pid=71) ERROR 11-22 01:44:27 [core.py:1512]   File "core.py", line 1, in run\r
+(EngineCore pid=71) ERROR 11-22 01:44:27 [core.py:1512] RuntimeError: cancelled
+(APIServer pid=70) ERROR 11-22 01:44:27 [core.py:900] Traceback (most recent call last):\r
+(APIServer pid=70) ERROR 11-22 01:44:27 [core.py:900] EngineDeadError: See stack trace (above) for the root cause.
+"""
 CHAIN = """\
 Traceback (most recent call last):
   File "a.py", line 1, in f
@@ -241,6 +251,8 @@ EOFError
     ("printed", "word"),
     [
         (VLLM_DIES, "ValueError: No available memory for the cache blocks."),
+        (VLLM_DIES.replace("\n", "\r\n"), "ValueError: No available memory for the cache blocks."),
+        (VLLM_WORKER_DIES, "Worker proc VllmWorker-0 died unexpectedly (exit code: -4), shutting down executor."),
         (CHAIN, "OSError: Can't load the configuration of '/nowhere'"),
         (
             SEVERAL_LINES,
@@ -251,9 +263,22 @@ EOFError
         (TEMPLATE, "jinja2.exceptions.TemplateNotFound: chat.jinja"),
         ("usage: api_server [-h]\nserver: error: unrecognized arguments: --flag\n", "server: error: unrecognized"),
         ("hello\n\n", "hello"),
+        ("loading 1%\rloading 2%\r\n", "loading 2%"),
         ("", "it said nothing"),
     ],
-    ids=["vllm", "chain", "several lines", "sglang", "another name", "arguments", "no error", "nothing"],
+    ids=[
+        "vllm",
+        "carriage returns",
+        "a worker of it",
+        "chain",
+        "several lines",
+        "sglang",
+        "another name",
+        "arguments",
+        "no error",
+        "a progress bar",
+        "nothing",
+    ],
 )
 def test_the_telling_words_are_those_of_the_process_that_failed_first(printed: str, word: str) -> None:
-    assert last_words(printed.splitlines()).startswith(word)
+    assert last_words([line_of(line) for line in io.BytesIO(printed.encode())]).startswith(word)

@@ -15,7 +15,7 @@ from pathlib import Path
 import areal_like
 from areal_like.process.descendants import become_subreaper, collect_orphans, die_with_parent, end_all
 from areal_like.process.errors import Failure
-from areal_like.serving.attendant.words import last_words, says_in_use
+from areal_like.serving.attendant.words import last_words, line_of, says_in_use
 
 LOOK_S = 0.05
 GENTLE_END_S = 2.0
@@ -91,7 +91,7 @@ class Child:
         assert self._popen.stdout is not None
         with self._popen.stdout as output:
             for line in output:
-                self.lines.append(line.decode("utf-8", "replace").rpartition("\r")[2].rstrip("\n"))
+                self.lines.append(line_of(line))
                 try:
                     sys.stdout.buffer.write(line)
                     sys.stdout.buffer.flush()

@@ -16,20 +16,30 @@ OTHER_FAULT = re.compile(r"(?i)\b(?:error|fatal|killed|cannot|failed|no such fil
 POINTS_ELSEWHERE = re.compile(
     r"(?i)root cause above|see (?:the )?(?:stack ?trace|error|log|output)|initialization failed|died|is dead|\bdead\b"
     r"|^EOFError|^SystemExit|^KeyboardInterrupt|CancelledError|exited unexpectedly|child process"
+    r"|^RuntimeError: cancelled$"
 )
 """Said by a process about another one, which has said more."""
+DEATH = re.compile(r"(?i)\bdied unexpectedly|\bexited (?:unexpectedly|with)|\bis dead\b")
+"""Of another one, which may have had no time to say anything."""
 LINKS = ("The above exception was the direct cause", "During handling of the above exception")
 IN_USE = re.compile(r"(?i)address already in use|errno 98\b|port \d+ is (?:already )?(?:in use|not available|occupied)")
 
 
+def line_of(content: bytes) -> str:
+    """As a terminal shows it: what a progress bar wrote over is gone."""
+    return content.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
+
+
 def last_words(lines: Sequence[str]) -> str:
-    """The line (or the few) with the error: that of the last traceback which speaks of its own process and not of
-    another's death. Where there is no traceback, the last line that looks like an error, else the last one."""
+    """The line (or the few) with the error: that of the last traceback which speaks of its own process. Where there is
+    none, that another process died, else what is said of that; without any traceback the last line that looks like an
+    error, else the last one."""
     said = [_plain(line) for line in lines]
     found = _faults(said)
     own = [at for at in found if not POINTS_ELSEWHERE.search(said[at])]
+    deaths = [at for at, line in enumerate(said) if DEATH.search(line)]
     if own or found:
-        return _whole(said, (own or found)[-1])
+        return _whole(said, own[-1] if own else (deaths or found[-1:])[0])
     others = [line for line in said if OTHER_FAULT.search(line)]
     rest = [line for line in said if line.strip()]
     return ((others or rest or ["it said nothing"])[-1]).strip()[:MOST_LETTERS]
