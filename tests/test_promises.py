@@ -51,6 +51,13 @@ def test_origins_are_unique() -> None:
     assert {"areal PPOActor eps_clip", "areal Cluster n_nodes", "prime_rl orch buffer.seed"} < set(origins)
 
 
+def test_every_test_that_is_said_to_show_a_key_is_in_its_file() -> None:
+    """Whether it passes is seen when all have run; that it has another name now is seen here at once."""
+    text = cache(lambda file: (ROOT / file).read_text(encoding="utf-8"))
+    tests = {test.partition("[")[0] for shown in LIVE.values() for _, test in shown}
+    assert not [test for test in tests for file, _, name in [test.partition("::")] if f"def {name}(" not in text(file)]
+
+
 @pytest.mark.parametrize("table", [REFUSED, GPU_SEEN, NOTES], ids=["refused", "gpu_seen", "notes"])
 def test_remarks_are_about_seed_keys(table: dict[tuple[str, str, str], str]) -> None:
     assert not set(table) - set(seed_identities())

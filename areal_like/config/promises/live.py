@@ -260,7 +260,7 @@ _OF_SERVERS = (
     ),
     ("rollout.server_type", _ATTACHED + "test_a_service_that_takes_no_weights_is_refused_in_training"),
     ("rollout.api_key_var", _ATTACHED + "test_the_key_is_looked_for_where_it_may_be"),
-    ("rollout.backend", "tests/test_plan_engines.py::test_the_quick_start_is_served_by_every_engine"),
+    ("rollout.backend", "tests/test_plan_processes.py::test_servers_take_the_first_gpus_and_trainers_the_next"),
 )
 _OF_TRACKERS = (
     *_each(_TRACKERS + "test_a_key_of_wandb_is_what_its_run_is_opened_with[{name}]", "stats_logger.wandb.", *_WANDB),
