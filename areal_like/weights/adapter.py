@@ -54,13 +54,9 @@ def publish_adapter(
     run_id: str,
 ) -> Path:
     """Writes a version under a temporary name and renames it when it is complete. Names are those of peft's files."""
-    from areal_like.weights.fingerprint import dtype_name, raw_bytes
+    from areal_like.weights.fingerprint import described
 
-    infos, contents = [], {}
-    for name, tensor in tensors:
-        contents[name] = raw_bytes(tensor)
-        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name])))
+    infos, contents = described(tensors)
     ordered = file_order(infos)
     header = file_header(ordered)
     config = json.dumps(peft_config, indent=1, sort_keys=True).encode() + b"\n"

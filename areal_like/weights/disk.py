@@ -22,9 +22,8 @@ from areal_like.weights.buckets import (
 )
 from areal_like.weights.check import check_index
 from areal_like.weights.files import Bytes, read_bucket
-from areal_like.weights.fingerprint import dtype_name, raw_bytes
+from areal_like.weights.fingerprint import described, dtype_name
 from areal_like.weights.folders import final_folder, new_version
-from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index, read_index, write_index
 from areal_like.weights.probe import Probe
 
@@ -67,11 +66,7 @@ def publish(
 
 
 def _write_bucket(path: Path, bucket: list[tuple[str, Tensor]]) -> Bucket:
-    infos, contents = [], {}
-    for name, tensor in bucket:
-        contents[name] = raw_bytes(tensor)
-        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name])))
+    infos, contents = described(bucket)
     ordered = file_order(infos)
     header = file_header(ordered)
     with path.open("wb") as file:

@@ -1,8 +1,11 @@
 """The numbers of torch's tensors as they lie in memory, and their hashes."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.hashes import compare as compare
 from areal_like.weights.hashes import hash_of as hash_of
 
@@ -20,3 +23,13 @@ def raw_bytes(tensor: Tensor) -> memoryview:
 def tensor_hash(tensor: Tensor) -> str:
     """xxh3 over type, shape and content, as 16 hex digits."""
     return hash_of(dtype_name(tensor.dtype), tuple(tensor.shape), raw_bytes(tensor))
+
+
+def described(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[TensorInfo], dict[str, memoryview]]:
+    """What an index says of tensors, and their bytes by name."""
+    infos, contents = [], {}
+    for name, tensor in tensors:
+        contents[name] = raw_bytes(tensor)
+        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name])))
+    return infos, contents
