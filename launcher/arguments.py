@@ -1,8 +1,9 @@
-"""The command line, taken apart: one verb, flags, and overrides that may stand anywhere among them."""
+"""The command line, taken apart: one verb, a file, flags, and overrides that may stand anywhere among them."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
@@ -56,11 +57,11 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     """Raises ConfigError with everything that cannot be understood."""
     arguments, problems = Arguments(), []
     waiting = list(words)
-    verbs: list[str] = []
+    bare: list[str] = []
     while waiting:
         word = waiting.pop(0)
         if _is_bare(word):
-            verbs.append(word)
+            bare.append(word)
             continue
         if not word.startswith("-") or ("=" in word and not word.startswith("--")):
             arguments.overrides.append(word)
@@ -75,7 +76,8 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         problem = _set(arguments, name, value if has_value else None, waiting)
         if problem:
             problems.append(Problem(name, problem, "command line"))
-    problems += _verb(arguments, verbs)
+    problems += _bare(arguments, bare)
+    problems += _alone(arguments)
     asked = [
         flag
         for flag, value in (
@@ -95,25 +97,78 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     return arguments
 
 
-def _verb(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
-    """The first bare word is the verb; a second one is a mistake."""
-    for verb in words[:1]:
-        if verb not in VERBS:
-            guess = nearest(verb, list(VERBS))
-            hint = f"; did you mean {guess[0]}?" if guess else "."
-            more = " A file is named by --config." if verb.endswith((".yaml", ".yml")) else ""
-            more = more or " The value of a flag follows `=` (--dry-run=json), that of a key as well."
-            return [Problem(verb, f"no such verb{hint} There are: {', '.join(VERBS)}.{more}", "command line")]
-        arguments.verb = verb
-    if arguments.verb in OPERANDS:
-        what = OPERANDS[arguments.verb]
-        if len(words) < 2:
-            message = f"wants {what}: python -m launcher {arguments.verb} {what}"
-            return [Problem(arguments.verb, message, "command line")]
-        arguments.operand = words[1]
-        words = words[1:]
-    message = "is neither an override (key=value, group=option, ~key) nor a flag, and the verb stands already"
-    return [Problem(word, message, "command line") for word in words[1:]]
+def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
+    """A verb, its operand, and the configuration where it stands without --config."""
+    rest, verb, problems = list(words), None, []
+    while rest:
+        word = rest.pop(0)
+        if verb is None and word in VERBS:
+            arguments.verb = verb = word
+            if verb in OPERANDS and rest:
+                arguments.operand = rest.pop(0)
+        elif names_file(word):
+            if arguments.config is not None:
+                message = f"is a second configuration beside {arguments.config}; keep one"
+                problems.append(Problem(word, message, "command line"))
+            arguments.config = arguments.config or word
+        else:
+            problems.append(Problem(word, _misplaced(word, verb), "command line"))
+    wants = OPERANDS.get(arguments.verb)
+    if wants and arguments.operand is None and arguments.help is None and not arguments.version:
+        message = f"needs {wants}: python -m launcher {arguments.verb} {wants}"
+        problems.append(Problem(arguments.verb, message, "command line"))
+    return problems
+
+
+def names_file(word: str) -> bool:
+    """Whether a bare word can only be meant as the value of --config: by its suffix, or as there is such a file."""
+    from areal_like.config.sources.shipped import find_config
+
+    if word.endswith((".yaml", ".yml")):
+        return True
+    try:
+        find_config(word)
+    except ConfigError:
+        return False
+    return True
+
+
+def _misplaced(word: str, verb: str | None) -> str:
+    """Why a bare word is neither a verb nor a file."""
+    if _is_run(word):
+        return f"is a run; resume={word} goes on with it, `chat {word}` asks its model"
+    if verb is not None:
+        return f"is neither an override (key=value, group=option, ~key) nor a flag nor a file; the verb is {verb}"
+    guess = nearest(word, [*VERBS, *_shipped()])
+    hint = f"; did you mean {guess[0]}?" if guess else "."
+    more = f" There are: {', '.join(VERBS)}; a file is named by --config."
+    return f"no such verb{hint}{more} The value of a flag follows `=` (--dry-run=json), that of a key as well."
+
+
+def _shipped() -> list[str]:
+    from areal_like.config.sources.shipped import data_folder
+
+    return [path.stem for path in sorted(data_folder("experiments").glob("*.yaml"))]
+
+
+def _is_run(word: str) -> bool:
+    from areal_like.process.run import CONFIG
+
+    try:
+        return (Path(word).expanduser() / CONFIG).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _alone(arguments: Arguments) -> list[Problem]:
+    """Flags beside a verb that reads none of them."""
+    takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.verb)
+    if takes is None or arguments.help is not None or arguments.version:
+        return []
+    fields = (name.removeprefix("--").replace("-", "_") for name in FLAGS)
+    given = [name for name in fields if getattr(arguments, name)]
+    message = f"has no effect on {arguments.verb}, which takes {takes} alone; drop it"
+    return [Problem(f"--{name.replace('_', '-')}", message, "command line") for name in given]
 
 
 def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str]) -> str | None:

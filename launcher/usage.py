@@ -1,22 +1,28 @@
 """The text of `--help`: what can be typed, what is shipped, and where to read on."""
 
+import re
+import textwrap
 from pathlib import Path
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.sources.shipped import data_folder
 from launcher.arguments import VERBS
-from launcher.terminal import bold
+from launcher.terminal import bold, width
+
+PLANNED = "Planned"
+"""How the comment of an option begins that can be planned and not be started."""
+KEEP_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def usage() -> str:
     lines = [
-        bold("python -m launcher [VERB] --config NAME [key=value] [group=option] [flags]"),
+        bold("python -m launcher [VERB] [--config] NAME [key=value] [group=option] [flags]"),
         "",
         "Reinforcement learning of language models from one YAML file. Everything is checked before anything starts.",
         "",
         bold("Examples"),
         "  python -m launcher --config grpo.yaml actor.lr=1e-4 --dry-run",
-        "  python -m launcher --config mine.yaml rollout=vllm cluster=slurm actor=qwen3_0_6b gconfig.n_samples=16",
+        "  python -m launcher --config mine.yaml rollout=vllm actor=qwen3_0_6b gconfig.n_samples=16",
         "  python -m launcher resume=grpo-addition/r0001",
         "  python -m launcher chat grpo-addition/r0001",
         "  python -m launcher --config grpo.yaml rollout=vllm serve",
@@ -26,7 +32,7 @@ def usage() -> str:
         *(f"  {verb:<22} {text}" for verb, text in VERBS.items()),
         "",
         bold("Flags"),
-        "  --config NAME          a path, a file here, or a shipped experiment; with or without .yaml",
+        "  --config NAME          a path, a file here, or a shipped experiment; with or without .yaml (NAME alone too)",
         "  --dry-run[=json]       print the plan (processes, batches, memory, warnings) and start nothing",
         "  --multirun, -m         one run for each point of the sweeps in the overrides (Hydra's syntax)",
         "  --explain KEY          a key's value, where it came from, and what it beat",
@@ -38,7 +44,10 @@ def usage() -> str:
         "  --version              the version",
         "",
         bold("Experiments"),
-        *(f"  {path.name:<22} {_first_comment(path)}" for path in sorted(data_folder("experiments").glob("*.yaml"))),
+        *(
+            f"  {path.name:<22} {first_sentence(comment_on_top(path))}"
+            for path in sorted(data_folder("experiments").glob("*.yaml"))
+        ),
         "",
         bold("Groups (group=option)"),
         *_groups(),
@@ -54,15 +63,36 @@ def usage() -> str:
 def group_lines(group: str) -> list[str]:
     """The options of a shipped group, each with what it is for; nothing where there is no such group."""
     options = sorted((data_folder("conf") / group).glob("*.yaml")) if group.isidentifier() else []
-    return [f"{bold(f'{group}={path.stem}')}  {_first_comment(path)}" for path in options]
+    lines = []
+    for path in options:
+        name = f"{group}={path.stem}"
+        text = textwrap.wrap(f"{name}  {comment_on_top(path)}", width(), subsequent_indent="    ", **KEEP_WORDS)
+        lines += [f"{bold(name)}{text[0].removeprefix(name)}", *text[1:]]
+    return lines
 
 
 def _groups() -> list[str]:
     groups = sorted(folder for folder in data_folder("conf").iterdir() if folder.is_dir())
-    return [f"  {group.name:<22} {', '.join(sorted(path.stem for path in group.glob('*.yaml')))}" for group in groups]
+    return [f"  {group.name:<22} {', '.join(map(_option, sorted(group.glob('*.yaml'))))}" for group in groups]
 
 
-def _first_comment(path: Path) -> str:
-    with path.open(encoding="utf-8") as lines:
-        first = next((line for line in lines if line.startswith("# ") and "@package" not in line), "")
-    return first.removeprefix("# ").strip()
+def _option(path: Path) -> str:
+    return f"{path.stem} ({PLANNED.lower()})" if comment_on_top(path).startswith(PLANNED) else path.stem
+
+
+def comment_on_top(path: Path) -> str:
+    """The first paragraph of the comment that a file begins with."""
+    lines = []
+    with path.open(encoding="utf-8") as text:
+        for line in text:
+            if "@package" in line:
+                continue
+            if not line.startswith("# "):
+                break
+            lines.append(line.removeprefix("# ").strip())
+    return " ".join(lines)
+
+
+def first_sentence(text: str) -> str:
+    """`Dr. GRPO` ends none: a sentence ends after a word of three letters or more."""
+    return re.split(r"(?<=[a-z)]{3}\.)\s+(?=[A-Z])", text)[0]

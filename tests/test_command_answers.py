@@ -12,6 +12,7 @@ from areal_like.config.compose import load
 from areal_like.config.sources.shipped import data_folder
 from areal_like.config.sources.yaml_reader import read_yaml
 from launcher.cfg import configuration_text
+from launcher.usage import first_sentence
 from tests.areal_files.expected import PLAIN_FILES, SUBCLASS_FILES
 from tests.commands import AREAL, Run, standing_in
 
@@ -289,3 +290,15 @@ def test_help_shows_the_items_of_a_list_and_the_options_of_a_group(run: Run) -> 
     both = run.answer("--help=rollout")
     assert both.startswith("rollout  (InferenceEngineConfig")
     assert "rollout=vllm  " in both
+
+
+def test_help_shows_whole_sentences_and_says_what_cannot_be_started_yet(run: Run) -> None:
+    text = run.answer("--help")
+    titles = [line[24:] for line in text.partition("\nExperiments\n")[2].partition("\n\n")[0].splitlines()]
+    assert len(titles) == len(list(data_folder("experiments").glob("*.yaml")))
+    assert all(title.endswith(".") for title in titles), titles
+    assert "cluster                local, ray (planned), slurm (planned)" in text
+    for group in (path.name for path in data_folder("conf").iterdir() if path.is_dir()):
+        options = run.answer(f"--help={group}").split(f"\n{group}=")[1:]
+        assert all(option.rstrip().endswith(".") for option in options), options
+    assert first_sentence("Dr. GRPO: as grpo for groups. It is") == "Dr. GRPO: as grpo for groups."

@@ -95,9 +95,33 @@ class TestUnknownWords:
         said = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in said
         assert "run, serve, chat, keys" in said
+        assert "did you mean grpo?" in run.refusal("gropo")
 
-    def test_a_file_where_a_verb_stands_is_told_where_it_belongs(self, run: Run) -> None:
-        assert "--config" in run.refusal("grpo.yaml")
+    @pytest.mark.parametrize(
+        "words", [("grpo.yaml",), ("grpo", "run"), ("./own.yaml",), ("serve", "own"), ("own.yml",)]
+    )
+    def test_a_file_without_its_flag_is_the_configuration(self, run: Run, words: tuple[str, ...]) -> None:
+        Path("own.yaml").write_text("experiment_name: own\nactor: {path: m}\n")
+        Path("own.yml").write_text(Path("own.yaml").read_text())
+        name = next(word for word in words if word not in ("run", "serve"))
+        rest = ("seed=7", "--explain", "seed")
+        assert run.answer(*words, *rest) == run.answer("--config", name, *rest)
+
+    def test_a_second_file_and_a_file_that_is_not_there_are_told(self, run: Run) -> None:
+        assert "is a second configuration beside grpo" in run.refusal("--config", "grpo", "sft.yaml")
+        assert "Did you mean grpo.yaml?" in run.refusal("gropo.yaml", "seed=1")
+
+    def test_a_run_where_a_file_should_stand_is_told_what_can_be_done_with_it(self, run: Run) -> None:
+        Path("runs/mine").mkdir(parents=True)
+        Path("runs/mine/config.yaml").touch()
+        assert "resume=runs/mine goes on with it" in run.refusal("runs/mine")
+
+    @pytest.mark.parametrize(
+        "words", [("chat", "r", "--config=grpo"), ("chat", "r", "--dry-run"), ("keys", "--replace")]
+    )
+    def test_a_verb_refuses_flags_that_it_does_not_read(self, run: Run, words: tuple[str, ...]) -> None:
+        flag = words[-1].partition("=")[0]
+        assert run.refusal(*words).startswith(f"{flag} [command line]: has no effect on {words[0]}")
 
     def test_all_that_is_wrong_with_the_words_is_said_at_once(self, run: Run) -> None:
         said = run.refusal("rnu", "--confg", "--multirun=3", "--config", "grpo")

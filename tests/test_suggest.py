@@ -18,6 +18,7 @@ def names(kind: str) -> list[str]:
 IN_THE_SAME_SECTION = [
     ("actor.clip_eps", "actor.eps_clip"),
     ("actor.eps_clip_high", "actor.eps_clip_higher"),
+    ("actor.lrr", "actor.optimizer.lr"),
     ("actor.model", "actor.path"),
     ("actor.optim.lr", "actor.optimizer.lr"),
     ("actor.optimizer.epsilon", "actor.optimizer.eps"),
@@ -147,6 +148,7 @@ OF_OTHER_KINDS = [
     ("ppo", "optimizer.weight_decay", "actor.optimizer.weight_decay"),
     ("reward_model", "model_path", "model.path"),
     ("sft", "actr.path", "model.path"),
+    ("sft", "model.lrr", "model.optimizer.lr"),
     ("sft", "bf16", "model.dtype"),
     ("sft", "gconfg", "gconfig"),
     ("sft", "learning_rate", "model.optimizer.lr"),

@@ -52,12 +52,17 @@ def did_you_mean(path: str, names: Iterable[str]) -> str:
 
 
 class _Tree:
-    """All names, and which of them stand in which section."""
+    """All names, and which of them stand in which section; `short` has the short names by section."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.known = dict.fromkeys(name for name in names if "[" not in name)
         self.below: dict[str, list[str]] = {"": []}
         self.plain: dict[str, str] = {}
+        self.short: dict[str, dict[str, str]] = {}
+        for alias, real in ALIASES.items():
+            above, _, leaf = alias.rpartition(".")
+            if real in self.known:
+                self.short.setdefault(above, {})[leaf] = real
         for name in self.known:
             above, _, leaf = name.rpartition(".")
             self.below.setdefault(above, []).append(leaf)
@@ -121,6 +126,8 @@ class _Tree:
         in_place = above == path.rpartition(".")[0] or path.count(".") == above.count(".") + 1
         if in_place and (found := _match(leaf, self.below[above], at_top=not above)):
             return _join(above, found)
+        if in_place and (found := _alike(leaf, self.short.get(above, {}), IN_SECTION)):
+            return self.short[above][found[0]]
         if not above:
             return self._elsewhere(above, leaf)
         return self._synonym(path) or self._elsewhere(above, leaf)
