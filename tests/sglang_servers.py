@@ -41,7 +41,11 @@ FEW = ("sglang.max_running_requests=8", "+sglang.extra_args.max_total_tokens=163
 REPOSITORY = Path(__file__).parents[1]
 SECRET = "only-in-tests"
 LONGEST_START_S = 180.0
-SAID = ("sglang.context_length=512", "sglang.mem_fraction_static=0.2", "actor.dtype=float32")
+SAID = (
+    *("sglang.context_length=512", "sglang.mem_fraction_static=0.2", "actor.dtype=float32"),
+    "sglang.disable_radix_cache=false",
+)
+"""What it remembers of prompts is on, as an update of the weights must empty it."""
 
 
 class Server(NamedTuple):
