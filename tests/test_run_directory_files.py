@@ -9,10 +9,12 @@ import yaml
 
 from areal_like.config.compose import load
 from areal_like.process.run import open_run
+from launcher.listing import state
 from launcher.plan import build_plan
 from launcher.plan.auto import settled
 from launcher.run_files import config_text, provenance_text, write_description
 from launcher.runs import look_up, remember
+from tests.commands import standing_in
 from tests.standing_in import left_over, memory_of, stand
 
 SECRET = "sk-0123456789abcdef"
@@ -108,6 +110,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     run = stand(tmp_path, "trial_name=t", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     before = (run.directory / "attempt.json").read_text()
+    assert state(run.directory) == "running"
     second = stand(tmp_path, "trial_name=t", "--replace").wait()
     assert second.code == 2
     assert f"process {run.pids()['launcher']} (launcher/0 of the command" in second.err
@@ -116,6 +119,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     assert (run.directory / "attempt.json").read_text() == before
     run.process.terminate()
     assert run.wait().code == 75
+    assert state(run.directory).startswith("stopped, ")
     kept = stand(tmp_path, "trial_name=t", "--replace", steps=2).wait()
     assert (kept.code, kept.steps()) == (0, [1, 2]), kept
     assert (tmp_path / "runs" / "grpo-addition" / "t.replaced-1" / "metrics.jsonl").exists()
@@ -172,3 +176,26 @@ def test_a_full_disk_is_one_message(tmp_path):
     assert ended.err.startswith("cluster.fileroot: ") and "No space left on device" in ended.err
     assert len(ended.err.splitlines()) == 1
     assert left_over(tmp_path) == {}
+
+
+def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, capsys, monkeypatch):
+    run = standing_in(tmp_path, capsys, monkeypatch)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    places = [tmp_path / clone / "runs" / "adding" / "r0001" for clone in ("here", "there", "gone")]
+    for place in places:
+        (place / "checkpoints").mkdir(parents=True)
+        (place / "config.yaml").touch()
+        remember("adding", "r0001", place)
+    (places[2] / "config.yaml").unlink()
+    for name in ("r0001", "adding/r0001"):
+        for words in (("chat", name), (f"resume={name}",), (f"resume={name}", "--config", "grpo")):
+            said = run.refusal(*words)
+            assert f"{name} is the name of 2 runs; name one by its folder:" in said
+            assert all(f"  {place}  (never ended in order, started 2" in said for place in places[:2]), said
+            assert str(places[2]) not in said
+        said = run.refusal("--config", "grpo", "reward.name=model", f"+reward.args.path={name}")
+        assert f"reward.args.path: {name} is the name of 2 runs" in said
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is the name of" not in run.refusal("chat", "adding/r0001"), "what is here goes before what is elsewhere"
+    monkeypatch.chdir(tmp_path)
+    assert "no complete checkpoint" in run.refusal("chat", "adding/r0001", f"fileroot={tmp_path}/there/runs")

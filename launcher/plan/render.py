@@ -168,8 +168,11 @@ def show(value: Any) -> str:
 
 
 def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    """`text` in lines; the first begins with `first`, the others with `rest`."""
+    """`text` in lines, those that it has kept; the first begins with `first`, the others with `rest`."""
     if width - len(rest) < 30:
         rest = "        "
     wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(text) or [first.rstrip()]
+    top, *below = text.split("\n")
+    lines = wrapper.wrap(top) or [first.rstrip()]
+    wrapper.initial_indent = rest
+    return [*lines, *(line for each in below for line in wrapper.wrap(each))]
