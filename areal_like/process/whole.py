@@ -1,4 +1,5 @@
-"""Files that are there whole, or not at all; and how much of a file that grows line by line is whole."""
+"""Files that are there whole, or not at all, also after the machine lost its power; and how much of a file that grows
+line by line is whole."""
 
 import os
 from pathlib import Path
@@ -14,6 +15,23 @@ def write(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def sync_tree(root: Path) -> None:
+    """All that is below a folder is on the disk when this returns: the files, then the folders that name them."""
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            sync(Path(folder, name))
+        sync(Path(folder))
+
+
+def sync(path: Path) -> None:
+    """A file's content, or what a folder names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def whole_lines(path: Path) -> int:
