@@ -115,6 +115,12 @@ class _Launch:
             if error.errno not in NO_ROOM:
                 raise
             ending = Ending("failed", FAILED, cannot_write(error, self.plan.run_dir))
+        if ending.outcome == "lost":  # the directory may be another launcher's
+            self.progress.close()
+            tell(self._clean(ending.message), sys.stderr)
+            report_result(self.run_.directory, ending)
+            self.claimed.names.close()
+            return ending.code
         self.observer.drain()
         self.progress.close()
         if ending.outcome == "failed" and is_full(self.run_.directory) and "No space left" not in ending.message:

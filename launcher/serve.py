@@ -55,7 +55,8 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     if ending.message:
         tell(without(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
     report_result(claimed.run.directory, ending)
-    claimed.names.clear()
+    if ending.outcome != "lost":
+        claimed.names.clear()
     claimed.names.close()
     return ending.code
 
