@@ -45,7 +45,7 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     _refuse(loaded, refused_by_parser(plan))
     for key, message in (*without_effect(loaded.config), *bench_unread(loaded)):
         tell(f"{key}: {message}", sys.stderr)
-    from areal_like.process.run import memory_folder
+    from areal_like.process.memory import memory_folder
     from launcher.guardian import guarded
     from launcher.launch import launch
     from launcher.serve import serve

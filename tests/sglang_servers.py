@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 import areal_like
 from areal_like.config.compose import load
 from areal_like.process.identity import PROCESS, RUN_ID, TOKEN
-from areal_like.process.run import memory_folder
+from areal_like.process.memory import memory_folder
 from areal_like.serving.attendant.base import Arrival, NotReady
 from areal_like.serving.found import find
 from areal_like.serving.sglang.engine import SGLang

@@ -103,7 +103,6 @@ def _do(what: str, me: Identity) -> None:
     elif word == "orphan":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
         memory = Path(f"/dev/shm/areal-like.{os.getuid()}.{json.loads((DIRECTORY / 'run.json').read_text())['run_id']}")
-        memory.mkdir()
         (memory / "weights").write_text("w")
 
 

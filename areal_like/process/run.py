@@ -1,7 +1,6 @@
 """A run as its processes see it: the folder, and what the launcher wrote into it before it started them."""
 
 import json
-import os
 import socket
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.process.checkpoints import attempt_of
+from areal_like.process.memory import memory_folder
 
 CONFIG, FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
 LEDGER = "ledger.jsonl"
 """In the folder of rollouts."""
 LOOPBACK = "127.0.0.1"
-SHARED_MEMORY = Path("/dev/shm")
 
 
 class StartPoint(NamedTuple):
@@ -63,7 +62,7 @@ class Run:
 
     @cached_property
     def memory(self) -> Path:
-        """The run's folder in shared memory; whoever writes there makes it, the guardian removes it."""
+        """The run's folder in shared memory, which the guardian makes and removes."""
         return memory_folder(self.run_id)
 
     @property
@@ -91,10 +90,6 @@ class Run:
         if start.checkpoint is None or not getattr(self.config.recover, f"skip_{what}"):
             return False
         return attempt_of(start.checkpoint) < start.began
-
-
-def memory_folder(run_id: str) -> Path:
-    return SHARED_MEMORY / f"areal-like.{os.getuid()}.{run_id}"
 
 
 def open_run(directory: str | Path) -> Run:

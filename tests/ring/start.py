@@ -14,7 +14,8 @@ from typing import Any
 
 from areal_like.discovery import Entry, open_names, parse
 from areal_like.process.identity import TOKEN, Identity
-from areal_like.process.run import memory_folder, open_run
+from areal_like.process.memory import memory_folder
+from areal_like.process.run import open_run
 from tests.commands import REPOSITORY
 
 LIMIT_S = 240
