@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,11 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 def command(*words: str, config: str | None = "grpo.yaml") -> list[str]:
     first = [] if config is None else ["--config", config, "cluster.fileroot=runs"]
     return [sys.executable, "-m", "launcher", *first, *words]
+
+
+def warnings_in(said: str) -> list[str]:
+    """What a run says of its health. A healthy one says nothing."""
+    return re.findall(r"^step +\d+: .*$", said, flags=re.M)
 
 
 @dataclass(frozen=True)
