@@ -8,8 +8,8 @@ from typing import Any
 
 from areal_like.config.problems import ConfigError, Problem
 from launcher.checkpoints import complete_steps, step_folder
+from launcher.plan.packages import lacks_packages, missing_packages
 from launcher.resume import ROOTS, existing_run
-from launcher.start import missing_packages
 
 MOST_NEW_TOKENS = 256
 STEP = "step="
@@ -17,7 +17,7 @@ STEP = "step="
 
 def chat(name: str, words: list[str]) -> int:
     """Prints the likeliest answer to each prompt; 1 where some prompt could not be answered."""
-    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in missing_packages()]
+    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in lacks_packages(missing_packages())]
     problems += [
         Problem(word, "chat takes step=N alone", "command line")
         for word in words

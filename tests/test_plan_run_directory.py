@@ -69,10 +69,9 @@ def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
     assert directory.state == "exists"
-    (warning,) = (warning for warning in plan.warnings if warning.startswith("trial_name:"))
+    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
     for way in ("trial_name=", "resume=grpo-addition/first", "--replace"):
-        assert way in warning
-    assert "trial_name" in {need.key for need in plan.needs}
+        assert way in reason
 
 
 def test_recover_goes_on_from_the_newest_complete_checkpoint(tmp_path):
@@ -147,7 +146,7 @@ def test_a_run_to_resume_that_is_not_there_is_named_and_listed(tmp_path, run, wh
     assert (directory.state, plan.run_dir) == ("missing", f"{tmp_path}/{where}")
     lines = render(plan).splitlines()
     assert lines[0] == f"grpo: {where}"
-    assert any(line.startswith(f"  - resume: no run is called {run} under") for line in lines)
+    assert any(line.startswith(f"  - resume [override resume={run}]: no run is called {run} under") for line in lines)
 
 
 def going_on(tmp_path, was, *words):

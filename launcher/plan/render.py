@@ -33,7 +33,7 @@ class _Page:
     def lines(self) -> Iterator[str]:
         plan = self.plan
         yield from self._top()
-        yield from self._list("cannot start here", [f"{o.key}: {o.reason}" for o in plan.cannot_start], RED)
+        yield from self._list("cannot start here", [problem.text() for problem in plan.obstacles], RED)
         yield from self._list("warnings", list(plan.warnings), YELLOW)
         yield from self._list("a step", list(plan.batch.words))
         yield from self._auto()
@@ -131,7 +131,7 @@ class _Page:
     def _next(self) -> Iterator[str]:
         plan = self.plan
         command = plan.command
-        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start)]
+        keys = [problem.key for problem in plan.obstacles]
         if keys:
             more = f" and {len(set(keys)) - 1} more" if len(set(keys)) > 1 else ""
             advice = [f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"]
