@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from areal_like.discovery import files_names
 from areal_like.process.run import open_run
@@ -88,6 +89,9 @@ def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_p
     faults = {"episodes/0 2.1": {"do": "refuse task.name: no such thing"}}
     assert stand(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
     assert open_run(run.directory).config.seed == 1
+    assert "seed: 5\n" in (run.directory / "config.attempt-2.yaml").read_text(), "what was tried is kept"
+    said = yaml.safe_load((run.directory / "provenance.yaml").read_text())
+    assert said["trial_name"]["from"] == "override trial_name=mine"
 
 
 def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):

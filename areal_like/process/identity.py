@@ -39,6 +39,14 @@ class Identity:
     def file_name(self) -> str:
         return f"{self.role}-{self.index}"
 
+    @property
+    def start_name(self) -> str:
+        """Of files that belong to one start: `trainer-0`, `trainer-0.attempt-2` after a recovery of the whole run,
+        `server-0.restart-2` for a process that was replaced by itself."""
+        attempt = f".attempt-{self.attempt}" if self.attempt > 1 else ""
+        restart = f".restart-{self.incarnation}" if self.incarnation > 1 else ""
+        return f"{self.file_name}{attempt}{restart}"
+
 
 def identity() -> Identity:
     """What the launcher said in the environment."""

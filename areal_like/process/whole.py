@@ -34,6 +34,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def replace_keeping(path: Path, content: str | None, kept: Path) -> None:
+    """The new content, or no file for None; where that changes anything, the content of before is in `kept`, which is
+    never written over: what a start that was cut short has kept already is the older one."""
+    before = path.read_bytes() if path.is_file() else None
+    if before is not None and (content is None or before != content.encode()) and not kept.exists():
+        write(kept, before)
+    if content is not None:
+        write(path, content)
+    elif before is not None:
+        path.unlink()
+
+
 def whole_lines(path: Path) -> int:
     """Bytes up to the end of the last complete line. The end of the file alone is read, however long it has grown."""
     with path.open("rb") as file:
