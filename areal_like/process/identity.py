@@ -84,9 +84,14 @@ class Guard:
         self._secret = f"Bearer {secret}"
         self._newest: dict[str, int] = {}
 
+    def knows(self, said: Mapping[str, str]) -> bool:
+        """Whether a call shows the token. A header may hold bytes that are no text."""
+        shown = said.get("Authorization", "").encode(errors="surrogateescape")
+        return hmac.compare_digest(shown, self._secret.encode())
+
     def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
         """Status and message for a call that must not be answered; None lets it in."""
-        if not hmac.compare_digest(said.get("Authorization", "").encode(), self._secret.encode()):
+        if not self.knows(said):
             return 401, "this route wants the run's token"
         name = said.get(PROCESS_HEADER, "?")
         try:

@@ -1,5 +1,6 @@
 """A run as its processes see it: the folder, and what the launcher wrote into it before it started them."""
 
+import ipaddress
 import json
 import socket
 from dataclasses import dataclass
@@ -73,9 +74,12 @@ class Run:
     @property
     def host(self) -> str:
         """Where its servers listen: on loopback unless it spans nodes."""
-        if self.config.rollout.host:
-            return str(self.config.rollout.host)
-        return LOOPBACK if self.config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+        return listens_on(self.config)
+
+    @property
+    def opens_generation(self) -> bool:
+        """Whether its servers generate for those without its token: never in a run that trains."""
+        return self.serves and opens_generation(self.config)
 
     def start_point(self) -> StartPoint:
         said = json.loads((self.directory / ATTEMPT).read_text(encoding="utf-8"))
@@ -90,6 +94,27 @@ class Run:
         if start.checkpoint is None or not getattr(self.config.recover, f"skip_{what}"):
             return False
         return attempt_of(start.checkpoint) < start.began
+
+
+def listens_on(config: Any) -> str:
+    """Address of its servers."""
+    if config.rollout.host:
+        return str(config.rollout.host)
+    return LOOPBACK if config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+
+
+def opens_generation(config: Any) -> bool:
+    """Whether servers of `serve` generate for those without a key."""
+    if config.rollout.open_generation == "loopback":
+        return _is_loopback(listens_on(config))
+    return bool(config.rollout.open_generation == "always")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def open_run(directory: str | Path) -> Run:
