@@ -65,7 +65,7 @@ class _Points:
         try:
             loaded = self.load(overrides)
             if not self.dry_run:
-                refuse(build_plan(loaded, anew=self.replace).obstacles)
+                refuse(loaded, build_plan(loaded, anew=self.replace))
         except ConfigError as error:
             return list(error.problems)
         return []

@@ -10,20 +10,19 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import Redactor
-from launcher.run_files import replace
+from areal_like.process.whole import write
 
 NAMED = ("CUDA_", "HF_", "TORCH", "NCCL_", "GLOO_", "OMP_", "MKL_", "SLURM_", "RAY_", "PYTHON")
 LONGEST_DIFF = 1 << 20
 GIT_S = 10.0
 
 
-def write_surroundings(
-    run_dir: Path, folders: list[Path], redactor: Redactor, clean: Callable[[str], str], attempt: int
-) -> None:
+def write_surroundings(run_dir: Path, folders: list[Path], redactor: Redactor, clean: Callable[[str], str]) -> None:
     """`clean` takes out secrets that the configuration does not know."""
-    replace(run_dir / "environment.txt", clean(environment_text(redactor)), attempt)
+    write(run_dir / "environment.txt", clean(environment_text(redactor)))
     code = code_text([Path(areal_like.__file__).parent, *folders])
-    replace(run_dir / "code.txt", clean(redactor.text(code)) if code else None, attempt)
+    if code:
+        write(run_dir / "code.txt", clean(redactor.text(code)))
 
 
 def environment_text(redactor: Redactor) -> str:

@@ -67,16 +67,16 @@ class Attended:
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
-    def code(self, limit_s: float = 40.0) -> int:
+    def code(self, limit_s: float = 120.0) -> int:
         return self.process.wait(limit_s)
 
-    def until_said(self, words: str, limit_s: float = 40.0) -> None:
+    def until_said(self, words: str, limit_s: float = 120.0) -> None:
         ends = time.monotonic() + limit_s
         while words not in self.said:
             assert self.process.poll() is None and time.monotonic() < ends, self.said
             time.sleep(0.02)
 
-    def address(self, limit_s: float = 60.0) -> str:
+    def address(self, limit_s: float = 120.0) -> str:
         """Under the server's name, when it is ready."""
         ends = time.monotonic() + limit_s
         with open_names(open_run(self.directory), Identity("test", 0)) as names:

@@ -61,6 +61,7 @@ class TinyEngine:
 
     def __post_init__(self) -> None:
         self.doing: dict[str, Doing] = {}
+        self.tokens = 0
         self.adapters: dict[str, Any] = {}
         self._runs = asyncio.Event()
         self._runs.set()
@@ -170,6 +171,7 @@ class TinyEngine:
             noise = torch.Generator().manual_seed(hash((asked.seed, number, len(tokens))) % (1 << 62))
             token = int(torch.multinomial(allowed, 1, generator=noise))
             tokens.append(token)
+            self.tokens += 1
             logprobs.append(float(chances[token]))
             versions.append(self.version)
             if token == EOS_ID or token in how.get("stop_token_ids", ()):
@@ -230,8 +232,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> AsyncIterator[Client]:
-    """`is_open`: as `serve` starts it."""
+async def running(root: Path, engine: TinyEngine) -> AsyncIterator[Client]:
     folder = write_tiny_model(root / "model")
     config = grpo(f"actor.path={folder}", "vllm.dtype=float32")
     run = Run(root, config, "grpo", RUN_ID, root, root)
@@ -239,7 +240,7 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
     parts = put_together(run, "vllm", engine, facts)
     gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
     proxy = Proxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use)
-    server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
+    server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny")
     served = await serve(server.application(), "127.0.0.1")
     try:
         async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
@@ -283,8 +284,14 @@ def check(sample: dict[str, Any], seed_of: Callable[[int], int], prompt: Sequenc
         assert abs(expected[version][at] - logprob) < 1e-3, (at, version)
 
 
+async def until_it_has_made(engine: TinyEngine, tokens: int) -> None:
+    """So many more."""
+    wanted = engine.tokens + tokens
+    await until(lambda: engine.tokens >= wanted)
+
+
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)

@@ -56,10 +56,9 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
-    """`is_open`: as `serve` starts it."""
+async def running(folder: Path = NOWHERE) -> AsyncIterator[Client]:
     engine = Engine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
-    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
+    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1)
     served = await serve(server.application(), "127.0.0.1")
     server.streams.driver.start()
     try:
@@ -73,7 +72,7 @@ async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator
 def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE) -> None:
     async def main() -> None:
         async with running(folder) as client:
-            await asyncio.wait_for(test(client), 20)
+            await asyncio.wait_for(test(client), 60)
 
     asyncio.run(main())
 
@@ -88,11 +87,17 @@ def group(name: str, n: int = 2, seed: int = 3, **sampling: object) -> dict[str,
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)
     raise AssertionError("what was waited for did not happen")
+
+
+async def turns(client: Client, count: int = 5) -> None:
+    """The engine's thread has looked so many times for something to do."""
+    for _ in range(count):
+        await asyncio.wrap_future(client.server.streams.driver.call(lambda: None))
 
 
 def slow(engine: Engine, step_s: float = 0.02) -> None:

@@ -72,7 +72,7 @@ class Talk:
         (samples,) = await self.generate(group("tokens", **said))
         return [sample["token_ids"] for sample in samples]
 
-    async def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 20.0) -> dict[str, Any]:
+    async def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 120.0) -> dict[str, Any]:
         """Looks at the server's statistics until they are so."""
         ends = time.monotonic() + limit_s
         while time.monotonic() < ends:

@@ -142,7 +142,7 @@ class LiveServer:
         self.crew.close()
         shutil.rmtree(self.run.memory, ignore_errors=True)
 
-    def leftovers(self, limit_s: float = 10.0) -> dict[int, str]:
+    def leftovers(self, limit_s: float = 60.0) -> dict[int, str]:
         """What is there of its processes, once it was given so long to go."""
         return wait_until_gone(self.run.directory, limit_s)
 

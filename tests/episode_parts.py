@@ -130,7 +130,7 @@ async def _run(folder, leases, server, workflow, hands, meet=None, **said):
             working = asyncio.create_task(worker.work())
             if meet is not None:
                 await meet(controller, server, worker)
-            await asyncio.wait_for(working, 20)
+            await asyncio.wait_for(working, 60)
         return controller
 
 

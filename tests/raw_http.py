@@ -2,7 +2,7 @@
 
 import asyncio
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 DISGUISES = (
     *("/v1/../{}", "/v1/models/../../{}", "/v1/./../{}", "/v1/..//{}", "/health/../{}", "/metrics/../{}"),

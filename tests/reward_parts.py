@@ -36,7 +36,13 @@ def acts(prompt, completion, answer):
         time.sleep(0.4)
     return {"right": float(completion == answer), "score": 0.5}
 
+began = []
+
 async def awaits(prompt, completion):
+    if completion == "together":
+        began.append(completion)
+        while len(began) < 50:
+            await asyncio.sleep(0.01)
     if completion == "gone":
         os._exit(7)
     if completion == "stuck":

@@ -14,12 +14,12 @@ from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.process.memory import memory_folder
+from areal_like.process.run import memory_folder
 from launcher import start
 from launcher.plan import Plan, build_plan
 from tests.commands import REPOSITORY
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def main(words: list[str]) -> int:
@@ -161,7 +161,7 @@ def alive(root: Path) -> dict[str, int]:
     return found
 
 
-def left_over(root: Path, limit_s: float = 5.0) -> dict[str, int]:
+def left_over(root: Path, limit_s: float = 60.0) -> dict[str, int]:
     """What still lives after a while."""
     ends = time.monotonic() + limit_s
     while (left := alive(root)) and time.monotonic() < ends:

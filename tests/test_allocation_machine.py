@@ -1,7 +1,7 @@
 """Counting GPUs and cores without torch, on machines made of files."""
 
 import os
-import time
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,13 +57,7 @@ def test_cores_are_those_that_the_container_may_use(tmp_path):
     assert machine({}, tmp_path).num_cpu_cores == len(os.sched_getaffinity(0))
 
 
-def test_looking_without_a_gpu_takes_no_time(tmp_path, monkeypatch):
+def test_looking_without_a_driver_starts_no_process(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    machine({}, tmp_path)
-
-    def look() -> float:
-        start = time.perf_counter()
-        machine({}, tmp_path)
-        return time.perf_counter() - start
-
-    assert min(look() for _ in range(20)) < 0.005
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert machine({}, tmp_path).num_gpus == 0

@@ -94,15 +94,22 @@ def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -
         engine = TinyEngine(can_keep=True)
         rest, resume = Rest(engine, Gate()), engine.resume
 
+        begins, goes_on = asyncio.Event(), asyncio.Event()
+
         async def slowly() -> None:
-            await asyncio.sleep(0.05)
+            begins.set()
+            await goes_on.wait()
             await resume()
 
         engine.resume = slowly  # type: ignore[method-assign]
         await rest.begin("one", KEEP)
         changing = asyncio.create_task(rest.begin("one", ABORT))
-        await asyncio.sleep(0.02)
-        await rest.begin("other", KEEP)
+        await begins.wait()
+        freezing = asyncio.create_task(rest.begin("other", KEEP))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        goes_on.set()
+        await freezing
         await changing
         assert not engine._runs.is_set()
         await rest.end("one")

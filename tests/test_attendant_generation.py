@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.process.errors import Refused
 from areal_like.serving.attendant.base import MOST_AT_ONCE, Asked, Piece
-from tests.attendant_world import CONTEXT, PROMPT, Client, attended, check, group, until
+from tests.attendant_world import CONTEXT, PROMPT, Client, attended, check, group, until, until_it_has_made
 from tests.tiny_models import EOS_ID, VOCAB
 
 NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
@@ -43,12 +43,12 @@ def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Pa
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
         await until(lambda: len(engine.doing) == 4)
-        await asyncio.sleep(0.1)
+        await until_it_has_made(engine, 8)
         said = await client.call("POST", "/control/pause", {"mode": mode})
         assert said["mode"] == mode and (await client.call("GET", "/health"))["status"] == "paused"
         assert said["running"] == (4 if mode == "keep" else 0)
         later = asyncio.create_task(client.generate(group("later")))
-        await asyncio.sleep(0.1)
+        await until(lambda: client.parts.gate.waiting > 0 or "later" in [asked.id for asked in engine.asked])
         assert not later.done() and asking.done() == (mode == "wait")
         await client.call("POST", "/control/resume")
         found = await asking | await later
@@ -87,7 +87,7 @@ def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END, **how)))
         await until(lambda: len(client.engine.doing) == 1)
-        await asyncio.sleep(0.1)
+        await until_it_has_made(client.engine, 4)
         await client.call("POST", "/control/pause", {"mode": "abort"})
         await client.call("POST", "/control/resume")
         (sample,) = (await asking)["g"]["samples"]

@@ -73,7 +73,7 @@ def test_generation_for_others_rests_when_the_run_wants_rest(tmp_path: Path) -> 
         await client.update(tmp_path, 1, 1)
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(ask(client, "POST", "/v1/completions", ASKED))
-        await asyncio.sleep(0.3)
+        await embedded.until(lambda: client.parts.gate.waiting > 0)
         assert not asking.done() and (await ask(client, "GET", "/v1/models"))[0] == 200
         await client.call("POST", "/control/resume")
         assert (await asking)[0] == 200

@@ -81,7 +81,8 @@ def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path,
         client.engine.log.clear()
         for version in (2, 3):
             await until(lambda: len(client.engine.doing) > 0 or asking.done())
-            await asyncio.sleep(0.15)
+            made = client.engine.tokens
+            await until(lambda made=made: client.engine.tokens >= made + 8 or asking.done())
             await client.update(tmp_path, version, version, mode=mode)
         later = await client.generate(group("later"))
         found = await asking

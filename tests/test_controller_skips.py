@@ -48,7 +48,7 @@ def test_what_is_skipped_begins_anew_and_nothing_is_trained_on_twice(tmp_path, s
             await world.hello(digest=digest)
             working = asyncio.create_task(world.work())
             assert len(await world.train()) == STEPS - step
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await world.life
                 await working
 

@@ -89,7 +89,7 @@ def over_http(folder: Path, test: Test, change: Callable[[Scorer], None] = lambd
         served = await serve(server.application(), "127.0.0.1")
         try:
             async with Caller(WORKER, SECRET) as caller:
-                await asyncio.wait_for(test(served.address, caller), 20)
+                await asyncio.wait_for(test(served.address, caller), 60)
         finally:
             await served.close()
 

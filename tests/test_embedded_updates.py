@@ -11,7 +11,7 @@ from areal_like.process.identity import Identity
 from areal_like.serving.embedded.engine import Engine
 from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.probe import Probe
-from tests.embedded_servers import PROMPT, SECRET, Client, group, over_http, published, slow, until
+from tests.embedded_servers import PROMPT, SECRET, Client, group, over_http, published, slow, turns, until
 from tests.tiny_models import tiny_qwen3
 
 
@@ -142,7 +142,7 @@ def test_a_pause_that_is_asked_for_during_an_update_outlasts_it(tmp_path: Path) 
         assert (await updating)["version"] == 2
         assert (await client.open("GET", "/health"))[1]["status"] == "paused"
         steps = client.engine.counts.steps
-        await asyncio.sleep(0.1)
+        await turns(client)
         assert client.engine.counts.steps == steps and not running.done()
         await client.call("POST", "/control/resume")
         assert "samples" in (await running)["g"]

@@ -81,7 +81,7 @@ def test_a_server_that_is_killed_is_gone_with_all_that_it_started_and_comes_agai
         answers = asyncio.ensure_future(one.outcomes(*asked))
         await one.until(lambda found: found["running"] > 0)
         os.kill(server.crew.alive["server/0"].pid, signal.SIGKILL)
-        for outcome in await asyncio.wait_for(answers, 20):
+        for outcome in await asyncio.wait_for(answers, 60):
             assert "there is no other server" in str(outcome)
 
     asyncio.run(_with(server, killed))

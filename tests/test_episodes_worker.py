@@ -1,7 +1,6 @@
 """The worker: leases become trajectories, many at once, and nothing is handed in twice or lost."""
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
@@ -114,10 +113,8 @@ def test_a_controller_that_is_gone_is_waited_for_up_to_a_limit(tmp_path, monkeyp
         async with open_worker(tmp_path, "127.0.0.1:1", limit_s=0.2) as worker:
             await worker.work()
 
-    began = time.monotonic()
     with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for the controller to answer again"):
         asyncio.run(main())
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("seen", [Identity("episodes", 0, 2, 1), Identity("episodes", 0, 1, 2)])

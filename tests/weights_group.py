@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from areal_like.weights.errors import GroupBroken  # noqa: E402
 from areal_like.weights.flat import Flat, flatten  # noqa: E402
 from areal_like.weights.meeting import Meeting  # noqa: E402
 
-LIMIT_S = 60.0
+LIMIT_S = 600.0
 
 
 def model(version: int = 3) -> dict[str, torch.Tensor]:
@@ -41,7 +41,7 @@ def meeting(host: Host, world: int, group: str = "g", timeout_s: float = LIMIT_S
     return Meeting(host.host, host.port, group, "gloo", 1, world, timeout_s)
 
 
-def send(host: Host, at: Meeting, contents: list[torch.Tensor]) -> None:
+def send(host: Host, at: Meeting, contents: Iterable[torch.Tensor]) -> None:
     with host.open(at) as group:
         group.meet()
         for content in contents:
@@ -62,7 +62,7 @@ class Beside:
         except Exception as fault:
             self.result = fault
 
-    def wait(self, limit_s: float = 20.0) -> Any:
+    def wait(self, limit_s: float = 60.0) -> Any:
         self._thread.join(limit_s)
         assert not self._thread.is_alive(), "it hangs"
         return self.result
@@ -79,11 +79,16 @@ class Process:
         assert ready == "ready", self.last_words()
         self.port = int(said or port)
 
+    def until_met(self) -> None:
+        """Of one that sends."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "met\n", self.last_words()
+
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate()
 
-    def last_words(self, limit_s: float = 20.0) -> str:
+    def last_words(self, limit_s: float = 60.0) -> str:
         """Those of one that ends by itself."""
         return self.process.communicate(timeout=limit_s)[1]
 
@@ -101,6 +106,7 @@ def _send_for_ever(world: int, is_stuck: bool) -> None:
     print("ready", host.port, flush=True)
     with host.open(meeting(host, world)) as group:
         group.meet()
+        print("met", flush=True)
         while True:
             time.sleep(LIMIT_S) if is_stuck else group.send(torch.zeros(1_000_000, dtype=torch.uint8))
 

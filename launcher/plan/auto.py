@@ -10,7 +10,7 @@ from areal_like.config.allocation.experiment import generates, starts_servers, t
 from areal_like.config.attention import choose
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.bench import bench_values
-from launcher.plan.engines import resolved_engine, resolved_switches
+from launcher.plan.engines import resolved_engine
 from launcher.plan.host import Host
 from launcher.plan.limits import fitting_context
 from launcher.plan.model_shape import BYTES, find_config, shape_of
@@ -51,8 +51,6 @@ def resolve_auto(
                 found += _embedded(config, allocation, host)
             elif allocation.rollout and starts_servers(config):
                 found += fitting_context(config, allocation.rollout.backend, host)
-                if allocation.rollout.backend == "vllm":
-                    found += resolved_switches(config, bool(allocation.num_gpus))
     found += resolved_reward_model(config, host)
     found += bench_values(config)
     return {resolved.key: resolved for resolved in found}

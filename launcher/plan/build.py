@@ -28,7 +28,7 @@ from launcher.plan.resuming import resume_obstacles
 from launcher.plan.reward import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
-from launcher.plan.settings import beaten_body_values, changed_settings, place_of
+from launcher.plan.settings import beaten_body_values, changed_settings
 from launcher.plan.slurm import plan_slurm
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ def build_plan(
         *port_obstacles,
         *cluster_obstacles,
     ]
-    refused = {obstacle.key for obstacle in against}
-    missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
-    warnings = [*notices(config, allocation, batch, memory, starts, host)]
+    warnings = [f"{need.key}: {need.reason}" for need in missing]
+    warnings += notices(config, allocation, batch, memory, starts, host)
     warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
     return Plan(
         version=VERSION,
@@ -108,8 +107,8 @@ def build_plan(
         memory=memory,
         cluster={**cluster, "name": config.cluster.cluster_name},
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
-        cannot_start=_placed(loaded, against),
-        needs=_placed(loaded, missing),
+        cannot_start=_once(shown, against),
+        needs=_once(shown, missing),
         redactor=shown,
     )
 
@@ -196,8 +195,6 @@ def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, show
     return {"started": started, "addresses": addresses}
 
 
-def _placed(loaded: "Loaded", found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
-    """Each once, with the place that set its key."""
-    text = loaded.redactor.text
-    placed = (Obstacle(one.key, text(one.reason), text(place_of(loaded, one.key))) for one in found)
-    return tuple(dict.fromkeys(placed))
+def _once(shown: Redactor, found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
+    clean = [obstacle._replace(reason=shown.text(obstacle.reason)) for obstacle in found]
+    return tuple(dict.fromkeys(clean))

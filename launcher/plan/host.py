@@ -9,7 +9,6 @@ from typing import NamedTuple
 from areal_like.config.allocation import Machine, machine
 from areal_like.config.attention import installed
 from areal_like.serving import found
-from launcher.plan.packages import missing_packages
 
 
 class Gpu(NamedTuple):
@@ -31,8 +30,6 @@ class Host(NamedTuple):
     directory: Path = Path()
     hub: Path = Path()
     packages: frozenset[str] = frozenset()
-    missing: tuple[str, ...] = ()
-    """Packages that the processes of a run import and that are not installed."""
     find_engine: Callable[[str, str | None, Path, bool], found.Found] = found.find
 
 
@@ -47,7 +44,6 @@ def here(known: Machine | None = None) -> Host:
         directory=Path.cwd(),
         hub=_hub(),
         packages=installed(),
-        missing=missing_packages(),
     )
 
 

@@ -12,7 +12,6 @@ from launcher.plan.attached import lacks_key
 from launcher.plan.engines import lacks_engine
 from launcher.plan.host import Host
 from launcher.plan.hub import NAME, lacks_models
-from launcher.plan.packages import lacks_packages
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
 from launcher.plan.reward import lacks_reward_model
@@ -37,7 +36,7 @@ def lacks(
             found.append(Obstacle("cluster.n_nodes", reason))
         found += _attention(config, allocation, host)
         found += lacks_engine(config, allocation, host)
-    found += [*lacks_packages(host.missing), *lacks_key(config, host), *_commands(config.cluster.type)]
+    found += [*lacks_key(config, host), *_commands(config.cluster.type)]
     return found + _files(config, host)
 
 

@@ -33,7 +33,7 @@ class _Page:
     def lines(self) -> Iterator[str]:
         plan = self.plan
         yield from self._top()
-        yield from self._list("cannot start here", [problem.text() for problem in plan.obstacles], RED)
+        yield from self._list("cannot start here", [f"{o.key}: {o.reason}" for o in plan.cannot_start], RED)
         yield from self._list("warnings", list(plan.warnings), YELLOW)
         yield from self._list("a step", list(plan.batch.words))
         yield from self._auto()
@@ -131,7 +131,7 @@ class _Page:
     def _next(self) -> Iterator[str]:
         plan = self.plan
         command = plan.command
-        keys = [problem.key for problem in plan.obstacles]
+        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start)]
         if keys:
             more = f" and {len(set(keys)) - 1} more" if len(set(keys)) > 1 else ""
             advice = [f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"]
@@ -168,11 +168,8 @@ def show(value: Any) -> str:
 
 
 def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    """`text` in lines, those that it has kept; the first begins with `first`, the others with `rest`."""
+    """`text` in lines; the first begins with `first`, the others with `rest`."""
     if width - len(rest) < 30:
         rest = "        "
     wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
-    top, *below = text.split("\n")
-    lines = wrapper.wrap(top) or [first.rstrip()]
-    wrapper.initial_indent = rest
-    return [*lines, *(line for each in below for line in wrapper.wrap(each))]
+    return wrapper.wrap(text) or [first.rstrip()]

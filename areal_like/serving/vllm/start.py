@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.start import ServerSpec, ServerStart, extra_flags, switch
-from areal_like.serving.vllm.choices import chosen
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -32,8 +31,8 @@ SAME_NAME = (
     "trust_remote_code",
 )
 """Keys that are flags of the same name."""
-CHOSEN = ("enforce_eager", "enable_prefix_caching")
-"""Flags that say no as well as yes, and are decided here where they are left open."""
+TWO_WAY = ("enforce_eager", "disable_sliding_window", "enable_prefix_caching")
+"""Flags that vLLM sets itself where they are absent, or that say no as well as yes."""
 LOST = {"swap_space": 4, "max_seq_len_to_capture": 32768}
 """Hints that vLLM no longer takes, with the defaults of the schema."""
 GPU_MEMORY = 0.9
@@ -50,8 +49,7 @@ def start_vllm(config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     start.add("pipeline_parallel_size", spec.pipeline)
     for name in SAME_NAME:
         start.add(name, getattr(vllm, name))
-    start.command += [switch(name, chosen(vllm, name, spec.on_gpu)) for name in CHOSEN]
-    start.command.append(switch("disable_sliding_window", vllm.disable_sliding_window))
+    start.command += [switch(name, getattr(vllm, name)) for name in TWO_WAY]
     if vllm.enable_auto_tool_choice:
         start.command += ["--enable-auto-tool-choice", "--tool-call-parser", vllm.tool_call_parser]
     if spec.on_gpu:
@@ -68,7 +66,7 @@ def _on_gpu(vllm: "vLLMConfig", start: ServerStart) -> None:
     start.add("block_size", vllm.block_size)
     start.add("gpu_memory_utilization", vllm.gpu_memory_utilization)
     start.add("enable_sleep_mode", vllm.enable_sleep_mode)
-    start.command.append(switch("enable_chunked_prefill", chosen(vllm, "enable_chunked_prefill", True)))
+    start.command.append(switch("enable_chunked_prefill", vllm.enable_chunked_prefill))
 
 
 def _on_cpu(vllm: "vLLMConfig", spec: ServerSpec, start: ServerStart) -> None:
@@ -80,7 +78,7 @@ def _on_cpu(vllm: "vLLMConfig", spec: ServerSpec, start: ServerStart) -> None:
         start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(spec.memory_bytes))
     if spec.cores:
         start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in spec.cores)
-    if chosen(vllm, "enable_chunked_prefill", False):
+    if vllm.enable_chunked_prefill:
         start.without_effect.append("vllm.enable_chunked_prefill (on a CPU vLLM dies of it with seeded requests)")
     if vllm.gpu_memory_utilization != GPU_MEMORY:
         start.without_effect.append("vllm.gpu_memory_utilization (there is no GPU)")
