@@ -15,6 +15,7 @@ from launcher.fetch import fetch_models
 from launcher.plan import Plan, build_plan, render
 from launcher.plan.bench import bench_unread
 from launcher.plan.engines import refused_by_parser
+from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle
 from launcher.terminal import has_color, tell, width
 
@@ -24,9 +25,11 @@ LAYERS = get_args(LayerKind)
 """The weakest first."""
 
 
-def dry_run(loaded: Loaded, as_json: bool, replace: bool = False, serves: bool = False) -> int:
-    """Shows the plan; starts nothing."""
-    plan = build_plan(loaded, anew=replace, serves=serves)
+def dry_run(
+    loaded: Loaded, as_json: bool, replace: bool = False, serves: bool = False, host: Host | None = None
+) -> int:
+    """Shows the plan; starts nothing. `host` is the machine that it is for, where that is not this one."""
+    plan = build_plan(loaded, host=host, anew=replace, serves=serves)
     if as_json:
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
