@@ -8,8 +8,8 @@ from typing import Any
 
 from areal_like.config.problems import ConfigError, Problem
 from launcher.checkpoints import complete_steps, step_folder
-from launcher.resume import ROOT, existing_run
-from launcher.start import missing_packages
+from launcher.plan.packages import lacks_packages, missing_packages
+from launcher.resume import ROOTS, existing_run
 
 MOST_NEW_TOKENS = 256
 STEP = "step="
@@ -17,13 +17,15 @@ STEP = "step="
 
 def chat(name: str, words: list[str]) -> int:
     """Prints the likeliest answer to each prompt; 1 where some prompt could not be answered."""
-    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in missing_packages()]
+    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in lacks_packages(missing_packages())]
     problems += [
-        Problem(word, "chat takes step=N alone", "command line") for word in words if not word.startswith((STEP, ROOT))
+        Problem(word, "chat takes step=N alone", "command line")
+        for word in words
+        if not word.startswith((STEP, *ROOTS))
     ]
     if problems:
         raise ConfigError(problems)
-    directory = existing_run(name, words)
+    directory = existing_run(name, words, "chat")
     step = _step(directory, words)
     folder = step_folder(directory, step)
     if sys.stdin.isatty():

@@ -120,12 +120,8 @@ class Child:
 
 
 def log_name(me: Identity) -> str:
-    """One file per start: `trainer-0.log`, then `trainer-0.attempt-2.log` after a recovery of the whole run, and
-    `server-0.restart-2.log` for a process that was replaced by itself. A run that is continued counts its attempts on,
-    so that nothing is written over."""
-    attempt = f".attempt-{me.attempt}" if me.attempt > 1 else ""
-    restart = f".restart-{me.incarnation}" if me.incarnation > 1 else ""
-    return f"{me.file_name}{attempt}{restart}.log"
+    """One file per start. A run that is continued counts its attempts on, so that nothing is written over."""
+    return f"{me.start_name}.log"
 
 
 def _open_log(path: Path | None) -> IO[Any]:

@@ -9,9 +9,9 @@ from areal_like.config.loaded import Loaded, build
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import Names, NameTaken, announce, names_for
 from areal_like.process.identity import Identity
-from areal_like.process.run import Run, StartPoint, memory_folder
+from areal_like.process.memory import memory_folder, remove_memory
+from areal_like.process.run import Run, StartPoint
 from areal_like.process.waiting import Waiting
-from launcher.guardian import remove_memory
 from launcher.lineage import go_back
 from launcher.plan import Plan, build_plan
 from launcher.plan.auto import settled

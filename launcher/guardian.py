@@ -5,7 +5,6 @@ every process of the run: both are subreapers, so that all orphans fall to them.
 """
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -14,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from areal_like.process.descendants import become_subreaper, end_all, take_name
+from areal_like.process.errors import Failure
+from areal_like.process.memory import make_new, remove_memory
 from launcher.terminal import tell
 
 FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
@@ -23,11 +24,17 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 def guarded(launch: Callable[[], int], memory: Path) -> int:
-    """Runs `launch` in a process of its own; returns its exit code when nothing of it is left, in `memory` neither.
+    """Runs `launch` in a process of its own; returns its exit code when nothing of it is left, in `memory` neither:
+    the folder through which its weights travel, which is made here.
 
     Must be called before any thread is started.
     """
     assert threading.active_count() == 1, "a process with threads is not forked"
+    try:
+        make_new(memory)
+    except Failure as failure:
+        tell(str(failure), sys.stderr)
+        return FAILED
     become_subreaper()
     launcher_lives, launcher_end = os.pipe()
     guardian_lives, guardian_end = os.pipe()
@@ -56,12 +63,6 @@ def guarded(launch: Callable[[], int], memory: Path) -> int:
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
     tell(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", sys.stderr)
     return FAILED
-
-
-def remove_memory(memory: Path) -> None:
-    """What the run has in shared memory outlives processes, so somebody must."""
-    if memory.exists():
-        shutil.rmtree(memory)
 
 
 def _pass_signals_on(launcher: int) -> None:

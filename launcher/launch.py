@@ -115,6 +115,12 @@ class _Launch:
             if error.errno not in NO_ROOM:
                 raise
             ending = Ending("failed", FAILED, cannot_write(error, self.plan.run_dir))
+        if ending.outcome == "lost":  # the directory may be another launcher's
+            self.progress.close()
+            tell(self._clean(ending.message), sys.stderr)
+            report_result(self.run_.directory, ending)
+            self.claimed.names.close()
+            return ending.code
         self.observer.drain()
         self.progress.close()
         if ending.outcome == "failed" and is_full(self.run_.directory) and "No space left" not in ending.message:
@@ -141,7 +147,10 @@ class _Launch:
         if max(complete_steps(directory), default=0) > start.step or is_full(directory):
             return
         if put_back_configuration(directory, start.attempt):
-            self.say(f"config.yaml is that of attempt {start.attempt - 1} again: resume= takes changes anew")
+            own = f"that of attempt {start.attempt} is kept as config.attempt-{start.attempt}.yaml"
+            self.say(
+                f"config.yaml is that of attempt {start.attempt - 1} again, so give resume= its changes anew; {own}"
+            )
 
     def _phase(self, what: str, at: float) -> None:
         self.progress.phase(what, at - self.began)
@@ -165,7 +174,8 @@ class _Launch:
     def _surroundings(self) -> None:
         try:
             folders = [self.run_.folder, self.run_.cwd]
-            write_surroundings(self.run_.directory, folders, self.loaded.redactor, self._clean)
+            attempt = self.start.attempt
+            write_surroundings(self.run_.directory, folders, self.loaded.redactor, self._clean, attempt)
         except OSError as error:
             self.say(f"environment.txt: {error.strerror}; what the run ran on is not written down")
 

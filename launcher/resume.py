@@ -11,10 +11,10 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.run import CONFIG
 from launcher.arguments import Arguments
 from launcher.followers import followers
-from launcher.plan.run_directory import find_run
 from launcher.run_files import facts
+from launcher.runs import find_runs, not_one
 
-ROOT, DEFAULT_ROOT = "cluster.fileroot=", "runs"
+ROOTS, DEFAULT_ROOT = ("cluster.fileroot=", "fileroot="), "runs"
 
 
 def resumed(arguments: Arguments) -> Arguments:
@@ -22,12 +22,12 @@ def resumed(arguments: Arguments) -> Arguments:
     its configuration are meant from there."""
     words = arguments.overrides
     name = next(word for word in reversed(words) if word.startswith("resume=")).removeprefix("resume=").strip("'\"")
-    path = existing_run(name, words)
+    path = existing_run(name, words, "resume")
     said = facts(path)
     cwd = Path(said.get("cwd", "."))
     if cwd.is_dir():
         os.chdir(cwd)
-    others = [word for word in words if not word.startswith(("resume=", ROOT))]
+    others = [word for word in words if not word.startswith(("resume=", *ROOTS))]
     schema = arguments.schema if arguments.schema is not None else said.get("schema")
     values = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
     others += followers(values, said.get("follows", {}), others)
@@ -51,12 +51,12 @@ def _as_an_override(path: str) -> str:
     return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def existing_run(name: str, words: list[str]) -> Path:
-    """Looked up below `cluster.fileroot` where the words name one, and among all that this user has started."""
-    said = next((word.removeprefix(ROOT).strip("'\"") for word in reversed(words) if word.startswith(ROOT)), None)
-    root = Path(os.path.abspath(Path(said or DEFAULT_ROOT).expanduser()))
-    path = find_run(name, root, Path.cwd())
-    if path is None:
-        ways = "give its folder, experiment/trial or a trial name that only one run has"
-        raise ConfigError([Problem(name, f"no such run under {root}, nor among those started before; {ways}")])
-    return path
+def existing_run(name: str, words: list[str], key: str) -> Path:
+    """Looked up below `cluster.fileroot` where the words name one, and among all that this user has started; `key` is
+    what a complaint begins with."""
+    named = next((word.partition("=")[2].strip("'\"") for word in reversed(words) if word.startswith(ROOTS)), None)
+    root = Path(os.path.abspath(Path(named or DEFAULT_ROOT).expanduser()))
+    found = find_runs(name, root, Path.cwd())
+    if len(found) != 1:
+        raise ConfigError([Problem(key, not_one(name, found, root), "command line")])
+    return found[0]

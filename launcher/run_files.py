@@ -1,4 +1,8 @@
-"""What a run directory says of its run: written under a temporary name, then renamed, and without any secret."""
+"""What a run directory says of its run: written under a temporary name, then renamed, and without any secret.
+
+Each file describes the newest start. What a further start would write over is kept as `NAME.until-attempt-K`, K being
+the last attempt that it described.
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +12,7 @@ import yaml
 
 from areal_like.config.loaded import Loaded
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS, StartPoint
-from areal_like.process.whole import write
+from areal_like.process.whole import replace_keeping, write
 from launcher.cfg import values_without_secrets
 from launcher.followers import references
 from launcher.plan.auto import settled
@@ -16,6 +20,8 @@ from launcher.plan.plan import Plan
 
 VERSION = 1
 PROVENANCE = "provenance.yaml"
+ENDED = ("summary.json", "curve.svg")
+"""How the last start ended."""
 
 
 def write_attempt(run_dir: Path, start: StartPoint) -> None:
@@ -44,9 +50,8 @@ def write_description(
     run_dir = Path(plan.run_dir)
     for name in ("logs", "metrics", "checkpoints"):
         (run_dir / name).mkdir(exist_ok=True)
-    _write_keeping(run_dir / CONFIG, config_text(loaded, plan), attempt)
-    command = run_dir / COMMAND
-    write(command if attempt == 1 else command.with_stem(f"command.attempt-{attempt}"), f"{plan.command}\n")
+    replace(run_dir / CONFIG, config_text(loaded, plan), attempt)
+    replace(run_dir / COMMAND, f"{plan.command}\n", attempt)
     said = {
         "run_id": run_id,
         "experiment": loaded.experiment,
@@ -57,8 +62,10 @@ def write_description(
         "follows": {**_follows_of_before(loaded, run_dir), **dict(references(loaded.raw))},
         "version": VERSION,
     }
-    write(run_dir / FACTS, json.dumps(said, indent=1) + "\n")
-    write(run_dir / PROVENANCE, provenance_text(loaded, plan))
+    replace(run_dir / FACTS, json.dumps(said, indent=1) + "\n", attempt)
+    replace(run_dir / PROVENANCE, provenance_text(loaded, plan), attempt)
+    for name in ENDED:
+        replace(run_dir / name, None, attempt)
 
 
 def _follows_of_before(loaded: Loaded, run_dir: Path) -> dict[str, str]:
@@ -94,22 +101,23 @@ def provenance_text(loaded: Loaded, plan: Plan) -> str:
 
 def put_back_configuration(run_dir: Path, attempt: int) -> bool:
     """That of the attempts before this one, which came to nothing: else the run could not be resumed as it was either.
-    Returns whether it was another."""
-    earlier = _earlier(run_dir / CONFIG, attempt)
-    if not earlier.is_file():
-        return False
-    earlier.replace(run_dir / CONFIG)
-    return True
+    That of this one is kept as `config.attempt-K.yaml`. Returns whether it was another."""
+    was_another = earlier(run_dir / CONFIG, attempt).is_file()
+    for name in (CONFIG, PROVENANCE):
+        path = run_dir / name
+        if earlier(path, attempt).is_file():
+            write(path.with_name(f"{path.stem}.attempt-{attempt}{path.suffix}"), path.read_bytes())
+            earlier(path, attempt).replace(path)
+    return was_another
 
 
-def _write_keeping(path: Path, text: str, attempt: int) -> None:
-    """A continued run keeps the configuration of its earlier attempts, where that was another."""
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        path.replace(_earlier(path, attempt))
-    write(path, text)
+def replace(path: Path, text: str | None, attempt: int) -> None:
+    """Writes what `attempt` says, or takes away what it does not say any more; what earlier ones said is kept."""
+    replace_keeping(path, text, earlier(path, attempt))
 
 
-def _earlier(path: Path, attempt: int) -> Path:
+def earlier(path: Path, attempt: int) -> Path:
+    """Where what a file said before `attempt` is kept."""
     return path.with_name(f"{path.stem}.until-attempt-{attempt - 1}{path.suffix}")
 
 

@@ -1,4 +1,8 @@
-"""Finding runs: every start leaves a small file in the user's state directory, whatever folder its run is in."""
+"""Finding runs: every start leaves a small file in the user's state directory, whatever folder its run is in.
+
+RUN is a run's folder, `experiment/trial`, or a trial name. The first place that knows it answers: the working
+directory, the `fileroot`, the runs that this user has started. What it knows two of is not guessed.
+"""
 
 import json
 import os
@@ -10,6 +14,7 @@ from typing import NamedTuple
 
 from areal_like.process.run import CONFIG
 from areal_like.process.whole import write
+from launcher.listing import listing
 
 
 class Known(NamedTuple):
@@ -54,3 +59,28 @@ def _read(path: Path) -> Known | None:
 def look_up(run: str) -> list[Path]:
     """The directories of the known runs of this name: `experiment/trial`, or a trial."""
     return [one.directory for one in known_runs() if run in (one.trial, f"{one.experiment}/{one.trial}")]
+
+
+def find_runs(run: str, root: Path, cwd: Path, file: Path | None = None) -> list[Path]:
+    """All that `run` means: one, none or, where it is ambiguous, several. `file` is the configuration at hand."""
+    if not run.strip("/. "):
+        return []
+    if file is not None and file.name == CONFIG and (file.parent / "checkpoints").is_dir():
+        own = file.parent.resolve()
+        if run in (own.name, f"{own.parent.name}/{own.name}") or (cwd / run).resolve() == own:
+            return [own]
+    for path in (cwd / Path(run).expanduser(), root / run):
+        if (path / CONFIG).is_file():
+            return [Path(os.path.abspath(path))]
+    below = sorted(os.listdir(root)) if root.is_dir() and "/" not in run else []
+    found = [root / name / run for name in below if (root / name / run / CONFIG).is_file()]
+    different = {path.resolve(): path for path in found or look_up(run)}
+    return list(different.values())
+
+
+def not_one(run: str, found: list[Path], root: Path) -> str:
+    """Why `run` cannot be used, and what to say instead."""
+    if found:
+        return f"{run} is the name of {len(found)} runs; name one by its folder:\n{listing(found)}"
+    ways = "give its folder, experiment/trial or a trial name that only one run has"
+    return f"no run is called {run} under {root}, nor among those that this user has started; {ways}"

@@ -5,17 +5,18 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from areal_like.config.loaded import Loaded
-from areal_like.config.problems import ConfigError
+from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SHORTEST, without
 from areal_like.discovery import parse
 from areal_like.models import shown_name
 from areal_like.process.errors import Failure
 from areal_like.process.identity import SERVER
-from areal_like.process.run import Run
+from areal_like.process.run import Run, listens_on, opens_generation
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
 from launcher.env_file import read_env_files
@@ -34,6 +35,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     """Runs the servers of the plan until they are told to end; returns the command's exit code."""
     try:
         variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        _check_key(loaded.config, variables)
         claimed = claim(loaded, plan, run_id, replace, serves=True)
     except ConfigError as error:
         tell(error.text(), sys.stderr)
@@ -55,9 +57,23 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     if ending.message:
         tell(without(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
     report_result(claimed.run.directory, ending)
-    claimed.names.clear()
+    if ending.outcome != "lost":
+        claimed.names.clear()
     claimed.names.close()
     return ending.code
+
+
+def _check_key(config: Any, variables: Mapping[str, str]) -> None:
+    """Raises ConfigError where nobody could use the servers."""
+    variable = config.rollout.api_key_var
+    if opens_generation(config) or variables.get(variable) or os.environ.get(variable):
+        return
+    reason = (
+        f"the servers would listen on {listens_on(config)} and generate only for callers with a key, and {variable} "
+        f"(rollout.api_key_var) is not set; export {variable}=..., or set rollout.open_generation=always to let "
+        "everybody who reaches them generate"
+    )
+    raise ConfigError([Problem("rollout.open_generation", reason)])
 
 
 def _serve(claimed: Claimed, key: str, say: Callable[[str], None], command: str) -> Ending:
@@ -118,7 +134,10 @@ def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str
     body = json.dumps({"model": model, **EXAMPLE})
     first = addresses[0]
     lines = [f"ready: {', '.join(addresses)}", "", "ask one:"]
-    lines += [f"  curl http://{first}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}", ""]
+    heads = "-H 'Content-Type: application/json'"
+    if not run.opens_generation:
+        heads += f' -H "Authorization: Bearer ${variable}"'
+    lines += [f"  curl http://{first}/v1/completions {heads} -d {shlex.quote(body)}", ""]
     words = [word for word in shlex.split(command) if word not in ("serve", "--replace")]
     run_it = shlex.join(word for word in words if not word.startswith(TRIAL))
     if has_key:

@@ -30,6 +30,8 @@ IDLE_WORKER_S = 10.0
 SERVING = (SERVER, REWARD)
 ADDRESSED = (*SERVING, CONTROLLER)
 """Roles that enter an address under their name once they can answer."""
+LAUNCHER = "launcher/0"
+"""The name under which a launcher holds its run."""
 FINAL = "final"
 """What a process notes down of a failure that another attempt would meet again, as a full disk is."""
 IN_USE = ("address already in use", "eaddrinuse")
@@ -40,7 +42,8 @@ def _nothing() -> None:
 
 
 class Ending(NamedTuple):
-    """How a run ended: `outcome` is done, failed, refused, stopped or interrupted."""
+    """How a run ended: `outcome` is done, failed, refused, stopped, interrupted, or lost, when its name and directory
+    are another launcher's."""
 
     outcome: str
     code: int
@@ -93,7 +96,7 @@ class Supervisor:
                 while (ending := self._turn(wake)) is None:
                     turn()
                     wake.wait(TURN_S)
-                if ending.outcome != "failed":
+                if ending.outcome not in ("failed", "lost"):
                     self.crew.end(list(self.crew.alive))
                 return ending
         finally:
@@ -104,12 +107,22 @@ class Supervisor:
         for number in wake.take():
             if (ending := self._signalled(number)) is not None:
                 return ending
+        if LAUNCHER in self.names.lost:
+            return self._lost(self.names.lost[LAUNCHER])
         deaths, early = self.crew.deaths(), self._ended_early()
         self._look(now_at_once=bool(deaths or early))
         ending = self._died(deaths) if deaths else None
         if ending is None and early:
             ending = self._failed(early)
         return ending or self._over() or self._unready() or self._stop_overdue()
+
+    def _lost(self, why: str) -> Ending:
+        message = (
+            f"{self.names.full(LAUNCHER)}: this launcher has lost the name of its run ({why}), so another may be using "
+            f"{self.run.directory}; the processes of this one were ended, and nothing more was written. Go on with "
+            "resume= when no other launcher has it"
+        )
+        return Ending("lost", FAILED, message)
 
     # --- deaths
 

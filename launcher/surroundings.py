@@ -10,19 +10,20 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import Redactor
-from areal_like.process.whole import write
+from launcher.run_files import replace
 
 NAMED = ("CUDA_", "HF_", "TORCH", "NCCL_", "GLOO_", "OMP_", "MKL_", "SLURM_", "RAY_", "PYTHON")
 LONGEST_DIFF = 1 << 20
 GIT_S = 10.0
 
 
-def write_surroundings(run_dir: Path, folders: list[Path], redactor: Redactor, clean: Callable[[str], str]) -> None:
+def write_surroundings(
+    run_dir: Path, folders: list[Path], redactor: Redactor, clean: Callable[[str], str], attempt: int
+) -> None:
     """`clean` takes out secrets that the configuration does not know."""
-    write(run_dir / "environment.txt", clean(environment_text(redactor)))
+    replace(run_dir / "environment.txt", clean(environment_text(redactor)), attempt)
     code = code_text([Path(areal_like.__file__).parent, *folders])
-    if code:
-        write(run_dir / "code.txt", clean(redactor.text(code)))
+    replace(run_dir / "code.txt", clean(redactor.text(code)) if code else None, attempt)
 
 
 def environment_text(redactor: Redactor) -> str:

@@ -232,7 +232,8 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(root: Path, engine: TinyEngine) -> AsyncIterator[Client]:
+async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> AsyncIterator[Client]:
+    """`is_open`: as `serve` starts it."""
     folder = write_tiny_model(root / "model")
     config = grpo(f"actor.path={folder}", "vllm.dtype=float32")
     run = Run(root, config, "grpo", RUN_ID, root, root)
@@ -240,7 +241,7 @@ async def running(root: Path, engine: TinyEngine) -> AsyncIterator[Client]:
     parts = put_together(run, "vllm", engine, facts)
     gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
     proxy = Proxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use)
-    server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny")
+    server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
     served = await serve(server.application(), "127.0.0.1")
     try:
         async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:

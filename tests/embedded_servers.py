@@ -56,9 +56,10 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path = NOWHERE) -> AsyncIterator[Client]:
+async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
+    """`is_open`: as `serve` starts it."""
     engine = Engine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
-    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1)
+    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
     served = await serve(server.application(), "127.0.0.1")
     server.streams.driver.start()
     try:

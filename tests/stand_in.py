@@ -95,7 +95,7 @@ def _do(what: str, me: Identity) -> None:
     elif word in ("refuse", "fail", "give_up"):
         kind = {"refuse": "config", "fail": "failed", "give_up": "final"}[word]
         note = {"time": time.time(), "message": rest, "kind": kind}
-        (DIRECTORY / "logs" / f"{me.file_name}.failure.json").write_text(json.dumps(note))
+        (DIRECTORY / "logs" / f"{me.start_name}.failure.json").write_text(json.dumps(note))
         raise SystemExit(2 if word == "refuse" else 1)
     elif word == "hang":
         print("loading the model", flush=True)
@@ -103,7 +103,6 @@ def _do(what: str, me: Identity) -> None:
     elif word == "orphan":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
         memory = Path(f"/dev/shm/areal-like.{os.getuid()}.{json.loads((DIRECTORY / 'run.json').read_text())['run_id']}")
-        memory.mkdir()
         (memory / "weights").write_text("w")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.process.run import memory_folder
+from areal_like.process.memory import memory_folder
 from launcher import start
 from launcher.plan import Plan, build_plan
 from tests.commands import REPOSITORY

@@ -280,7 +280,7 @@ def test_other_servers_contradict(rollout):
 @pytest.mark.parametrize(
     ("actor", "advice"),
     [
-        ("fsdp", "allocation_mode=sglang:d4+fsdp:d4t2"),
+        ("fsdp", "allocation_mode=sglang:d4+fsdp:d8"),
         ("fsdp:d8", "allocation_mode=sglang:d4+fsdp:d8"),
         ("megatron:d4t2", "allocation_mode=sglang:d4+megatron:d4t2"),
     ],
@@ -340,7 +340,7 @@ def test_megatron_and_server_pipelines_are_planned_and_cannot_start():
     found = settle("sglang.d4p1t1+d1p2t2", train={"actor": "megatron", "ref": "auto"})
     (reason,) = found.cannot_start
     assert (reason.key, reason.also) == ("allocation_mode", ("actor.backend",))
-    assert "not a backend of this framework" in reason.message and "fsdp:d2t2" in reason.message
+    assert "not a backend of this framework" in reason.message and "fsdp:d4" in reason.message
     (reason,) = settle(rollout="vllm:d2p2", train={"actor": "fsdp:d1"}).cannot_start
     assert reason.key == "rollout.backend" and "vllm:d2t2" in reason.message
 

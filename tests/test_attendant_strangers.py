@@ -81,7 +81,7 @@ async def connected(client: Client, said: bytes) -> AsyncIterator[asyncio.Stream
 
 
 def wanting(body: bytes, length: int | None = None) -> bytes:
-    head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {length or len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
 

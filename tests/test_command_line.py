@@ -286,7 +286,7 @@ class TestStart:
     def test_packages_that_a_run_needs_are_asked_for_before_anything_starts(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("launcher.start.NEEDED", ("json", "no_such_package"))
+        monkeypatch.setattr("launcher.plan.packages.NEEDED", ("json", "no_such_package"))
         text = run.refusal("--config", "grpo.yaml", "rollout=embedded", "actor=tiny")
         assert "no_such_package is not installed; pip install" in text
         assert not list(Path().iterdir())
@@ -323,10 +323,27 @@ class TestStart:
         told = [line for line in lines if line.startswith(key)]
         assert told, text
         assert any(said in line for line in told)
-        planned = json.loads(run.answer("--config", AREAL / f"{name}.yaml", "--dry-run=json"))
-        for obstacle in planned["cannot_start"]:
-            assert obstacle["key"] in text
-            assert obstacle["reason"] in text
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--config", AREAL / "gsm8k_ppo.yaml"),
+            ("--config", AREAL / "grpo_megatron.yaml"),
+            ("--config", "grpo.yaml", "actor.path=./none", "cluster.n_nodes=4", "launcher.env_file=[no.env]"),
+        ],
+    )
+    def test_a_plan_lists_what_a_start_is_refused_for_in_the_same_words_and_order(
+        self, run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("launcher.plan.packages.NEEDED", ("no_such_package",))
+        title, *refused = run.refusal(*words).splitlines()[:-1]
+        assert title == "this run cannot start here:" and len(refused) > 2
+        text = run.answer(*words, "--dry-run")
+        section = text.partition(f"cannot start here ({len(refused)})")[2].partition("\n\n")[0]
+        assert [" ".join(item.split()) for item in section.split("\n  - ")[1:]] == refused
+        plan = json.loads(run.answer(*words, "--dry-run=json"))
+        assert len(plan["cannot_start"]) + len(plan["needs"]) == len(refused)
+        assert not [line for line in plan["warnings"] if line in refused]
 
     def test_a_reason_names_the_line_that_it_is_about(self, run: Run) -> None:
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\n  backend: megatron:d2\n")

@@ -52,7 +52,7 @@ from launcher.checkpoints import step_folder
 from launcher.claim import claim
 from launcher.cli import main
 from launcher.plan import Plan
-from tests.ring.start import environment, processes_of
+from tests.ring.start import environment, processes_of, warnings_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -411,6 +411,7 @@ def test_what_is_marked_so_runs_for_real(page: str, command: Command, tmp_path: 
         check=False,
     )
     assert command.text.startswith("python ") and not (said := command.complaint(done.returncode, done.stdout)), said
+    assert warnings_in(done.stdout) == []
     assert not any(processes_of(path.parent) for path in session.folder.glob("runs/*/*/run.json"))
 
 

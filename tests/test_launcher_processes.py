@@ -109,7 +109,7 @@ import pathlib, sys
 from launcher.guardian import guarded
 memory = pathlib.Path({str(tmp_path / "memory")!r})
 def launch():
-    memory.mkdir()
+    assert memory.stat().st_mode == 0o40700
     (memory / "weights").touch()
     print("launched", flush=True)
     {work}

@@ -1,12 +1,16 @@
 """Runs of stand-ins under the real launcher: they start, fail, are mended and end as promised."""
 
+import getpass
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
+from areal_like.discovery import files_names
 from areal_like.process.run import open_run
 from tests.standing_in import left_over, memory_of, stand
 
@@ -85,6 +89,9 @@ def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_p
     faults = {"episodes/0 2.1": {"do": "refuse task.name: no such thing"}}
     assert stand(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
     assert open_run(run.directory).config.seed == 1
+    assert "seed: 5\n" in (run.directory / "config.attempt-2.yaml").read_text(), "what was tried is kept"
+    said = yaml.safe_load((run.directory / "provenance.yaml").read_text())
+    assert said["trial_name"]["from"] == "override trial_name=mine"
 
 
 def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
@@ -182,6 +189,24 @@ def test_a_worker_that_leaves_as_if_all_were_done_again_and_again_ends_the_run_a
         "episodes-0.restart-2.log",
         "episodes-0.restart-3.log",
     }
+
+
+def test_a_launcher_that_has_lost_its_name_ends_and_leaves_the_directory_to_the_other(tmp_path):
+    run = stand(tmp_path, "cluster.name_resolve.ttl_s=0.5", steps=10_000)
+    run.until("checkpoints/step_000002/.complete")
+    with closing(files_names(tmp_path / "runs" / ".names", prefix(run), "a later launcher", 30.0)) as later:
+        later.delete("launcher/0")
+        later.add("launcher/0", "mine")
+        ended = run.wait()
+        assert (ended.code, left_over(tmp_path)) == (1, {})
+        assert "/launcher/0: this launcher has lost the name of its run (it is held by" in ended.err
+        assert "a later launcher" in ended.err and str(ended.directory) in ended.err
+        assert not (ended.directory / "summary.json").exists()
+        assert later.get("launcher/0") == "mine" and not later.lost
+
+
+def prefix(run):
+    return "/".join([getpass.getuser(), *run.directory.parts[-2:]])
 
 
 def test_a_run_that_stands_still_says_once_what_is_waited_for(tmp_path):

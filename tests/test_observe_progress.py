@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.norm import NormConfig
 from areal_like.observe.health import Health
 from areal_like.observe.history import History
 from areal_like.observe.progress import Progress, is_live
@@ -58,6 +59,11 @@ def config(**changes: Any) -> Any:
         section, _, name = path.partition("__")
         setattr(getattr(made, section), name, value)
     return made
+
+
+def group_baseline() -> Any:
+    cls: Any = NormConfig
+    return cls(mean_level="group")
 
 
 @pytest.mark.parametrize(
@@ -229,10 +235,36 @@ def test_half_precision_is_allowed_more() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.01, "offpolicy/logprob_diff_max": 0.5, "offpolicy/staleness_max": 0.0}
     assert Health(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).look(1, values) == []
     assert Health(config()).look(1, values)
+    rare = values | {"offpolicy/logprob_diff_max": 4.0}
+    assert Health(config(embedded__dtype="bfloat16")).look(1, rare) == [], "the coarser of the two counts"
+
+
+def test_what_was_asked_for_by_name_is_no_sign_before_it_is_large() -> None:
+    values = {"offpolicy/logprob_diff_mean": 0.3, "offpolicy/logprob_diff_max": 5.0, "offpolicy/staleness_max": 0.0}
+    mismatched = config(rollout__allow_mismatched_sampling=True)
+    assert Health(mismatched).look(1, values) == []
+    (line,) = Health(mismatched).look(2, values | {"offpolicy/logprob_diff_mean": 0.6})
+    assert "rollout.allow_mismatched_sampling=true" in line
+
+
+def test_answers_that_may_not_end_before_the_limit_are_cut_off_without_a_word() -> None:
+    truncated = {"rollout/truncated_share": 1.0}
+    usual, fixed = Health(config()), Health(config(gconfig__min_new_tokens=config().gconfig.max_new_tokens))
+    assert [len(usual.look(step, truncated)) for step in range(1, 6)] == [0, 0, 0, 0, 1]
+    assert [line for step in range(1, 60) for line in fixed.look(step, truncated)] == []
+
+
+def test_groups_without_spread_are_no_sign_where_the_baseline_is_not_the_group() -> None:
+    equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0, "train/samples": 64.0}
+    some, none = ({**equal, "train/sequences_without_signal": count} for count in (10.0, 64.0))
+    batch = config(actor__reward_norm=None)
+    assert [line for step in range(1, 60) for line in Health(batch).look(step, some)] == []
+    health = Health(batch)
+    assert [step for step in range(1, 10) if health.look(step, none)] == [5]
 
 
 def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
-    health = Health(config())
+    health = Health(config(actor__reward_norm=group_baseline()))
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0}
     said = [step for step in range(1, 121) if health.look(step, equal)]
     assert said == [5, 55, 105]

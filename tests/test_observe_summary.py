@@ -107,6 +107,17 @@ def test_a_run_that_failed_says_why_and_how_to_go_on(ended: Any) -> None:
     assert "--multirun" not in text
 
 
+def test_what_to_change_after_going_on_begins_with_the_command_of_the_file_that_began_it(ended: Any) -> None:
+    run = ended()
+    run.learnt()
+    (run.folder / "command.txt").rename(run.folder / "command.until-attempt-1.txt")
+    own = run.folder.relative_to(Path.cwd()) / "config.yaml"
+    (run.folder / "command.txt").write_text(f"python -m launcher --config {own} resume=r0001\n")
+    _, text = run.finish()
+    assert "python -m launcher --config grpo.yaml 'task.args={digits: 2}' actor.lr=1e-4" in text
+    assert str(own) not in text
+
+
 def test_a_run_that_never_made_a_step_still_ends_in_order(ended: Any) -> None:
     run = ended()
     summary, text = run.finish("failed", 1, "server/0: no room")

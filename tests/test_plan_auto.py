@@ -28,7 +28,12 @@ def test_every_auto_of_the_shipped_experiments_is_resolved_with_a_reason(experim
         if at(values, path) != "auto" or path in A_VALUE_ITSELF or follows:
             continue
         section = path.partition(".")[0]
-        unused = {"ref": experiment == "grpo", "embedded": served is None, "rollout": path == "rollout.server_type"}
+        unused = {
+            "ref": experiment == "grpo",
+            "embedded": served is None,
+            "vllm": True,
+            "rollout": path == "rollout.server_type",
+        }
         if unused.get(section, False):
             continue
         assert path in resolved, path

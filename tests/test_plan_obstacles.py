@@ -63,10 +63,27 @@ def test_names_in_memory_reach_nobody():
     assert "cluster.name_resolve.type" in against(plan_of("grpo", "cluster.name_resolve.type=memory"))
 
 
+@pytest.mark.parametrize("mode", ["megatron:d1t2p2", "megatron:d4", "sglang:d4+megatron:d1t2p2"])
+def test_a_trainer_of_another_kind_is_given_one_remedy_that_can_start(mode):
+    plan = plan_of("grpo", f"allocation_mode={mode}", "rollout.backend=auto", gpus=8)
+    (reason,) = [obstacle.reason for obstacle in plan.cannot_start if "megatron" in obstacle.reason]
+    assert "fsdp:d4" in reason
+    assert not plan_of("grpo", "allocation_mode=fsdp:d4", gpus=8).obstacles
+
+
+def test_what_is_refused_is_not_missed_as_well(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    (problem,) = [problem for problem in plan_of("grpo", "cluster=slurm").obstacles if problem.key == "cluster.type"]
+    assert "take local" in problem.message
+    nodes = plan_of("grpo", "cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "actor.backend=fsdp:d3", gpus=2)
+    (problem,) = [problem for problem in nodes.obstacles if problem.key == "cluster.type"]
+    assert "slurm" not in problem.message
+
+
 def test_gpus_that_are_not_there():
     plan = plan_of("grpo", "cluster.n_gpus_per_node=8", "actor.backend=fsdp:d4", gpus=2)
     assert needs(plan)
-    assert all(warned(plan, key) for key in needs(plan))
+    assert not any(warned(plan, key) for key in needs(plan))
     assert len(plan.processes) > 2
 
 

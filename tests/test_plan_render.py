@@ -29,7 +29,7 @@ def test_sections_come_in_order_and_next_is_last():
 
 
 def test_what_stands_against_a_start_comes_first():
-    lines = lines_of("cluster.name_resolve.type=memory", "launcher.env_file=[no.env]")
+    lines = lines_of("cluster.name_resolve.type=memory", "launcher.env_file=[no.env]", "actor.dtype=bfloat16")
     first = next(index for index, line in enumerate(lines) if line.startswith("cannot start here"))
     assert first < next(index for index, line in enumerate(lines) if line.startswith("warnings"))
     assert first < lines.index("a step")

@@ -69,10 +69,9 @@ def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
     assert directory.state == "exists"
-    (warning,) = (warning for warning in plan.warnings if warning.startswith("trial_name:"))
+    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
     for way in ("trial_name=", "resume=grpo-addition/first", "--replace"):
-        assert way in warning
-    assert "trial_name" in {need.key for need in plan.needs}
+        assert way in reason
 
 
 def test_recover_goes_on_from_the_newest_complete_checkpoint(tmp_path):
@@ -115,12 +114,19 @@ def test_a_step_to_resume_from(tmp_path):
     assert any(found.key == "resume_step" and "0, 3, 8" in found.reason for found in plan.cannot_start)
 
 
-def test_a_trial_that_two_experiments_have_is_not_guessed(tmp_path):
-    made(tmp_path / "one" / "theirs", 1)
-    made(tmp_path / "two" / "theirs", 1)
+def test_a_trial_that_two_experiments_have_is_not_guessed_and_both_are_listed(tmp_path, monkeypatch):
+    for name, summary in (("one", '{"outcome": "done", "steps": 7}'), ("two", None)):
+        run = made(tmp_path / name / "theirs", 1)
+        if summary:
+            (run / "summary.json").write_text(summary)
     directory, plan = directory_of(tmp_path, "resume=theirs")
     assert directory.state == "missing"
-    assert "resume" in {found.key for found in plan.cannot_start}
+    (obstacle,) = (each for each in plan.cannot_start if each.key == "resume")
+    title, *lines = obstacle.reason.splitlines()
+    assert title == "theirs is the name of 2 runs; name one by its folder:"
+    assert f"  {tmp_path}/one/theirs  (done, 7 steps, started 2" in "\n".join(lines)
+    assert f"  {tmp_path}/two/theirs  (never ended in order, started 2" in "\n".join(lines)
+    assert f"    {tmp_path}/two/theirs" in render(plan, width=200)
 
 
 def test_half_written_checkpoints_do_not_count(tmp_path):
@@ -140,7 +146,7 @@ def test_a_run_to_resume_that_is_not_there_is_named_and_listed(tmp_path, run, wh
     assert (directory.state, plan.run_dir) == ("missing", f"{tmp_path}/{where}")
     lines = render(plan).splitlines()
     assert lines[0] == f"grpo: {where}"
-    assert any(line.startswith(f"  - resume: no run {run} is found") for line in lines)
+    assert any(line.startswith(f"  - resume [override resume={run}]: no run is called {run} under") for line in lines)
 
 
 def going_on(tmp_path, was, *words):

@@ -9,10 +9,14 @@ import yaml
 
 from areal_like.config.compose import load
 from areal_like.process.run import open_run
+from areal_like.process.whole import replace_keeping
+from launcher.listing import state
 from launcher.plan import build_plan
 from launcher.plan.auto import settled
 from launcher.run_files import config_text, provenance_text, write_description
 from launcher.runs import look_up, remember
+from launcher.surroundings import write_surroundings
+from tests.commands import standing_in
 from tests.standing_in import left_over, memory_of, stand
 
 SECRET = "sk-0123456789abcdef"
@@ -77,14 +81,36 @@ def test_the_provenance_says_who_said_a_value_and_what_it_beat(tmp_path):
     assert said["actor.attn_impl"]["from"] == "auto" and said["actor.attn_impl"]["because"]
 
 
-def test_a_run_that_goes_on_keeps_its_first_command_and_its_earlier_configuration(tmp_path):
-    _, _, directory = described(tmp_path)
-    loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "trial_name=t", "seed=9"])
-    write_description(loaded, build_plan(loaded), "id2", tmp_path, tmp_path, 2)
-    assert "seed=9" not in (directory / "command.txt").read_text()
-    assert "seed=9" in (directory / "command.attempt-2.txt").read_text()
-    assert "seed: 1\n" in (directory / "config.until-attempt-1.yaml").read_text()
+def test_what_a_further_start_would_write_over_is_kept(tmp_path):
+    loaded, plan, directory = described(tmp_path)
+    before = {}
+    for attempt, seed in ((1, 1), (3, 9), (4, 9)):
+        if attempt > 1:
+            loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "trial_name=t", f"seed={seed}"])
+            plan = build_plan(loaded)
+            write_description(loaded, plan, f"id{attempt}", tmp_path, tmp_path, attempt)
+        write_surroundings(directory, [], loaded.redactor, lambda text, seed=seed: f"{text}\nseed {seed}\n", attempt)
+        before[attempt] = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+        for name in ("summary.json", "curve.svg"):
+            (directory / name).write_text(f"the end of attempt {attempt}")
+            before[attempt][name] = (directory / name).read_bytes()
+    of_a_start = {"config.yaml", "provenance.yaml", "command.txt", "run.json", "summary.json", "curve.svg"}
+    assert of_a_start | {"environment.txt"} <= before[1].keys()
+    for name, content in before[1].items():
+        stem, _, suffix = name.rpartition(".")
+        assert (directory / f"{stem}.until-attempt-2.{suffix}").read_bytes() == content, name
+    for name in ("config", "command", "provenance"):
+        assert not list(directory.glob(f"{name}.until-attempt-3.*")), "it did not change"
+    assert (directory / "summary.until-attempt-3.json").read_text() == "the end of attempt 3"
+    assert "seed=9" in (directory / "command.txt").read_text()
     assert open_run(directory).config.seed == 9
+
+
+def test_a_start_that_was_cut_short_does_not_write_over_what_is_kept(tmp_path):
+    path, kept = tmp_path / "command.txt", tmp_path / "command.until-attempt-1.txt"
+    for text in ("one", "two", "three"):
+        replace_keeping(path, text, kept)
+    assert (path.read_text(), kept.read_text()) == ("three", "one")
 
 
 def test_a_whole_start_writes_down_what_it_ran_on(tmp_path):
@@ -108,6 +134,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     run = stand(tmp_path, "trial_name=t", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     before = (run.directory / "attempt.json").read_text()
+    assert state(run.directory) == "running"
     second = stand(tmp_path, "trial_name=t", "--replace").wait()
     assert second.code == 2
     assert f"process {run.pids()['launcher']} (launcher/0 of the command" in second.err
@@ -116,6 +143,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     assert (run.directory / "attempt.json").read_text() == before
     run.process.terminate()
     assert run.wait().code == 75
+    assert state(run.directory).startswith("stopped, ")
     kept = stand(tmp_path, "trial_name=t", "--replace", steps=2).wait()
     assert (kept.code, kept.steps()) == (0, [1, 2]), kept
     assert (tmp_path / "runs" / "grpo-addition" / "t.replaced-1" / "metrics.jsonl").exists()
@@ -172,3 +200,26 @@ def test_a_full_disk_is_one_message(tmp_path):
     assert ended.err.startswith("cluster.fileroot: ") and "No space left on device" in ended.err
     assert len(ended.err.splitlines()) == 1
     assert left_over(tmp_path) == {}
+
+
+def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, capsys, monkeypatch):
+    run = standing_in(tmp_path, capsys, monkeypatch)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    places = [tmp_path / clone / "runs" / "adding" / "r0001" for clone in ("here", "there", "gone")]
+    for place in places:
+        (place / "checkpoints").mkdir(parents=True)
+        (place / "config.yaml").touch()
+        remember("adding", "r0001", place)
+    (places[2] / "config.yaml").unlink()
+    for name in ("r0001", "adding/r0001"):
+        for words in (("chat", name), (f"resume={name}",), (f"resume={name}", "--config", "grpo")):
+            said = run.refusal(*words)
+            assert f"{name} is the name of 2 runs; name one by its folder:" in said
+            assert all(f"  {place}  (never ended in order, started 2" in said for place in places[:2]), said
+            assert str(places[2]) not in said
+        said = run.refusal("--config", "grpo", "reward.name=model", f"+reward.args.path={name}")
+        assert f"reward.args.path: {name} is the name of 2 runs" in said
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is the name of" not in run.refusal("chat", "adding/r0001"), "what is here goes before what is elsewhere"
+    monkeypatch.chdir(tmp_path)
+    assert "no complete checkpoint" in run.refusal("chat", "adding/r0001", f"fileroot={tmp_path}/there/runs")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.serving.attendant.base import Arrival, Asked, Untouched
+from areal_like.serving.attendant.base import Arrival, Asked, Piece, Untouched
 from areal_like.serving.sglang.engine import SGLang
 from areal_like.weights.collective import Host, join
 from areal_like.weights.errors import BadWeights, GroupBroken
@@ -32,6 +32,24 @@ def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Ser
     assert found.hashes == {info.name: info.hash for info in arrival.index.tensors}
     assert not found.wrong and not found.uncovered
     assert logprobs == pytest.approx(logprobs_by(reference(1), PROMPT), abs=EXACT)
+
+
+def test_a_prompt_that_was_cached_is_read_anew_after_an_update(sglang: Server, tmp_path: Path):
+    prompt = [5 + place % 50 for place in range(200)]
+
+    async def answered(engine: SGLang) -> list[tuple[int, Piece]]:
+        pieces = []
+        for seed in (1, 2):
+            await bring(engine, published(tmp_path, seed))
+            for _ in ("first", "cached"):
+                pieces += [
+                    (seed, piece) for piece in await engine.generate(Asked("a", prompt, 2, 1, {"max_new_tokens": 4}))
+                ]
+        return pieces
+
+    for seed, piece in sglang.ask(answered):
+        wanted = logprobs_by(reference(seed), [*prompt, *piece.token_ids])[len(prompt) - 1 :]
+        assert piece.logprobs == pytest.approx(wanted, abs=EXACT)
 
 
 def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, tmp_path: Path):

@@ -1,6 +1,8 @@
 """Checkpoints come back bit for bit, a damaged one is named, and old ones go as the configuration says."""
 
 import json
+import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,49 @@ def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(r
 
     assert Checkpoints(run, world(), 100).due(7, is_last=True) == Due(True, True)
     assert not Checkpoints(run, world(), 100).due(7, is_last=False)
+
+
+def test_all_of_a_checkpoint_is_on_the_disk_before_its_mark_and_with_its_name_before_older_ones_go(run, monkeypatch):
+    """What a loss of power leaves cannot be caused here, so the order of the calls that decide it is looked at."""
+    events: list[str] = []
+    fsync, rename, remove = os.fsync, os.rename, shutil.rmtree
+
+    def watched_fsync(handle: int) -> None:
+        fsync(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        events.append(f"sync {path.relative_to(run.checkpoints)}")
+        if path.name.endswith(".half") and path.parent == run.checkpoints:
+            events.append(f"marked: {(path / '.complete').exists()}")
+
+    def watched_rename(old: Path, new: Path, **more: Any) -> None:
+        rename(old, new, **more)
+        events.append(f"rename to {Path(new).name}")
+
+    def watched_remove(path: Path, **more: Any) -> None:
+        if Path(path).exists():
+            events.append(f"remove {Path(path).name}")
+        remove(path, **more)
+
+    engine = make_engine(Path(run.config.model.path))
+    run.config.recover.keep = 1
+    folder = written(run, engine, 2)
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "rename", watched_rename)
+    monkeypatch.setattr(shutil, "rmtree", watched_remove)
+    folder = written(run, engine, 4)
+
+    mark = events.index("sync .step_000004.half/.complete")
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.name != ".complete"]
+    assert len(files) > 5 and all(f"sync .step_000004.half/{name}" in events[:mark] for name in files)
+    assert "marked: False" in events[:mark] and "marked: True" in events[mark:]
+    assert events[events.index("marked: True") :] == [
+        "marked: True",
+        "rename to step_000004",
+        "sync .",
+        "rename to .step_000002.gone",
+        "sync .",
+        "remove .step_000002.gone",
+    ]
 
 
 def test_one_step_is_written_once(run):

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from areal_like.observe.health import Health
 from areal_like.observe.timing import Stopwatch
 from areal_like.process import frames
 from areal_like.process.run import Run
@@ -18,6 +19,7 @@ from areal_like.training.actor import Actor
 from areal_like.training.batch import read_batch
 from areal_like.training.loop import train
 from areal_like.training.main import load_trained
+from areal_like.training.micro_batches import minibatches
 from areal_like.training.rollouts import Rollouts
 from areal_like.training.stop import StopRequest
 from areal_like.weights.probe import check_probe
@@ -255,6 +257,35 @@ def test_a_batch_in_four_parts_makes_four_updates_against_the_policy_it_began_wi
 
     assert found["train/updates"] == 4
     assert found["offpolicy/logprob_diff_max"] < 1e-4, "measured with the policy before the first update"
+
+
+@pytest.mark.parametrize("groups", [slice(0, 4), slice(3, 4)], ids=["with-signal", "all-equal"])
+def test_what_the_updates_of_a_step_change_is_no_gap_between_sampler_and_trainer(run, groups):
+    """The loss does without the policy at the start of the step, which nobody computes then."""
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+    actor = actor_for(run, use_decoupled_loss=False, recompute_logprob=False, ppo_n_minibatches=4, entropy_coef=0.01)
+
+    metrics = actor.step(batch_of(sampled(None, 0, model)[groups]), Stopwatch())
+
+    assert metrics["train/updates"] == 4 and metrics["train/grad_norm"] > 0
+    assert metrics["offpolicy/logprob_diff_max"] < 1e-4
+    assert metrics["offpolicy/weight_max"] == pytest.approx(1, abs=1e-4)
+    assert Health(run.config).look(1, metrics) == []
+
+
+def test_where_the_first_update_of_a_step_has_nothing_to_learn_a_sample_is_measured_before_the_others(run):
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+    plain: dict[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": False, "reward_norm": None}
+    actor = actor_for(run, ppo_n_minibatches=2, **plain)
+    batch = batch_of(sampled(None, 0, model))
+    first, *_ = minibatches(batch.sequences, run.config.actor, world())
+    batch.rewards_A[:] = 1.0
+    batch.rewards_A[first] = 0.0
+
+    metrics = actor.step(batch, Stopwatch())
+
+    assert metrics["train/sequences_without_signal"] == len(first) and metrics["train/grad_norm"] > 0
+    assert 0 < metrics["offpolicy/logprob_diff_max"] < 1e-4
 
 
 def test_a_reference_model_takes_its_distance_off_the_reward(run, tmp_path):

@@ -76,6 +76,27 @@ def test_true_defaults_of_vllm_can_be_set_to_false():
         assert f"--no-{name}" in start.command and f"--{name}" not in start.command
 
 
+SWITCHES = ("enforce-eager", "enable-prefix-caching", "enable-chunked-prefill")
+
+
+def test_on_a_gpu_it_has_graphs_and_shares_the_prompt_of_a_group():
+    command = started(on_gpu=True).command
+    assert {"--no-enforce-eager", "--enable-prefix-caching", "--enable-chunked-prefill"} <= set(command)
+    there = {resolved.key: resolved for resolved in plan_of("grpo", *BIG_MODEL, "rollout=vllm", gpus=2).auto}
+    values = {name: there[f"vllm.{name.replace('-', '_')}"] for name in SWITCHES}
+    assert [each.value for each in values.values()] == [False, True, True]
+    assert all(each.reason.startswith("on a GPU") for each in values.values())
+
+
+def test_on_a_cpu_it_compiles_nothing_and_what_is_said_goes_before():
+    assert {"--enforce-eager", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"} <= set(started().command)
+    plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", "vllm.enable_prefix_caching=true", gpus=0)
+    command = next(process.command for process in plan.processes if process.role == "server")
+    assert "--enable-prefix-caching" in command and "--enforce-eager" in command
+    assert "vllm.enable_prefix_caching" not in {resolved.key for resolved in plan.auto}
+    assert not [warning for warning in plan.warnings if "chunked" in warning]
+
+
 def test_a_flag_is_not_given_in_both_its_ways():
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", "+vllm.extra_args.enforce_eager=false", gpus=1)
     assert "vllm.extra_args.enforce_eager" in {obstacle.key for obstacle in plan.cannot_start}

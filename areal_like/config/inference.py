@@ -93,6 +93,10 @@ class InferenceEngineConfig:
     """Name of the environment variable with the key for `server_addresses`, and of that with which `serve` starts
     servers. The key itself belongs in no file but one of `launcher.env_file`."""
 
+    open_generation: str = key("loopback", choices=("loopback", "always", "never"))
+    """Whether servers of `serve` generate for callers without the key of `api_key_var`: `loopback` where they listen on
+    loopback alone, `always`, or `never`. The servers of a run that trains never do."""
+
     host: str | None = key(None)
     """Address that our servers listen on. Null: loopback on one node, the node's own address on several."""
 

@@ -234,6 +234,8 @@ def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> 
         parallel = getattr(allocation, "actor" if name == "model" else name, None)
         if parallel is None and engine.backend not in ("", "auto"):
             parallel = Parallel.of(parse_trainer(engine.backend))
+        if allocation is not None and parallel is not None and parallel.backend != "fsdp":
+            continue  # what to take in place of another backend is said with the allocation
         if parallel is not None and parallel.world_size != parallel.data and str(parallel) not in seen:
             seen.add(str(parallel))
             message = f"{parallel} splits a model in other ways than data parallel, which {NOT_YET}"

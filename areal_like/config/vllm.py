@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key
+from areal_like.config.fields import Auto, config, key
 from areal_like.config.sglang import DTYPES
 
 
@@ -19,8 +19,9 @@ class vLLMConfig:
     skip_tokenizer_init: bool = key(False)
     """Do not load a tokenizer: requests and answers are token ids only, and texts in `gconfig.stop` cannot work."""
 
-    enforce_eager: bool = key(True)
-    """Neither compile nor capture CUDA graphs: starts faster and needs less memory, generates slower."""
+    enforce_eager: bool | Auto = key("auto")
+    """Neither compile nor capture CUDA graphs: starts faster and needs less memory, generates slower. `auto` is false
+    on a GPU and true on a CPU."""
 
     dtype: str = key("bfloat16", choices=DTYPES)
     """Type of weights and activations. Follows the actor's where there is one."""
@@ -50,13 +51,13 @@ class vLLMConfig:
     max_model_len: int | None = key(32768, ge=1)
     """Most tokens of a sequence, prompt included. Null: what the model's own configuration says."""
 
-    enable_chunked_prefill: bool = key(False)
-    """Read long prompts in pieces between other work. Leave it off on a CPU: vLLM 0.32 dies there when it reads the
-    prompt of a seeded request in pieces."""
+    enable_chunked_prefill: bool | Auto = key("auto")
+    """Read long prompts in pieces between other work. `auto` is true on a GPU and false on a CPU: vLLM 0.32 dies there
+    when it reads the prompt of a seeded request in pieces."""
 
-    enable_prefix_caching: bool = key(False)
-    """Keep the cache of earlier prompts for later ones with the same beginning. It is emptied with each update of the
-    weights."""
+    enable_prefix_caching: bool | Auto = key("auto")
+    """Keep the cache of earlier prompts for later ones with the same beginning, such as the other samples of a group.
+    Each update of the weights empties it. `auto` is true on a GPU and false on a CPU."""
 
     gpu_memory_utilization: float = key(0.9, gt=0, le=1)
     """Share of GPU memory that vLLM takes. Lower it where a trainer shares the GPU."""

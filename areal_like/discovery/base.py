@@ -38,8 +38,8 @@ class Names(ABC):
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.lost: set[str] = set()
-        """Names added here that vanished since, or that somebody else took over."""
+        self.lost: dict[str, str] = {}
+        """Names added here that vanished since, or that somebody else took over, and who has them now, in words."""
 
     @abstractmethod
     def add(self, name: str, value: str, replace: bool = False, waiting: Waiting | None = None) -> None:

@@ -77,7 +77,7 @@ class FileNames(Names):
         except OSError as error:
             raise _unusable(error) from error
         with self._guard:
-            self.lost.discard(name)
+            self.lost.pop(name, None)
             self._own[name] = new
             if own is not None:
                 slot.forget(own.claim.id)
@@ -216,8 +216,8 @@ class FileNames(Names):
                 log.warning("the entry %s could not be renewed, which is tried again: %s", own.claim.name, trouble)
             return
         held = own.slot.read()
-        log.error("the entry %s is lost: %s", own.claim.name, f"it is held by {held.claim}" if held else "it vanished")
-        self.lost.add(name)
+        self.lost[name] = f"it is held by {held.claim}" if held else "its entry was removed"
+        log.error("the entry %s is lost: %s", own.claim.name, self.lost[name])
         del self._own[name]
         own.slot.forget(own.claim.id)
 

@@ -40,7 +40,7 @@ class MemoryNames(Names):
             if held is not None and not (replace and held.names is self):
                 raise NameTaken(self.full(name), f"{held.names._owner} in this process")
             self._store.entries[place] = _Held(value, self, name)
-            self.lost.discard(name)
+            self.lost.pop(name, None)
 
     def get(self, name: str) -> str:
         with self._store.guard:
@@ -75,7 +75,7 @@ class MemoryNames(Names):
     def _remove(self, place: tuple[str, ...]) -> None:
         held = self._store.entries.pop(place)
         if held.names is not self:
-            held.names.lost.add(held.name)
+            held.names.lost[held.name] = "its entry was removed"
 
     def _place(self, name: str) -> tuple[str, ...]:
         if not parts(name):

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-APART_SAME_WEIGHTS = {"float32": 1e-3}
-APART_HALF = 0.05
-"""Nats per token between sampler and trainer with equal weights: float32 agrees to about 1e-5, half precisions to a few
-hundredths."""
-LARGEST = 20
-"""How far a single token may lie beyond that."""
+FULL = ("float32", "float")
+APART_FULL, APART_HALF = 1e-3, 0.05
+"""Nats per token between sampler and trainer with equal weights, mean: float32 agrees to about 1e-5, half precisions to
+a few hundredths."""
+LARGEST_FULL = 0.02
+"""The same of a single token. In half precision a rare token may be off by nats without anything being wrong."""
 APART_OLDER_WEIGHTS = 0.5
 KL_OLDER_WEIGHTS = 0.5
 """With older weights, what some updates of a usual size do not explain."""
@@ -34,8 +34,8 @@ class Health:
         self._said_at: dict[str, int] = {}
         self._signs = (
             Sign("apart", 1, self._is_apart, self._why_apart),
-            Sign("equal", 5, _has_no_spread, self._why_no_spread),
-            Sign("truncated", 5, lambda values: values.get("rollout/truncated_share", 0.0) > 0.5, _why_truncated),
+            Sign("equal", 5, self._learns_nothing, self._why_no_spread),
+            Sign("truncated", 5, self._is_truncated, _why_truncated),
             Sign("skipped", 1, lambda values: values.get("train/skipped_updates", 0.0) > 0, _why_skipped),
             Sign("failed", 1, lambda values: values.get("rollout/failed", 0.0) > 0, _why_failed),
         )
@@ -59,10 +59,12 @@ class Health:
         if "offpolicy/logprob_diff_mean" not in values:
             return False  # there is no sampler, as in supervised training
         difference, kl = values["offpolicy/logprob_diff_mean"], values.get("offpolicy/kl", 0.0)
-        if values.get("offpolicy/staleness_max", 0.0) > 0:
+        is_older = values.get("offpolicy/staleness_max", 0.0) > 0
+        if is_older or self._config.rollout.allow_mismatched_sampling:
             return difference > APART_OLDER_WEIGHTS or kl > KL_OLDER_WEIGHTS
-        limit = APART_SAME_WEIGHTS.get(self._config.actor.dtype, APART_HALF)
-        return difference > limit or values.get("offpolicy/logprob_diff_max", 0.0) > LARGEST * limit
+        if {self._config.actor.dtype, served_dtype(self._config) or self._config.actor.dtype} <= set(FULL):
+            return difference > APART_FULL or values.get("offpolicy/logprob_diff_max", 0.0) > LARGEST_FULL
+        return difference > APART_HALF
 
     def _why_apart(self, step: int, values: Mapping[str, float]) -> str:
         config, causes = self._config, []
@@ -87,6 +89,24 @@ class Health:
             apart += f", kl {values['offpolicy/kl']:.2g}"
         return f"sampler and trainer disagree ({apart}); probable causes: {'; '.join(causes)}"
 
+    def _learns_nothing(self, values: Mapping[str, float]) -> bool:
+        """Groups without spread teach nothing where the baseline is the group's. A critic, or the mean of the batch,
+        still tells one group from another: there it counts whether any sample has an advantage."""
+        groups = values.get("rollout/groups", 0.0)
+        if groups == 0 or values.get("reward/groups_without_spread", 0.0) < groups:
+            return False
+        norm = self._config.actor.reward_norm
+        if getattr(self._config, "critic", None) is None and norm is not None and norm.mean_level == "group":
+            return True
+        return values.get("train/sequences_without_signal", 0.0) >= values.get("train/samples", 1.0)
+
+    def _is_truncated(self, values: Mapping[str, float]) -> bool:
+        """Answers that may not end before the limit are cut off by design."""
+        if values.get("rollout/truncated_share", 0.0) <= 0.5:
+            return False
+        gconfig = self._config.gconfig
+        return bool(gconfig.min_new_tokens < gconfig.max_new_tokens)
+
     def _why_no_spread(self, step: int, values: Mapping[str, float]) -> str:
         config = self._config
         return (
@@ -101,11 +121,6 @@ def served_dtype(config: Any) -> str | None:
     backend = config.rollout.backend.partition(":")[0]
     section = getattr(config, backend, None)
     return getattr(section, "dtype", None)
-
-
-def _has_no_spread(values: Mapping[str, float]) -> bool:
-    groups = values.get("rollout/groups", 0.0)
-    return groups > 0 and values.get("reward/groups_without_spread", 0.0) >= groups
 
 
 def _why_truncated(step: int, values: Mapping[str, float]) -> str:

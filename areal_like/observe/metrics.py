@@ -22,7 +22,7 @@ GROUPS = MappingProxyType(
         "critic": "The value model, where there is one; one value per step.",
         "rollout": "What the controller gathered for the step's batch, and what it had to leave out.",
         "reward": "Rewards of the step's samples as the reward functions gave them, before normalization.",
-        "offpolicy": "How far the policy that sampled and the policy that is trained are apart.",
+        "offpolicy": "How far the sampling policy and the trained one are apart, before the first update of the step.",
         "perf": "Where the time of a step goes, and how much gets done in it.",
         "eval": "Evaluations. The step is the number of completed steps of the weights that answered.",
     }

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,27 @@ def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
 
 def base_command(run: Run) -> list[str]:
     """The words of the command that started a run, without what is of that one run alone."""
+    words = next((words for words in commands(run) if _starts_another(words, run)), None)
+    words = words or [*PROGRAM.split(), "--config", f"{run.experiment}.yaml"]
+    return [word for word in words if word.partition("=")[0] not in (*OF_ITS_OWN, "--replace", "--multirun")]
+
+
+def commands(run: Run) -> Iterator[list[str]]:
+    """Of every start of a run, the newest first."""
     path = run.directory / COMMAND
-    words = shlex.split(path.read_text(encoding="utf-8")) if path.is_file() else []
-    if "--config" not in words and not any(word.startswith("--config=") for word in words):
-        words = [*PROGRAM.split(), "--config", f"{run.experiment}.yaml"]
-    kept = [word for word in words if word.partition("=")[0] not in (*OF_ITS_OWN, "--replace", "--multirun")]
-    return kept
+    before = {int(one.stem.rpartition("-")[2]): one for one in run.directory.glob(f"{path.stem}.until-attempt-*.txt")}
+    for place in (path, *(before[attempt] for attempt in sorted(before, reverse=True))):
+        if place.is_file():
+            yield shlex.split(place.read_text(encoding="utf-8"))
+
+
+def _starts_another(words: list[str], run: Run) -> bool:
+    """Whether a command names a file for runs; that of the run itself would go on with it."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--config" or word.startswith("--config="):
+            file = run.cwd / (word.partition("=")[2] or following)
+            return file.parent.resolve() != run.directory.resolve()
+    return False
 
 
 def number(value: float) -> str:

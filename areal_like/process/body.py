@@ -62,7 +62,7 @@ def leave(directory: Path, me: Identity, kind: str, message: str, code: int, sai
 
 
 def note_path(directory: Path, me: Identity) -> Path:
-    return directory / "logs" / f"{me.file_name}.failure.json"
+    return directory / "logs" / f"{me.start_name}.failure.json"
 
 
 def set_up_logging(level: str, me: Identity) -> None:

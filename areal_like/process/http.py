@@ -10,11 +10,13 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from areal_like.process.connections import RUNNER, Runner
 from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.frames import Frame, unpack
 from areal_like.process.identity import Guard, Identity, headers
+from areal_like.process.request_checks import HOST, BodyLimits, Refusal, read_body, refuse_page
 
-LARGEST_MESSAGE = 1 << 32
+DEFAULT_LIMITS = BodyLimits()
 SHUTDOWN_S = 1.0
 
 T = TypeVar("T")
@@ -23,20 +25,40 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger(__name__)
 
 
-def application(guard: Guard | None, open_paths: Sequence[str] = ()) -> web.Application:
-    """An application that lets only calls of this run through, but for `open_paths`, spelled exactly like that: what is
-    escaped, or has dots or slashes more, is another path."""
+def application(
+    guard: Guard | None,
+    open_paths: Sequence[str] = (),
+    keyed_paths: Sequence[str] = (),
+    limits: BodyLimits = DEFAULT_LIMITS,
+) -> web.Application:
+    """An application that lets only calls of this run through, but for `open_paths`, which are open to all, and
+    `keyed_paths`, which want the token and nothing else of the run. Each is spelled exactly like that: what is escaped,
+    or has dots or slashes more, is another path."""
 
-    free = frozenset(open_paths)
+    free, keyed = frozenset(open_paths), frozenset(keyed_paths)
+    clients = free | keyed
+
+    def refuse(request: web.Request, is_known: bool) -> Refusal | None:
+        if not is_known and (page := refuse_page(request)) is not None:
+            return page
+        path = request.rel_url.raw_path
+        if guard is None or path in free or (path in keyed and is_known):
+            return None
+        if path in keyed:
+            return 401, "this route wants a key: Authorization: Bearer KEY"
+        return guard.refuse(request.headers)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if guard is not None and request.rel_url.raw_path not in free:
-            refused = guard.refuse(request.headers)
-            if refused is not None:
-                return error(*refused)
+        is_known = guard is None or guard.knows(request.headers)
+        if RUNNER in request.app:
+            request.app[RUNNER].heard(request, is_known)
+        refused = refuse(request, is_known)
+        if refused is not None:
+            return error(*refused)
         try:
-            return await handler(request)
+            is_of_run = is_known and request.rel_url.raw_path not in clients
+            return await handler(await read_body(request, limits, is_of_run))
         except Refused as refusal:
             return error(refusal.status, refusal.message)
         except web.HTTPException as answer:
@@ -46,10 +68,11 @@ def application(guard: Guard | None, open_paths: Sequence[str] = ()) -> web.Appl
         except orjson.JSONDecodeError as broken:
             return error(400, f"the body is not JSON: {broken}")
         except Exception as fault:
-            log.exception("%s %s", request.method, request.path)
+            log.exception("%s %r", request.method, request.path)
             return error(500, f"{type(fault).__name__}: {fault}")
 
-    return web.Application(middlewares=[check], client_max_size=LARGEST_MESSAGE)
+    # The body is bounded when it is read, by who sends it.
+    return web.Application(middlewares=[check])
 
 
 def answer(content: Any, status: int = 200) -> web.Response:
@@ -82,7 +105,8 @@ class Served:
 
 async def serve(app: web.Application, host: str, port: int = 0) -> Served:
     """Port 0 takes a free one."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    app[HOST] = host
+    runner = Runner(app, SHUTDOWN_S)
     await runner.setup()
     await web.TCPSite(runner, host, port, backlog=2048).start()
     return Served(runner, f"{host}:{runner.addresses[0][1]}")

@@ -39,6 +39,14 @@ class Identity:
     def file_name(self) -> str:
         return f"{self.role}-{self.index}"
 
+    @property
+    def start_name(self) -> str:
+        """Of files that belong to one start: `trainer-0`, `trainer-0.attempt-2` after a recovery of the whole run,
+        `server-0.restart-2` for a process that was replaced by itself."""
+        attempt = f".attempt-{self.attempt}" if self.attempt > 1 else ""
+        restart = f".restart-{self.incarnation}" if self.incarnation > 1 else ""
+        return f"{self.file_name}{attempt}{restart}"
+
 
 def identity() -> Identity:
     """What the launcher said in the environment."""
@@ -76,9 +84,14 @@ class Guard:
         self._secret = f"Bearer {secret}"
         self._newest: dict[str, int] = {}
 
+    def knows(self, said: Mapping[str, str]) -> bool:
+        """Whether a call shows the token. A header may hold bytes that are no text."""
+        shown = said.get("Authorization", "").encode(errors="surrogateescape")
+        return hmac.compare_digest(shown, self._secret.encode())
+
     def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
         """Status and message for a call that must not be answered; None lets it in."""
-        if not hmac.compare_digest(said.get("Authorization", "").encode(), self._secret.encode()):
+        if not self.knows(said):
             return 401, "this route wants the run's token"
         name = said.get(PROCESS_HEADER, "?")
         try:

@@ -1,7 +1,7 @@
 """A run as its processes see it: the folder, and what the launcher wrote into it before it started them."""
 
+import ipaddress
 import json
-import os
 import socket
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.process.checkpoints import attempt_of
+from areal_like.process.memory import memory_folder
 
 CONFIG, FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
 LEDGER = "ledger.jsonl"
 """In the folder of rollouts."""
 LOOPBACK = "127.0.0.1"
-SHARED_MEMORY = Path("/dev/shm")
 
 
 class StartPoint(NamedTuple):
@@ -63,7 +63,7 @@ class Run:
 
     @cached_property
     def memory(self) -> Path:
-        """The run's folder in shared memory; whoever writes there makes it, the guardian removes it."""
+        """The run's folder in shared memory, which the guardian makes and removes."""
         return memory_folder(self.run_id)
 
     @property
@@ -74,9 +74,12 @@ class Run:
     @property
     def host(self) -> str:
         """Where its servers listen: on loopback unless it spans nodes."""
-        if self.config.rollout.host:
-            return str(self.config.rollout.host)
-        return LOOPBACK if self.config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+        return listens_on(self.config)
+
+    @property
+    def opens_generation(self) -> bool:
+        """Whether its servers generate for those without its token: never in a run that trains."""
+        return self.serves and opens_generation(self.config)
 
     def start_point(self) -> StartPoint:
         said = json.loads((self.directory / ATTEMPT).read_text(encoding="utf-8"))
@@ -93,8 +96,25 @@ class Run:
         return attempt_of(start.checkpoint) < start.began
 
 
-def memory_folder(run_id: str) -> Path:
-    return SHARED_MEMORY / f"areal-like.{os.getuid()}.{run_id}"
+def listens_on(config: Any) -> str:
+    """Address of its servers."""
+    if config.rollout.host:
+        return str(config.rollout.host)
+    return LOOPBACK if config.cluster.n_nodes == 1 else socket.gethostbyname(socket.gethostname())
+
+
+def opens_generation(config: Any) -> bool:
+    """Whether servers of `serve` generate for those without a key."""
+    if config.rollout.open_generation == "loopback":
+        return _is_loopback(listens_on(config))
+    return bool(config.rollout.open_generation == "always")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def open_run(directory: str | Path) -> Run:

@@ -1,4 +1,5 @@
-"""Files that are there whole, or not at all; and how much of a file that grows line by line is whole."""
+"""Files that are there whole, or not at all, also after the machine lost its power; and how much of a file that grows
+line by line is whole."""
 
 import os
 from pathlib import Path
@@ -14,6 +15,35 @@ def write(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def sync_tree(root: Path) -> None:
+    """All that is below a folder is on the disk when this returns: the files, then the folders that name them."""
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            sync(Path(folder, name))
+        sync(Path(folder))
+
+
+def sync(path: Path) -> None:
+    """A file's content, or what a folder names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_keeping(path: Path, content: str | None, kept: Path) -> None:
+    """The new content, or no file for None; where that changes anything, the content of before is in `kept`, which is
+    never written over: what a start that was cut short has kept already is the older one."""
+    before = path.read_bytes() if path.is_file() else None
+    if before is not None and (content is None or before != content.encode()) and not kept.exists():
+        write(kept, before)
+    if content is not None:
+        write(path, content)
+    elif before is not None:
+        path.unlink()
 
 
 def whole_lines(path: Path) -> int:

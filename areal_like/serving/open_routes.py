@@ -1,7 +1,25 @@
-"""What a server of a run answers without its token: exactly these paths. They ask, and command nothing."""
+"""What a server of a run answers to whom: exactly these paths. They ask, and command nothing."""
 
 HEALTH = "/health"
 ASKING = ("/v1/models", "/metrics", "/version")
 READING = ("/tokenize", "/detokenize")
 GENERATING = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
-OPEN_PATHS = (HEALTH, *ASKING, *READING, *GENERATING)
+OPEN_PATHS = (HEALTH, *ASKING)
+"""Open to everybody, always."""
+CLIENT_PATHS = (*READING, *GENERATING)
+"""These cost the model's time. They want the run's token and nothing else of a run, but where generation is open."""
+
+
+def paths(is_open: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that are open, and those that want the token alone. `is_open`: everybody may generate."""
+    return ((*OPEN_PATHS, *CLIENT_PATHS), ()) if is_open else (OPEN_PATHS, CLIENT_PATHS)
+
+
+TOKEN_BYTES, PROMPTS_AT_ONCE = 16, 8
+MIB = 1 << 20
+MOST_BYTES = 64 * MIB
+
+
+def largest_body(context_length: int) -> int:
+    """Of a client, in bytes: some prompts as long as the context, as text or as token ids."""
+    return min(MOST_BYTES, MIB + PROMPTS_AT_ONCE * TOKEN_BYTES * context_length)

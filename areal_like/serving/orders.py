@@ -14,6 +14,8 @@ from areal_like.weights.meeting import Meeting
 from areal_like.weights.probe import Probe
 
 DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
+LARGEST_CALL = 256 << 20
+"""Bytes of one call of the run to a server."""
 TRANSPORTS = (DISK, COLLECTIVE, ADAPTER)
 KEEP, WAIT, ABORT, AUTO = "keep", "wait", "abort", "auto"
 MODES = (KEEP, WAIT, ABORT, AUTO)

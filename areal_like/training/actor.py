@@ -61,15 +61,16 @@ class Actor:
             self._add_logprobs(batch)
         with watch("prepare"):
             signal_N = self._add_advantages(batch)
+            parts = minibatches(batch.sequences, self.config, self._world)
+        with watch("logprobs"):
+            self._measure_sample_if_needed(batch, parts[0], signal_N, health)
         with watch("train"), self.engine.seeded(derive_seed(self._seed, "dropout", batch.step, self._world.rank)):
             updates = [
-                self._update(batch, rows_N, signal_N, health)
-                for rows_N in minibatches(batch.sequences, self.config, self._world)
+                self._update(batch, rows_N, signal_N, health, is_first=number == 0)
+                for number, rows_N in enumerate(parts)
             ]
         if self._export is not None:
             self._export.write_batch(batch)
-        if health.is_unknown():
-            self._measure_sample(batch, health)
         return {
             **update_metrics("train", updates),
             **health.metrics(signal_N),
@@ -104,7 +105,9 @@ class Actor:
         has_signal_N: NDArray[np.bool_] = sizes_N != 0  # so is NaN: the loss has to hear of it
         return has_signal_N
 
-    def _update(self, batch: Batch, rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: Health) -> Update:
+    def _update(
+        self, batch: Batch, rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: Health, is_first: bool
+    ) -> Update:
         """One optimizer step. Sequences whose advantages are all 0 have no gradient: they are left out of the work, and
         still count in what the loss is divided by."""
         config, sequences = self.config, batch.sequences
@@ -118,7 +121,8 @@ class Actor:
             found = self._loss(inputs)
             if self._export is not None:
                 self._export.add(micro, policy_arrays(micro, inputs, config.ratio))
-            health.add(found.statistics, micro, micro.fields.get(PROXIMAL, logprobs.detach()))
+            is_before_update = is_first or PROXIMAL in micro.fields
+            health.add(found.statistics, micro, micro.fields.get(PROXIMAL, logprobs.detach()), is_before_update)
             return found.total / divisor
 
         total = self.engine.accumulate(micros, loss, config.temperature, with_entropy=True)
@@ -139,9 +143,14 @@ class Actor:
             weights=aggregation.token_weights(self.config.loss_aggregation, mask, cu_seqlens),
         )
 
-    def _measure_sample(self, batch: Batch, health: Health) -> None:
-        """Where nothing was to be learnt, nothing was computed: a few sequences tell how far sampler and trainer are
-        apart all the same."""
+    def _measure_sample_if_needed(
+        self, batch: Batch, first_rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: Health
+    ) -> None:
+        """Where the first update has nothing to learn, its forward pass shows nothing: a few sequences tell how far
+        sampler and trainer are apart all the same."""
+        shown = signal_N if PROXIMAL in batch.sequences.fields else signal_N[first_rows]
+        if self._world.sum([float(shown.sum())])[0] > 0:
+            return
         micros = self.engine.cut(batch.sequences, health.sample(batch.sequences))
         for micro, logprobs in zip(micros, self.engine.logprobs(micros, self.config.temperature), strict=True):
             health.add(None, micro, logprobs)

@@ -20,6 +20,7 @@ from areal_like.models import model_folder
 from areal_like.process.checkpoints import FOLDER, KEPT, RESUME, TRAINER, complete, folder_name
 from areal_like.process.errors import Failure, Final
 from areal_like.process.run import Run
+from areal_like.process.whole import sync
 from areal_like.training.agreement import Agreement
 from areal_like.training.engine import Engine
 from areal_like.training.manifest import can_resume, damage, forget_resume, seal
@@ -191,13 +192,14 @@ class Checkpoints:
             (half / RESUME / TRAINER).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             for name, content in parts.items():
                 (half / RESUME / name).write_bytes(content)
-        seal(half, facts["step"])
         if due.to_keep:
             (half / KEPT).touch()
+        seal(half, facts["step"])
         target = self._root / folder_name(facts["step"])
         if target.exists():  # of a lineage that was given up
             _remove(target)
         half.rename(target)
+        sync(self._root)  # or older ones could be gone, and this one's name not there yet
         log.info("checkpoint %s is complete", target)
 
     def _prune(self) -> None:
@@ -231,6 +233,7 @@ def _remove(folder: Path) -> None:
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
+    sync(folder.parent)
     shutil.rmtree(gone)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.process.checkpoints import COMPLETE, KEPT, MANIFEST, RESUME
-from areal_like.process.whole import write
+from areal_like.process.whole import sync, sync_tree, write
 
 PIECE = 1 << 22
 
@@ -24,11 +24,15 @@ def hash_of(file: Path) -> str:
 
 
 def seal(folder: Path, step: int) -> None:
-    """Writes the manifest over all files that are there, then the mark."""
+    """Writes the manifest over all files that are there, then the mark. All of it is on the disk before the mark
+    is, so that a checkpoint with its mark is whole after a power failure too."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, COMPLETE, KEPT))
     parts = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "hash": hash_of(path)} for path in files}
     _write(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
+    sync_tree(folder)
     (folder / COMPLETE).touch()
+    sync(folder / COMPLETE)
+    sync(folder)
 
 
 def complaints(folder: Path, with_hashes: bool = True) -> list[str]:
@@ -84,3 +88,4 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _write(folder: Path, said: dict[str, Any]) -> None:
     write(folder / MANIFEST, json.dumps(said, indent=1) + "\n")
+    sync(folder)

@@ -57,7 +57,7 @@ def piece_of(tensor: Tensor, is_first: bool) -> Piece | None:
 
 
 def write_pieces(folder: Path, pieces: Mapping[str, Piece], rank: int) -> None:
-    """Into files of this rank's own."""
+    """Into files of this rank's own, which are on the disk when this returns: torch's writer syncs them."""
     folder.mkdir(parents=True, exist_ok=True)
     if not pieces:
         return

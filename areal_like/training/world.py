@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from areal_like.training.rendezvous import meeting_store
+
 
 class World:
     """A rank's view of all ranks. With one rank every method is the identity."""
@@ -75,12 +77,10 @@ def open_world(timeout_s: float, shares_host_memory: bool = False) -> World:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # A rank by itself needs no port to meet on.
-    store = torch._C._distributed_c10d.HashStore() if size == 1 else None
     of_gpus = "cpu:gloo,cuda:nccl" if shares_host_memory else "nccl"
     dist.init_process_group(
         "gloo" if device.type == "cpu" else of_gpus,
-        store=store,
+        store=meeting_store(rank, size, timeout_s),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=timeout_s),

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from areal_like.process.errors import Failure
+from areal_like.process.memory import check_above
 from areal_like.weights.buckets import DTYPES, TensorInfo
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE
@@ -58,9 +60,12 @@ def said(index: Index) -> dict[str, Any]:
 def read_index(folder: Path) -> Index:
     path = folder / FILE
     try:
+        check_above(folder)
         text = path.read_bytes()
     except FileNotFoundError:
         raise BadWeights(f"{folder}: there is no complete publication of weights here ({FILE} is missing)") from None
+    except Failure as not_ours:
+        raise BadWeights(str(not_ours)) from not_ours
     try:
         content = orjson.loads(text)
     except ValueError as error:

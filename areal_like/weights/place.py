@@ -1,5 +1,6 @@
 """Where weights are published: in memory where trainer and servers share it, else in the run directory."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ def publication_root(run: "Run", spans_nodes: bool, num_bytes: int) -> tuple[Pat
     shared = run.memory.parent
     if not shared.is_dir():
         return run.weights, f"this machine has no {shared}"
+    if not os.access(shared, os.W_OK):
+        return run.weights, f"{shared} cannot be written to"
     free, wanted = shutil.disk_usage(shared).free, VERSIONS_AT_ONCE * num_bytes
     if not is_room(shared, wanted):
         return run.weights, (

@@ -10,7 +10,7 @@ from areal_like.config.allocation.experiment import generates, starts_servers, t
 from areal_like.config.attention import choose
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.bench import bench_values
-from launcher.plan.engines import resolved_engine
+from launcher.plan.engines import resolved_engine, resolved_switches
 from launcher.plan.host import Host
 from launcher.plan.limits import fitting_context
 from launcher.plan.model_shape import BYTES, find_config, shape_of
@@ -51,6 +51,8 @@ def resolve_auto(
                 found += _embedded(config, allocation, host)
             elif allocation.rollout and starts_servers(config):
                 found += fitting_context(config, allocation.rollout.backend, host)
+                if allocation.rollout.backend == "vllm":
+                    found += resolved_switches(config, bool(allocation.num_gpus))
     found += resolved_reward_model(config, host)
     found += bench_values(config)
     return {resolved.key: resolved for resolved in found}
@@ -122,8 +124,6 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
         if engine.attn_impl == "auto":
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
             value, reason = choose(engine.dtype, names if allocation.num_gpus else [], host.packages)
-            if not host.is_here and allocation.num_gpus:
-                reason = "torch's own: whether flash attention is installed on that machine is not known"
             yield Resolved(f"{name}.attn_impl", value, reason)
 
 
@@ -137,7 +137,7 @@ def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
 
 def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
     batch = config.rollout.consumer_batch_size
-    if config.cluster.type != "local" and host.is_here:
+    if config.cluster.type != "local":
         count = min(EPISODE_WORKERS_OF_A_NODE, batch)
         processes = "1 process" if count == 1 else f"{count} processes"
         return count, f"{processes}: the cores of a {config.cluster.type} node are not known here"

@@ -28,7 +28,7 @@ from launcher.plan.resuming import resume_obstacles
 from launcher.plan.reward import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
-from launcher.plan.settings import beaten_body_values, changed_settings
+from launcher.plan.settings import beaten_body_values, changed_settings, place_of
 from launcher.plan.slurm import plan_slurm
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ def build_plan(
         *port_obstacles,
         *cluster_obstacles,
     ]
-    warnings = [f"{need.key}: {need.reason}" for need in missing]
-    warnings += notices(config, allocation, batch, memory, starts, host)
+    refused = {obstacle.key for obstacle in against}
+    missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
+    warnings = [*notices(config, allocation, batch, memory, starts, host)]
     warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
     return Plan(
         version=VERSION,
@@ -105,23 +106,12 @@ def build_plan(
         ports=ports,
         batch=batch,
         memory=memory,
-        machine=_machine(host),
         cluster={**cluster, "name": config.cluster.cluster_name},
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
-        cannot_start=_once(shown, against),
-        needs=_once(shown, missing),
+        cannot_start=_placed(loaded, against),
+        needs=_placed(loaded, missing),
         redactor=shown,
     )
-
-
-def _machine(host: Host) -> dict[str, Any]:
-    return {
-        "here": host.is_here,
-        "gpus": host.machine.num_gpus,
-        "gpu_memory_bytes": host.gpus[0].memory_bytes if host.gpus else None,
-        "cores": host.machine.num_cpu_cores,
-        "memory_bytes": host.memory_bytes,
-    }
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
@@ -206,6 +196,8 @@ def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, show
     return {"started": started, "addresses": addresses}
 
 
-def _once(shown: Redactor, found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
-    clean = [obstacle._replace(reason=shown.text(obstacle.reason)) for obstacle in found]
-    return tuple(dict.fromkeys(clean))
+def _placed(loaded: "Loaded", found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
+    """Each once, with the place that set its key."""
+    text = loaded.redactor.text
+    placed = (Obstacle(one.key, text(one.reason), text(place_of(loaded, one.key))) for one in found)
+    return tuple(dict.fromkeys(placed))

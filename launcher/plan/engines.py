@@ -42,10 +42,18 @@ def find_engine(config: "BaseExperimentConfig", allocation: Allocation | None, h
         return str(lack)
 
 
+def resolved_switches(config: GRPOConfig, on_gpu: bool) -> list[Resolved]:
+    """vLLM's switches that are left open."""
+    from areal_like.serving.vllm.choices import choices
+
+    values = choices(on_gpu).items()
+    return [Resolved(f"vllm.{name}", *choice) for name, choice in values if getattr(config.vllm, name) == "auto"]
+
+
 def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> list[Resolved]:
     """Which Python is taken where none is named."""
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
-    if name is None or not isinstance(found, Found) or getattr(config, name).python is not None or not host.is_here:
+    if name is None or not isinstance(found, Found) or getattr(config, name).python is not None:
         return []
     return [Resolved(f"{name}.python", found.python, f"{TITLES[name]} {found.version}: {found.where}")]
 

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
 from areal_like.config.attention import installed
 from areal_like.serving import found
+from launcher.plan.packages import missing_packages
 
 
 class Gpu(NamedTuple):
@@ -30,13 +31,9 @@ class Host(NamedTuple):
     directory: Path = Path()
     hub: Path = Path()
     packages: frozenset[str] = frozenset()
+    missing: tuple[str, ...] = ()
+    """Packages that the processes of a run import and that are not installed."""
     find_engine: Callable[[str, str | None, Path, bool], found.Found] = found.find
-    configs: Mapping[str, Path] = {}
-    """Files with the configurations of models, by the paths of these: what --model-config names."""
-
-    @property
-    def is_here(self) -> bool:
-        return self.machine.is_here
 
 
 def here(known: Machine | None = None) -> Host:
@@ -48,8 +45,9 @@ def here(known: Machine | None = None) -> Host:
         gpus=_gpus(found.num_gpus, look=known is None),
         memory_bytes=_memory_bytes(),
         directory=Path.cwd(),
-        hub=hub_cache(),
+        hub=_hub(),
         packages=installed(),
+        missing=missing_packages(),
     )
 
 
@@ -80,7 +78,7 @@ def _memory_bytes() -> int | None:
     return None
 
 
-def hub_cache() -> Path:
+def _hub() -> Path:
     """The Hugging Face cache, by the rules of huggingface_hub."""
     if hub := os.environ.get("HF_HUB_CACHE"):
         return Path(hub).expanduser()

@@ -63,8 +63,9 @@ def obstacles(
 def _processes(config: "BaseExperimentConfig", placement: Placement | None) -> list[Obstacle]:
     found = []
     if config.cluster.type == "local" and placement is not None and placement.num_nodes > 1:
-        reason = f"local starts processes on this machine alone, and these take {placement.num_nodes} nodes; "
-        found.append(Obstacle("cluster.type", reason + "set it to slurm or ray, or take cluster.n_nodes=1"))
+        reason = f"local starts processes on this machine alone, and these take {placement.num_nodes} nodes"
+        hint = "take sizes that fit into one, and cluster.n_nodes=1"
+        found.append(Obstacle("cluster.type", f"{reason}; {hint} (several nodes are not started yet)"))
     if config.cluster.name_resolve.type == "memory":
         reason = "memory reaches no other process, and a run is several; use nfs"
         found.append(Obstacle("cluster.name_resolve.type", reason))

@@ -8,6 +8,7 @@ named tuples, as a class of these is made in a tenth of the time of a dataclass,
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import Redactor
 from areal_like.process.identity import PORT as PORT
 
@@ -50,10 +51,11 @@ class Resolved(NamedTuple):
 
 
 class Obstacle(NamedTuple):
-    """Why a real start would be refused."""
+    """Why a real start would be refused. `where` is the place that set the key, as far as one did."""
 
     key: str
     reason: str
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,16 +184,19 @@ class Plan(NamedTuple):
     batch: Batch
     memory: Memory
     cluster: dict[str, Any]
-    machine: dict[str, Any]
-    """The one that the plan is for: whether it is this one, and what it has."""
     warnings: tuple[str, ...]
     cannot_start: tuple[Obstacle, ...]
     """What the configuration asks for and this framework does not do: a real start exits 2."""
     needs: tuple[Obstacle, ...]
-    """What is not there yet (GPUs, files, a free run directory), also said in `warnings`: a real start exits 2."""
+    """What is not there yet (GPUs, files, a free run directory): a real start exits 2."""
 
     redactor: Redactor
     """Knows the secrets that the processes carry."""
+
+    @property
+    def obstacles(self) -> tuple[Problem, ...]:
+        """All that a real start would be refused for, in the words and the order of that refusal."""
+        return ConfigError(Problem(o.key, o.reason, o.where) for o in (*self.cannot_start, *self.needs)).problems
 
     def shown(self) -> "Plan":
         """The plan as it may be shown: the processes of the plan itself hold the secrets that they are started with."""

@@ -5,7 +5,6 @@ from textwrap import TextWrapper
 from typing import Any
 
 from areal_like.serving.found import TITLES
-from launcher.plan.described import machine_words
 from launcher.plan.plan import Plan, Setting
 from launcher.plan.render_processes import process_lines
 
@@ -34,7 +33,7 @@ class _Page:
     def lines(self) -> Iterator[str]:
         plan = self.plan
         yield from self._top()
-        yield from self._list("cannot start here", [f"{o.key}: {o.reason}" for o in plan.cannot_start], RED)
+        yield from self._list("cannot start here", [problem.text() for problem in plan.obstacles], RED)
         yield from self._list("warnings", list(plan.warnings), YELLOW)
         yield from self._list("a step", list(plan.batch.words))
         yield from self._auto()
@@ -72,8 +71,6 @@ class _Page:
         plan, directory = self.plan, self.plan.run_directory
         yield self._paint(f"{plan.experiment}: {'/'.join(plan.run_dir.split('/')[-2:])}", BOLD)
         rows = [("file", plan.file or ""), ("run directory", f"{plan.run_dir}: {directory.state}, {directory.reason}")]
-        if not plan.machine["here"]:
-            rows.append(("for", f"{machine_words(plan.machine)}; nothing of this machine was looked at"))
         if (engine := plan.servers.get("engine")) is not None:
             name = f"{TITLES[engine['name']]} {engine['version']} (supported: {engine['supported']})"
             rows.append(("engine", f"{name} in {engine['python']}: {engine['where']}"))
@@ -89,8 +86,7 @@ class _Page:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
         nouns = NOUNS if backend else {**NOUNS, "server": "attendant"}
         parts = [_several(count, nouns[role].format(backend=backend)) for role, count in roles.items()]
-        here = "on this machine" if self.plan.machine["here"] else "on that machine"
-        place = {"local": here, "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
+        place = {"local": "on this machine", "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
         if nodes > 1:
             place = f"on {nodes} nodes" if self.plan.cluster["type"] == "local" else f"{place} on {nodes} nodes"
         if (name := self.plan.cluster["name"]) != "local":
@@ -135,7 +131,7 @@ class _Page:
     def _next(self) -> Iterator[str]:
         plan = self.plan
         command = plan.command
-        keys = [obstacle.key for obstacle in (*plan.needs, *plan.cannot_start)]
+        keys = [problem.key for problem in plan.obstacles]
         if keys:
             more = f" and {len(set(keys)) - 1} more" if len(set(keys)) > 1 else ""
             advice = [f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"]
@@ -172,8 +168,11 @@ def show(value: Any) -> str:
 
 
 def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    """`text` in lines; the first begins with `first`, the others with `rest`."""
+    """`text` in lines, those that it has kept; the first begins with `first`, the others with `rest`."""
     if width - len(rest) < 30:
         rest = "        "
     wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(text) or [first.rstrip()]
+    top, *below = text.split("\n")
+    lines = wrapper.wrap(top) or [first.rstrip()]
+    wrapper.initial_indent = rest
+    return [*lines, *(line for each in below for line in wrapper.wrap(each))]

@@ -10,7 +10,7 @@ from areal_like.process.checkpoints import complete
 from launcher.plan.host import Host
 from launcher.plan.model_shape import find_config
 from launcher.plan.plan import Obstacle, Resolved
-from launcher.plan.run_directory import find_run
+from launcher.runs import find_runs, not_one
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -41,12 +41,15 @@ def reward_model(config: "BaseExperimentConfig", host: Host) -> RewardModel | No
     content, why = find_config(said, host)
     if content is None:
         root = host.directory / Path(config.cluster.fileroot).expanduser()
-        run = find_run(said, root, host.directory)
-        if run is None:
+        runs = find_runs(said, root, host.directory)
+        if len(runs) > 1:
+            return RewardModel(said, lack=not_one(said, runs, root))
+        if not runs:
             ways = (
                 "give the folder of a reward model, or a run that trained one: its folder, experiment/trial, or trial"
             )
             return RewardModel(said, lack=f"{why}, and no run is called so; {ways}")
+        (run,) = runs
         checkpoints = complete(run / "checkpoints")
         if not checkpoints:
             return RewardModel(said, lack=f"{run} has no complete checkpoint yet")

@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.process.run import CONFIG
 from areal_like.training.manifest import damage
 from launcher.checkpoints import complete_steps, resumable_steps, step_folder
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
-from launcher.runs import look_up
+from launcher.runs import find_runs, not_one
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -74,13 +73,13 @@ def _resumed(
     config: "BaseExperimentConfig", root: Path, file: Path | None, host: Host
 ) -> tuple[RunDirectory, list[Obstacle]]:
     assert config.resume is not None
-    path = find_run(config.resume, root, host.directory, file)
-    if path is None:
-        ways = "give its folder, experiment/trial or a unique trial name"
-        reason = f"no run {config.resume} is found under {root}; {ways}"
+    found = find_runs(config.resume, root, host.directory, file)
+    if len(found) != 1:
+        reason = not_one(config.resume, found, root)
         folder = root if "/" in config.resume else root / config.experiment_name
         where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
         return RunDirectory(str(where), where.name, "missing", reason), [Obstacle("resume", reason)]
+    (path,) = found
     steps, wanted = resumable_steps(path), config.resume_step
     if not steps:
         reason = f"{path} has no complete checkpoint to go on from{_damages(path)}"
@@ -97,19 +96,3 @@ def _damages(path: Path) -> str:
     """What is wrong with the newest of those that are there."""
     broken = [why for step in complete_steps(path)[-1:] if (why := damage(step_folder(path, step)))]
     return f": {broken[0]}" if broken else ""
-
-
-def find_run(run: str, root: Path, cwd: Path, file: Path | None = None) -> Path | None:
-    """A run by its folder, by experiment/trial, or by a trial name that only one experiment has: below `root`, else
-    among all that this user has started."""
-    if file is not None and file.name == CONFIG and (file.parent / "checkpoints").is_dir():
-        own = file.parent.resolve()
-        if run in (own.name, f"{own.parent.name}/{own.name}") or (cwd / run).resolve() == own:
-            return own
-    for path in (cwd / Path(run).expanduser(), root / run):
-        if (path / CONFIG).is_file():
-            return Path(os.path.abspath(path))
-    found = [root / name / run for name in _names(root) if (root / name / run / CONFIG).is_file()]
-    if not found or "/" in run:
-        found = look_up(run)
-    return found[0] if len(found) == 1 else None

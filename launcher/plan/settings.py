@@ -1,6 +1,6 @@
 """Which keys differ from their defaults, who said so, and what they beat."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from areal_like.config.redact import Redactor
 from launcher.plan.plan import Beaten, BeatenBodyValue, Setting
@@ -47,3 +47,17 @@ def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin
     if body is None or group is None or group.value == strongest_first[body].value:
         return None
     return strongest_first[body], group
+
+
+def place_of(loaded: "Loaded", key: str) -> str:
+    """Where a key was set; of a section that was not set as a whole, where the strongest of what is in it was."""
+    from areal_like.config.provenance import LayerKind  # brings yaml
+
+    if key not in loaded.schema.keys and key not in loaded.schema.sections:
+        return ""
+    origin = loaded.origin(key)
+    if origin.kind == "default":
+        below = [loaded.origin(path) for path in loaded.replay.history if path.startswith(f"{key}.")]
+        weakest_first = get_args(LayerKind)
+        origin = max(reversed(below), key=lambda each: weakest_first.index(each.kind), default=origin)
+    return origin.where

@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.process.run import SHARED_MEMORY  # noqa: E402
+from areal_like.process.memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.found import find  # noqa: E402
 from areal_like.weights.flat import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402

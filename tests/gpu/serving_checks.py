@@ -26,7 +26,6 @@ Update = Callable[[int], Awaitable[dict[str, Any]]]
 
 BFLOAT16 = (0.5, 0.03)
 """Worst token and mean: how far two programs may be apart in bfloat16."""
-FAST = {"vllm": ("vllm.enforce_eager=false",), "sglang": (), "embedded": ()}
 PROMPT, NEW = 64, 256
 
 
@@ -181,7 +180,7 @@ def speed(tiny: Tiny, device: torch.device, small: bool) -> Found:
             found["updates"][name] = {key: median(row[key] for row in rows) for key in ("stall_s", "load_s")}
 
     began = time.perf_counter()
-    with server_of(tiny.engine, "actor.dtype=bfloat16", *([] if small else FAST[tiny.engine]), models=models) as server:
+    with server_of(tiny.engine, "actor.dtype=bfloat16", models=models) as server:
         found["ready_s"] = time.perf_counter() - began
         tensors = [tensor for _, tensor in server.tensors(1)]
         began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from typing import Any
 
 from areal_like.discovery import Entry, open_names, parse
 from areal_like.process.identity import TOKEN, Identity
-from areal_like.process.run import memory_folder, open_run
+from areal_like.process.memory import memory_folder
+from areal_like.process.run import open_run
 from tests.commands import REPOSITORY
+from tests.listening import listening, listening_sockets
 
 LIMIT_S = 240
 SHORT = (
@@ -38,6 +41,11 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 def command(*words: str, config: str | None = "grpo.yaml") -> list[str]:
     first = [] if config is None else ["--config", config, "cluster.fileroot=runs"]
     return [sys.executable, "-m", "launcher", *first, *words]
+
+
+def warnings_in(said: str) -> list[str]:
+    """What a run says of its health. A healthy one says nothing."""
+    return re.findall(r"^step +\d+: .*$", said, flags=re.M)
 
 
 @dataclass(frozen=True)
@@ -222,12 +230,7 @@ def wait_until_gone(directory: Path, limit_s: float = 60.0) -> dict[int, str]:
 
 def listening_ports(pids: Iterable[int]) -> set[int]:
     """The ports on which these processes wait for calls."""
-    ports = _listening()
-    found = set()
-    for pid in pids:
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            found |= {ports[name] for name in [_target(descriptor)] if name in ports}
-    return found
+    return {port for addresses in listening(pids).values() for _, port in addresses}
 
 
 def left_behind(directory: Path, ports: set[int], limit_s: float = 60.0) -> list[str]:
@@ -235,29 +238,11 @@ def left_behind(directory: Path, ports: set[int], limit_s: float = 60.0) -> list
     ends = time.monotonic() + limit_s
     while True:
         left = [f"process {pid} ({role})" for pid, role in processes_of(directory).items()]
-        left += [f"port {port}" for port in ports & set(_listening().values())]
+        left += [f"port {port}" for port in ports & {port for _, port in listening_sockets().values()}]
         left += ["shared memory"] if shared_memory(directory) else []
         if not left or time.monotonic() > ends:
             return left
         time.sleep(0.1)
-
-
-def _listening() -> dict[str, int]:
-    """socket -> port"""
-    found = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == "0A":
-                found[f"socket:[{rest[5]}]"] = int(local.rpartition(":")[2], 16)
-    return found
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except FileNotFoundError:
-        return ""  # closed meanwhile
 
 
 def shared_memory(directory: Path) -> bool:

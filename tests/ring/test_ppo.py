@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
 from tests.greedy import greedy_accuracy
-from tests.ring.start import left_behind, run, running
+from tests.ring.start import left_behind, run, running, warnings_in
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -26,7 +26,7 @@ def held_out(folder: Path) -> float:
 
 def test_it_learns_in_a_short_run(tmp_path):
     ended = run(tmp_path, *QUICK, config="ppo.yaml")
-    assert ended.code == 0, ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
     assert held_out(ended.model()) >= held_out(START) + LEARNT
     losses = ended.metric("critic/loss")
     assert len(losses) == 36 and sum(losses[-5:]) < 0.7 * sum(losses[:5])

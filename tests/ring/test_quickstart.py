@@ -11,7 +11,7 @@ import pytest
 from areal_like.data.tasks.addition import Addition
 from areal_like.observe.metrics import documented
 from areal_like.rollout.audit import audit
-from tests.ring.start import LIMIT_S, Ended, environment, processes_of, run, shared_memory
+from tests.ring.start import LIMIT_S, Ended, environment, processes_of, run, shared_memory, warnings_in
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -33,6 +33,7 @@ def quick(root: Path) -> Ended:
         WANDB_API_KEY="a-key-that-must-not-be-seen",
     )
     assert ended.code == 0, ended.said
+    assert warnings_in(ended.out) == []
     assert not shared_memory(ended.directory)
     assert processes_of(ended.directory) == {}
     return ended

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.ring.start import SHORT, left_behind, run
+from tests.listening import listening, open_to_others
+from tests.ring.start import SHORT, left_behind, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -14,8 +15,13 @@ def test_two_ranks_begin_as_one_does_and_both_end(tmp_path):
     average) and its gradient."""
     words = (*SHORT, "max_head_offpolicyness=0", "evaluator.freq_steps=9", "seed=3", "actor.entropy_coef=0.05")
     one = run(tmp_path, *words, "total_train_steps=1", trial="one")
-    two = run(tmp_path, *words, "total_train_steps=3", TWO, trial="two")
+    with running(tmp_path, *words, "total_train_steps=3", TWO, trial="two") as going:
+        going.wait_for_step(1)
+        sockets = listening([going.process.pid, going.launcher(), *going.pids()])
+        two = going.wait()
     assert (one.code, two.code) == (0, 0), one.said + two.said
+    assert len([addresses for addresses in sockets.values() if addresses]) >= 4, "server, controller, two ranks"
+    assert open_to_others(sockets) == []
 
     assert two.metric("reward/mean")[0] == one.metric("reward/mean")[0]
     for name in ("train/loss", "train/grad_norm"):

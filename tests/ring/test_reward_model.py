@@ -8,7 +8,7 @@ import torch
 from areal_like.data.examples import Examples
 from areal_like.data.tasks.addition import Addition
 from areal_like.data.tokenizer import TextTokenizer
-from tests.ring.start import left_behind, run
+from tests.ring.start import left_behind, run, warnings_in
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("ring-2")
 def test_the_shipped_file_ranks_nine_of_ten_held_out_pairs_right(tmp_path):
     transformers = pytest.importorskip("transformers")
     ended = run(tmp_path, config="reward_model.yaml")
-    assert ended.code == 0, ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
     assert "Error" not in ended.out and ended.err == "", ended.said
     accuracy = {line["step"]: line["eval/accuracy"] for line in ended.lines("metrics.jsonl") if "eval/accuracy" in line}
     assert sorted(accuracy) == [100, 200, 300, 400, 500] and accuracy[500] > 0.9, accuracy

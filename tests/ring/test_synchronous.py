@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.rollout.audit import audit
-from tests.ring.start import SHORT, Ended, run, running
+from tests.ring.start import SHORT, Ended, run, running, warnings_in
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -27,7 +27,7 @@ def numbers(ended: Ended) -> dict[str, list[float]]:
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     ended = run(tmp_path_factory.mktemp("once"), *WORDS)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
     return ended
 
 

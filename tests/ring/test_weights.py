@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from areal_like.models import model_folder
-from areal_like.process.run import memory_folder
+from areal_like.process.memory import memory_folder
 from areal_like.serving.embedded.engine import Engine
 from areal_like.weights.disk import publish
 from areal_like.weights.probe import Probe

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from areal_like.config.allocation.base import SERVERS, Dims, Finding, Mode, Parallel, Part
 
-FSDP_ALSO_DOES = "It takes d (data), t (tensor) and c (context)"
+FSDP_DOES = "It splits the data alone (d) so far"
 
 
 def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -> Iterator[Finding]:
@@ -26,7 +26,7 @@ def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -
         what = " and ".join(extra) if extra else "attention and experts divided differently"
         yield Finding(
             key,
-            f"{shown} is not possible: fsdp does not do {what}. {FSDP_ALSO_DOES}; experts are sharded like all "
+            f"{shown} is not possible: fsdp does not do {what}. {FSDP_DOES}; experts are sharded like all "
             f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}",
             also,
         )
@@ -133,8 +133,8 @@ def as_fsdp(dims: Dims) -> str:
 
 
 def _fsdp_sizes(dims: Dims) -> Dims:
-    """The same number of devices under fsdp: pipeline stages become copies."""
-    return Dims(data=dims.data * dims.pipeline, tensor=dims.tensor, context=dims.context)
+    """The same number of devices in sizes that a run can start with: the trainer splits the data alone so far."""
+    return Dims(data=dims.world_size)
 
 
 def devices(count: int) -> str:

@@ -8,11 +8,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-_MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it and set {owner}.backend=fsdp"
+_MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it"
 
-FOREIGN_SECTIONS: dict[str, str] = {
-    f"{owner}.megatron": _MEGATRON.format(owner=owner) for owner in ("actor", "ref", "critic", "model")
-}
+FOREIGN_SECTIONS: dict[str, str] = {f"{owner}.megatron": _MEGATRON for owner in ("actor", "ref", "critic", "model")}
 """Sections that AReaL's files have and we do not: they compose as free maps, and the plan gives the reason."""
 
 SUBCLASS_KEYS: dict[str, str] = {

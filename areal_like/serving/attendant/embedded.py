@@ -11,9 +11,11 @@ from aiohttp import web
 from areal_like.process.errors import Failure, Refused
 from areal_like.process.http import answer, application, message_of
 from areal_like.process.identity import ATTEMPT_HEADER, INCARNATION_HEADER, PROCESS_HEADER, Guard, Identity, headers
+from areal_like.process.request_checks import BodyLimits
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.proxy import while_there
-from areal_like.serving.open_routes import ASKING, GENERATING, HEALTH, OPEN_PATHS, READING
+from areal_like.serving.open_routes import ASKING, CLIENT_PATHS, HEALTH, OPEN_PATHS
+from areal_like.serving.orders import LARGEST_CALL
 
 CONTROL = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
 ASKED = ("fingerprint", "statistics")
@@ -36,7 +38,7 @@ class PassThrough:
         self._guard = guard
 
     def application(self) -> web.Application:
-        app = application(self._guard, OPEN_PATHS)
+        app = application(self._guard, OPEN_PATHS, CLIENT_PATHS, BodyLimits(of_run=LARGEST_CALL))
         app.add_routes(
             [
                 web.get(HEALTH, self.health),
@@ -44,13 +46,14 @@ class PassThrough:
                 *(self._route("POST", f"/control/{name}") for name in CONTROL),
                 *(self._route("GET", f"/control/{name}") for name in ASKED),
                 *(self._route("GET", path) for path in ASKING),
-                *(self._route("POST", path) for path in (*READING, *GENERATING)),
+                *(self._route("POST", path) for path in CLIENT_PATHS),
             ]
         )
         return app
 
     def _route(self, method: str, path: str) -> web.RouteDef:
-        """The other side is asked by our own words for the path, and shown the key only by who has shown ours."""
+        """The other side is asked by our own words for the path, and shown the key only by who has shown ours: whatever
+        is not open here."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             return await self._pass_on(request, method, path)
@@ -105,8 +108,9 @@ class PassThrough:
         """The body as it comes, in both directions."""
         said = {"Content-Type": request.headers.get("Content-Type", "application/json")}
         if path not in OPEN_PATHS:
+            said["Authorization"] = f"Bearer {self._secret}"
+        if path not in (*OPEN_PATHS, *CLIENT_PATHS):
             said |= {
-                "Authorization": f"Bearer {self._secret}",
                 PROCESS_HEADER: request.headers.get(PROCESS_HEADER, "?"),
                 ATTEMPT_HEADER: str(self._attempt),
                 INCARNATION_HEADER: request.headers.get(INCARNATION_HEADER, "1"),

@@ -91,7 +91,8 @@ class Attendant:
         proxy = Proxy(started.address, secret, parts.gate, parts.rest, parts.in_use)
         stack.push_async_callback(proxy.close)
         name = shown_name(self._run.config.actor.path)
-        server = AttendantServer(engine, facts, started.gone, parts, proxy, self._guard, self._run.run_id, name)
+        guard, opens = self._guard, self._run.opens_generation
+        server = AttendantServer(engine, facts, started.gone, parts, proxy, guard, self._run.run_id, name, opens)
         log.info(
             "%s %s generates: %s, %d tokens of context", facts.engine, facts.version, facts.model, facts.context_length
         )

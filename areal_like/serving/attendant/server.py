@@ -12,11 +12,12 @@ from aiohttp import web
 from areal_like.process.errors import Failure, Refused
 from areal_like.process.http import answer, application, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
+from areal_like.process.request_checks import BodyLimits
 from areal_like.serving.attendant.base import Engine, Facts, Stopped
 from areal_like.serving.attendant.parts import Parts
 from areal_like.serving.attendant.proxy import Proxy
-from areal_like.serving.open_routes import OPEN_PATHS
-from areal_like.serving.orders import field, parse_ids, parse_mode, parse_order, parse_probe, routes
+from areal_like.serving.open_routes import largest_body, paths
+from areal_like.serving.orders import LARGEST_CALL, field, parse_ids, parse_mode, parse_order, parse_probe, routes
 from areal_like.weights.errors import GroupBroken
 
 GONE_AFTER_S = 0.25
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 class AttendantServer:
     """`gone` ends when the engine has; `fatal` is set when this process has to end for another reason. `model` is the
-    name under which clients of others ask for it."""
+    name under which clients of others ask for it; `is_open`: everybody may generate."""
 
     def __init__(
         self,
@@ -43,17 +44,20 @@ class AttendantServer:
         guard: Guard,
         run_id: str,
         model: str,
+        is_open: bool = False,
     ) -> None:
         self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         self._engine, self._facts, self._gone = engine, facts, gone
         self._guard, self._run_id, self._model = guard, run_id, model
+        self._is_open = is_open
         self._gate, self._rest, self._in_use = parts.gate, parts.rest, parts.in_use
         self._generation, self._updates, self._proxy = parts.generation, parts.updates, proxy
         guard.on_new_attempt = self._on_new_attempt
         self._tasks: set[asyncio.Task[None]] = set()
 
     def application(self) -> web.Application:
-        app = application(self._guard, OPEN_PATHS)
+        limits = BodyLimits(of_run=LARGEST_CALL, of_others=largest_body(self._facts.context_length))
+        app = application(self._guard, *paths(self._is_open), limits)
         app.add_routes([*routes(self, self), *self._proxy.routes()])
         return app
 

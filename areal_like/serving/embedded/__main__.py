@@ -50,7 +50,8 @@ def main(run: Run, me: Identity) -> None:
 
         guard = Guard(token(), me.attempt)
         name = shown_name(config.model_path)
-        server = EmbeddedServer(engine, guard, run.run_id, name, config.seed, of_any=run.serves)
+        opens = run.opens_generation
+        server = EmbeddedServer(engine, guard, run.run_id, name, config.seed, of_any=run.serves, is_open=opens)
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
         served = await serve(server.application(), run.host, _port(run, me))

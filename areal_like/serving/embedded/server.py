@@ -12,6 +12,7 @@ from areal_like import __version__
 from areal_like.process.errors import Refused
 from areal_like.process.http import answer, application, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
+from areal_like.process.request_checks import BodyLimits
 from areal_like.serving.embedded.batching.queue import Ticket
 from areal_like.serving.embedded.driver import Resumed
 from areal_like.serving.embedded.engine import Engine
@@ -24,8 +25,8 @@ from areal_like.serving.embedded.streams import Streams
 from areal_like.serving.embedded.weights.named_adapters import NamedAdapters
 from areal_like.serving.embedded.weights.update import Updates
 from areal_like.serving.embedded.weights.update_routes import UpdateRoutes
-from areal_like.serving.open_routes import OPEN_PATHS
-from areal_like.serving.orders import AUTO, KEEP, field, parse_ids, parse_mode, routes
+from areal_like.serving.open_routes import largest_body, paths
+from areal_like.serving.orders import AUTO, KEEP, LARGEST_CALL, field, parse_ids, parse_mode, routes
 from areal_like.serving.request import BadRequest, Finished, Group, parse_group
 from areal_like.weights.collective import gpus
 from areal_like.weights.versions import NEVER_TOLD
@@ -33,20 +34,30 @@ from areal_like.weights.versions import NEVER_TOLD
 
 class EmbeddedServer:
     """Made within the event loop that serves it. `model` is the name under which clients of others ask for it;
-    `of_any`: weights of every run are taken, and not only those of its own."""
+    `of_any`: weights of every run are taken, and not only those of its own; `is_open`: everybody may generate."""
 
-    def __init__(self, engine: Engine, guard: Guard, run_id: str, model: str, seed: int, of_any: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        guard: Guard,
+        run_id: str,
+        model: str,
+        seed: int,
+        of_any: bool = False,
+        is_open: bool = False,
+    ) -> None:
         self.streams = Streams(engine)
         self._engine, self._guard = engine, guard
         self._driver = self.streams.driver
         self._updates = Updates(self.streams, None if of_any else run_id)
         self._adapters = NamedAdapters(self.streams, model)
-        self._run_id, self._model = run_id, model
+        self._run_id, self._model, self._is_open = run_id, model, is_open
         self._outside = Outside(self.streams, model, seed)
         guard.on_new_attempt = self._on_new_attempt
 
     def application(self) -> web.Application:
-        app = application(self._guard, OPEN_PATHS)
+        limits = BodyLimits(of_run=LARGEST_CALL, of_others=largest_body(self._engine.context_length))
+        app = application(self._guard, *paths(self._is_open), limits)
         about, texts = About(self._outside), TextRoutes(self._outside)
         app.add_routes(
             [

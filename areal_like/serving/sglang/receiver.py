@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import areal_like
-from areal_like.process.run import memory_folder
+from areal_like.process.errors import Failure
+from areal_like.process.memory import make_private, memory_folder
 from areal_like.serving.attendant.base import Arrival
 from areal_like.serving.found import find
 from areal_like.weights.errors import BadWeights, GroupBroken
@@ -48,7 +49,7 @@ class Receiver:
             folder = self._folder_in(self._place(arrival.index)) / f"v{arrival.version:06d}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
-        except OSError as fault:
+        except (OSError, Failure) as fault:
             raise BadWeights(f"weights could not be received for SGLang: {fault}") from fault
         order = {
             "meeting": arrival.meeting._asdict(),
@@ -97,7 +98,10 @@ class Receiver:
         if self._root is not None and self._root.parent == place and self._root.is_dir():
             return self._root
         self.close()
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if place == self._on_disk:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        else:
+            make_private(place)
         with _locked(place):
             for left in place.glob(f"{BEGINS}*"):
                 if not _is_in_use(left):

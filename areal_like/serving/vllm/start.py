@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.start import ServerSpec, ServerStart, extra_flags, switch
+from areal_like.serving.vllm.choices import chosen
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -31,8 +32,8 @@ SAME_NAME = (
     "trust_remote_code",
 )
 """Keys that are flags of the same name."""
-TWO_WAY = ("enforce_eager", "disable_sliding_window", "enable_prefix_caching")
-"""Flags that vLLM sets itself where they are absent, or that say no as well as yes."""
+CHOSEN = ("enforce_eager", "enable_prefix_caching")
+"""Flags that say no as well as yes, and are decided here where they are left open."""
 LOST = {"swap_space": 4, "max_seq_len_to_capture": 32768}
 """Hints that vLLM no longer takes, with the defaults of the schema."""
 GPU_MEMORY = 0.9
@@ -49,7 +50,8 @@ def start_vllm(config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     start.add("pipeline_parallel_size", spec.pipeline)
     for name in SAME_NAME:
         start.add(name, getattr(vllm, name))
-    start.command += [switch(name, getattr(vllm, name)) for name in TWO_WAY]
+    start.command += [switch(name, chosen(vllm, name, spec.on_gpu)) for name in CHOSEN]
+    start.command.append(switch("disable_sliding_window", vllm.disable_sliding_window))
     if vllm.enable_auto_tool_choice:
         start.command += ["--enable-auto-tool-choice", "--tool-call-parser", vllm.tool_call_parser]
     if spec.on_gpu:
@@ -66,7 +68,7 @@ def _on_gpu(vllm: "vLLMConfig", start: ServerStart) -> None:
     start.add("block_size", vllm.block_size)
     start.add("gpu_memory_utilization", vllm.gpu_memory_utilization)
     start.add("enable_sleep_mode", vllm.enable_sleep_mode)
-    start.command.append(switch("enable_chunked_prefill", vllm.enable_chunked_prefill))
+    start.command.append(switch("enable_chunked_prefill", chosen(vllm, "enable_chunked_prefill", True)))
 
 
 def _on_cpu(vllm: "vLLMConfig", spec: ServerSpec, start: ServerStart) -> None:
@@ -78,7 +80,7 @@ def _on_cpu(vllm: "vLLMConfig", spec: ServerSpec, start: ServerStart) -> None:
         start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(spec.memory_bytes))
     if spec.cores:
         start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in spec.cores)
-    if vllm.enable_chunked_prefill:
+    if chosen(vllm, "enable_chunked_prefill", False):
         start.without_effect.append("vllm.enable_chunked_prefill (on a CPU vLLM dies of it with seeded requests)")
     if vllm.gpu_memory_utilization != GPU_MEMORY:
         start.without_effect.append("vllm.gpu_memory_utilization (there is no GPU)")

@@ -1,0 +1,20 @@
+"""What the processes of a run import. The command line itself does without, and only looks whether it is there."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from launcher.plan.plan import Obstacle
+
+NEEDED = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
+
+
+def missing_packages() -> tuple[str, ...]:
+    return tuple(name for name in NEEDED if find_spec(name) is None)
+
+
+def lacks_packages(missing: Sequence[str]) -> list[Obstacle]:
+    if not missing:
+        return []
+    are = "is" if len(missing) == 1 else "are"
+    reason = f'{", ".join(missing)} {are} not installed; pip install "areal-like[train]" brings what a run needs'
+    return [Obstacle("environment", reason)]
