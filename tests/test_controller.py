@@ -495,7 +495,7 @@ def test_the_process_announces_itself_and_ends_when_the_trainer_says_so(tmp_path
             assert caller.json("GET", entry.address, "/facts") == {"ready": False}
             process.send_signal(signal.SIGTERM)
             caller.json("POST", entry.address, "/finished", {"step": 0, "early": True})
-            assert process.wait(10) == 0
+            assert process.wait(120) == 0
             assert names.find("rollout") == {}
             caller.close()
     finally:

@@ -45,7 +45,7 @@ def opened(request, tmp_path):
         names.close()
 
 
-def eventually(condition, limit_s=3.0):
+def eventually(condition, limit_s=60.0):
     waiting = Waiting("the condition of a test", limit_s, "limit_s")
     while not condition():
         waiting.check()

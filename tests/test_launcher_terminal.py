@@ -62,7 +62,7 @@ class Terminal:
     def close(self) -> None:
         """As by the x of its window."""
         self._reads = False
-        self._reader.join(5)  # it comes back with the next thing that is drawn
+        self._reader.join(60)  # it comes back with the next thing that is drawn
         os.close(self.ours)
 
 
@@ -79,7 +79,7 @@ def test_a_run_whose_terminal_is_closed_stops_with_a_checkpoint_or_goes_on_under
         run.until_true(lambda: terminal.shows("step ") and terminal.shows("/"))
         run.until("metrics/trainer-0.jsonl")
         terminal.close()
-        code = run.process.wait(30)
+        code = run.process.wait(120)
     finally:
         stop(run.process)
     summary = json.loads((run.directory / "summary.json").read_text())
@@ -103,7 +103,7 @@ def test_a_terminal_that_is_closed_early_leaves_nothing_behind(tmp_path, moment)
             run.until_true(lambda: terminal.shows("server/0 ready"))
         run.process.send_signal(signal.SIGHUP)
         os.close(terminal.ours)
-        code = run.process.wait(30)
+        code = run.process.wait(120)
     finally:
         stop(run.process)
     assert code in ((75,) if moment == "before the first step" else (75, -signal.SIGHUP))
@@ -116,7 +116,7 @@ def test_a_run_goes_on_where_its_output_finds_no_room(tmp_path):
         command = [sys.executable, "-m", "tests.standing_in", *WORDS]
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=full, stderr=full, text=True)
         try:
-            code = process.wait(30)
+            code = process.wait(120)
         finally:
             process.kill()
     directory = Standing(process, tmp_path).directory

@@ -236,7 +236,7 @@ def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pyte
     observer.start()
     scene.step(1)
     scene.step(2)
-    assert arrived.wait(10)
+    assert arrived.wait(120)
     scene.step(3)
     observer.drain()
     assert [line["step"] for line in scene.lines()] == [1, 2, 3]

@@ -139,7 +139,7 @@ class Kept(Tracker):
         if step == self.fails_at:
             raise RuntimeError("the service\nis down")
         if step == self.waits_at:
-            self.may_go_on.wait(10)
+            self.may_go_on.wait(120)
         self.told.append(step)
 
     def close(self) -> None:

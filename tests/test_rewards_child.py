@@ -50,7 +50,7 @@ def test_a_reward_that_raises_ends_or_crashes_is_an_error_of_its_own_sample(want
 @pytest.mark.parametrize("how", ["hang", "busy"])
 def test_a_reward_that_hangs_is_killed_with_all_that_it_started_and_replaced(wanted, how):
     async def main():
-        async with open_pool(wanted("acts"), timeout_s=0.6) as pool:
+        async with open_pool(wanted("acts"), timeout_s=2.0) as pool:
             first = child_of(pool)
             began = time.monotonic()
             said = await each(pool, "046", how, "046", "x")
@@ -59,8 +59,8 @@ def test_a_reward_that_hangs_is_killed_with_all_that_it_started_and_replaced(wan
 
     said, seconds, counts, first = asyncio.run(main())
     assert said[0] == said[2] == 1.0 and said[3] == 0.0
-    assert said[1].endswith("it took longer than 0.6 s (reward.timeout_s)")
-    assert seconds > 0.6
+    assert said[1].endswith("it took longer than 2 s (reward.timeout_s)")
+    assert seconds > 2.0
     assert (counts.errors, counts.timeouts, counts.children_lost) == (1, 1, 1)
     assert not [line for line in _processes() if f" {first} " in line and "sleep 3599.5" in line]
 
@@ -71,10 +71,10 @@ def _processes():
 
 def test_the_deadline_is_that_of_each_sample_not_of_its_place_in_the_queue(wanted):
     async def main():
-        async with open_pool(wanted("acts"), timeout_s=1.0) as pool:
-            return await each(pool, "late", "late", "late"), pool.counts.errors
+        async with open_pool(wanted("acts"), timeout_s=2.0) as pool:
+            return await each(pool, *["late"] * 8), pool.counts.errors
 
-    assert asyncio.run(main()) == ([0.0, 0.0, 0.0], 0)
+    assert asyncio.run(main()) == ([0.0] * 8, 0)
 
 
 def test_an_error_is_tried_again_and_counted(wanted, tmp_path):

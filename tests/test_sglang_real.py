@@ -64,7 +64,7 @@ def _call(sglang: Server, path: str, method: str = "GET", token: str | None = No
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"http://{sglang.address}{path}", headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as refusal:
         return refusal.code, refusal.headers, refusal.read()

@@ -92,7 +92,7 @@ class Server:
         if self._child is not None:
             os.killpg(self._child.pid, signal.SIGTERM)
             try:
-                self._child.wait(10)
+                self._child.wait(120)
             except subprocess.TimeoutExpired:
                 os.killpg(self._child.pid, signal.SIGKILL)
                 self._child.wait()

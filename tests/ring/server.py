@@ -71,7 +71,7 @@ def serving(directory: Path) -> Iterator[Server]:
         with closing(BlockingCaller(CONTROLLER, SECRET)) as caller:
             yield Server(run, caller, address)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, (directory / "server.log").read_text()
+        assert process.wait(120) == 0, (directory / "server.log").read_text()
     finally:
         process.kill()
         process.wait()

@@ -199,7 +199,7 @@ def running(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml"
     finally:
         if one.process.poll() is None:
             one.process.send_signal(signal.SIGKILL)
-            one.process.wait(30)
+            one.process.wait(120)
 
 
 def processes_of(directory: Path) -> dict[int, str]:

@@ -42,7 +42,7 @@ def killed(root: Path, *words: str) -> Path:
     with running(root, *WORDS, f"total_train_steps={STEPS}", *words, config="sft.yaml") as begun:
         begun.wait_for_step(EPOCH - 2)
         os.kill(begun.launcher(), signal.SIGKILL)
-        assert begun.process.wait(30) == 1
+        assert begun.process.wait(120) == 1
     assert left_behind(begun.directory, set()) == []
     newest, folder = complete(begun.directory / "checkpoints")[-1]
     assert EPOCH - 6 < newest < EPOCH

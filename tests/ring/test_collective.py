@@ -205,8 +205,8 @@ def test_a_server_that_is_killed_in_the_middle_is_told_of_and_the_other_keeps_th
             with pytest.raises(GroupBroken, match=r"of the servers is gone|could not send"):
                 while True:
                     group.send(flat.contents[1])
-            assert isinstance(dying.wait(10), Unreachable)
-        assert stays.wait(10).status == 503
+            assert isinstance(dying.wait(120), Unreachable)
+        assert stays.wait(120).status == 503
     assert serves(server) == 3
     assert trainer.give(server, flat)["version"] == 6
     assert serves(server) == 6

@@ -21,7 +21,7 @@ def test_every_way_to_stop_ends_with_a_checkpoint_that_the_same_command_goes_on_
     with running(tmp_path, *WORDS) as ring:
         ring.wait_for_step(1)
         os.kill(ring.process.pid, signal.SIGTERM)
-        ended = ring.wait(60)
+        ended = ring.wait(120)
     assert ended.code == 75, f"what a scheduler takes for `start me again`\n{ended.said}"
     first = max(ring.steps())
     assert checkpoint_of(ring, first).exists()
@@ -29,7 +29,7 @@ def test_every_way_to_stop_ends_with_a_checkpoint_that_the_same_command_goes_on_
     with running(tmp_path, *WORDS) as ring:
         ring.wait_for_step(first + 1, attempt=2)
         os.killpg(ring.process.pid, signal.SIGINT)
-        ended = ring.wait(60)
+        ended = ring.wait(120)
     assert ended.code == 130, f"Ctrl-C once\n{ended.said}"
     assert "Traceback" not in ended.out
     second = max(ring.steps())
@@ -49,6 +49,6 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
         ring.wait_for_step(1)
         os.killpg(ring.process.pid, signal.SIGINT)
         os.killpg(ring.process.pid, signal.SIGINT)
-        ended = ring.wait(20)
+        ended = ring.wait(120)
     assert ended.code == 130, ended.said
     assert left_behind(ended.directory, set()) == []

@@ -96,5 +96,5 @@ def test_without_its_guardian_it_leaves_no_process_port_or_memory(ring: Running)
     assert ring.pids("server") and ring.pids("trainer")
     directory = ring.directory
     ring.process.kill()
-    ring.process.wait(30)
+    ring.process.wait(120)
     assert left_behind(directory, ports) == []

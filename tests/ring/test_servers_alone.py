@@ -51,7 +51,7 @@ def serving(root: Path, *words: str, **more: str) -> Iterator[Served]:
         yield Served(root, process, output)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(120)
 
 
 def ask(address: str, path: str, body: object = None, key: str | None = None) -> tuple[int, Any]:
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_them_and_nothing_of_them_is_left(tmp_path):
         first, second = servers.addresses()
         assert first != second
         servers.process.send_signal(signal.SIGINT)
-        assert servers.process.wait(30) == 0, servers.said()
+        assert servers.process.wait(120) == 0, servers.said()
         for address in (first, second):
             with pytest.raises(urllib.error.URLError):
                 ask(address, "/health")

@@ -50,7 +50,7 @@ def test_killed_twice_and_gone_on_with_it_ends_with_the_same_bits(once, tmp_path
         killed.kill("trainer")
         killed.wait_for_step(4, attempt=2)
         os.kill(killed.launcher(), signal.SIGKILL)
-        killed.process.wait(60)
+        killed.process.wait(120)
     resumed = run(tmp_path, *WORDS)
     assert resumed.code == 0, resumed.said
     assert resumed.summary["attempts"] == 3

@@ -129,7 +129,7 @@ def test_a_publication_that_is_damaged_in_a_run_ends_it_with_the_name_of_the_ten
         while ring.process.poll() is None:
             if damaged_a_publication(ring):
                 with suppress(subprocess.TimeoutExpired):  # a newer version may have gone past it
-                    ring.process.wait(20)
+                    ring.process.wait(120)
         ended = ring.wait()
     assert ended.code == 1, ended.said
     assert f"tensor {TENSOR} (layer 1) is corrupted" in ended.out
