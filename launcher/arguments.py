@@ -25,8 +25,11 @@ FLAGS = {
     "--help": "[=SECTION or KEY]",
     "--schema": "[=my.module:MyConfig]",
     "--replace": None,
+    "--for": "gpus=8,cores=96,memory=1T",
+    "--model-config": "FILE",
     "--version": None,
 }
+OF_A_DRY_RUN = ("--for", "--model-config")
 SHORT = {"-m": "--multirun", "-h": "--help", "-c": "--config"}
 CLASS_NAME = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
@@ -46,6 +49,8 @@ class Arguments:
     help: str | bool | None = None
     schema: str | bool | None = None
     replace: bool = False
+    for_machine: str | None = None
+    model_config: str | None = None
     version: bool = False
 
     @property
@@ -90,6 +95,10 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     if arguments.replace and any(word.startswith("resume=") for word in arguments.overrides):
         message = "begins a run anew, and resume= goes on with it; keep one"
         problems.append(Problem("--replace", message, "command line"))
+    if arguments.dry_run is None and arguments.help is None:
+        message = "is for a plan, and a start is on this machine; add --dry-run"
+        given = [name for name in OF_A_DRY_RUN if getattr(arguments, field_of(name)) is not None]
+        problems += [Problem(name, message, "command line") for name in given]
     for flag in asked[1:]:
         problems.append(Problem(flag, f"and {asked[0]} ask for two answers; keep one", "command line"))
     if problems:
@@ -165,27 +174,26 @@ def _alone(arguments: Arguments) -> list[Problem]:
     takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.verb)
     if takes is None or arguments.help is not None or arguments.version:
         return []
-    fields = (name.removeprefix("--").replace("-", "_") for name in FLAGS)
-    given = [name for name in fields if getattr(arguments, name)]
+    given = [name for name in FLAGS if getattr(arguments, field_of(name))]
     message = f"has no effect on {arguments.verb}, which takes {takes} alone; drop it"
-    return [Problem(f"--{name.replace('_', '-')}", message, "command line") for name in given]
+    return [Problem(name, message, "command line") for name in given]
 
 
 def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str]) -> str | None:
     """Sets one flag; says what is wrong with it, if anything is. A value that must be there may follow as a word."""
-    if name in ("--config", "--explain"):
+    if name in ("--config", "--explain", *OF_A_DRY_RUN):
         if value is None and waiting and not waiting[0].startswith("--"):
             value = waiting.pop(0)
         if not value:
             return f"wants a value: {name} {FLAGS[name]}"
-        field_name = name.removeprefix("--")
+        field_name = field_of(name)
         if getattr(arguments, field_name) is not None:
             return "stands twice; keep one"
         setattr(arguments, field_name, value)
         return None
     if name == "--schema" and value is None and waiting and CLASS_NAME.fullmatch(waiting[0]):
         value = waiting.pop(0)
-    field_name = name.removeprefix("--").replace("-", "_")
+    field_name = field_of(name)
     if FLAGS[name] is None:
         if value is not None:
             return f"takes no value, but has {value!r}"
@@ -199,6 +207,11 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
         return "stands twice; keep one"
     setattr(arguments, field_name, True if value is None else value)
     return None
+
+
+def field_of(flag: str) -> str:
+    """Where the value of a flag is kept; `for` is no name in Python."""
+    return "for_machine" if flag == "--for" else flag.removeprefix("--").replace("-", "_")
 
 
 def _is_bare(word: str) -> bool:

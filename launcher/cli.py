@@ -118,7 +118,14 @@ def _single(arguments: Arguments) -> int:
     from areal_like.config.compose import load
 
     assert arguments.config is not None
-    loaded = load(arguments.config, arguments.overrides, arguments.schema_class)
+    overrides, elsewhere = arguments.overrides, None
+    if arguments.for_machine is not None or arguments.model_config is not None:
+        from launcher.plan.described import Elsewhere
+
+        elsewhere = Elsewhere(arguments.for_machine, arguments.model_config)
+        overrides = [*elsewhere.overrides, *overrides]
+    known = elsewhere.machine if elsewhere is not None else None
+    loaded = load(arguments.config, overrides, arguments.schema_class, known)
     if arguments.schema is True:
         return _print_schema([loaded.schema])
     if arguments.explain is not None:
@@ -135,7 +142,8 @@ def _single(arguments: Arguments) -> int:
 
     serves = arguments.verb == "serve"
     if arguments.dry_run is not None:
-        return dry_run(loaded, arguments.dry_run == "json", arguments.replace, serves)
+        host = elsewhere.host(loaded.config) if elsewhere is not None else None
+        return dry_run(loaded, arguments.dry_run == "json", arguments.replace, serves, host)
     return start(loaded, arguments.replace, serves)
 
 

@@ -14,6 +14,7 @@ from areal_like.config.sources.overrides import is_secret, parse_words
 from areal_like.door import follow
 from launcher.arguments import Arguments
 from launcher.plan import build_plan
+from launcher.plan.described import Elsewhere
 from launcher.start import plan_text, refuse
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
 from launcher.sweep.run import sweep
@@ -48,22 +49,25 @@ class _Points:
     def __init__(self, arguments: Arguments) -> None:
         assert arguments.config is not None
         self.config, self.schema_class = arguments.config, arguments.schema_class
-        self.overrides = [word for word in arguments.overrides if not is_hydra_override(word)]
+        self.elsewhere = Elsewhere(arguments.for_machine, arguments.model_config)
+        words = [*self.elsewhere.overrides, *arguments.overrides]
+        self.overrides = [word for word in words if not is_hydra_override(word)]
         self.hydra = [word for word in arguments.overrides if is_hydra_override(word)]
         self.replace, self.as_json = arguments.replace, arguments.dry_run == "json"
         self.dry_run = arguments.dry_run is not None
         self.plans: list[dict[str, Any]] = []
-        words, problems = parse_words(self.overrides)
+        parsed, problems = parse_words(self.overrides)
         if problems:
             raise ConfigError(problems)
-        self.fixed = [word.text for word in words if not word.parsed.is_sweep_override()]
+        self.fixed = [word.text for word in parsed if not word.parsed.is_sweep_override()]
 
     def load(self, overrides: list[str]) -> Loaded:
-        return load(self.config, overrides, self.schema_class)
+        return load(self.config, overrides, self.schema_class, self.elsewhere.machine)
 
     def check(self, overrides: list[str]) -> list[Problem]:
         try:
             loaded = self.load(overrides)
+            self.elsewhere.host(loaded.config)
             if not self.dry_run:
                 refuse(build_plan(loaded, anew=self.replace).obstacles)
         except ConfigError as error:
@@ -72,7 +76,7 @@ class _Points:
 
     def plan(self, overrides: list[str], trial: str, number: int) -> PointResult:
         loaded = self.load(overrides)
-        plan = build_plan(loaded, anew=self.replace)
+        plan = build_plan(loaded, host=self.elsewhere.host(loaded.config), anew=self.replace)
         self.plans.append(loaded.redactor.everywhere(plan.to_json()))
         if not self.as_json and number < SHOWN_WHOLE:
             text = loaded.redactor.everywhere(plan_text(plan))

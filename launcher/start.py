@@ -12,13 +12,16 @@ from launcher.fetch import fetch_models
 from launcher.plan import Plan, build_plan, render
 from launcher.plan.bench import bench_unread
 from launcher.plan.engines import refused_by_parser
+from launcher.plan.host import Host
 from launcher.plan.settings import place_of
 from launcher.terminal import has_color, tell, width
 
 
-def dry_run(loaded: Loaded, as_json: bool, replace: bool = False, serves: bool = False) -> int:
-    """Shows the plan; starts nothing."""
-    plan = build_plan(loaded, anew=replace, serves=serves)
+def dry_run(
+    loaded: Loaded, as_json: bool, replace: bool = False, serves: bool = False, host: Host | None = None
+) -> int:
+    """Shows the plan; starts nothing. `host` is the machine that it is for, where that is not this one."""
+    plan = build_plan(loaded, host=host, anew=replace, serves=serves)
     if as_json:
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:

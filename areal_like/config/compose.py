@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.allocation import machine
+from areal_like.config.allocation import Machine, machine
 from areal_like.config.allocation.experiment import allocate
 from areal_like.config.checks.finish import finish
 from areal_like.config.checks.references import set_below_references
@@ -33,15 +33,21 @@ from areal_like.config.sources.user_schema import load_schema
 from areal_like.config.sources.yaml_reader import Node, YamlFile
 
 
-def load(config: str | Path, overrides: Sequence[str] = (), schema: str | None = None) -> Loaded:
-    """Composes and checks one experiment; raises ConfigError with every problem that was found."""
-    return Composition(config, overrides, schema).load()
+def load(
+    config: str | Path, overrides: Sequence[str] = (), schema: str | None = None, known: Machine | None = None
+) -> Loaded:
+    """Composes and checks one experiment; raises ConfigError with every problem that was found. `known` stands in for
+    the machine at hand."""
+    return Composition(config, overrides, schema, known).load()
 
 
 class Composition:
     """One composition, step by step; `problems` gathers what is wrong on the way."""
 
-    def __init__(self, config: str | Path, overrides: Sequence[str], schema: str | None) -> None:
+    def __init__(
+        self, config: str | Path, overrides: Sequence[str], schema: str | None, known: Machine | None = None
+    ) -> None:
+        self.known = known
         self.path = find_config(config)
         self.library = Library(self.path)
         self.words, self.problems = parse_words(overrides)
@@ -157,7 +163,7 @@ class Composition:
     def _allocate(self, values: dict[str, Any], replay: Replay) -> None:
         """What runs where must be one answer; what this machine lacks for it is the plan's to say."""
         wrong = {problem.key for problem in self.problems}
-        _, findings = allocate(build(self.schema.cls, values), machine())
+        _, findings = allocate(build(self.schema.cls, values), self.known or machine())
         for finding in findings:
             keys = (finding.key, *finding.also)
             if wrong.isdisjoint(keys):

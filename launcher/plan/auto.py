@@ -124,6 +124,8 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
         if engine.attn_impl == "auto":
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
             value, reason = choose(engine.dtype, names if allocation.num_gpus else [], host.packages)
+            if not host.is_here and allocation.num_gpus:
+                reason = "torch's own: whether flash attention is installed on that machine is not known"
             yield Resolved(f"{name}.attn_impl", value, reason)
 
 
@@ -137,7 +139,7 @@ def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
 
 def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
     batch = config.rollout.consumer_batch_size
-    if config.cluster.type != "local":
+    if config.cluster.type != "local" and host.is_here:
         count = min(EPISODE_WORKERS_OF_A_NODE, batch)
         processes = "1 process" if count == 1 else f"{count} processes"
         return count, f"{processes}: the cores of a {config.cluster.type} node are not known here"

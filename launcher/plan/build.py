@@ -106,12 +106,23 @@ def build_plan(
         ports=ports,
         batch=batch,
         memory=memory,
+        machine=_machine(host),
         cluster={**cluster, "name": config.cluster.cluster_name},
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
         cannot_start=_placed(loaded, against),
         needs=_placed(loaded, missing),
         redactor=shown,
     )
+
+
+def _machine(host: Host) -> dict[str, Any]:
+    return {
+        "here": host.is_here,
+        "gpus": host.machine.num_gpus,
+        "gpu_memory_bytes": host.gpus[0].memory_bytes if host.gpus else None,
+        "cores": host.machine.num_cpu_cores,
+        "memory_bytes": host.memory_bytes,
+    }
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:

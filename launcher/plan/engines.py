@@ -53,7 +53,7 @@ def resolved_switches(config: GRPOConfig, on_gpu: bool) -> list[Resolved]:
 def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> list[Resolved]:
     """Which Python is taken where none is named."""
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
-    if name is None or not isinstance(found, Found) or getattr(config, name).python is not None:
+    if name is None or not isinstance(found, Found) or getattr(config, name).python is not None or not host.is_here:
         return []
     return [Resolved(f"{name}.python", found.python, f"{TITLES[name]} {found.version}: {found.where}")]
 

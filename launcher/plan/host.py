@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,12 @@ class Host(NamedTuple):
     missing: tuple[str, ...] = ()
     """Packages that the processes of a run import and that are not installed."""
     find_engine: Callable[[str, str | None, Path, bool], found.Found] = found.find
+    configs: Mapping[str, Path] = {}
+    """Files with the configurations of models, by the paths of these: what --model-config names."""
+
+    @property
+    def is_here(self) -> bool:
+        return self.machine.is_here
 
 
 def here(known: Machine | None = None) -> Host:
@@ -45,7 +51,7 @@ def here(known: Machine | None = None) -> Host:
         gpus=_gpus(found.num_gpus, look=known is None),
         memory_bytes=_memory_bytes(),
         directory=Path.cwd(),
-        hub=_hub(),
+        hub=hub_cache(),
         packages=installed(),
         missing=missing_packages(),
     )
@@ -78,7 +84,7 @@ def _memory_bytes() -> int | None:
     return None
 
 
-def _hub() -> Path:
+def hub_cache() -> Path:
     """The Hugging Face cache, by the rules of huggingface_hub."""
     if hub := os.environ.get("HF_HUB_CACHE"):
         return Path(hub).expanduser()

@@ -68,7 +68,9 @@ def cached(wants: Sequence[Wanted], host: Host) -> Path | None:
 def resolved_models(loaded: "Loaded", host: Host) -> list[Resolved]:
     """Those that are in the cache, under each key that is not a reference to another: references follow by
     themselves."""
-    found = []
+    found: list[Resolved] = []
+    if not host.is_here:
+        return found
     for name, wants in wanted(loaded.config, host).items():
         folder = cached(wants, host)
         for want in wants if folder is not None else ():
@@ -104,7 +106,7 @@ def not_there(wants: Sequence[Wanted], host: Host, why: str) -> str:
 
 def to_fetch(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
     """For the plan: what a start would do first."""
-    if not lacks_models(config, host):
+    if host.is_here and not lacks_models(config, host):
         for wants in missing(config, host):
             key, name = wants[0].key, wants[0].name
             yield f"{key}: {name} is not in the Hugging Face cache ({host.hub}); it would be downloaded at the start"

@@ -37,6 +37,8 @@ def lacks(
             found.append(Obstacle("cluster.n_nodes", reason))
         found += _attention(config, allocation, host)
         found += lacks_engine(config, allocation, host)
+    if not host.is_here:  # what lies on a machine that is only described is not known
+        return found
     found += [*lacks_packages(host.missing), *lacks_key(config, host), *_commands(config.cluster.type)]
     return found + _files(config, host)
 
@@ -44,8 +46,9 @@ def lacks(
 def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:
     """What the allocation lacks, apart from what no machine could give. This machine is one of its nodes."""
     total, here = allocation.num_gpus, gpus_per_node(config, host.machine)
-    said = f"wants {plural(here, 'GPU')} on this machine"
-    better = f"wants {plural(total, 'GPU')}, {here} of them on this machine" if total > here else said
+    place = host.machine.place
+    said = f"wants {plural(here, 'GPU')} on {place}"
+    better = f"wants {plural(total, 'GPU')}, {here} of them on {place}" if total > here else said
     return [
         Obstacle(finding.key, finding.message.replace(said, better))
         for finding in allocation.needs
@@ -59,7 +62,12 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
         key, wanted = f"{name}.attn_impl", engine.attn_impl
         if not allocation.num_gpus and wanted in (*PACKAGE_OF, "flex_attention"):
             found.append(Obstacle(key, f"{wanted} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
-        elif wanted in PACKAGE_OF and PACKAGE_OF[wanted] not in host.packages and config.cluster.type == "local":
+        elif (
+            wanted in PACKAGE_OF
+            and PACKAGE_OF[wanted] not in host.packages
+            and config.cluster.type == "local"
+            and host.is_here
+        ):
             reason = f"{wanted} needs the package {PACKAGE_OF[wanted]}, which is not installed; {key}=auto does without"
             found.append(Obstacle(key, reason))
         elif wanted in PACKAGE_OF and engine.dtype == "float32":

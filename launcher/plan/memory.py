@@ -130,7 +130,8 @@ def _shape(key: str, engine: "TrainEngineConfig", host: Host, unknown: list[str]
     content, where = find_config(engine.path, host)
     shape = shape_of(content, engine.debug.num_layers if engine.debug else None)
     if shape is None:
-        why = where if content is None else f"{where} describes no model whose size is known here"
+        why = f"{where} describes no model whose size is known here"
+        why = f"{where}; --dry-run with --model-config FILE takes its config.json" if content is None else why
         unknown.append(f"{key}: {why}")
     return shape
 

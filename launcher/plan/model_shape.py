@@ -51,25 +51,27 @@ def find_config(path: str, host: Host) -> tuple[dict[str, Any] | None, str]:
     """The content of a local model's config.json, or None and why there is none to read."""
     if not path:
         return None, "no model is named"
+    if path in host.configs:
+        return read_config(host.configs[path]), str(host.configs[path])
     if path.startswith(BUILT_IN):
         name = path.removeprefix(BUILT_IN)
         if name not in built_in_models():
             return None, f"no {path} comes with the package"
         file = config_file(name)
-        return _read(file), str(file)
+        return read_config(file), str(file)
     folder = host.directory / Path(path).expanduser()
     if folder.is_dir():
         file = folder / "config.json"
         if not file.is_file():
             return None, f"{path} has no config.json"
-        return _read(file), str(file)
+        return read_config(file), str(file)
     for snapshot in snapshots(path, host.hub):
         if (snapshot / "config.json").is_file():
-            return _read(snapshot / "config.json"), str(snapshot / "config.json")
+            return read_config(snapshot / "config.json"), str(snapshot / "config.json")
     return None, f"{path} is neither a folder nor in the Hugging Face cache ({host.hub})"
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def read_config(file: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(file.read_text())
     except ValueError:

@@ -58,7 +58,7 @@ def notices(
 
 def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
     rank, server = memory.trainer_rank_bytes, memory.server
-    if config.cluster.type != "local":
+    if config.cluster.type != "local" and host.is_here:
         return
     if allocation.num_gpus:
         size = min((gpu.memory_bytes or 1 << 60 for gpu in host.gpus), default=1 << 60)
@@ -69,13 +69,14 @@ def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig"
         away = sum(model.host for model in memory.trainer) * (allocation.actor.world_size if allocation.actor else 0)
         if host.memory_bytes and away > host.memory_bytes:
             has = nbytes(host.memory_bytes)
-            yield f"actor.path: {nbytes(away)} are offloaded to host memory, and this machine has {has}"
+            yield f"actor.path: {nbytes(away)} are offloaded to host memory, and {host.machine.place} has {has}"
     elif host.memory_bytes:
         ranks = (rank or 0) * (allocation.actor.world_size if allocation.actor else 0)
         servers = (server.weights if server else 0) * (allocation.rollout.world_size if allocation.rollout else 0)
         if ranks + servers > host.memory_bytes:
             needed, there = nbytes(ranks + servers), nbytes(host.memory_bytes)
-            yield f"actor.path: trainer and servers need {needed} before activations, and this machine has {there}"
+            need = f"trainer and servers need {needed} before activations"
+            yield f"actor.path: {need}, and {host.machine.place} has {there}"
 
 
 def _models(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:

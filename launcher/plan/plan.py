@@ -184,6 +184,8 @@ class Plan(NamedTuple):
     batch: Batch
     memory: Memory
     cluster: dict[str, Any]
+    machine: dict[str, Any]
+    """The one that the plan is for: whether it is this one, and what it has."""
     warnings: tuple[str, ...]
     cannot_start: tuple[Obstacle, ...]
     """What the configuration asks for and this framework does not do: a real start exits 2."""

@@ -90,6 +90,8 @@ def local_path(path: str, host: Host) -> str:
     which engines of others know nothing. A name on the Hub stays as it is."""
     from pathlib import Path
 
+    if not host.is_here:
+        return path
     if path.removeprefix(BUILT_IN) in built_in_models() and path.startswith(BUILT_IN) and not unprepared(path):
         return str(model_folder(path))
     folder = host.directory / Path(path).expanduser()

@@ -5,6 +5,7 @@ from textwrap import TextWrapper
 from typing import Any
 
 from areal_like.serving.found import TITLES
+from launcher.plan.described import machine_words
 from launcher.plan.plan import Plan, Setting
 from launcher.plan.render_processes import process_lines
 
@@ -71,6 +72,8 @@ class _Page:
         plan, directory = self.plan, self.plan.run_directory
         yield self._paint(f"{plan.experiment}: {'/'.join(plan.run_dir.split('/')[-2:])}", BOLD)
         rows = [("file", plan.file or ""), ("run directory", f"{plan.run_dir}: {directory.state}, {directory.reason}")]
+        if not plan.machine["here"]:
+            rows.append(("for", f"{machine_words(plan.machine)}; nothing of this machine was looked at"))
         if (engine := plan.servers.get("engine")) is not None:
             name = f"{TITLES[engine['name']]} {engine['version']} (supported: {engine['supported']})"
             rows.append(("engine", f"{name} in {engine['python']}: {engine['where']}"))
@@ -86,7 +89,8 @@ class _Page:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
         nouns = NOUNS if backend else {**NOUNS, "server": "attendant"}
         parts = [_several(count, nouns[role].format(backend=backend)) for role, count in roles.items()]
-        place = {"local": "on this machine", "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
+        here = "on this machine" if self.plan.machine["here"] else "on that machine"
+        place = {"local": here, "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
         if nodes > 1:
             place = f"on {nodes} nodes" if self.plan.cluster["type"] == "local" else f"{place} on {nodes} nodes"
         if (name := self.plan.cluster["name"]) != "local":

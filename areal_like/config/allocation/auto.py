@@ -8,7 +8,7 @@ whole nodes, so that a trainer's collectives stay inside as few nodes as possibl
 from dataclasses import dataclass, replace
 
 from areal_like.config.allocation.base import Cluster, Dims, Part
-from areal_like.config.allocation.hardware import Machine
+from areal_like.config.allocation.hardware import HERE, Machine
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Devices:
     n_nodes: int
     gpus_per_node: int
     source: str
+    place: str = HERE
 
     @property
     def num_gpus(self) -> int:
@@ -25,7 +26,7 @@ class Devices:
 
     def __str__(self) -> str:
         if not self.num_gpus:
-            return f"no GPU on this machine ({self.source})"
+            return f"no GPU on {self.place} ({self.source})"
         if self.n_nodes > 1:
             return f"{self.n_nodes} nodes with {plural(self.gpus_per_node, 'GPU')} each ({self.source})"
         return f"{plural(self.num_gpus, 'GPU')} ({self.source})"
@@ -37,8 +38,10 @@ def plural(count: int, noun: str) -> str:
 
 def devices_of(cluster: Cluster, machine: Machine) -> Devices:
     if cluster.n_gpus_per_node == "auto":
-        return Devices(cluster.n_nodes, machine.num_gpus, machine.how)
-    return Devices(cluster.n_nodes, cluster.n_gpus_per_node, f"cluster.n_gpus_per_node={cluster.n_gpus_per_node}")
+        return Devices(cluster.n_nodes, machine.num_gpus, machine.how, machine.place)
+    return Devices(
+        cluster.n_nodes, cluster.n_gpus_per_node, f"cluster.n_gpus_per_node={cluster.n_gpus_per_node}", machine.place
+    )
 
 
 def server_name(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tuple[str, str]:
@@ -49,7 +52,7 @@ def server_name(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tup
         return "embedded", "the embedded engine shares one GPU with the trainer"
     for name in ("vllm", "sglang"):
         if name in engines:
-            return name, f"{name} is installed here"
+            return name, f"{name} is installed here" if devices.place == HERE else f"{name} is the first of the engines"
     return "embedded", "neither vllm nor sglang is installed here"
 
 

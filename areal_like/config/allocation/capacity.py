@@ -49,11 +49,11 @@ def _lacking(
             f"over nodes. Write a t (and p) of at most {per_node}",
             (GPUS_KEY,),
         )
-    if cluster.type == "local" and machine.num_gpus < min(per_node, wanted):
+    if (cluster.type == "local" or not machine.is_here) and machine.num_gpus < min(per_node, wanted):
         has = plural(machine.num_gpus, "GPU") if machine.num_gpus else "none"
         yield Finding(
             GPUS_KEY,
-            f"{allocation} wants {plural(min(per_node, wanted), 'GPU')} on this machine, which has {has} "
+            f"{allocation} wants {plural(min(per_node, wanted), 'GPU')} on {machine.place}, which has {has} "
             f"({machine.how}). Write {GPUS_KEY}=auto to use what is there",
         )
 
@@ -69,7 +69,7 @@ def _worth_knowing(
         )
     if shared:
         yield Finding(keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them")
-    if cluster.type != "local" and cluster.n_gpus_per_node == "auto":
+    if cluster.type != "local" and cluster.n_gpus_per_node == "auto" and machine.is_here:
         found = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
         yield Finding(
             GPUS_KEY,

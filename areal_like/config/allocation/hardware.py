@@ -11,6 +11,7 @@ from pathlib import Path
 
 DRIVER_FILES = ("proc/driver/nvidia/gpus", "dev/nvidiactl", "dev/dxg", "dev/kfd")
 NVIDIA_SMI_TIMEOUT_S = 20.0
+HERE = "this machine"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,13 @@ class Machine:
     how: str
     engines: tuple[str, ...] = ("sglang", "vllm")
     """Inference engines that are installed here, besides the embedded one."""
+    place: str = HERE
+    """How messages call it."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the one that makes the plan, and can be looked at."""
+        return self.place == HERE
 
 
 def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
