@@ -22,9 +22,8 @@ stands in our tree, how far it is, and the test that shows what it does.
 
 A home such as `a.b[].c` is a key in each item of the list `a.b`. A key of one of AReaL's classes stands wherever that
 class is used; `actor`, `ref`, `rollout` and `gconfig` exist in GRPO and PPO experiments, `critic` in PPO ones, `model`
-in supervised and reward-model ones. A test of a key that several kinds of experiment share runs those that can be
-started; PPO and reward-model experiments cannot be yet, so that what is theirs alone is pending, except where a plan
-shows it. A row that ends in *section* holds keys of its own and is as far as they are.
+in supervised and reward-model ones. A key that several kinds of experiment share may be shown by a run of one of
+them. A row that ends in *section* holds keys of its own and is as far as they are.
 "GPU" says when an effect that needs a GPU was last seen on one.
 """
 
