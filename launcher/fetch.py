@@ -1,4 +1,5 @@
-"""Models of the Hub that are not on this machine yet are fetched before anything starts, so that all roles find one."""
+"""What a run names on the Hub and is not on this machine yet is fetched before anything starts, so that all processes
+have the same."""
 
 import os
 import subprocess
@@ -8,29 +9,38 @@ from pathlib import Path
 import areal_like
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.data import hub_cache
+from launcher.plan import hub
+from launcher.plan.data import missing_datasets
 from launcher.plan.host import Host, here
-from launcher.plan.hub import missing, not_there
 from launcher.terminal import tell
 
 
-def fetch_models(loaded: Loaded, host: Host | None = None) -> bool:
-    """Whether there was one to fetch. Raises ConfigError where the Hub does not give it."""
+def fetch_from_hub(loaded: Loaded, host: Host | None = None) -> bool:
+    """Whether there was something to fetch. Raises ConfigError with all that the Hub does not give."""
     host = host or here()
-    lacking = missing(loaded.config, host)
-    for wants in lacking:
+    models, datasets = hub.missing(loaded.config, host), missing_datasets(loaded, host)
+    problems = []
+    for wants in models:
         key, name = wants[0].key, wants[0].name
-        tell(f"{key}: fetching {name} from the Hugging Face Hub into {host.hub}", sys.stderr)
-        if (why := _fetch(name)) is not None:
-            reason = f"the Hub does not give it ({why})"
-            raise ConfigError([Problem(key, not_there(wants, host, reason), loaded.origin(key).where)])
-    return bool(lacking)
+        if (why := _fetch(key, name, host)) is not None:
+            problems.append(Problem(key, hub.not_there(wants, host, why), loaded.origin(key).where))
+    for data in datasets:
+        flags = ["--dataset", *(["--revision", data.revision] if data.revision else [])]
+        if (why := _fetch(data.key, data.name, host, *flags)) is not None:
+            message = hub_cache.not_there(data.name, data.revision, host.hub, why)
+            problems.append(Problem(data.key, message, loaded.origin(data.key).where))
+    if problems:
+        raise ConfigError(problems, title="this run cannot start here:")
+    return bool(models or datasets)
 
 
-def _fetch(name: str) -> str | None:
+def _fetch(key: str, name: str, host: Host, *flags: str) -> str | None:
     """What went wrong. In a process of its own: the libraries leave threads behind, and the guardian is to fork."""
+    tell(f"{key}: fetching {name} from the Hugging Face Hub into {host.hub}", sys.stderr)
     path = os.pathsep.join([str(Path(areal_like.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = {} if sys.stderr.isatty() else {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    command = [sys.executable, "-m", "areal_like.models.fetch", name]
+    command = [sys.executable, "-m", "areal_like.models.fetch", name, *flags]
     done = subprocess.run(command, env={**os.environ, **quiet, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
     lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-    return lines[-1] if done.returncode else None
+    return f"the Hub does not give it ({lines[-1]})" if done.returncode else None

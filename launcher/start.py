@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from areal_like.config.limits import without_effect
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
-from launcher.fetch import fetch_models
+from launcher.fetch import fetch_from_hub
 from launcher.plan import Plan, build_plan, render
 from launcher.plan.bench import bench_unread
 from launcher.plan.engines import refused_by_parser
@@ -34,7 +34,7 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     servers and nothing else."""
     plan = build_plan(loaded, anew=replace, serves=serves)
     refuse(plan.obstacles)
-    if fetch_models(loaded):
+    if fetch_from_hub(loaded):
         plan = build_plan(loaded, anew=replace, serves=serves)
         refuse(plan.obstacles)
     refuse([Problem(o.key, o.reason, place_of(loaded, o.key)) for o in refused_by_parser(plan)])

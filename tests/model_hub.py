@@ -1,4 +1,4 @@
-"""A Hub of models with one model in it: as much of its protocol as fetching a snapshot takes, over real HTTP."""
+"""A Hub with one model or dataset in it: as much of its protocol as fetching a snapshot takes, over real HTTP."""
 
 import hashlib
 import json
@@ -12,10 +12,10 @@ NAME, REVISION = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def hub(folder: Path, more: dict[str, bytes] | None = None) -> Iterator["Hub"]:
-    """It has the files of `folder`, and `more`, as the model `NAME` in the revision `REVISION`."""
+def hub(folder: Path, more: dict[str, bytes] | None = None, kind: str = "models") -> Iterator["Hub"]:
+    """It has the files of `folder`, and `more`, as the model or dataset `NAME` in the revision `REVISION`."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()} | (more or {})
-    server = Hub(files)
+    server = Hub(files, kind)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server
@@ -25,13 +25,14 @@ def hub(folder: Path, more: dict[str, bytes] | None = None) -> Iterator["Hub"]:
 
 
 class Hub(ThreadingHTTPServer):
-    """`given` are the files that were fetched from it."""
+    """`asked` are the paths of all requests, `given` the files that were fetched. One that is `down` answers 503."""
 
     daemon_threads = True
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files: dict[str, bytes], kind: str) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.files, self.given = files, list[str]()
+        self.files, self.kind, self.down = files, kind, False
+        self.asked, self.given = list[str](), list[str]()
 
     @property
     def address(self) -> str:
@@ -52,20 +53,25 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self, with_body: bool) -> None:
         path, files = self.path.partition("?")[0], self.server.files
+        self.server.asked.append(path)
+        api, at = f"/api/{self.server.kind}/{NAME}", f"/{NAME}" if self.server.kind == "models" else f"/datasets/{NAME}"
+        if self.server.down:
+            self._send(503, b"", with_body)
+            return
         file = path.rpartition(f"/resolve/{REVISION}/")[2]
-        if path.startswith(f"/{NAME}/resolve/") and file in files:
+        if path.startswith(f"{at}/resolve/") and file in files:
             if with_body:
                 self.server.given.append(file)
             self._send(200, files[file], with_body)
-        elif path.startswith(f"/api/models/{NAME}/tree/"):
+        elif path.startswith(f"{api}/tree/"):
             entries = [
                 {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                 for name, content in files.items()
             ]
             self._send(200, json.dumps(entries).encode(), with_body)
-        elif path in (f"/api/models/{NAME}", f"/api/models/{NAME}/revision/main"):
+        elif path in (api, f"{api}/revision/main", f"{api}/revision/{REVISION}"):
             siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
-            said = {"id": NAME, "modelId": NAME, "sha": REVISION, "siblings": siblings, "private": False}
+            said = {"id": NAME, "sha": REVISION, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
             self._send(200, json.dumps(said).encode(), with_body)
         else:
             self.send_response(404)
@@ -83,9 +89,11 @@ class _Answers(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
 
-def in_cache(cache: Path, files: dict[str, str], revision: str = REVISION, name: str = NAME, main: bool = True) -> Path:
+def in_cache(
+    cache: Path, files: dict[str, str], revision: str = REVISION, main: bool = True, kind: str = "models"
+) -> Path:
     """A snapshot as huggingface_hub lays it out."""
-    repository = cache / f"models--{name.replace('/', '--')}"
+    repository = cache / f"{kind}--{NAME.replace('/', '--')}"
     snapshot = repository / "snapshots" / revision
     snapshot.mkdir(parents=True)
     for file, content in files.items():

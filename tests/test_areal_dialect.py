@@ -76,13 +76,14 @@ class TestCannotStart:
     def test_supervised_training_wants_no_reward(self):
         assert cannot_start({"model": {"path": "m"}, "train_dataset": {"path": "rows.jsonl"}}) == []
 
-    @pytest.mark.parametrize(
-        "path", ["", "openai/gsm8k", "data/rows.parquet", "data/gsm8k", "/data/geometry3k/rows.jsonl"]
-    )
+    @pytest.mark.parametrize("path", ["", "rows.csv", "data/rows.arrow", "/data/geometry3k/rows.jsonl"])
     def test_data_that_cannot_be_read(self, path):
         assert self.keys(train_dataset={"path": path}) == ["train_dataset.path"]
 
-    @pytest.mark.parametrize("path", ["rows.jsonl", "data/rows.jsonl", "./data/gsm8k", "/data/gsm8k", "addition"])
+    @pytest.mark.parametrize(
+        "path",
+        ["rows.jsonl", "data/rows.parquet", "./data/gsm8k", "data/gsm8k", "/data/gsm8k", "openai/gsm8k", "addition"],
+    )
     def test_data_that_may_be_there(self, path):
         assert self.keys(train_dataset={"path": path}) == []
 

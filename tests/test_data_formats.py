@@ -255,9 +255,30 @@ def test_a_run_takes_the_revision_that_it_began_with(tmp_path):
 def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
     done = offline(tmp_path, "")
     told = done.stderr.splitlines()[-1]
-    assert "train_dataset.path: org/sums is not in the cache, and the Hub does not give it" in told
+    assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in told
+    assert "the Hub does not give it (OfflineModeIsEnabled: " in told
     assert told.endswith(
-        "fetch it where there is a network (`hf download --repo-type dataset org/sums`), or name a file or folder"
+        "`python -m areal_like.models.fetch --dataset org/sums` brings it there where there is a network, or name a "
+        "file or folder"
+    )
+
+
+def test_of_several_parts_main_is_taken_unless_another_is_the_default_or_named(tmp_path):
+    """As those of AReaL's examples who train on gsm8k expect."""
+    for part in ("main", "socratic"):
+        snapshot = tmp_path / "hub" / "datasets--org--sums" / "snapshots" / REVISION
+        write_lines(snapshot / part / "train.jsonl", ROWS if part == "main" else ROWS[:3])
+    configs = [{"config_name": part, "data_files": f"{part}/train.jsonl"} for part in ("main", "socratic")]
+    (snapshot / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(REVISION)
+    done = offline(tmp_path, "", "None, subset='socratic'")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["20", "3"], done.stderr
+    (snapshot / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n".replace("main", "other"))
+    (snapshot / "main").rename(snapshot / "other")
+    told = offline(tmp_path, "").stderr.splitlines()[-1]
+    assert told.endswith(
+        "train_dataset.subset: the dataset has several parts and none by default; name one of other, socratic"
     )
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder, shown_name
-from launcher.fetch import fetch_models
+from launcher.fetch import fetch_from_hub
 from launcher.plan import build_plan
 from launcher.plan.auto import settled
 from tests.commands import REPOSITORY
@@ -106,13 +106,13 @@ def online(host, monkeypatch):
 
 def test_it_is_fetched_once_with_what_a_run_needs_of_it(online, host, capsys):
     one = loaded("grpo", MODEL)
-    assert fetch_models(one, host)
+    assert fetch_from_hub(one, host)
     assert f"actor.path: fetching {NAME} from the Hugging Face Hub" in capsys.readouterr().err
     assert {"config.json", "tokenizer.json", "model.safetensors"} <= set(online.given)
     assert not {"pytorch_model.bin", "README.md"} & set(online.given)
     assert autos(build_plan(one, host=host))["actor.path"].value.endswith(f"/snapshots/{REVISION}")
     given = list(online.given)
-    assert not fetch_models(one, host), "it is there"
+    assert not fetch_from_hub(one, host), "it is there"
     assert online.given == given
 
 
@@ -122,7 +122,7 @@ def test_what_the_hub_does_not_give_is_one_refusal_with_what_to_do(online, host,
     if trouble == "no network":
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ConfigError) as refusal:
-        fetch_models(loaded("ppo", f"actor.path={name}"), host)
+        fetch_from_hub(loaded("ppo", f"actor.path={name}"), host)
     (problem,) = refusal.value.problems
     assert problem.key == "actor.path"
     assert f"python -m areal_like.models.fetch {name}" in problem.message

@@ -51,7 +51,7 @@ def test_a_refused_key_that_nobody_set_is_not_named(monkeypatch):
 
 
 def test_what_a_dialect_cannot_do_is_said():
-    plan = build_plan(load_text(BARE.format(path="some/model", data="org/data")), host=machine_with())
+    plan = build_plan(load_text(BARE.format(path="some/model", data="rows.csv")), host=machine_with())
     assert "train_dataset.path" in against(plan)
 
 

@@ -20,22 +20,23 @@ class DatasetConfig:
 
     path: str = key("")
     """A file of JSON lines or parquet, a folder with one (or of `save_to_disk`), a name on the Hub such as `org/name`,
-    or the name of a built-in task. Empty where `environments` bring the rows."""
+    or the name of a built-in task. Files and folders are looked for beside the experiment's file, then in the working
+    directory. Empty where a task or `environments` bring the rows."""
 
     type: str = key("rl", choices=("rl", "sft", "rw"))
     """What a row holds: a prompt to be answered (`rl`), an answer to imitate (`sft`), or a better and a worse answer
     (`rw`)."""
 
     subset: str | None = key(None)
-    """Which of the parts that a dataset on the Hub names. Null: the one that it has by default."""
+    """Which of the parts that a dataset on the Hub names. Null: the one that it has by default, else `main`."""
 
     split: str | None = key(None)
     """Which split of a folder or of a dataset on the Hub. Null: `train` for training, the first that there is of
     `valid`, `validation` and `test` for evaluating."""
 
     revision: str | None = key(None)
-    """Which version of a dataset on the Hub, by a name or hash that the Hub knows. Null: the newest. A run takes the
-    same one to its end."""
+    """Which version of a dataset on the Hub, by a name or hash that the Hub knows. Null: what the local cache has of
+    `main`, else the newest. A run takes the same one to its end."""
 
     fields: dict[str, str] = key({})
     """What the rows call what is wanted of them: `{prompt: question, answer: solution}`. Dots lead into a row:
@@ -57,10 +58,10 @@ class DatasetConfig:
     """Deal rows in a new random order in every epoch; the order follows from the experiment's `seed`."""
 
     pin_memory: bool = key(False)
-    """Put batches into page-locked memory, from which copies to a GPU are faster. Nothing to gain on a CPU."""
+    """Accepted, and without effect: batches go from ordinary memory to the device. The plan says so where it is set."""
 
     num_workers: int = key(0, ge=0)
-    """Processes that read and tokenize rows ahead of need. 0: no extra process."""
+    """Accepted, and without effect: rows are read once, before the first step. The plan says so where it is set."""
 
     drop_last: bool = key(True)
     """Leave out the rows at the end of an epoch that do not fill a batch."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.data.hub import is_hub_name, read_hub, snapshot
+from areal_like.data.hub import read_hub, snapshot
+from areal_like.data.hub_cache import is_hub_name
 from areal_like.data.lines import LineRows, read_list
 from areal_like.data.named import Places, problem
 from areal_like.data.tables import ONE_SPLIT, SPLITS, read_parquet, read_saved, saved_splits

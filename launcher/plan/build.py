@@ -12,6 +12,7 @@ from areal_like.config.sources.shipped import data_folder
 from launcher.plan.auto import resolve_auto, settled, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.bench import bench_obstacles, bench_unread
+from launcher.plan.data import data_to_fetch, lacks_data, resolved_datasets
 from launcher.plan.engines import engine_facts, engine_name
 from launcher.plan.host import Host, here
 from launcher.plan.hub import resolved_models
@@ -52,7 +53,7 @@ def build_plan(
     directory, standing_against = plan_run_directory(config, loaded.file, host, anew)
     allocation, problems = allocate.allocate(config, host.machine, trains=not serves)
     auto = resolve_auto(config, allocation, host, directory)
-    auto |= {resolved.key: resolved for resolved in resolved_models(loaded, host)}
+    auto |= {each.key: each for each in (*resolved_models(loaded, host), *resolved_datasets(loaded, host))}
     batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
     batch = batch._replace(words=()) if serves else batch
     argv = command_line(loaded, host, anew, serves)
@@ -78,7 +79,7 @@ def build_plan(
         missing, against = [], list(standing_against)
     else:
         missing, against = list(standing_against), []
-    missing += lacks(config, allocation, placement, host)
+    missing += [*lacks(config, allocation, placement, host), *lacks_data(loaded, host)]
     against += [
         *bench_obstacles(config, directory),
         *resume_obstacles(config, directory),
@@ -90,6 +91,7 @@ def build_plan(
     missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
     warnings = [*notices(config, allocation, batch, memory, starts, host)]
     warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
+    warnings += data_to_fetch(loaded, host)
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,

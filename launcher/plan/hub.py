@@ -88,11 +88,15 @@ def missing(config: "BaseExperimentConfig", host: Host) -> list[list[Wanted]]:
 
 def lacks_models(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
     """Models that are not here, where the network is not to be used either."""
-    switch = next((name for name in SWITCHES if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
-    if switch is None:
+    if (switch := offline_switch()) is None:
         return []
     why = f"{switch} is set, so that nothing is fetched"
     return [Obstacle(wants[0].key, not_there(wants, host, why)) for wants in missing(config, host)]
+
+
+def offline_switch() -> str | None:
+    """The variable that keeps this user off the network, if one does."""
+    return next((name for name in SWITCHES if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
 
 
 def not_there(wants: Sequence[Wanted], host: Host, why: str) -> str:

@@ -96,11 +96,6 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         if path.startswith(BUILT_IN) and (why := unprepared(path)):
             found.append(Obstacle(f"{name}.path", why))
     found += [*lacks_models(config, host), *lacks_reward_model(config, host)]
-    for name in ("train_dataset", "valid_dataset"):
-        data = getattr(config, name)
-        reads = data is not None and data.fake is None and data.path.endswith((".jsonl", ".json"))
-        if reads and not (host.directory / Path(data.path).expanduser()).is_file():
-            found.append(Obstacle(f"{name}.path", f"there is no file {data.path}"))
     root = host.directory / Path(config.cluster.fileroot).expanduser()
     existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
     if not os.access(existing, os.W_OK):

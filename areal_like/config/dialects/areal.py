@@ -24,9 +24,7 @@ SUBCLASS_KEYS: dict[str, str] = {
 }
 """Top-level keys that AReaL's example scripts add in a configuration class of their own, and which examples do."""
 
-_READABLE_SUFFIXES = (".jsonl", ".json")
-_UNREADABLE_SUFFIXES = (".parquet", ".arrow", ".csv")
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_UNREADABLE_SUFFIXES = (".arrow", ".csv", ".tsv", ".xlsx", ".zip", ".gz", ".zst")
 _VISION_MODEL = re.compile(
     r"(?:^|[-_.\d])(?:vlm?|vision)(?:[-_.\d]|$)|internvl|smolvlm|llava|pixtral|paligemma|idefics|minicpm-v",
     re.IGNORECASE,
@@ -146,20 +144,19 @@ def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if _at(values, "task.name") or _at(values, "environments.train"):
-        return  # a task and an environment bring their own rows, and read a path as they like
+    """What no machine could read; whether the data is here is looked at by the plan."""
+    brings_rows = _at(values, "task.name") or _at(values, "environments.train")
     for key in _dataset_paths(values):
-        path = _at(values, key)
-        section = key.removesuffix(".path")
-        if _at(values, f"{section}.fake") is not None or _VISION_DATA.search(path):
+        path, section = _at(values, key), key.removesuffix(".path")
+        if _at(values, f"{section}.fake") is not None:
             continue
-        if not path:
-            yield key, f"names no data; set {key}=FILE.jsonl or task.name"
+        if not path and not brings_rows:
+            yield (
+                key,
+                f"names no data; set {key}=FILE (.jsonl or .parquet), a folder or a name on the Hub, or task.name",
+            )
         elif path.endswith(_UNREADABLE_SUFFIXES):
-            yield key, f"{path} is of a format that nothing here reads yet; write it as .jsonl, or set task.name"
-        elif _HUB_NAME.fullmatch(path) and not path.endswith(_READABLE_SUFFIXES):
-            remedy = f"set {key}=FILE.jsonl (a folder of this machine is written ./{path}), or set task.name"
-            yield key, f"{path} is a name on a hub, and nothing here downloads data yet; {remedy}"
+            yield key, f"{path} is of a format that has no reader here; write it as .parquet or .jsonl"
 
 
 def _reward(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,38 @@
+"""Datasets in the local cache of the Hugging Face Hub, as huggingface_hub lays it out. Needs nothing but Python: a plan
+looks there too."""
+
+import json
+import re
+from pathlib import Path
+
+REPOSITORY = "datasets--"
+FILES = (".jsonl", ".json", ".parquet")
+NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+def is_hub_name(path: str) -> bool:
+    return NAME.fullmatch(path) is not None and not path.endswith(FILES)
+
+
+def cached_dataset(name: str, revision: str | None, cache: Path) -> Path | None:
+    """The snapshot of a branch, tag or commit (None: `main`), where all of it is there."""
+    repository = cache / (REPOSITORY + name.replace("/", "--"))
+    reference = repository / "refs" / (revision or "main")
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
+    folder = repository / "snapshots" / (commit or "main")
+    return folder if folder.is_dir() and not _missing_files(repository, folder) else None
+
+
+def _missing_files(repository: Path, folder: Path) -> list[str]:
+    """Those that a download which was interrupted has left out. Older versions of huggingface_hub wrote no list."""
+    listing = repository / "trees" / f"{folder.name}.json"
+    files = json.loads(listing.read_bytes())["files"] if listing.is_file() else {}
+    return [file for file in files if not (folder / file).exists()]
+
+
+def not_there(name: str, revision: str | None, cache: Path, why: str) -> str:
+    """What is wrong where a dataset is not in the cache, and what to do about it."""
+    which = name if revision is None else f"{name} at revision {revision}"
+    command = f"python -m areal_like.models.fetch --dataset {name}" + (f" --revision {revision}" if revision else "")
+    hint = f"`{command}` brings it there where there is a network, or name a file or folder"
+    return f"{which} is not in the Hugging Face cache ({cache}), and {why}; {hint}"

@@ -1,0 +1,123 @@
+"""Where a run's rows are, as far as that can be known before it starts: files, folders, and datasets of the Hub."""
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from areal_like.config.checks.named import BUILT_IN
+from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_there
+from areal_like.process.run import CONFIG, FACTS
+from launcher.plan.host import Host
+from launcher.plan.hub import offline_switch
+from launcher.plan.plan import Obstacle, Resolved
+
+if TYPE_CHECKING:
+    from areal_like.config.dataset import DatasetConfig
+    from areal_like.config.loaded import Loaded
+
+SECTIONS = ("train_dataset", "valid_dataset")
+TABLES = ("*.parquet", "data/*.parquet", "state.json", "dataset_dict.json")
+"""What a folder has whose rows pyarrow reads."""
+
+
+class Dataset(NamedTuple):
+    """A dataset of the Hub that a run names. `folder` is where it is in the cache, if it is there."""
+
+    section: str
+    name: str
+    revision: str | None
+    folder: Path | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}.path"
+
+
+def datasets(loaded: "Loaded", host: Host) -> list[Dataset]:
+    """Those whose path is neither a file, a folder nor a task."""
+    return [
+        Dataset(section, data.path, data.revision, cached_dataset(data.path, data.revision, host.hub))
+        for section, data in _named(loaded)
+        if is_hub_name(data.path) and _found(data.path, loaded, host) is None
+    ]
+
+
+def resolved_datasets(loaded: "Loaded", host: Host) -> list[Resolved]:
+    """Which commit of each is taken, to the end of the run."""
+    return [
+        Resolved(
+            f"{each.section}.revision",
+            each.folder.name,
+            f"{each.revision or 'main'} of {each.name} in the Hugging Face cache",
+        )
+        for each in datasets(loaded, host)
+        if each.folder is not None and each.revision != each.folder.name
+    ]
+
+
+def missing_datasets(loaded: "Loaded", host: Host) -> list[Dataset]:
+    """What would have to be fetched, each once."""
+    missing = [each for each in datasets(loaded, host) if each.folder is None]
+    return list({(each.name, each.revision): each for each in reversed(missing)}.values())[::-1]
+
+
+def lacks_data(loaded: "Loaded", host: Host) -> list[Obstacle]:
+    """Files that are not there, packages that their formats need, and datasets that may not be fetched."""
+    lacking = []
+    for section, data in _named(loaded):
+        found = _found(data.path, loaded, host)
+        if found is None and not is_hub_name(data.path):
+            looked = ", ".join(dict.fromkeys(str(path) for path in _candidates(data.path, loaded, host)))
+            lacking.append(Obstacle(f"{section}.path", f"there is no file or folder {data.path} (looked for {looked})"))
+        lacking += [
+            Obstacle(f"{section}.path", f"{data.path} is read by the package {package}; pip install {package}")
+            for package in _packages(found)
+            if find_spec(package) is None
+        ]
+    switch = offline_switch()
+    for each in missing_datasets(loaded, host) if switch else ():
+        why = f"{switch} is set, so that nothing is fetched"
+        lacking.append(Obstacle(each.key, not_there(each.name, each.revision, host.hub, why)))
+    return lacking
+
+
+def data_to_fetch(loaded: "Loaded", host: Host) -> Iterator[str]:
+    """For the plan: what a start would do first."""
+    for each in missing_datasets(loaded, host) if offline_switch() is None else ():
+        yield f"{each.key}: {each.name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
+
+
+def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
+    """Datasets whose rows are at their path: not random tokens, and not of a task or an environment."""
+    config = loaded.config
+    environments, path = getattr(config, "environments", None), config.train_dataset.path
+    if config.train_dataset.fake is not None or (environments is not None and environments.train):
+        return
+    task = path if config.task.name is None and path in BUILT_IN["task"] else config.task.name
+    for section in SECTIONS:
+        data = getattr(config, section)
+        if data is not None and data.fake is None and data.path not in ("", task):
+            yield section, data
+
+
+def _found(path: str, loaded: "Loaded", host: Host) -> Path | None:
+    return next((place for place in _candidates(path, loaded, host) if place.exists()), None)
+
+
+def _candidates(path: str, loaded: "Loaded", host: Host) -> list[Path]:
+    """Beside the experiment's file, then in the working directory: where a run looks. A run's own configuration stands
+    for the file that it was started with."""
+    beside = loaded.file.resolve().parent
+    if loaded.file.name == CONFIG and (beside / FACTS).is_file():
+        beside = Path(json.loads((beside / FACTS).read_text(encoding="utf-8")).get("folder", beside))
+    return [folder / Path(path).expanduser() for folder in (beside, host.directory)]
+
+
+def _packages(found: Path | None) -> tuple[str, ...]:
+    """What reads the rows of a file or folder; those of a dataset of the Hub, where there is neither."""
+    if found is None:
+        return ("datasets", "huggingface_hub")
+    is_table = found.suffix == ".parquet" if found.is_file() else any(next(found.glob(each), None) for each in TABLES)
+    return ("pyarrow",) if is_table else ()
