@@ -67,7 +67,10 @@ class Policy:
 
     def _recover(self) -> Judgement:
         if self.mode == "disabled":
-            return Judgement("fail", "recover.mode=disabled: nothing was written to go on from; auto goes on by itself")
+            return Judgement(
+                "fail",
+                "recover.mode=disabled saves nothing to resume from; with recover.mode=auto the run goes on by itself",
+            )
         self._recovered += 1
         if self._recovered <= self.retries:
             return Judgement("recover")

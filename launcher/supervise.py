@@ -12,10 +12,11 @@ from areal_like.process.descendants import catches, collect_orphans
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.run import Run, StartPoint
 from areal_like.training.manifest import damage
-from launcher.checkpoints import complete_steps, newest_sound, step_folder
+from launcher.checkpoints import complete_steps, step_folder
 from launcher.child import Child, Death
 from launcher.crew import Crew
 from launcher.failure import headline, never_ready, report
+from launcher.going_on import left_by, promise
 from launcher.lineage import go_back
 from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.stillness import Stillness
@@ -229,9 +230,7 @@ class Supervisor:
         return time.monotonic() - max(self._stopping[1], self._last_end) > LAST_WORDS_S
 
     def _stopped(self, trouble: str = "") -> Ending:
-        found = newest_sound(self.run.directory)
-        way = f"the newest checkpoint is of step {found[0]}" if found else "there is no checkpoint to go on from"
-        message = "\n".join(filter(None, [trouble, way]))
+        message = "\n".join(filter(None, [trouble, left_by(self.run)]))
         if self._stopping is not None and self._stopping[0] == "interrupted":
             return Ending("interrupted", INTERRUPTED, message)
         return Ending("stopped", STOPPED_EARLY, message)
@@ -251,7 +250,7 @@ class Supervisor:
             return self._stopped()
         controller = self.crew.names(CONTROLLER)
         self.crew.send(controller or self.crew.names(TRAINER), signal.SIGTERM)
-        self._say("stopping when the step is done, with a checkpoint; Ctrl-C again ends at once")
+        self._say(promise(self.run.config))
         return None
 
     def _stop_overdue(self) -> Ending | None:

@@ -1,8 +1,8 @@
 """What stands in for the processes of a run: it announces itself, makes steps and checkpoints, and fails as told.
 
 `python -m tests.stand_in ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the number of
-steps, seconds per step, and faults: {"trainer/0 1.1": {"step": 3, "do": "kill"}} kills the first incarnation of the
-first attempt's trainer after three steps.
+steps, seconds per step, whether checkpoints are `resumable`, and faults: {"trainer/0 1.1": {"step": 3, "do": "kill"}}
+kills the first incarnation of the first attempt's trainer after three steps.
 """
 
 import json
@@ -60,7 +60,7 @@ def _train(me: Identity, fault: dict[str, Any]) -> int:
             _checkpoint(step)
             FINISHED.touch()
             return 75
-        if step % 2 == 0:
+        if step % 2 == 0 and TOLD.get("resumable", True):
             _checkpoint(step)
     FINISHED.touch()
     return 0
@@ -71,8 +71,11 @@ def _checkpoint(step: int) -> None:
 
     folder = DIRECTORY / "checkpoints" / f"step_{step:06d}"
     half = folder.with_name(f".{folder.name}")
-    (half / "resume").mkdir(parents=True)
-    (half / "resume" / "state").write_text(str(step))
+    half.mkdir(parents=True)
+    (half / "config.json").write_text("{}")
+    if TOLD.get("resumable", True):
+        (half / "resume").mkdir()
+        (half / "resume" / "state").write_text(str(step))
     seal(half, step)
     half.rename(folder)
 

@@ -142,6 +142,28 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
     assert left_over(tmp_path) == {}
 
 
+def test_with_recovery_off_a_stop_says_what_is_saved_and_nothing_advises_what_is_refused(tmp_path):
+    words = ("trial_name=t", "recover.mode=disabled")
+    run = stand(tmp_path, *words, steps=1000, resumable=False)
+    run.until_said("rollout/0 ready")
+    run.until("metrics/trainer-0.jsonl")
+    os.killpg(run.process.pid, signal.SIGINT)
+    ended = run.wait()
+    step = ended.steps()[-1]
+    why = f"the checkpoint of step {step} has the model alone: recover.mode=disabled saves nothing to resume from"
+    assert ended.code == 130, ended
+    assert "recover.mode=disabled saves nothing to resume from; Ctrl-C again ends at once" in ended.out
+    assert f"{why}, recover.mode=auto does" in ended.err
+    assert "with a checkpoint" not in ended.out and "resume=" not in ended.err
+    refused = stand(tmp_path, "resume=t").wait()
+    assert refused.code == 2
+    assert refused.err.count("\nresume ") == 1 and len(refused.err.splitlines()) == 2, refused.err
+    assert why in refused.err and f"actor.path={ended.directory}/checkpoints/step_{step:06d}" in refused.err
+    again = stand(tmp_path, *words).wait()
+    assert again.code == 2 and "resume=" not in again.err and "--replace" in again.err, again.err
+    assert stand(tmp_path, *words, "--replace", steps=1).wait().code == 0
+
+
 def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(tmp_path):
     run = stand(tmp_path, steps=1000)
     run.until_said("rollout/0 ready")

@@ -74,6 +74,17 @@ def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
         assert way in reason
 
 
+def test_where_nothing_can_be_resumed_that_is_no_way_on(tmp_path):
+    run = made(tmp_path / "grpo-addition" / "first")
+    (run / "config.yaml").write_text("recover: {mode: disabled}\n")
+    _, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
+    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
+    assert "--replace" in reason and "resume=" not in reason and "recover.mode=disabled saves nothing" in reason
+    _, plan = directory_of(tmp_path, "resume=first")
+    (reason,) = (found.reason for found in plan.cannot_start if found.key == "resume")
+    assert "recover.mode=disabled saves nothing to resume from, recover.mode=auto does" in reason
+
+
 def test_recover_goes_on_from_the_newest_complete_checkpoint(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5, 20, 10)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=auto")

@@ -10,8 +10,8 @@ class RecoverConfig(FrequencyConfig):
 
     mode: str = key("disabled", choices=("disabled", "auto", "fault", "resume"))
     """`auto` goes on from the newest complete checkpoint where there is one; `resume` must find one; `fault` goes on
-    only after a failure within this start. With `disabled` nothing is written, and a dead trainer or controller ends
-    the run."""
+    only after a failure within this start. With `disabled` nothing to resume from is written: a dead trainer or
+    controller ends the run, and one that was stopped has its model alone."""
 
     retries: int = key(3, ge=0)
     """Recoveries in a row without a new complete checkpoint before the run is given up."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation.experiment import trained_models
-from areal_like.process.run import CONFIG
 from launcher.checkpoints import step_folder
+from launcher.going_on import own_values
 from launcher.plan.plan import Obstacle, RunDirectory
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def resume_obstacles(config: "BaseExperimentConfig", directory: RunDirectory) ->
         earlier = ", or go on from an earlier one with resume_step=" if config.resume is not None else ""
         reason = f"is {total}, and the checkpoint that {run} goes on from has {step} steps"
         yield Obstacle("total_train_steps", f"{reason}; set it to more than {step}{earlier}")
-    before = _values(run / CONFIG)
+    before = own_values(run)
     for name, engine in trained_models(config):
         if engine.optimizer is None or name == "ref":
             continue
@@ -42,17 +42,6 @@ def resume_obstacles(config: "BaseExperimentConfig", directory: RunDirectory) ->
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
                 ways = f"go on with that, or begin a run of its own from those weights with {name}.path={folder}"
                 yield Obstacle(f"{name}.{key}", f"{reason} and fits nothing else; {ways}")
-
-
-def _values(file: Path) -> dict[str, Any]:
-    """Nothing where there is none, or none that can be read."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _now(engine: Any, key: str) -> Any:

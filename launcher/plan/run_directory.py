@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.training.manifest import damage
 from launcher.checkpoints import complete_steps, resumable_steps, step_folder
+from launcher.going_on import why_not
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
 from launcher.runs import find_runs, not_one
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 TRIAL = re.compile(r"r(\d{4,})(?:-\d+)?")
 """The points of a sweep add their number."""
+MODEL = "config.json"
+"""What a folder has that a model can be read from."""
 THREE_WAYS = "name another with trial_name=, go on with resume={run}, or begin anew with --replace"
+TWO_WAYS = "name another with trial_name=, or begin anew with --replace"
 
 
 def plan_run_directory(
@@ -55,17 +58,20 @@ def _names(folder: Path) -> list[str]:
 def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory, list[Obstacle]]:
     trial, mode = config.trial_name, config.recover.mode
     run = f"{config.experiment_name}/{trial}"
-    if mode not in ("auto", "resume"):
-        reason = f"the run directory {path} exists; " + THREE_WAYS.format(run=run)
-        return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
     steps = resumable_steps(path)
+    if mode not in ("auto", "resume"):
+        ways = THREE_WAYS.format(run=run) if steps else f"{TWO_WAYS} (it cannot be resumed: {why_not(path)})"
+        reason = f"the run directory {path} exists; {ways}"
+        return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
     if steps:
         reason = f"recover.mode={mode}: from step {steps[-1]}"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1]), []
     if mode == "auto":
         reason = "recover.mode=auto: no complete checkpoint, from the start"
         return RunDirectory(str(path), trial, "continues", reason), []
-    reason = f"{path} has no complete checkpoint to go on from; set recover.mode=auto to begin at the start"
+    reason = (
+        f"resume must find a checkpoint in {path}, and {why_not(path)}; set recover.mode=auto to begin at the start"
+    )
     return RunDirectory(str(path), trial, "exists", reason), [Obstacle("recover.mode", reason)]
 
 
@@ -82,7 +88,7 @@ def _resumed(
     (path,) = found
     steps, wanted = resumable_steps(path), config.resume_step
     if not steps:
-        reason = f"{path} has no complete checkpoint to go on from{_damages(path)}"
+        reason = f"{path} cannot be resumed: {why_not(path)}{_from_its_model(config, path)}"
         return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume", reason)]
     if wanted is not None and wanted >= 0 and wanted not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])
@@ -92,7 +98,10 @@ def _resumed(
     return RunDirectory(str(path), path.name, "continues", f"resume={config.resume}: from step {step}", step), []
 
 
-def _damages(path: Path) -> str:
-    """What is wrong with the newest of those that are there."""
-    broken = [why for step in complete_steps(path)[-1:] if (why := damage(step_folder(path, step)))]
-    return f": {broken[0]}" if broken else ""
+def _from_its_model(config: "BaseExperimentConfig", path: Path) -> str:
+    """The way on where a run has left a model and nothing else."""
+    steps = complete_steps(path)
+    if not steps or not (step_folder(path, steps[-1]) / MODEL).is_file():
+        return ""
+    name = "actor" if hasattr(config, "actor") else "model"
+    return f"; a new run can begin with that model: --config FILE {name}.path={step_folder(path, steps[-1])}"
