@@ -24,7 +24,10 @@ def key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of-my-servers")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8000", "node7:80", "http://node7:80", "http://h:80/", "[::1]:80"])
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8000", "node7:80", "http://node7:80", "http://h:80/", "[::1]:80", "h:80/v1", "http://h:80/v1/"],
+)
 def test_addresses(address, key):
     plan = addressed(address)
     assert (against(plan), needs(plan)) == ({}, {})
@@ -38,6 +41,8 @@ def test_addresses(address, key):
         (["h:1", ""], 1, "host:port"),
         (["https://h:1"], 0, "https is not spoken"),
         (["h:1", "h:2", "h:1"], 2, "twice"),
+        (["h:1", "http://h:1/v1"], 1, "twice"),
+        (["http://h:1/v2"], 0, "host:port"),
         (["http://me:hunter22@h:1"], 0, "OPENAI_API_KEY"),
     ],
 )

@@ -14,15 +14,17 @@ from tests.training_runs import make_run, world
 
 
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft", "reward_model"])
-def test_bench_is_four_steps_without_evaluation_or_checkpoints(kind):
+def test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking(kind):
     words = ("bench=true", "saver.freq_steps=2", "recover.freq_epochs=1", "total_train_n_seqs=8")
+    words += ("stats_logger.wandb.mode=online", "stats_logger.swanlab.mode=cloud")
     plan = plan_of(kind, *words)
     assert plan.cannot_start == ()
     decided = {resolved.key: (resolved.value, resolved.reason) for resolved in plan.auto}
-    assert decided["total_train_steps"][0] == plan.batch.total_steps == 4
+    assert decided["total_train_steps"][0] == plan.batch.total_steps == 5
     values: Any = settled(loaded(kind, *words), plan.auto)
     assert values["valid_dataset"] is None and values["total_train_n_seqs"] is None
-    assert values["total_train_epochs"] >= 4
+    assert values["total_train_epochs"] >= 5
+    assert {values["stats_logger"][name]["mode"] for name in ("wandb", "swanlab")} == {"disabled"}
     assert values["recover"]["mode"] == "disabled"
     for section in ("saver", "evaluator", "recover"):
         assert {values[section][f"freq_{clock}"] for clock in ("steps", "epochs", "secs")} == {None}
@@ -36,9 +38,9 @@ def test_without_it_nothing_is_changed():
 
 def test_steps_that_were_asked_for_beside_it_are_told_to_have_no_effect():
     def told(*words):
-        return [warning for warning in plan_of("sft", *words).warnings if "measures 4 steps" in warning]
+        return [warning for warning in plan_of("sft", *words).warnings if "measures 5 steps" in warning]
 
-    assert told("bench=true", "total_steps=9") == ["total_train_steps: has no effect: bench=true measures 4 steps"]
+    assert told("bench=true", "total_steps=9") == ["total_train_steps: has no effect: bench=true measures 5 steps"]
     assert told("bench=true") == told("total_steps=9") == []
 
 

@@ -80,6 +80,20 @@ def test_what_is_refused_is_not_missed_as_well(monkeypatch):
     assert "slurm" not in problem.message
 
 
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
+    words = ("cluster.n_nodes=4", *(["cluster.n_gpus_per_node=0"] if not gpus else []))
+    (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).obstacles if each.key.startswith("cluster.")]
+    remedies = {"cluster.type": "cluster.n_nodes=1", "cluster.n_nodes": "set it to 1"}
+    assert problem.key == ("cluster.type" if gpus else "cluster.n_nodes")
+    assert "this machine alone" in problem.message and remedies[problem.key] in problem.message
+
+
+def test_a_name_of_the_machines_is_said_to_be_for_people():
+    assert "has no effect on the run" in warned(plan_of("grpo", "cluster.cluster_name=big"), "cluster.cluster_name")[0]
+    assert not warned(plan_of("grpo"), "cluster.cluster_name")
+
+
 def test_gpus_that_are_not_there():
     plan = plan_of("grpo", "cluster.n_gpus_per_node=8", "actor.backend=fsdp:d4", gpus=2)
     assert needs(plan)

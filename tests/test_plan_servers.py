@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from areal_like.config.promises import ledger as promises
 from launcher.plan.servers import ServerSpec, flag, start_server
 from tests.planning import BIG_MODEL, loaded, of_role, plan_of
 
@@ -206,7 +207,7 @@ def test_what_sglang_no_longer_does():
     assert "sglang.torchao_config" in {obstacle.key for obstacle in plan.cannot_start}
     plan = plan_of("grpo", *BIG_MODEL, "rollout=sglang", "sglang.enable_fast_load=true", gpus=2)
     assert any(warning.startswith("sglang.enable_fast_load: accepted, and without effect") for warning in plan.warnings)
-    assert server_of("rollout=sglang", "sglang.enable_nan_detection=true").env["SGLANG_ENABLE_NAN_LOGITS_CHECK"] == "1"
+    assert promises.at("sglang.torchao_config").state == "refused"
 
 
 def test_sglang_on_a_cpu():

@@ -1,5 +1,7 @@
 """What the installed SGLang's own parser says of the command lines that we build."""
 
+import os
+import subprocess
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -87,3 +89,18 @@ def test_the_installed_parser_names_the_key_of_what_it_does_not_take(tmp_path):
     command = ["x", "--model-path", "m", "--attention-backend", "fa9"]
     ((key, reason),) = refused(PARSER, python, command, on_cpu, tmp_path)
     assert key == "sglang.attention_backend" and "invalid choice: 'fa9'" in reason
+
+
+def test_nan_detection_is_a_variable_that_sglang_reads():
+    python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
+    spec = ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python)
+    usual = start_sglang(config, spec).env
+    config.sglang.enable_nan_detection = True
+    ((name, value),) = start_sglang(config, spec).env.items() - usual.items()
+    code = (
+        "import runpy, sys; from importlib.util import find_spec; from pathlib import Path;"
+        "file = Path(find_spec('sglang').origin).parent / 'srt' / 'environ.py';"
+        "print(getattr(runpy.run_path(str(file))['envs'], sys.argv[1]).get())"
+    )
+    done = subprocess.run([python, "-c", code, name], env={**os.environ, name: value}, capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr

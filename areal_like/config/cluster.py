@@ -12,7 +12,7 @@ class ClusterSpecConfig:
     """How processes find each other."""
 
     cluster_name: str = key("local")
-    """Name of the cluster, for logs and reports."""
+    """Name of the machines, for people: the plan shows it, and nothing else depends on it."""
 
     fileroot: str = key("./runs")
     """Folder above all run directories. On several nodes all of them must see the same one."""

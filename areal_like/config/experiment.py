@@ -133,8 +133,8 @@ class BaseExperimentConfig:
     newest as well."""
 
     bench: bool = key(False)
-    """Measure instead of train: four steps, the first not counted, without evaluation and checkpoints, then a table
-    of throughput."""
+    """Measure instead of train: five steps, the first not counted, without evaluation, checkpoints and tracking
+    services, then a table of throughput."""
 
     enable_token_export: bool = key(False)
     """Write every sequence that was trained on as a line of JSON into `token_exports/` of the run: tokens, mask,

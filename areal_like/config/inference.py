@@ -81,7 +81,8 @@ class InferenceEngineConfig:
     another where it does not. `branching` makes a sequence of every turn."""
 
     server_addresses: list[str] = key([])
-    """Servers that are running already, as host:port; none is started then, and they are given this run's weights.
+    """Servers that are running already, as host:port or http://host:port/v1; none is started then, and they are given
+    this run's weights.
     `python -m launcher --config FILE serve` starts such. Empty: the run starts its own."""
 
     server_type: str = key("auto", choices=("auto", "embedded", "sglang", "vllm", "openai"))

@@ -131,6 +131,8 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         if data is not None and data.loss_on != "answers" and not isinstance(config, SFTConfig):
             yield f"{name}.loss_on", "has no effect: only supervised training on given answers has a choice"
     yield from _task_without_effect(config)
+    if config.cluster.cluster_name != "local":
+        yield "cluster.cluster_name", "has no effect on the run: the plan shows it, for people"
     extras, wandb = config.stats_logger.wandb.log_extras, config.stats_logger.wandb
     if wandb.mode != "disabled" and (extras.samples or extras.distributions):
         yield "stats_logger.wandb.log_extras", f"sending tables and histograms {NOT_YET}: metrics alone are sent"

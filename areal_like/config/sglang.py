@@ -67,12 +67,12 @@ class SGLangConfig:
     cuda_graph_bs_prefill in `extra_args`."""
 
     torchao_config: str = key("")
-    """Quantization by torchao, such as `int8wo`. Gone from SGLang, without replacement; the trainer could not reproduce
-    it either."""
+    """Quantization by torchao, such as `int8wo`. Gone from SGLang, and refused at a start; the trainer could not
+    reproduce it either."""
 
     enable_nan_detection: bool = key(False)
-    """Look for NaN in the logits. Gone from SGLang: newer versions than 0.5.21 read the environment variable
-    SGLANG_ENABLE_NAN_LOGITS_CHECK instead."""
+    """Look for NaN in the logits, warn once, and put a very small number in its place. Gone from SGLang as a flag: its
+    servers get the environment variable SGLANG_SANITIZE_NAN_LOGITS."""
 
     enable_p2p_check: bool = key(False)
     """Test whether GPUs reach each other's memory, instead of taking it for granted."""

@@ -106,7 +106,7 @@ class TrainEngineConfig:
     lora_rank: int = key(32, ge=1)
     """Rank of the adapters."""
 
-    lora_alpha: int = key(16, ge=0)
+    lora_alpha: float = key(16.0, ge=0)
     """Strength of the adapters: their output is multiplied by this over the rank."""
 
     target_modules: list[str] = key([])

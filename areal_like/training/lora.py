@@ -48,7 +48,7 @@ def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: 
     saved = modules_to_save(model, config, where)
     settings = LoraConfig(
         r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
+        lora_alpha=int(alpha) if int(alpha := config.lora_alpha) == alpha else alpha,  # peft writes whole ones so
         lora_dropout=config.lora_dropout,
         target_modules=targets(model, config, where, saved),
         modules_to_save=saved or None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 KEY = "rollout.server_addresses"
-ADDRESS = re.compile(r"(?:http://)?(?P<account>[^/@]*@)?(?:\[[0-9a-fA-F:]+\]|[^/:@\s]+):\d+/?")
+ADDRESS = re.compile(r"(?:http://)?(?P<account>[^/@]*@)?(?:\[[0-9a-fA-F:]+\]|[^/:@\s]+):\d+(?:/v1)?/?")
 SECURE = "https://"
 
 
@@ -35,9 +35,10 @@ def addresses_obstacles(config: "BaseExperimentConfig") -> list[Obstacle]:
                 f"has an account in it, for all to read; put the key into the variable {config.rollout.api_key_var}"
             )
             found.append(Obstacle(key, f"{reason} (rollout.api_key_var)"))
-        elif address in seen:
+        elif (server := address.strip().removeprefix("http://").partition("/")[0]) in seen:
             found.append(Obstacle(key, "stands there twice; one server cannot be two of a run"))
-        seen.add(address)
+        else:
+            seen.add(server)
     return found
 
 

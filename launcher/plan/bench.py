@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
 
-BENCH_STEPS = WARM_UP_STEPS + 3
+BENCH_STEPS = WARM_UP_STEPS + 4
 CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
 
 
@@ -18,7 +18,7 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
     """Keys that are set otherwise than the configuration says."""
     if not config.bench:
         return
-    yield Resolved("total_train_steps", BENCH_STEPS, f"bench: {WARM_UP_STEPS} to warm up, and 3 that are measured")
+    yield Resolved("total_train_steps", BENCH_STEPS, f"bench: {WARM_UP_STEPS} to warm up, and 4 that are measured")
     if config.total_train_n_seqs is not None:
         yield Resolved("total_train_n_seqs", None, "bench: the steps decide")
     if config.total_train_epochs < BENCH_STEPS:
@@ -30,6 +30,9 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
         for clock in CLOCKS:
             if getattr(section, clock) is not None:
                 yield Resolved(f"{name}.{clock}", None, "bench: steps alone are measured")
+    for name in ("wandb", "swanlab"):
+        if getattr(config.stats_logger, name).mode not in (None, "disabled"):
+            yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: a run that measures is sent nowhere")
     if config.recover.mode != "disabled":
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")
 

@@ -66,6 +66,9 @@ def _processes(config: "BaseExperimentConfig", placement: Placement | None) -> l
         reason = f"local starts processes on this machine alone, and these take {placement.num_nodes} nodes"
         hint = "take sizes that fit into one, and cluster.n_nodes=1"
         found.append(Obstacle("cluster.type", f"{reason}; {hint} (several nodes are not started yet)"))
+    elif config.cluster.type == "local" and config.cluster.n_nodes > 1:
+        reason = f"is {config.cluster.n_nodes}, and cluster.type=local starts processes on this machine alone"
+        found.append(Obstacle("cluster.n_nodes", f"{reason}; set it to 1 (several nodes are not started yet)"))
     if config.cluster.name_resolve.type == "memory":
         reason = "memory reaches no other process, and a run is several; use nfs"
         found.append(Obstacle("cluster.name_resolve.type", reason))

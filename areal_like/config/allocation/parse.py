@@ -3,7 +3,7 @@
     mode    := "auto" | "heuristic" | "" | "manual" | trainer
              | server [("+" | "|") trainer] | server "+" ("eval" | "cpu")
     server  := (embedded|sglang|vllm) (":" | ".") dims              letters d t p
-    trainer := [(fsdp|megatron) ":"] (dims | hybrid)                letters d t p c e
+    trainer := [(fsdp|megatron) (":" | ".")] (dims | hybrid)        letters d t p c e
 
 A `.backend` key is "", "auto", a name, or a name with sizes. Only what can be said by looking at the string is said
 here; what the sizes mean together is checked elsewhere.
@@ -117,8 +117,6 @@ def _term(reader: Reader, place: _Place) -> Part:
         reader.fail(_unknown(word, place), at=start)
     if separator not in (":", "."):
         reader.fail(f"'{word}' needs sizes here, such as {word}:d4")
-    if word in TRAINERS and separator == ".":
-        reader.fail(f"expected ':' after '{word}'")
     reader.at += 1
     if word in SERVERS:
         return Part(word, reader.sizes("dtp", "a server"))

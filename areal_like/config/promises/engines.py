@@ -88,6 +88,7 @@ OF_ENGINES = (
     *((f"vllm.{name}", _VLLM_TAKES) for name in _VLLM),
     *((f"vllm.{name}", _VLLM_LOST) for name in ("swap_space", "max_seq_len_to_capture")),
     *((f"sglang.{name}", _SGLANG_TAKES) for name in _SGLANG),
-    *((f"sglang.{name}", _SGLANG_LOST) for name in ("enable_nan_detection", "enable_fast_load")),
+    *((f"sglang.{name}", _SGLANG_LOST) for name in ("enable_fast_load",)),
+    ("sglang.enable_nan_detection", "tests/test_sglang_parser.py::test_nan_detection_is_a_variable_that_sglang_reads"),
     ("sglang.model_path", "tests/test_sglang_real.py::test_it_says_what_it_is"),
 )

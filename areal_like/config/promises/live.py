@@ -277,7 +277,10 @@ _OF_TRACKERS = (
 )
 
 _OF_MEASURING = (
-    ("bench", "tests/test_plan_bench.py::test_bench_is_four_steps_without_evaluation_or_checkpoints[{experiment}]"),
+    (
+        "bench",
+        "tests/test_plan_bench.py::test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking[{experiment}]",
+    ),
     ("profiler.trace_path", _PROFILE + "test_trace_path_is_where_the_timeline_of_all_steps_is[grpo]"),
     ("profiler.memory_path", _PROFILE + "test_memory_path_is_where_every_step_and_rank_has_a_snapshot"),
     ("train_dataset.fake", _FAKE + "test_fake_is_what_a_step_trains_on[{experiment}]"),

@@ -19,6 +19,11 @@ REFUSED = MappingProxyType(
         ("areal", "Scheduler Configuration", "reward_functioncall_config"): _NO_SERVICE,
         ("areal", "Scheduler Configuration", "reward_model_path"): "reward.name=model serves the reward model in "
         "reward.args.path",
+        (
+            "areal",
+            "SGLang Configuration",
+            "torchao_config",
+        ): "SGLang no longer quantizes with torchao; leave it out, or give another kind by sglang.extra_args",
         ("areal", "Scheduler Configuration", "reward_model_service_url"): "a reward function may call one: "
         "reward.name, reward.args; reward.name=model serves a model beside the run",
     }
@@ -40,7 +45,6 @@ _SGLANG_ON_GPU = (
     "attention_backend",
     "cpu_offload_gb",
     "kv_cache_dtype",
-    "torchao_config",
 )
 _VLLM_ON_GPU = (
     "enforce_eager",
@@ -82,12 +86,11 @@ NOTES = MappingProxyType(
                 "enable_ep_moe",
                 "cuda_graph_max_bs",
                 "cuda_graph_bs",
-                "torchao_config",
-                "enable_nan_detection",
                 "enable_multithread_load",
                 "enable_fast_load",
             )
         },
+        ("areal", "SGLang Configuration", "enable_nan_detection"): "becomes the variable SGLANG_SANITIZE_NAN_LOGITS",
         ("areal", "vLLM Configuration", "swap_space"): _ENGINE_LOST_IT,
         ("areal", "vLLM Configuration", "max_seq_len_to_capture"): _ENGINE_LOST_IT,
         ("prime_rl", "orch", "batch_size"): _DIVIDED,
@@ -99,7 +102,6 @@ NOTES = MappingProxyType(
         ("prime_rl", "train", "model.ep"): _DIMS,
         ("prime_rl", "train", "model.tp"): _DIMS,
         ("prime_rl", "train", "model.cp"): _DIMS,
-        ("prime_rl", "train", "model.experimental.lora.alpha"): "a whole number here",
         ("prime_rl", "train", "scheduler.type"): "linear is warmup_stable_decay",
         ("prime_rl", "train", "weight_broadcast.inference_world_size"): "follows from the dimensions of the backend",
         ("prime_rl", "infer", "parallel.tp"): _DIMS,

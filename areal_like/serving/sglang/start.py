@@ -55,7 +55,7 @@ SAME_NAME = (
 """Keys that are flags of the same name. Each of SGLang's switches is off where it is absent, so false is said by
 silence."""
 RENAMED = {"cuda_graph_max_bs": "cuda_graph_max_bs_decode", "cuda_graph_bs": "cuda_graph_bs_decode"}
-NAN_CHECK = "SGLANG_ENABLE_NAN_LOGITS_CHECK"
+NAN_CHECK = "SGLANG_SANITIZE_NAN_LOGITS"
 GPU_MEMORY_FRACTION = 0.9
 CPU_MEMORY_FRACTION = 0.2
 """On a CPU SGLang computes a negative share itself and dies; the schema's 0.9 is meant for a GPU of its own."""
@@ -134,9 +134,6 @@ def _renamed(sglang: "SGLangConfig", spec: ServerSpec, start: ServerStart) -> No
         start.env[NAN_CHECK] = "1"
     if sglang.enable_fast_load:
         start.without_effect.append("sglang.enable_fast_load")
-    if sglang.torchao_config:
-        reason = "SGLang no longer quantizes with torchao; leave it out, or give another kind by sglang.extra_args"
-        start.obstacles.append(("sglang.torchao_config", reason))
 
 
 def _device(sglang: "SGLangConfig", spec: ServerSpec, start: ServerStart) -> None:
