@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.problems import ConfigError, Problem
-from launcher.checkpoints import complete_steps, step_folder
 from launcher.plan.packages import lacks_packages, missing_packages
+from launcher.reading import read_checkpoint
 from launcher.resume import ROOTS, existing_run
 
 MOST_NEW_TOKENS = 256
@@ -26,34 +26,22 @@ def chat(name: str, words: list[str]) -> int:
     if problems:
         raise ConfigError(problems)
     directory = existing_run(name, words, "chat")
-    step = _step(directory, words)
-    folder = step_folder(directory, step)
+    asked = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
+    model = read_checkpoint(directory, asked, lambda folder: _Model(directory, folder), _warn)
     if sys.stdin.isatty():
-        print(f"{folder}: write a prompt, Enter answers, Ctrl-D ends", flush=True)
-    model = _Model(directory, folder)
+        print(f"{model.folder}: write a prompt, Enter answers, Ctrl-D ends", flush=True)
     failed = False
     for prompt in _prompts():
         try:
             print(model.answer(prompt), flush=True)
         except ValueError as error:
-            print(error, file=sys.stderr, flush=True)
+            _warn(str(error))
             failed = True
     return int(failed)
 
 
-def _step(directory: Path, words: list[str]) -> int:
-    """The one asked for, else the newest."""
-    steps = complete_steps(directory)
-    if not steps:
-        message = "has no complete checkpoint yet; there is a model after the first"
-        raise ConfigError([Problem(str(directory), message)])
-    asked = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
-    if asked is None:
-        return steps[-1]
-    if not asked.isdigit() or int(asked) not in steps:
-        there = ", ".join(map(str, steps[-10:]))
-        raise ConfigError([Problem("step", f"{directory} has no checkpoint of step {asked}; it has those of {there}")])
-    return int(asked)
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _prompts() -> Iterator[str]:
@@ -75,6 +63,8 @@ def _prompts() -> Iterator[str]:
 class _Model:
     """A checkpoint, loaded into this process."""
 
+    folder = Path()
+
     def __init__(self, directory: Path, folder: Path) -> None:
         from areal_like.data.record import has_messages
         from areal_like.data.tokenizer import TextTokenizer
@@ -82,6 +72,7 @@ class _Model:
         from areal_like.serving.embedded.model import make_engine
         from areal_like.serving.request import Sampling
 
+        self.folder = folder
         config: Any = open_run(directory).config
         said = getattr(config, "gconfig", None)
         trained = config.actor if hasattr(config, "actor") else config.model

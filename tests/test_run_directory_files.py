@@ -222,4 +222,4 @@ def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, cap
     monkeypatch.chdir(tmp_path / "here")
     assert "is the name of" not in run.refusal("chat", "adding/r0001"), "what is here goes before what is elsewhere"
     monkeypatch.chdir(tmp_path)
-    assert "no complete checkpoint" in run.refusal("chat", "adding/r0001", f"fileroot={tmp_path}/there/runs")
+    assert "has no model to read" in run.refusal("chat", "adding/r0001", f"fileroot={tmp_path}/there/runs")
