@@ -316,16 +316,41 @@ def test_the_longest_sequence_is_what_the_server_takes(tmp_path, overrides, limi
         (["rollout=vllm", "train_dataset.max_length=100"], ""),
         (["rollout=vllm", "vllm.max_model_len=null"], "gconfig.max_tokens: a sample may have 65536"),
         (["rollout=embedded"], "gconfig.max_tokens: a sample may have 65536"),
-        (["rollout=embedded", "gconfig.max_new_tokens=40960"], "gconfig.max_new_tokens: 40960 tokens leave no room"),
         (["rollout=embedded", "gconfig.max_tokens=40960"], ""),
     ],
 )
-def test_prompts_that_a_server_would_reject_are_a_warning(tmp_path, overrides, key):
+def test_prompts_that_a_server_has_too_little_room_for_are_a_warning(tmp_path, overrides, key):
     folder = model_folder(tmp_path / "m")
     plan = plan_of("grpo", f"actor.path={folder}", "train_dataset.max_length=null", *overrides, gpus=2)
-    found = [warning for warning in plan.warnings if "a sample may have" in warning or "leave no room" in warning]
+    found = [warning for warning in plan.warnings if "a sample may have" in warning]
     assert len(found) == bool(key)
     assert all(warning.startswith(key) for warning in found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where"),
+    [
+        (["rollout=embedded", "gconfig.max_new_tokens=40960"], "the 40960 positions"),
+        (["rollout=embedded", "gconfig.max_new_tokens=40959"], ""),
+        (["rollout=embedded", "embedded.context_length=6"], "(embedded.context_length)"),
+        (["rollout=vllm", "gconfig.max_new_tokens=32768"], "32768 (vllm.max_model_len)"),
+        (["rollout=vllm", "vllm.max_model_len=null", "gconfig.max_new_tokens=32768"], ""),
+        (["rollout=sglang", "sglang.context_length=500", "gconfig.max_new_tokens=500"], "500 (sglang.context_length)"),
+        (["rollout.server_addresses=['h:1']", "gconfig.max_new_tokens=50000"], "the 40960 positions"),
+    ],
+)
+def test_answers_that_leave_no_room_for_a_prompt_stand_against_a_start(tmp_path, overrides, where):
+    plan = plan_of("grpo", f"actor.path={model_folder(tmp_path / 'm')}", *overrides, gpus=2)
+    reasons = [one.reason for one in plan.cannot_start if one.key == "gconfig.max_new_tokens"]
+    assert len(reasons) == bool(where)
+    assert all("leave no room for a prompt" in reason and where in reason for reason in reasons)
+
+
+def test_a_model_with_fewer_positions_than_the_default_of_an_engine_has_its_own_limit(tmp_path):
+    folder = model_folder(tmp_path / "m", QWEN3_06B | {"max_position_embeddings": 2048})
+    words = ("rollout=vllm", f"actor.path={folder}", "gconfig.max_new_tokens=4096")
+    (reason,) = [one.reason for one in plan_of("grpo", *words, gpus=2).cannot_start if one.key.startswith("gconfig")]
+    assert "the 2048 positions" in reason
 
 
 def test_what_is_offloaded_lies_in_host_memory(tmp_path):

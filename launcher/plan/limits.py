@@ -1,11 +1,17 @@
 """How long a sequence may be: by what is sampled, by the server, and by the model."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
+from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import Host
 from launcher.plan.model_shape import find_config, shape_of
-from launcher.plan.plan import Resolved
+from launcher.plan.plan import Obstacle, Resolved
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
 
 
 def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
@@ -36,3 +42,26 @@ def fitting_context(config: GRPOConfig, backend: str, host: Host) -> list[Resolv
     if limit is None or limit != default or positions is None or positions >= limit:
         return []
     return [Resolved(key, positions, f"what {config.actor.path} can; the default of {limit} is more")]
+
+
+def room_obstacles(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> list[Obstacle]:
+    """An answer as long as all that the server or the model can hold: a server would cut every answer off before it."""
+    if not generates(config):
+        return []
+    key, context = "", None
+    if starts_servers(config) and allocation is not None and allocation.rollout is not None:
+        backend = allocation.rollout.backend
+        key, context = server_limit(config, backend)
+        if fitting_context(config, backend, host):
+            context = None
+    content = find_config(config.actor.path, host)[0]
+    shape = shape_of(content)
+    positions = shape.max_positions if shape and not (content or {}).get("rope_scaling") else None
+    answer = config.gconfig.max_new_tokens
+    if context is not None and answer >= context:
+        place, hint = f"the server's {context} ({key})", f"take fewer, or raise {key}"
+    elif context is None and positions is not None and answer >= positions:
+        place, hint = f"the {positions} positions of {config.actor.path}", "take fewer"
+    else:
+        return []
+    return [Obstacle("gconfig.max_new_tokens", f"{answer} tokens leave no room for a prompt in {place}; {hint}")]

@@ -145,23 +145,21 @@ def _way_of_weights(config: GRPOConfig) -> Iterator[str]:
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: Host) -> Iterator[str]:
-    """A context that is too short for an answer, or longer than the model was made for."""
+    """A context that is too short for the longest sample, or longer than the model was made for."""
     key, context = server_limit(config, backend)
     shape = shape_of(find_config(config.actor.path, host)[0])
     answer, positions = config.gconfig.max_new_tokens, shape.max_positions if shape else None
-    if context is not None and answer >= context:
-        yield f"{key}: {context} tokens leave no room for a prompt beside gconfig.max_new_tokens={answer}"
     if positions and context is not None and context > positions and not fitting_context(config, backend, host):
         yield f"{key}: {context} is more than the {positions} positions of {config.actor.path}; {backend} refuses that"
     longest = longest_sample(config)
     if context is not None and answer < context < longest:
-        yield (
-            f"{key}: a sample may have {longest} tokens (gconfig.max_tokens), and the server rejects a prompt that is "
-            f"longer than {context} tokens less its answer; train_dataset.max_length leaves such prompts out"
-        )
-    if context is None and positions and answer >= positions:
-        model = f"the {positions} positions of {config.actor.path}"
-        yield f"gconfig.max_new_tokens: {answer} tokens leave no room for a prompt in {model}"
-    elif context is None and positions and longest > positions:
-        model = f"the {positions} positions of {config.actor.path}"
-        yield f"gconfig.max_tokens: a sample may have {longest} tokens, more than {model}; longer ones are rejected"
+        yield f"{key}: {_cut_off(longest, answer, context, 'the server holds')}"
+    if context is None and positions and answer < positions < longest:
+        yield f"gconfig.max_tokens: {_cut_off(longest, answer, positions, f'{config.actor.path} has positions for')}"
+
+
+def _cut_off(longest: int, answer: int, limit: int, holds: str) -> str:
+    return (
+        f"a sample may have {longest} tokens (gconfig.max_tokens), and {holds} {limit}: prompts of more than "
+        f"{limit - answer} get shorter answers, those of {limit} or more none; train_dataset.max_length leaves them out"
+    )

@@ -11,6 +11,7 @@ from launcher.plan.engines import head_obstacles
 from launcher.plan.fake import fake_obstacles
 from launcher.plan.host import Host
 from launcher.plan.learning import learning_obstacles
+from launcher.plan.limits import room_obstacles
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Batch, Obstacle
 from launcher.plan.profiler import profiler_obstacles
@@ -49,6 +50,7 @@ def obstacles(
         found += size_obstacles(loaded.config, allocation, host)
     if allocation is None or allocation.actor is not None:
         found += learning_obstacles(loaded.config, batch)
+        found += room_obstacles(loaded.config, allocation, host)
     for start in starts[:1]:
         found += [Obstacle(*pair) for pair in start.obstacles]
     found += fake_obstacles(loaded.config, batch)
