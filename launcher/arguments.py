@@ -19,7 +19,7 @@ OPERANDS = {"chat": "RUN"}
 FLAGS = {
     "--config": "NAME",
     "--multirun": None,
-    "--dry-run": "[=json]",
+    "--dry-run": "[=full or json]",
     "--explain": "KEY",
     "--cfg": "[=SECTION]",
     "--help": "[=SECTION or KEY]",
@@ -201,8 +201,8 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
         return None
     if value == "":
         return f"has an empty value; write {name} or {name}{FLAGS[name]}"
-    if name == "--dry-run" and value not in (None, "json", "text"):
-        return f"prints text or json, not {value!r}; write --dry-run or --dry-run=json"
+    if name == "--dry-run" and value not in (None, "full", "json"):
+        return f"prints a screen, all (full) or data (json), not {value!r}; write --dry-run, or =full, or =json"
     if getattr(arguments, field_name) not in (None, False):
         return "stands twice; keep one"
     setattr(arguments, field_name, True if value is None else value)

@@ -143,7 +143,7 @@ def _single(arguments: Arguments) -> int:
     serves = arguments.verb == "serve"
     if arguments.dry_run is not None:
         host = elsewhere.host(loaded.config) if elsewhere is not None else None
-        return dry_run(loaded, arguments.dry_run == "json", arguments.replace, serves, host)
+        return dry_run(loaded, arguments.dry_run, arguments.replace, serves, host)
     return start(loaded, arguments.replace, serves)
 
 

@@ -15,13 +15,12 @@ from areal_like.door import follow
 from launcher.arguments import Arguments
 from launcher.plan import build_plan
 from launcher.plan.described import Elsewhere
-from launcher.start import plan_text, refuse
+from launcher.start import refuse
+from launcher.sweep.plans import Planned, plan_lines
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
 from launcher.sweep.run import sweep
 from launcher.terminal import has_color
 
-SHOWN_WHOLE = 8
-"""Points whose plans are printed whole; of further ones a line each, and the table at the end has all."""
 RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
 BAD_CONFIGURATION = 2
 
@@ -38,8 +37,8 @@ def multirun(arguments: Arguments) -> int:
     points = _Points(arguments)
     run_point = points.plan if points.dry_run else points.run
     code = sweep(points.request(), points.check, run_point)
-    if points.as_json and code != 2:
-        print(json.dumps(points.plans, indent=1))
+    if points.dry_run and code != BAD_CONFIGURATION:
+        points.show()
     return code
 
 
@@ -53,9 +52,9 @@ class _Points:
         words = [*self.elsewhere.overrides, *arguments.overrides]
         self.overrides = [word for word in words if not is_hydra_override(word)]
         self.hydra = [word for word in arguments.overrides if is_hydra_override(word)]
-        self.replace, self.as_json = arguments.replace, arguments.dry_run == "json"
+        self.replace, self.form = arguments.replace, arguments.dry_run
         self.dry_run = arguments.dry_run is not None
-        self.plans: list[dict[str, Any]] = []
+        self.plans: list[Planned] = []
         parsed, problems = parse_words(self.overrides)
         if problems:
             raise ConfigError(problems)
@@ -77,15 +76,19 @@ class _Points:
     def plan(self, overrides: list[str], trial: str, number: int) -> PointResult:
         loaded = self.load(overrides)
         plan = build_plan(loaded, host=self.elsewhere.host(loaded.config), anew=self.replace)
-        self.plans.append(loaded.redactor.everywhere(plan.to_json()))
-        if not self.as_json and number < SHOWN_WHOLE:
-            text = loaded.redactor.everywhere(plan_text(plan))
-            print(f"\npoint {number}: {trial}\n{text}", end="", flush=True)
-        elif not self.as_json:
-            print(f"point {number}: {trial} is planned (--dry-run=json shows all of it)", flush=True)
-        return PointResult(
-            None, {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}, plan.run_dir
-        )
+        self.plans.append(Planned(number, trial, loaded, plan))
+        columns = {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}
+        if plan.obstacles:
+            columns["obstacles"] = len(plan.obstacles)
+        return PointResult(None, columns, plan.run_dir)
+
+    def show(self) -> None:
+        """The plans, below the table."""
+        if self.form == "json":
+            print(json.dumps([planned.data() for planned in self.plans], indent=1))
+            return
+        for line in plan_lines(self.plans, whole=self.form == "full"):
+            print(line)
 
     def run(self, overrides: list[str], trial: str, _number: int) -> PointResult:
         """A run of its own, with a guardian of its own; what it says appears here."""
@@ -117,7 +120,7 @@ class _Points:
             is_secret=lambda key: is_secret(key, schema),
             run_dir=lambda overrides, _trial: build_plan(self.load(overrides)).run_dir,
             dry_run=self.dry_run,
-            quiet=self.as_json,
+            quiet=self.form == "json",
         )
 
     def _aim(self, section: dict[str, Any], choices: dict[str, Any], named: bool) -> None:

@@ -5,12 +5,11 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from areal_like.config.limits import without_effect
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from launcher.fetch import fetch_from_hub
-from launcher.plan import Plan, build_plan, render
-from launcher.plan.bench import bench_unread
+from launcher.plan import Plan, brief, build_plan, render
+from launcher.plan.brief import warning_lines
 from launcher.plan.engines import refused_by_parser
 from launcher.plan.host import Host
 from launcher.plan.settings import place_of
@@ -18,14 +17,15 @@ from launcher.terminal import has_color, tell, width
 
 
 def dry_run(
-    loaded: Loaded, as_json: bool, replace: bool = False, serves: bool = False, host: Host | None = None
+    loaded: Loaded, form: str | bool, replace: bool = False, serves: bool = False, host: Host | None = None
 ) -> int:
-    """Shows the plan; starts nothing. `host` is the machine that it is for, where that is not this one."""
+    """Shows the plan, whole ("full"), as data ("json"), or else on one screen; starts nothing. `host` is the machine
+    that it is for, where that is not this one."""
     plan = build_plan(loaded, host=host, anew=replace, serves=serves)
-    if as_json:
+    if form == "json":
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
-        print(loaded.redactor.everywhere(plan_text(plan)), end="")
+        print(loaded.redactor.everywhere(plan_text(plan, whole=form == "full")), end="")
     return 0
 
 
@@ -38,8 +38,8 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
         plan = build_plan(loaded, anew=replace, serves=serves)
         refuse(plan.obstacles)
     refuse([Problem(o.key, o.reason, place_of(loaded, o.key)) for o in refused_by_parser(plan)])
-    for key, message in (*without_effect(loaded.config), *bench_unread(loaded)):
-        tell(f"{key}: {message}", sys.stderr)
+    for line in warning_lines(plan, width()):
+        tell(loaded.redactor.everywhere(line), sys.stderr)
     from areal_like.process.memory import memory_folder
     from launcher.guardian import guarded
     from launcher.launch import launch
@@ -56,5 +56,5 @@ def refuse(obstacles: Sequence[Problem]) -> None:
         raise ConfigError(obstacles, title="this run cannot start here:")
 
 
-def plan_text(plan: Plan) -> str:
-    return render(plan, color=has_color(sys.stdout), width=width())
+def plan_text(plan: Plan, whole: bool) -> str:
+    return (render if whole else brief)(plan, color=has_color(sys.stdout), width=width())

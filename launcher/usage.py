@@ -33,7 +33,7 @@ def usage() -> str:
         "",
         bold("Flags"),
         "  --config NAME          a path, a file here, or a shipped experiment; with or without .yaml (NAME alone too)",
-        "  --dry-run[=json]       print the plan (processes, batches, memory, warnings) and start nothing",
+        "  --dry-run[=full]       print the plan on one screen, or all of it (=json: as data), and start nothing",
         "  --for gpus=8,cores=96,memory=1T[,gpu_memory=80G][,nodes=2]",
         "                         with --dry-run: the plan for such a machine instead of this one",
         "  --model-config FILE    with --dry-run: the model's config.json (or its folder), for sizes and memory",

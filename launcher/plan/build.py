@@ -29,7 +29,7 @@ from launcher.plan.resuming import resume_obstacles
 from launcher.plan.reward import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
-from launcher.plan.settings import beaten_body_values, changed_settings, place_of
+from launcher.plan.settings import beaten_body_values, changed_settings, place_of, settings_over_base
 from launcher.plan.slurm import plan_slurm
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def build_plan(
         run_dir=directory.path,
         run_directory=directory,
         changed=changed_settings(loaded, shown),
+        over_base=settings_over_base(loaded, shown),
         beaten_body_values=beaten_body_values(loaded, shown),
         allocation=_allocation(config, allocation),
         auto=tuple(auto.values()),

@@ -32,6 +32,16 @@ class Setting(NamedTuple):
     beaten: tuple[Beaten, ...] = ()
 
 
+class BaseSetting(NamedTuple):
+    """A key that the command line (`typed`) or the file's body sets, and the `base` value that it replaces there."""
+
+    key: str
+    value: Any
+    where: str
+    typed: bool
+    base: Any = None
+
+
 class BeatenBodyValue(NamedTuple):
     """A value from the body of the user's file that a group chosen on the command line replaced."""
 
@@ -175,6 +185,7 @@ class Plan(NamedTuple):
     run_dir: str
     run_directory: RunDirectory
     changed: tuple[Setting, ...]
+    over_base: tuple[BaseSetting, ...]
     beaten_body_values: tuple[BeatenBodyValue, ...]
     allocation: dict[str, Any]
     auto: tuple[Resolved, ...]

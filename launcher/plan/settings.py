@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, get_args
 
 from areal_like.config.redact import Redactor
-from launcher.plan.plan import Beaten, BeatenBodyValue, Setting
+from launcher.plan.plan import BaseSetting, Beaten, BeatenBodyValue, Setting
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
     from areal_like.config.provenance import Origin
 
-BODY, CHOSEN = "file", "group of the command line"
+BODY, CHOSEN, OVERRIDE = "file", "group of the command line", "override"
 
 
 def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[Setting, ...]:
@@ -25,6 +25,24 @@ def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[Setting, ...
         )
         value = redactor.value(path, loaded.get(path))
         settings.append(Setting(path, value, redactor.text(origin.where), redactor.value(path, default), beaten))
+    return tuple(settings)
+
+
+def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSetting, ...]:
+    """What the command line sets, and what the file's body sets otherwise than what it builds on; in the order of the
+    tree."""
+    settings = []
+    for path in loaded.replay.history:
+        origin = loaded.origin(path)
+        typed = origin.kind in (OVERRIDE, CHOSEN)
+        if not typed and origin.kind != BODY:
+            continue
+        over = (OVERRIDE, CHOSEN) if typed else (BODY,)
+        base = next((weaker.value for weaker in origin.beaten if weaker.kind not in over), None)
+        value = loaded.get(path)
+        if origin.kind == OVERRIDE or base != value:
+            where = redactor.text(origin.where)
+            settings.append(BaseSetting(path, redactor.value(path, value), where, typed, redactor.value(path, base)))
     return tuple(settings)
 
 

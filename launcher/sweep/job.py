@@ -86,7 +86,7 @@ class Job:
         trial = f"{self.trial}-{number}"
         record = Record(self.sweep, number, trial, values)
         record.write(directory)
-        if not self.quiet:
+        if not self.quiet and not self.dry_run:  # a plan shows its table first
             tell(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), sys.stdout)
         started = time.monotonic()
         with outside_hydra(self.argv), contextlib.chdir(self.cwd):

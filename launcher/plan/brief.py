@@ -1,0 +1,130 @@
+"""A plan on one screen: what runs where, a step in words, what is wrong, and what the file and the command line set.
+
+Nothing is left out in silence: what does not fit is counted, and `--dry-run=full` has it.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from launcher.plan.page import RED, YELLOW, Page, several, shortened, show, wrapped
+from launcher.plan.plan import BaseSetting, Plan, Process
+from launcher.plan.render_processes import ranges
+
+LINES = 40
+MOST_OBSTACLES, MOST_WARNINGS, FEWEST_SETTINGS = 8, 6, 2
+FULL = "--dry-run=full"
+
+
+def brief(plan: Plan, color: bool = False, width: int = 100) -> str:
+    """The text of a dry run. Colours only when asked for."""
+    return "\n".join(_Screen(plan.shown(), color, max(60, width)).lines()) + "\n"
+
+
+def warning_lines(plan: Plan, width: int) -> list[str]:
+    """The warnings in one line each, those that do not fit cut at a word."""
+    whole = [f"warning: {warning}" for warning in plan.warnings]
+    lines = [shortened(text, width) for text in whole[:MOST_WARNINGS]]
+    if lines != whole:
+        lines.append(f"{several(len(whole), 'warning')}: {FULL} has {'them' if len(whole) > 1 else 'it'} in full")
+    return lines
+
+
+class _Screen(Page):
+    def lines(self) -> Iterator[str]:
+        above = [*self._top(), *self._obstacles(), *self._warnings(), *self._processes()]
+        above += self.items("a step", list(self.plan.batch.words))
+        below = [*self.replaced(), *self._next()]
+        yield from above
+        yield from self._set(LINES - len(above) - len(below))
+        yield from below
+
+    def _top(self) -> Iterator[str]:
+        directory = self.plan.run_directory
+        yield self.title()
+        why = "" if directory.state == "new" else f", {directory.reason}"
+        rows = [
+            ("file", _near(self.plan.file or "")),
+            ("run directory", f"{_near(directory.path)}: {directory.state}{why}"),
+        ]
+        yield from self.table([*rows, *self.machine(), *self.engine()], (16,))
+
+    def _obstacles(self) -> Iterator[str]:
+        obstacles = self.plan.obstacles
+        items = [problem.text() for problem in obstacles[:MOST_OBSTACLES]]
+        if rest := obstacles[MOST_OBSTACLES:]:
+            keys = ", ".join(dict.fromkeys(problem.key for problem in rest))
+            items.append(f"and {len(rest)} more, of {keys}: {FULL} has them")
+        lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
+        yield from self.section(f"cannot start here ({len(obstacles)})", lines, RED)
+
+    def _warnings(self) -> Iterator[str]:
+        warnings = self.plan.warnings
+        lines = ["  - " + shortened(warning, self.width - 4) for warning in warnings[:MOST_WARNINGS]]
+        whole = len(lines) == len(warnings) and not any(line.endswith("...") for line in lines)
+        title = f"warnings ({len(warnings)})" if whole else f"warnings ({len(warnings)}, in full: {FULL})"
+        yield from self.section(title, lines, YELLOW)
+
+    def _processes(self) -> Iterator[str]:
+        count = len(self.plan.processes)
+        if not count:
+            yield from self.section("processes", ["  none, as long as it is not clear what runs where"])
+            return
+        rows = []
+        for role, group in groupby(self.plan.processes, key=lambda process: process.role):
+            if role not in ("guardian", "launcher"):
+                processes = list(group)
+                rows.append((_names(processes), self.noun(role), _seats(processes, self.num_nodes)))
+        title = f"{several(count, 'process', 'processes')} {self.place()}, with a guardian and the launcher"
+        if addresses := self.plan.servers["addresses"]:
+            title += f"; generation by {', '.join(addresses)}"
+        yield from self.section(title, self.table(rows, (24, 24)))
+
+    def _set(self, room: int) -> Iterator[str]:
+        """What the command line sets, each with what it replaces; then what the file sets over what it builds on."""
+        typed = [f"{_pair(s)} ({_before(s)})" for s in self.plan.over_base if s.typed]
+        written = [_pair(s) for s in self.plan.over_base if not s.typed]
+        parts = (("the command line", typed), (Path(self.plan.file or "the file").name, written))
+        items = [f"{place}: {', '.join(pairs)}" for place, pairs in parts if pairs]
+        lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
+        most = max(FEWEST_SETTINGS, room - 2)
+        if len(lines) > most:
+            lines = [*lines[: most - 1], f"    ... {len(typed) + len(written)} keys in all: {FULL} has them"]
+        yield from self.section("set over what the file builds on", lines)
+
+    def _next(self) -> Iterator[str]:
+        command = self.plan.command
+        lines = [self.refusal() or f"start it:        {command}", f"the whole plan:  {command} {FULL}"]
+        yield from self.section("next", [f"  {line}" for line in lines])
+
+
+def _pair(setting: BaseSetting) -> str:
+    return f"{setting.key}={show(setting.value)}"
+
+
+def _before(setting: BaseSetting) -> str:
+    return "as it was" if setting.base == setting.value else f"was {show(setting.base)}"
+
+
+def _names(processes: list[Process]) -> str:
+    first, last = processes[0], processes[-1]
+    return first.name if first is last else f"{first.name}..{last.index}"
+
+
+def _seats(processes: list[Process], num_nodes: int) -> str:
+    """Where the processes of one role are, all together."""
+    nodes = sorted({process.node for process in processes})
+    gpus = sorted({gpu for process in processes for gpu in process.gpus})
+    cores = sorted({core for process in processes for core in process.cores})
+    parts = [f"node{'s' if len(nodes) > 1 else ''} {ranges(nodes)}"] if num_nodes > 1 else []
+    for noun, places in (("GPU", gpus), ("core", cores)):
+        if places:
+            parts.append(f"{noun}{'s' if len(places) > 1 else ''} {ranges(places)}")
+    each = " each" if len(processes) > 1 else ""
+    return ", ".join([*parts, several(processes[0].threads, "thread") + each])
+
+
+def _near(path: str) -> str:
+    """As short as it can be typed from here."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
