@@ -202,7 +202,7 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
     if value == "":
         return f"has an empty value; write {name} or {name}{FLAGS[name]}"
     if name == "--dry-run" and value not in (None, "full", "json"):
-        return f"prints a screen, all (full) or data (json), not {value!r}; write --dry-run, or =full, or =json"
+        return f"prints no {value!r}; write --dry-run (one screen), --dry-run=full (all) or --dry-run=json (data)"
     if getattr(arguments, field_name) not in (None, False):
         return "stands twice; keep one"
     setattr(arguments, field_name, True if value is None else value)

@@ -85,7 +85,7 @@ class TestHelp:
 
     def test_the_commands_that_a_dry_run_advises_work(self, run: Run) -> None:
         """`--help` takes its value with `=` only, or it would swallow the override behind it."""
-        advice = [line for line in run.answer("--config", "grpo", "--dry-run").splitlines() if "--help" in line]
+        advice = [line for line in run.answer("--config", "grpo", "--dry-run=full").splitlines() if "--help" in line]
         assert len(advice) == 1
         words = advice[0].partition("-m launcher ")[2].replace("KEY", "actor.lr").split()
         assert run.answer(*words).startswith("actor.optimizer.lr")

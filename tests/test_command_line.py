@@ -43,10 +43,8 @@ class TestOrder:
     def test_overrides_stand_on_both_sides_of_multirun_and_dry_run(self, run: Run) -> None:
         words = ["actor.lr=1e-4,1e-3", "--multirun", "gconfig.n_samples=2", "--dry-run", "seed=3,4"]
         plans = run.answer("--config", "grpo", *words)
-        for lr in ("0.0001", "0.001"):
-            for seed in "34":
-                assert f"actor.lr={lr} seed={seed}" in plans
-        assert plans.count("would start") == 4
+        rows = [line.split() for line in plans.splitlines() if line.endswith("planned")]
+        assert [row[2:4] for row in rows] == [[lr, seed] for lr in ("0.0001", "0.001") for seed in "34"]
         assert not list(Path().iterdir())
 
     def test_the_order_of_groups_and_values_says_nothing(self, run: Run) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_like.config.redact import Redactor, is_secret_name, scrub
-from launcher.plan import build_plan, render
+from launcher.plan import brief, build_plan, render
 from tests.planning import load_text, machine_with
 
 SECRET = "hunter2-is-my-secret"
@@ -39,7 +39,7 @@ def test_a_secret_in_the_file_is_not_shown(place, cluster):
     assert SECRET in json.dumps(configuration.values)
     plan = build_plan(configuration, host=machine_with(2))
     assert SECRET not in json.dumps(plan.to_json())
-    assert SECRET not in render(plan)
+    assert SECRET not in render(plan) + brief(plan)
 
 
 @pytest.mark.parametrize(

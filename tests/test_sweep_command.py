@@ -106,9 +106,12 @@ def command(*words: str, config: str = "grpo.yaml") -> subprocess.CompletedProce
 def test_the_command_plans_every_point() -> None:
     done = command("actor.lr=1e-5,1e-4", "--multirun", "rollout=embedded,vllm", "--dry-run")
     assert done.returncode == 0, done.stderr
-    for number, (lr, backend) in enumerate([("1e-05", "embedded"), ("1e-05", "vllm"), ("0.0001", "embedded")]):
-        assert f"-{number}: actor.lr={lr} rollout={backend}" in done.stdout
-    assert done.stdout.count("planned\n") == 4
+    head, *rows = done.stdout.partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    assert head.startswith("point ")
+    chosen = [row.split()[2:4] for row in rows]
+    assert chosen == [["1e-05", "embedded"], ["1e-05", "vllm"], ["0.0001", "embedded"], ["0.0001", "vllm"]]
+    assert "point 0: r0001-0\ngrpo: grpo-addition/r0001-0\n" in done.stdout and "point 1: " not in done.stdout
+    assert "the plans of 3 other points: --dry-run=full" in done.stdout
     assert not list(Path().iterdir())
 
 

@@ -12,7 +12,7 @@ from launcher.plan.plan import BaseSetting, Plan, Process
 from launcher.plan.render_processes import ranges
 
 LINES = 40
-MOST_OBSTACLES, MOST_WARNINGS, FEWEST_SETTINGS = 8, 6, 2
+MOST_OBSTACLES, MOST_WARNINGS, FEWEST_WORDS, FEWEST_SETTINGS = 8, 6, 2, 2
 FULL = "--dry-run=full"
 
 
@@ -33,8 +33,8 @@ def warning_lines(plan: Plan, width: int) -> list[str]:
 class _Screen(Page):
     def lines(self) -> Iterator[str]:
         above = [*self._top(), *self._obstacles(), *self._warnings(), *self._processes()]
-        above += self.items("a step", list(self.plan.batch.words))
         below = [*self.replaced(), *self._next()]
+        above += self._step(LINES - len(above) - len(below) - FEWEST_SETTINGS - 2)
         yield from above
         yield from self._set(LINES - len(above) - len(below))
         yield from below
@@ -80,6 +80,13 @@ class _Screen(Page):
             title += f"; generation by {', '.join(addresses)}"
         yield from self.section(title, self.table(rows, (24, 24)))
 
+    def _step(self, room: int) -> Iterator[str]:
+        """As much of it as there is room for, where obstacles and warnings take a screen."""
+        lines = [line for word in self.plan.batch.words for line in wrapped(word, self.width, "  - ", "    ")]
+        most = max(FEWEST_WORDS, room - 2)
+        title = "a step" if len(lines) <= most else f"a step (in full: {FULL})"
+        yield from self.section(title, lines[:most])
+
     def _set(self, room: int) -> Iterator[str]:
         """What the command line sets, each with what it replaces; then what the file sets over what it builds on."""
         typed = [f"{_pair(s)} ({_before(s)})" for s in self.plan.over_base if s.typed]
@@ -94,8 +101,10 @@ class _Screen(Page):
 
     def _next(self) -> Iterator[str]:
         command = self.plan.command
-        lines = [self.refusal() or f"start it:        {command}", f"the whole plan:  {command} {FULL}"]
-        yield from self.section("next", [f"  {line}" for line in lines])
+        whole = f"{command} {FULL}" if self.plan.machine["here"] else f"this command again, with {FULL}"
+        refusal = wrapped(self.refusal(), self.width, "  ", "  ") if self.plan.obstacles else []
+        first = refusal or [f"  start it:        {command}"]
+        yield from self.section("next", [*first, f"  the whole plan:  {whole}"])
 
 
 def _pair(setting: BaseSetting) -> str:
