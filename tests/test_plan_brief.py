@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
     assert all(f"key{number:02}: is wrong" in render(plan) for number in range(30))
 
 
-@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize("width", [70, 100, 200])
 def test_prose_stays_within_the_width_and_colour_changes_nothing_else(width: int) -> None:
     plan = plan_of("grpo", *WRONG)
     assert all(len(line) <= width for line in brief(plan, width=width).splitlines() if " --config " not in line)
