@@ -113,7 +113,15 @@ def test_another_port_is_tried_a_few_times_where_one_is_taken(tmp_path: Path) ->
         assert one.note["message"] == "vllm: somebody else took each of 4 ports that were free a moment before"
 
 
-@pytest.mark.parametrize("headers", ["{}", "{'X-Areal-Run': 'another server/0 1.1'}"], ids=["foreign", "another run"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "{}",
+        "{'X-Areal-Run': 'another server/0 1.1'}",
+        "{'X-Areal-Run': 'run1 server/0 1.1', 'X-Areal-Proof': '0' * 64}",
+    ],
+    ids=["foreign", "another run", "a liar"],
+)
 def test_a_server_that_is_not_the_one_started_here_is_not_taken_for_it(tmp_path: Path, headers: str) -> None:
     server = ANSWERS + f"HEADERS = {headers}\nHTTPServer(('127.0.0.1', PORT), Handler).serve_forever()\n"
     with attendant(write_run(tmp_path), *program(server)) as one:

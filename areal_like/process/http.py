@@ -14,6 +14,7 @@ from areal_like.process.connections import RUNNER, Runner
 from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.frames import Frame, unpack
 from areal_like.process.identity import Guard, Identity, headers
+from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER
 from areal_like.process.request_checks import HOST, BodyLimits, Refusal, read_body, refuse_page
 
 DEFAULT_LIMITS = BodyLimits()
@@ -53,6 +54,8 @@ def application(
         is_known = guard is None or guard.knows(request.headers)
         if RUNNER in request.app:
             request.app[RUNNER].heard(request, is_known)
+        if guard is not None and request.rel_url.raw_path == PATH:
+            return _proof(request, guard)
         refused = refuse(request, is_known)
         if refused is not None:
             return error(*refused)
@@ -73,6 +76,15 @@ def application(
 
     # The body is bounded when it is read, by who sends it.
     return web.Application(middlewares=[check])
+
+
+def _proof(request: web.Request, guard: Guard) -> web.Response:
+    """For the port of the connection, whatever the question says of it."""
+    place = None if request.transport is None else request.transport.get_extra_info("sockname")
+    proof = guard.prove(request.headers.get(NONCE_HEADER, ""), place[1]) if place else None
+    if proof is None:
+        return error(400, f"{NONCE_HEADER}: send 32 bytes as 64 hexadecimal digits")
+    return web.Response(headers={PROOF_HEADER: proof})
 
 
 def answer(content: Any, status: int = 200) -> web.Response:

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from areal_like.process.proof import prove
+
 SERVER, REWARD, CONTROLLER, EPISODES, TRAINER = "server", "reward", "rollout", "episodes", "trainer"
 """Roles: what the processes of a run are, and the first part of their names."""
 
@@ -81,13 +83,17 @@ class Guard:
     def __init__(self, secret: str, attempt: int = 0) -> None:
         self.attempt = attempt
         self.on_new_attempt: Callable[[int], None] | None = None
-        self._secret = f"Bearer {secret}"
+        self._token, self._secret = secret, f"Bearer {secret}"
         self._newest: dict[str, int] = {}
 
     def knows(self, said: Mapping[str, str]) -> bool:
         """Whether a call shows the token. A header may hold bytes that are no text."""
         shown = said.get("Authorization", "").encode(errors="surrogateescape")
         return hmac.compare_digest(shown, self._secret.encode())
+
+    def prove(self, nonce: str, port: int) -> str | None:
+        """That this server knows the token, to whoever asks it on that port."""
+        return prove(self._token, nonce, port, "")
 
     def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
         """Status and message for a call that must not be answered; None lets it in."""

@@ -7,6 +7,7 @@ import aiohttp
 import orjson
 
 from areal_like.serving.attendant.base import Stopped
+from areal_like.serving.proven import Proofs, ProvenConnector
 
 CONNECT_S = 10.0
 KEPT_S = 2.0
@@ -23,10 +24,11 @@ class Refusal(ValueError):
 
 
 class Calls:
-    """One server's. A connection for each request under way, since each waits for its whole answer."""
+    """One server's. A connection for each request under way, since each waits for its whole answer. With `proofs` each
+    is proved before the secret goes over it."""
 
-    def __init__(self, title: str, address: str, secret: str) -> None:
-        self._title = title
+    def __init__(self, title: str, address: str, secret: str, proofs: Proofs | None = None) -> None:
+        self._title, self._proofs = title, proofs
         self._root = address if "://" in address else f"http://{address}"
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._session: aiohttp.ClientSession | None = None
@@ -41,7 +43,7 @@ class Calls:
         """Raises Refusal, or Stopped where the engine is gone or failed."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S)
+            connector = ProvenConnector(self._proofs, keepalive_timeout=KEPT_S)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
         data = None if body is None else orjson.dumps(body)
         try:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from areal_like.process.identity import RUN_HEADER, seal, token
+from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, prove
 
 OPEN = (("GET", "/health"), ("GET", "/ping"))
 """They say that it lives, and do nothing."""
@@ -19,16 +20,20 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class RequireToken:
-    """ASGI middleware. Every answer, of a refusal too, says which server of which run gives it."""
+    """ASGI middleware. Every answer, of a refusal too, says which server of which run gives it; that this is true is
+    proved to whoever sends a nonce."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
-        self._secret = f"Bearer {token()}".encode()
-        self._seal = (RUN_HEADER.lower().encode(), seal().encode())
+        self._token, self._own_seal = token(), seal()
+        self._secret = f"Bearer {self._token}".encode()
+        self._seal = (RUN_HEADER.lower().encode(), self._own_seal.encode())
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        elif scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", PATH):
+            await self._prove(scope, self._sealing(send))
         elif self._may(scope):
             await self._app(scope, receive, self._sealing(send))
         elif scope["type"] == "websocket":
@@ -40,8 +45,18 @@ class RequireToken:
     def _may(self, scope: Message) -> bool:
         if scope["type"] == "http" and (scope["method"], scope["path"]) in OPEN:
             return True
-        said = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+        said = _all_of(scope, "Authorization")
         return len(said) == 1 and hmac.compare_digest(said[0], self._secret)
+
+    async def _prove(self, scope: Message, send: Send) -> None:
+        """For the port of the connection, whatever the question says of it."""
+        asked, (_, port) = _all_of(scope, NONCE_HEADER), scope["server"]
+        proof = prove(self._token, asked[0].decode("latin-1"), port, self._own_seal) if len(asked) == 1 else None
+        headers = [(b"content-length", b"0")]
+        if proof is not None:
+            headers.append((PROOF_HEADER.lower().encode(), proof.encode()))
+        await send({"type": "http.response.start", "status": 400 if proof is None else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
     def _sealing(self, send: Send) -> Send:
         async def sealed(message: Message) -> None:
@@ -50,6 +65,10 @@ class RequireToken:
             await send(message)
 
         return sealed
+
+
+def _all_of(scope: Message, name: str) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key.lower() == name.lower().encode()]
 
 
 async def _refuse(send: Send) -> None:

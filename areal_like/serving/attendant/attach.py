@@ -14,8 +14,13 @@ from areal_like.serving.attendant.kinds import connect
 from areal_like.serving.attendant.readiness import until_ready
 from areal_like.serving.attendant.rest import Rest
 from areal_like.serving.attendant.start import Started
+from areal_like.serving.proven import Proofs, Unproven, greet
 
 LOOK_S = 1.0
+NOT_OURS = (
+    "{address} answers like a server of ours and does not prove that it is one, so the key was not sent; start it with "
+    "this version (python -m launcher serve), or leave it out"
+)
 MOST_SILENCES = 3
 """In a row, until it counts as gone."""
 CLEAR_S = 10.0
@@ -26,10 +31,10 @@ OURS = re.compile(r"v\d+(-[0-9a-f]+)?")
 class AttachedEngine:
     """Used inside `async with`. It is left as it is at the end."""
 
-    def __init__(self, run: Run, kind: str, address: str, secret: str, waiting: Waiting) -> None:
+    def __init__(self, run: Run, kind: str, address: str, secret: str, waiting: Waiting, proofs: Proofs | None) -> None:
         folder = model_folder(run.config.actor.path, run.cwd)
-        self._kind, self._address, self._waiting = kind, address, waiting
-        self._engine = connect(kind, address, secret, run, folder)
+        self._kind, self._address, self._waiting, self._proofs = kind, address, waiting, proofs
+        self._engine = connect(kind, address, secret, run, folder, proofs)
         self._gone: asyncio.Task[Failure] | None = None
 
     async def __aenter__(self) -> "AttachedEngine":
@@ -42,9 +47,37 @@ class AttachedEngine:
 
     async def start(self) -> Started:
         await clear(self._engine)
-        facts = await until_ready(self._engine, self._address, None, self._waiting)
+        facts = await until_ready(self._engine, self._address, self._proofs, self._waiting)
         self._gone = asyncio.create_task(watch(self._engine, f"{self._kind} at {self._address}"))
-        return Started(self._engine, facts, self._address, self._gone)
+        return Started(self._engine, facts, self._address, self._gone, self._proofs)
+
+
+async def prove_attached(address: str, secret: str, key_variable: str, waiting: Waiting) -> Proofs | None:
+    """Before the key is sent there: a server that says to be ours has to prove that it knows the key. None for what
+    does not say so, which cannot be asked for a proof; a user who names it trusts it."""
+    while True:
+        try:
+            greeting = await greet(address)
+            break
+        except Unproven as unproven:
+            raise Failure(f"rollout.server_addresses: {unproven}") from unproven
+        except (OSError, TimeoutError):
+            waiting.check()
+        await asyncio.sleep(LOOK_S)
+    if not greeting.is_ours:
+        return None
+    proofs = Proofs(address, secret, greeting.seal)
+    try:
+        proofs.check(greeting)
+    except Unproven as unproven:
+        known = "another one" if secret else "nothing"
+        raise Failure(
+            f"rollout.api_key_var: the server at {address} does not prove that it knows the key that this run would "
+            f"send it; either it has a key and {key_variable} holds {known}, or it is not the server that you mean, or "
+            "it listens on another port than the one in its address (a tunnel must keep the number). Put the key of "
+            f"the serving run in {key_variable}; nothing was sent"
+        ) from unproven
+    return proofs
 
 
 async def clear(engine: Engine) -> None:

@@ -26,27 +26,27 @@ def host_and_port(said: str) -> str:
 
 async def detect(address: str, secret: str, waiting: Waiting) -> str:
     """Asks until something answers."""
-    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-    async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=ONE_CALL_S)) as session:
+    key = {"Authorization": f"Bearer {secret}"} if secret else {}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ONE_CALL_S)) as session:
         while True:
             try:
-                return await _kind(session, f"http://{address}")
+                return await _kind(session, f"http://{address}", key)
             except (aiohttp.ClientConnectionError, TimeoutError):
                 waiting.check()
             await asyncio.sleep(PAUSE_S)
 
 
-async def _kind(session: aiohttp.ClientSession, url: str) -> str:
-    health = await _get(session, f"{url}/health")
+async def _kind(session: aiohttp.ClientSession, url: str, key: dict[str, str]) -> str:
+    health = await _get(session, f"{url}/health", {})
     if isinstance(health, dict) and {"run_id", "version"} <= health.keys():
         return EMBEDDED  # or an attendant: both speak our language
-    models = await _get(session, f"{url}/v1/models")
+    models = await _get(session, f"{url}/v1/models", key)
     if isinstance(models, dict):
         owners = {model.get("owned_by") for model in models.get("data", []) if isinstance(model, dict)}
         if VLLM in owners:
             return VLLM
     for path in ("server_info", "get_server_info"):
-        if isinstance(await _get(session, f"{url}/{path}"), dict):
+        if isinstance(await _get(session, f"{url}/{path}", key), dict):
             return SGLANG
     raise Failure(
         f"rollout.server_addresses: what answers at {url} is neither a server of ours nor vLLM nor SGLang that lets "
@@ -55,9 +55,9 @@ async def _kind(session: aiohttp.ClientSession, url: str) -> str:
     )
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> Any:
+async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Any:
     """What is there as JSON; None for anything else."""
-    async with session.get(url) as response:
+    async with session.get(url, headers=headers) as response:
         content = await response.read()
     try:
         return orjson.loads(content) if response.status == 200 else None

@@ -16,6 +16,7 @@ from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.proxy import while_there
 from areal_like.serving.open_routes import ASKING, CLIENT_PATHS, HEALTH, OPEN_PATHS
 from areal_like.serving.orders import LARGEST_CALL
+from areal_like.serving.proven import Proofs, ProvenConnector
 
 CONTROL = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
 ASKED = ("fingerprint", "statistics")
@@ -28,10 +29,11 @@ ONE_CALL_S = 10.0
 
 class PassThrough:
     """Who attached last owns the server: calls carry a number of attempts that only grows, as the run's own could be
-    smaller than that of the run before. `secret` is the key of the other side."""
+    smaller than that of the run before. `secret` is the key of the other side, which proves itself first."""
 
-    def __init__(self, address: str, secret: str, guard: Guard, run_id: str, key_variable: str) -> None:
-        self._address, self._secret, self._run_id, self._key_variable = address, secret, run_id, key_variable
+    def __init__(self, proofs: Proofs, secret: str, guard: Guard, run_id: str, key_variable: str) -> None:
+        self._proofs, self._address = proofs, proofs.address
+        self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
         self._session: aiohttp.ClientSession | None = None
         self._attempt = int(time.time())
         guard.on_new_attempt = self._on_new_attempt
@@ -142,7 +144,7 @@ class PassThrough:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = ProvenConnector(self._proofs)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         return self._session
 

@@ -4,21 +4,22 @@ from pathlib import Path
 
 from areal_like.process.run import Run
 from areal_like.serving.attendant.base import Engine
+from areal_like.serving.proven import Proofs
 
 LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
 """By kind: how its section of the configuration calls what limits prompt and answer together."""
 
 
-def connect(kind: str, address: str, secret: str, run: Run, folder: Path) -> Engine:
-    """One that speaks to the engine at `address`."""
+def connect(kind: str, address: str, secret: str, run: Run, folder: Path, proofs: Proofs | None) -> Engine:
+    """One that speaks to the engine at `address`, which has to prove itself where that can be asked of it."""
     if kind == "vllm":
         from areal_like.serving.vllm.engine import VLLM
 
-        return VLLM(address, secret, run.config, folder)
+        return VLLM(address, secret, run.config, folder, proofs)
     if kind == "sglang":
         from areal_like.serving.sglang.engine import SGLang
 
-        return SGLang(address, secret, run.config, folder, run.weights)
+        return SGLang(address, secret, run.config, folder, run.weights, proofs)
     raise ValueError(f"rollout.backend: no engine is called {kind!r}; there are {', '.join(LENGTH_KEYS)}")
 
 

@@ -16,7 +16,7 @@ from areal_like.process.http import run_loop, serve
 from areal_like.process.identity import Guard, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.waiting import Waiting
-from areal_like.serving.attendant.attach import AttachedEngine, leave
+from areal_like.serving.attendant.attach import NOT_OURS, AttachedEngine, leave, prove_attached
 from areal_like.serving.attendant.detection import EMBEDDED, detect, host_and_port
 from areal_like.serving.attendant.embedded import PassThrough
 from areal_like.serving.attendant.kinds import kind_of
@@ -69,13 +69,17 @@ class Attendant:
         what = f"the server at {address} (rollout.server_addresses)"
         waiting = Waiting(what, rollout.setup_timeout, "rollout.setup_timeout")
         kind = self._kind or rollout.server_type
+        proofs = await prove_attached(address, secret, rollout.api_key_var, waiting)
         if kind == "auto":
             kind = await detect(address, secret, waiting)
             log.info("%s is %s", what, kind)
         if kind != EMBEDDED:
-            attached = await stack.enter_async_context(AttachedEngine(self._run, kind, address, secret, waiting))
+            engine = AttachedEngine(self._run, kind, address, secret, waiting, proofs)
+            attached = await stack.enter_async_context(engine)
             return await self._translate(stack, kind, await attached.start(), secret)
-        passing = PassThrough(address, secret, self._guard, self._run.run_id, rollout.api_key_var)
+        if proofs is None:
+            raise Failure(f"rollout.server_addresses: {NOT_OURS.format(address=address)}")
+        passing = PassThrough(proofs, secret, self._guard, self._run.run_id, rollout.api_key_var)
         stack.push_async_callback(passing.close)
         await passing.ready(self._me, waiting)
         await self._enter(stack, passing.application())
@@ -88,7 +92,7 @@ class Attendant:
         parts = put_together(self._run, kind, engine, facts)
         if self._attach is not None:
             stack.push_async_callback(leave, parts.rest, (TOLD, UPDATE))
-        proxy = Proxy(started.address, secret, parts.gate, parts.rest, parts.in_use)
+        proxy = Proxy(started.address, secret, parts.gate, parts.rest, parts.in_use, started.proofs)
         stack.push_async_callback(proxy.close)
         name = shown_name(self._run.config.actor.path)
         guard, opens = self._guard, self._run.opens_generation

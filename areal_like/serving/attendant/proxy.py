@@ -18,6 +18,7 @@ from areal_like.serving.attendant.relay import Relay
 from areal_like.serving.attendant.rest import Rest
 from areal_like.serving.attendant.strangers import LEAST_URGENT, allowed, in_its_turn
 from areal_like.serving.open_routes import ASKING, GENERATING, READING
+from areal_like.serving.proven import Proofs, ProvenConnector
 
 KEPT_HEADER = "Accept"
 """Of a client's request. Others could command the engine, or name a request of somebody else."""
@@ -30,8 +31,11 @@ T = TypeVar("T")
 class Proxy:
     """`address` is the engine's. Generation takes its turn with what the run asks for, and rests when it does."""
 
-    def __init__(self, address: str, secret: str, gate: Gate, rest: Rest, in_use: InUse) -> None:
+    def __init__(
+        self, address: str, secret: str, gate: Gate, rest: Rest, in_use: InUse, proofs: Proofs | None = None
+    ) -> None:
         self._address, self._gate, self._rest, self._in_use = address, gate, rest, in_use
+        self._proofs = proofs
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._session: aiohttp.ClientSession | None = None
         self._numbers = itertools.count(1 << 40)
@@ -75,7 +79,7 @@ class Proxy:
     ) -> web.Response | Relay | None:
         """None where all that ran was interrupted since."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = ProvenConnector(self._proofs)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         said = {KEPT_HEADER: request.headers[KEPT_HEADER]} if KEPT_HEADER in request.headers else {}
         if body:

@@ -16,6 +16,7 @@ from areal_like.serving.attendant.base import Engine, Facts
 from areal_like.serving.attendant.child import Child, import_folder
 from areal_like.serving.attendant.kinds import connect
 from areal_like.serving.attendant.readiness import PortTaken, until_ready
+from areal_like.serving.proven import Proofs
 
 TRIES = 4
 
@@ -23,12 +24,14 @@ log = logging.getLogger(__name__)
 
 
 class Started(NamedTuple):
-    """An engine that generates. `gone` ends, with the Failure to end by, when the engine has."""
+    """An engine that generates. `gone` ends, with the Failure to end by, when the engine has. `proofs` is None where
+    the engine cannot be asked for any."""
 
     engine: Engine
     facts: Facts
     address: str
     gone: "asyncio.Task[Failure]"
+    proofs: Proofs | None
 
 
 class OwnEngine:
@@ -71,15 +74,16 @@ class OwnEngine:
         child = self._child = Child(command, said, self._run.cwd)
         gone = self._gone = asyncio.create_task(self._watch(child))
         folder = model_folder(self._run.config.actor.path, self._run.cwd)
-        engine = connect(self._kind, address, token(), self._run, folder)
-        ready = asyncio.create_task(until_ready(engine, address, seal({**os.environ, **said}), waiting))
+        proofs = Proofs(address, token(), seal({**os.environ, **said}))
+        engine = connect(self._kind, address, token(), self._run, folder, proofs)
+        ready = asyncio.create_task(until_ready(engine, address, proofs, waiting))
         try:
             await asyncio.wait([ready, gone], return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and (not ready.done() or ready.exception() is not None):
                 if child.lacked_its_port:
                     raise PortTaken("the engine says that its address is in use")
                 raise gone.result()
-            return Started(engine, await ready, address, gone)
+            return Started(engine, await ready, address, gone, proofs)
         except TimedOut as late:
             last = child.lines[-1].strip() if child.lines else "nothing"
             raise TimedOut(f"{late}. The last that it said: {last}") from None

@@ -10,6 +10,7 @@ from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, P
 from areal_like.serving.calls import Calls, Refusal
 from areal_like.serving.found import unsupported
 from areal_like.serving.model_facts import eos_token_ids, longest_sequence, vocab_size
+from areal_like.serving.proven import Proofs
 from areal_like.serving.request import parse_sampling
 from areal_like.serving.sglang.receiver import Receiver
 from areal_like.serving.sglang.sampling import Abilities, body_of, is_cut, piece_of, prompt_logprobs
@@ -25,9 +26,17 @@ class SGLang:
     can_keep = False
     """Its requests are aborted, and go on after the change from the tokens that they have."""
 
-    def __init__(self, address: str, secret: str, config: Any, model_folder: Path, on_disk: Path) -> None:
+    def __init__(
+        self,
+        address: str,
+        secret: str,
+        config: Any,
+        model_folder: Path,
+        on_disk: Path,
+        proofs: Proofs | None = None,
+    ) -> None:
         """`on_disk`: where weights that are sent lie for a moment, where shared memory is too small for them."""
-        self._calls = Calls("SGLang", address, secret)
+        self._calls = Calls("SGLang", address, secret, proofs)
         self._folder, self._longest = model_folder, config.sglang.context_length
         port = address.rstrip("/").rpartition(":")[2]
         self._weights = Weights(self._calls, Receiver(port, config.sglang.python, on_disk))

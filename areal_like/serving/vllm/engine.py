@@ -11,6 +11,7 @@ from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, P
 from areal_like.serving.calls import Calls, Refusal
 from areal_like.serving.found import unsupported
 from areal_like.serving.model_facts import eos_token_ids, vocab_size
+from areal_like.serving.proven import Proofs
 from areal_like.serving.vllm.sampling import body_of, is_greedy, logprob_of, piece_of, prompt_logprobs
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
@@ -35,8 +36,10 @@ HOW = (
 class VLLM:
     can_keep = True
 
-    def __init__(self, address: str, secret: str, config: Any, model_folder: Path) -> None:
-        self._calls = Calls("vLLM", address, secret)
+    def __init__(
+        self, address: str, secret: str, config: Any, model_folder: Path, proofs: Proofs | None = None
+    ) -> None:
+        self._calls = Calls("vLLM", address, secret, proofs)
         self._folder = model_folder
         self._facts: Facts | None = None
         self._is_told = False
