@@ -43,7 +43,7 @@ def test_a_pause_and_adapters_that_a_run_has_left_behind_are_gone_when_the_next_
         if can_keep:
             await engine.pause()
         waiting = Waiting("it", 5.0, "rollout.setup_timeout")
-        async with AttachedEngine(run, "vllm", "127.0.0.1:9", "", waiting) as attached:
+        async with AttachedEngine(run, "vllm", "127.0.0.1:9", "", waiting, None) as attached:
             await asyncio.wait_for(attached.start(), 60)
             assert set(engine.adapters) == {"very-mine", "v5-of-mine"}
             assert engine.log.count("resume") == int(can_keep)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from areal_like.process.http import serve
+from areal_like.process.http import application, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.embedded import PassThrough
 from areal_like.serving.open_routes import ASKING, CLIENT_PATHS, OPEN_PATHS
+from areal_like.serving.proven import Proofs
 from tests import attendant_world, embedded_servers
 from tests.raw_http import DISGUISES, METHODS, status_of
 
@@ -24,7 +25,9 @@ OURS = "the key of this run alone"
 @asynccontextmanager
 async def passing(address: str) -> AsyncIterator[str]:
     """The address of a pass-through before a server of ours."""
-    through = PassThrough(address, embedded_servers.SECRET, Guard(OURS, 1), "run-2", "THEIR_KEY")
+    through = PassThrough(
+        Proofs(address, embedded_servers.SECRET), embedded_servers.SECRET, Guard(OURS, 1), "run-2", "THEIR_KEY"
+    )
     await through.ready(Identity("server", 0), Waiting("the server", 10.0, "rollout.setup_timeout"))
     served = await serve(through.application(), "127.0.0.1")
     try:
@@ -92,7 +95,8 @@ def test_an_open_path_is_asked_behind_by_its_own_name_and_without_the_key(path: 
         return web.json_response({})
 
     async def main() -> None:
-        app = web.Application()
+        guard = Guard(embedded_servers.SECRET)
+        app = application(guard, OPEN_PATHS, ("/control/statistics",))
         app.router.add_route("*", "/{path:.*}", note)
         behind = await serve(app, "127.0.0.1")
         try:

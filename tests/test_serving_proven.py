@@ -139,6 +139,7 @@ def test_who_took_the_port_hears_no_token(reply: Any) -> None:
         assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
         await calls.close()
         await stranger.close()
+        await stranger.close()
 
     asyncio.run(main())
 
@@ -163,6 +164,7 @@ def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_s
                 continue
             with pytest.raises(Unproven, match="does not prove that it knows the secret"):
                 Proofs(address, SECRET, SEAL).check(greeting)
+        await stranger.close()
         await server.close()
         await stranger.close()
 
@@ -185,6 +187,7 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
             await calls.post("/resume")
         assert SECRET.encode() not in stranger.heard and b"/resume" not in stranger.heard
         await calls.close()
+        await stranger.close()
         await stranger.close()
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from areal_like.process.identity import RUN_HEADER
 from areal_like.serving.attendant.base import Arrival, Piece, Unfit
 from areal_like.serving.parser import refused
+from areal_like.serving.proven import Proofs, greet
 from areal_like.serving.start import ServerSpec
 from areal_like.serving.vllm.engine import VLLM
 from areal_like.serving.vllm.parser import VLLM as PARSER
@@ -25,7 +26,19 @@ from areal_like.weights.errors import BadWeights
 from areal_like.weights.meeting import Meeting
 from tests.planning import loaded
 from tests.tiny_models import EOS_ID, tiny_qwen3
-from tests.vllm_servers import SHAPE, Server, apart, asked, log_softmax, logprobs_of, python, started, talk, update
+from tests.vllm_servers import (
+    SECRET,
+    SHAPE,
+    Server,
+    apart,
+    asked,
+    log_softmax,
+    logprobs_of,
+    python,
+    started,
+    talk,
+    update,
+)
 
 pytestmark = pytest.mark.xdist_group("vllm_alone")
 PROMPT = [5, 9, 13, 20, 7]
@@ -108,6 +121,8 @@ def test_every_route_but_the_signs_of_life_wants_the_token(server):
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
         called += [("get", path) for path in ("/metrics", "/openapi.json", "/docs", "/nothing", "/health/", "//health")]
+        greeting = await greet(server.address)
+        Proofs(server.address, SECRET, greeting.seal).check(greeting)
         wrong = {"Authorization": "Bearer another"}
         async with aiohttp.ClientSession() as session:
             for headers in ({}, wrong):
