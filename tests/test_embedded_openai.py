@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from areal_like.data.tasks.addition import Addition
-from tests.ring.server import MODEL, Server, serving
+from tests.ring.server import MODEL, SECRET, Server, serving
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -20,8 +20,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    """It has no token of the run: these routes answer whoever reaches them."""
-    with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as made:
+    """It has the key, and says nothing else that a call of the run says."""
+    with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key=SECRET, max_retries=0) as made:
         yield made
 
 
@@ -102,7 +102,7 @@ def test_many_clients_at_once_get_what_each_would_get_alone(server: Server, clie
     prompts = [f"{number:02}+{99 - number:02}=" for number in range(16)]
 
     async def together() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as many:
+        async with openai.AsyncOpenAI(base_url=f"http://{server.address}/v1", api_key=SECRET, max_retries=0) as many:
             calls = (many.completions.create(model=MODEL, prompt=prompt, seed=3, n=2) for prompt in prompts)
             return [choice.text for done in await asyncio.gather(*calls) for choice in done.choices]
 

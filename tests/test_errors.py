@@ -279,6 +279,10 @@ class TestContradictions:
         assert text.startswith(f"{key} ")
         assert other in text
 
+    def test_a_temperature_that_leaves_no_numbers_is_refused(self, tmp_path: Path) -> None:
+        text = only(GOOD, tmp_path, "gconfig.temperature=1e-50")
+        assert text.startswith("gconfig.temperature ") and "is 1e-50; take 0 " in text
+
     def test_so_do_limits_that_leave_nothing_between_them(self, tmp_path: Path) -> None:
         text = only(GOOD, tmp_path, "actor.behav_imp_weight_floor=3", "actor.behav_imp_weight_cap=2")
         assert text.startswith("actor.behav_imp_weight_floor ") and "not below actor.behav_imp_weight_cap=2" in text

@@ -22,7 +22,7 @@ class EvalSampling:
     temperature: float | None = key(None, ge=0)
     """Sampling temperature; 0 always takes the likeliest token."""
 
-    repetition_penalty: float | None = key(None, gt=0)
+    repetition_penalty: float | None = key(None, ge=0.01)
     """Above 1 makes tokens that were already used less likely, below 1 more likely."""
 
     top_p: float | None = key(None, gt=0, le=1)

@@ -2,6 +2,9 @@
 
 from areal_like.config.fields import config, key
 
+LEAST_TEMPERATURE = 1e-3
+"""Above 0. A smaller one makes numbers of logits that are none."""
+
 
 @config
 class GenerationHyperparameters:
@@ -46,7 +49,7 @@ class GenerationHyperparameters:
     """Lowers a token's logit by this for every time it is in the answer already; negative values encourage
     repetition. Other than 0 the trainer cannot reproduce it."""
 
-    repetition_penalty: float = key(1.0, gt=0)
+    repetition_penalty: float = key(1.0, ge=0.01)
     """Above 1 makes tokens that were seen already less likely. Other than 1 the trainer cannot reproduce it."""
 
     min_p: float = key(0.0, ge=0, le=1)

@@ -1,11 +1,25 @@
 """What is asked of the engine and what it answers. A request that it cannot keep to the letter is refused."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from areal_like.config.generation import LEAST_TEMPERATURE
+
 LARGEST_SEED = (1 << 64) - 1
-LARGEST_PRIORITY = (1 << 63) - 1
+LARGEST_PRIORITY = (1 << 61) - 1
+"""That a call of the run may say."""
+LEAST_URGENT = 1 << 62
+"""Priority of clients of others: after all that the run asks for."""
+MOST_TOKENS = (1 << 31) - 1
+MOST_SAMPLES, MOST_GROUPS = 1 << 16, 1 << 24
+"""Answers to one prompt; groups of one step."""
+LONGEST_DEADLINE_S = 1e9
+LONGEST_NAME = 512
+MOST_STOPS, LONGEST_STOP, MOST_STOP_TOKENS = 256, 1024, 1024
+"""Texts that end an answer, the characters of one, and tokens that end an answer."""
+SHOWN = 80
+"""Characters of a value that are repeated in a complaint about it."""
 
 
 class BadRequest(ValueError):
@@ -97,52 +111,63 @@ class Finished:
     error: str | None = None
 
 
-def parse_group(said: Any, vocab_size: int) -> Group:
-    """A group as it comes over the wire; raises BadRequest."""
+def parse_group(
+    said: Any, vocab_size: int, context_length: int = MOST_TOKENS, length_key: str = "embedded.context_length"
+) -> Group:
+    """A group as it comes over the wire; raises BadRequest. Every number is within what the model and its context can
+    use. `length_key` is where the context is set."""
     if not isinstance(said, Mapping):
         raise BadRequest("groups: each is an object with id, prompt, n, seed and sampling")
     unknown = set(said) - {"id", "prompt", "n", "seed", "sampling", "order", "priority", "deadline_s"}
     if unknown:
-        raise BadRequest(f"{sorted(unknown)[0]}: a group has no such field")
+        raise BadRequest(f"{min(map(str, unknown))[:SHOWN]}: a group has no such field")
     prompt = said.get("prompt")
     if not isinstance(prompt, list) or not prompt:
         raise BadRequest("prompt: give at least one token id")
+    if len(prompt) >= context_length:
+        raise BadRequest(_no_room(length_key, len(prompt), context_length))
     _check_tokens("prompt", prompt, vocab_size)
     return Group(
-        id=str(said.get("id", "")),
+        id=_name("id", said.get("id", "")),
         prompt=tuple(prompt),
-        n=_integer("n", said.get("n", 1), 1),
+        n=_integer("n", said.get("n", 1), 1, MOST_SAMPLES),
         seed=_integer("seed", said.get("seed", 0), 0, LARGEST_SEED),
-        sampling=parse_sampling(said.get("sampling") or {}, vocab_size),
+        sampling=parse_sampling(said.get("sampling") or {}, vocab_size, context_length),
         order=_parse_order(said.get("order")),
         priority=_integer("priority", said.get("priority", 0), -LARGEST_PRIORITY, LARGEST_PRIORITY),
-        deadline_s=None if said.get("deadline_s") is None else _number("deadline_s", said["deadline_s"], 0, above=True),
+        deadline_s=None if said.get("deadline_s") is None else _deadline(said["deadline_s"]),
     )
 
 
-def parse_sampling(said: Mapping[str, Any], vocab_size: int) -> Sampling:
+def parse_sampling(said: Any, vocab_size: int, context_length: int = MOST_TOKENS) -> Sampling:
     """Keys are those of `gconfig`; null is as good as not said."""
+    if not isinstance(said, Mapping):
+        raise BadRequest(f"sampling: {shown(said)} is not an object with keys of gconfig")
     values = {key: value for key, value in said.items() if value is not None}
     known = {one.name for one in fields(Sampling)}
     unknown = set(values) - known
     if unknown:
         raise BadRequest(
-            f"gconfig.{sorted(unknown)[0]}: not known; the sampling of a group has {', '.join(sorted(known))}"
+            f"gconfig.{min(map(str, unknown))[:SHOWN]}: not known; the sampling of a group has "
+            f"{', '.join(sorted(known))}"
         )
     for key, least, most, above in NUMBERS:
         if key in values:
             _number(f"gconfig.{key}", values[key], least, most, above)
+    if 0 < values.get("temperature", 1) < LEAST_TEMPERATURE:
+        reason = f"{values['temperature']} is too small; take 0 (the likeliest token), or {LEAST_TEMPERATURE} and more"
+        raise BadRequest(f"gconfig.temperature: {reason}")
     for key, fewest in (("max_new_tokens", 1), ("max_tokens", 1), ("min_new_tokens", 0), ("top_k", -1)):
         if key in values:
-            _integer(f"gconfig.{key}", values[key], fewest)
+            _integer(f"gconfig.{key}", values[key], fewest, MOST_TOKENS)
+    if "min_new_tokens" in values:
+        values["min_new_tokens"] = min(values["min_new_tokens"], context_length)
     if not isinstance(values.get("greedy", False), bool):
-        raise BadRequest(f"gconfig.greedy: {values['greedy']} is neither true nor false")
+        raise BadRequest(f"gconfig.greedy: {shown(values['greedy'])} is neither true nor false")
     if not 0 < values.get("top_k", 0) < vocab_size:
         values["top_k"] = 0
     if "stop_token_ids" in values:
-        stops = list(values["stop_token_ids"])
-        _check_tokens("gconfig.stop_token_ids", stops, vocab_size)
-        values["stop_token_ids"] = tuple(stops)
+        values["stop_token_ids"] = _stop_tokens(values["stop_token_ids"], vocab_size)
     if "stop" in values:
         values["stop"] = _texts("gconfig.stop", values["stop"])
     return Sampling(**values)
@@ -153,7 +178,7 @@ NUMBERS: tuple[tuple[str, float, float, bool], ...] = (
     ("top_p", 0, 1, True),
     ("min_p", 0, 1, False),
     ("frequency_penalty", -2, 2, False),
-    ("repetition_penalty", 0, 1e6, True),
+    ("repetition_penalty", 0.01, 1e6, False),
 )
 """Of sampling: key, least, most, and whether it must be above the least."""
 
@@ -163,15 +188,32 @@ def _parse_order(said: Any) -> Order | None:
         return None
     if not isinstance(said, Mapping) or set(said) != {"key", "place", "of"}:
         raise BadRequest("order: null, or an object with key, place and of")
-    order = Order(str(said["key"]), _integer("order.place", said["place"], 0), _integer("order.of", said["of"], 1))
+    place = _integer("order.place", said["place"], 0, MOST_GROUPS)
+    order = Order(_name("order.key", said["key"]), place, _integer("order.of", said["of"], 1, MOST_GROUPS))
     if order.place >= order.of:
         raise BadRequest(f"order.place: {order.place} is not below order.of={order.of}")
     return order
 
 
-def _integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        raise BadRequest(f"{name}: {value} is not a whole number from {least} on")
+def shown(value: Any) -> str:
+    """For a complaint, which should not be as long as what it complains of."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _name(what: str, value: Any) -> str:
+    if not isinstance(value, str | int) or len(str(value)) > LONGEST_NAME:
+        raise BadRequest(f"{what}: {shown(value)} is not a name of at most {LONGEST_NAME} characters")
+    return str(value)
+
+
+def _deadline(value: Any) -> float:
+    return _number("deadline_s", value, 0, LONGEST_DEADLINE_S, above=True)
+
+
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadRequest(f"{name}: {shown(value)} is not a whole number from {least} to {most}")
     return value
 
 
@@ -179,7 +221,7 @@ def _number(name: str, value: Any, least: float, most: float = float("inf"), abo
     fits = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
     if not fits or (above and value == least):
         bound = f"above {least:g}" if above else f"from {least:g} on"
-        raise BadRequest(f"{name}: {value} is not a number {bound}" + (f" up to {most:g}" if most <= 2 else ""))
+        raise BadRequest(f"{name}: {shown(value)} is not a number {bound} up to {most:g}")
     return float(value)
 
 
@@ -187,16 +229,35 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     """One text or several."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise BadRequest(f"{name}: {value!r} is not a list of texts")
+        raise BadRequest(f"{name}: {shown(value)} is not a list of texts")
+    if len(texts) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in texts):
+        raise BadRequest(
+            f"{name}: at most {MOST_STOPS} texts of {LONGEST_STOP} characters are looked for; leave some out"
+        )
     if "" in texts:
         raise BadRequest(f"{name}: an empty text would end every answer at once; leave it out")
     return tuple(texts)
 
 
-def _check_tokens(name: str, tokens: list[Any], vocab_size: int) -> None:
+def _stop_tokens(value: Any, vocab_size: int) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MOST_STOP_TOKENS:
+        raise BadRequest(
+            f"gconfig.stop_token_ids: {shown(value)} is not a list of at most {MOST_STOP_TOKENS} token ids"
+        )
+    _check_tokens("gconfig.stop_token_ids", value, vocab_size)
+    return tuple(value)
+
+
+def _check_tokens(name: str, tokens: Sequence[Any], vocab_size: int) -> None:
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
-            raise BadRequest(f"{name}: {token!r} is no token of this model, whose ids go from 0 to {vocab_size - 1}")
+            raise BadRequest(
+                f"{name}: {shown(token)} is no token of this model, whose ids go from 0 to {vocab_size - 1}"
+            )
+
+
+def _no_room(key: str, num_prompt: int, most: int) -> str:
+    return f"{key}: the prompt has {num_prompt} tokens, and {most} leave no room for an answer"
 
 
 def longest_answer(sampling: Sampling, num_prompt: int, context_length: int, length_key: str) -> int:
@@ -205,5 +266,5 @@ def longest_answer(sampling: Sampling, num_prompt: int, context_length: int, len
     most = min(sampling.max_tokens, context_length)
     if num_prompt >= most:
         key = "gconfig.max_tokens" if sampling.max_tokens < context_length else length_key
-        raise BadRequest(f"{key}: the prompt has {num_prompt} tokens, and {most} leave no room for an answer")
+        raise BadRequest(_no_room(key, num_prompt, most))
     return min(sampling.max_new_tokens, most - num_prompt)

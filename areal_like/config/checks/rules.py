@@ -7,6 +7,7 @@ that a user would change. Rules about what only this machine lacks are the plan'
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from areal_like.config.generation import LEAST_TEMPERATURE
 from areal_like.config.suggest import nearest
 
 Get = Callable[[str], Any]
@@ -83,6 +84,14 @@ def _lengths(get: Get) -> Iterator[Finding]:
     if high is not None and total is not None and high > total:
         message = f"is {high}, above gconfig.max_tokens={total}, which bounds prompt and completion together"
         yield ("gconfig.max_new_tokens", "gconfig.max_tokens"), message
+
+
+def _temperatures(get: Get) -> Iterator[Finding]:
+    """Logits divided by less are no numbers any more."""
+    for key in ("gconfig.temperature", "evaluator.benchmarks.gconfig.temperature"):
+        temperature = get(key)
+        if temperature is not None and 0 < temperature < LEAST_TEMPERATURE:
+            yield (key,), f"is {temperature:g}; take 0 (always the likeliest token), or {LEAST_TEMPERATURE} and more"
 
 
 def _clipping(get: Get) -> Iterator[Finding]:
@@ -238,6 +247,7 @@ def _separate_adapter(get: Get) -> Iterator[Finding]:
 
 RULES = (
     _lengths,
+    _temperatures,
     _clipping,
     _overlong,
     _curriculum,

@@ -116,7 +116,8 @@ class Generation:
 
     def _wanted(self, said: Any) -> Wanted:
         """Checks what can be known before the engine sees it; raises BadRequest."""
-        group = parse_group(said, self._facts.vocab_size)
+        facts = self._facts
+        group = parse_group(said, facts.vocab_size, facts.context_length, self._length_key)
         how = group.sampling
         limit = longest_answer(how, len(group.prompt), self._facts.context_length, self._length_key)
         asked = said.get("sampling") or {}

@@ -29,7 +29,8 @@ from areal_like.serving.embedded.batching.rows import Interrupted, Rows
 from areal_like.serving.embedded.batching.runner import Runner
 from areal_like.serving.embedded.bounds import end_tokens, ends_of, longest
 from areal_like.serving.embedded.counts import Counts
-from areal_like.serving.embedded.sampling.choosing import next_tokens
+from areal_like.serving.embedded.offline import generate
+from areal_like.serving.embedded.sampling.choosing import NO_DISTRIBUTION, next_tokens
 from areal_like.serving.embedded.tokenizer import LazyTokenizer
 from areal_like.serving.embedded.weights.adapters import Adapters
 from areal_like.serving.embedded.weights.live import LiveWeights
@@ -77,6 +78,7 @@ class Engine:
         self._interrupted: deque[Interrupted] = deque()
         self._finished: list[Finished] = []
         self._broken: set[int] = set()
+        self._unusable: dict[int, str] = {}
         self.next_deadline = math.inf
         """When `expire` has something to do, by the monotonic clock."""
         self.admits = True
@@ -135,18 +137,7 @@ class Engine:
 
     def generate(self, groups: Sequence[Group]) -> list[Finished]:
         """Runs until these are done; the results stand in their order."""
-        numbers = [self.submit(group) for group in groups]
-        done: dict[int, Finished] = {}
-        while self.has_work:
-            done.update((finished.ticket, finished) for finished in self.step())
-        missing = [number for number in numbers if number not in done]
-        if missing:
-            raise RuntimeError(f"{len(missing)} groups wait for others of their step (order) that were never submitted")
-        results = [done[number] for number in numbers]
-        for finished in results:
-            if finished.error is not None:
-                raise RuntimeError(f"group {finished.id}: {finished.error}")
-        return results
+        return generate(self, groups)
 
     def abort(self, reason: str, is_meant: Callable[[Ticket], bool] = lambda ticket: True) -> int:
         """Ends groups without answers, for a reason that is told to who asked; returns how many."""
@@ -254,10 +245,12 @@ class Engine:
         if self._interrupted or not self.admits:
             return
         begun = self._admission.admit()
-        if rows.count == before:
-            return
-        self.cache.reserve(rows.count, self._room.width, before, int(rows.cached[:before].max(initial=0)))
-        self._end([end for of_row, logits in self._admission.logits(begun) for end in self._append(of_row, logits)])
+        self._unusable |= begun.unusable
+        if rows.count > before:
+            self.cache.reserve(rows.count, self._room.width, before, int(rows.cached[:before].max(initial=0)))
+            self._end([end for of_row, logits in self._admission.logits(begun) for end in self._append(of_row, logits)])
+        else:
+            self._refuse()
 
     def _decode(self) -> None:
         self._make_room()
@@ -270,17 +263,25 @@ class Engine:
 
     def _append(self, of_row: NDArray[np.int64], logits: torch.Tensor) -> list[tuple[int, str]]:
         rows = self._rows
-        tokens, found = next_tokens(rows, of_row, logits, self._runner.tensor)
+        tokens, found, by_request = next_tokens(rows, of_row, logits, self._runner.tensor)
         self.counts.tokens += len(of_row)
-        broken = {rows.tickets[row].number for row in of_row[~np.isfinite(found)]}
-        self._broken |= broken
+        self._unusable |= {rows.tickets[row].number: NO_DISTRIBUTION for row in of_row[by_request]}
+        self._broken |= {rows.tickets[row].number for row in of_row[~np.isfinite(found) & ~by_request]}
         followed = rows.followed_of(of_row)
         early = rows.is_early(of_row).tolist() if followed else []
         ended = rows.append(of_row, tokens, found, self.base_version)
         if followed:
-            by_text = completed(self.tokenizer, followed, tokens.tolist(), early)
+            by_text, unread = completed(self.tokenizer, followed, tokens.tolist(), early)
             ended = list({**dict(ended), **{int(of_row[place]): "stop" for place in by_text}}.items())
-        return [end for end in ended if rows.tickets[end[0]].number not in broken] if broken else ended
+            self._unusable |= {rows.tickets[of_row[place]].number: why for place, why in unread.items()}
+        gone = self._broken | self._unusable.keys()
+        return [end for end in ended if rows.tickets[end[0]].number not in gone] if gone else ended
+
+    def _refuse(self) -> None:
+        """Ends groups whose own numbers cannot be used, and leaves all others as they are."""
+        unusable, self._unusable = self._unusable, {}
+        for why in set(unusable.values()):
+            self.abort(why, lambda ticket, why=why: unusable.get(ticket.number) == why)
 
     def _clean(self) -> None:
         """Ends groups whose numbers are broken, and leaves nothing of these in the cache: a product of 0 and nan would
@@ -305,6 +306,7 @@ class Engine:
                 self._finished.append(Finished(ticket.number, ticket.group.id, samples))
                 self.counts.groups += 1
         self._remove(set(gone))
+        self._refuse()
         if self._broken:
             self._clean()
 

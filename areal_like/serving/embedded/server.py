@@ -90,7 +90,7 @@ class EmbeddedServer:
         refused = []
         for one in field(said, "groups", list):
             try:
-                groups.append(parse_group(one, self._engine.vocab_size))
+                groups.append(parse_group(one, self._engine.vocab_size, self._engine.context_length))
             except BadRequest as bad:
                 refused.append(Finished(-1, str(one.get("id", "")) if isinstance(one, dict) else "", [], str(bad)))
         if any(group.sampling.stop for group in groups):

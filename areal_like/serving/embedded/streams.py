@@ -1,6 +1,9 @@
 """From an HTTP request to the engine's thread and back: what was asked for and what is finished of it."""
 
 import asyncio
+import logging
+import math
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -13,6 +16,9 @@ from areal_like.serving.request import BadRequest, Finished, Group
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+USED_S = 600.0
 GONE_AFTER_S = 0.25
 """How often it is looked whether a client that waits is still there."""
 
@@ -35,6 +41,12 @@ class Streams:
         self._loop = asyncio.get_running_loop()
         self._of_ticket: dict[int, Stream] = {}
         self._attempt = 0
+        self._last_of_run = -math.inf
+
+    @property
+    def is_used_by_a_run(self) -> bool:
+        """Whether one has asked for something lately."""
+        return time.monotonic() - self._last_of_run < USED_S
 
     async def call(self, command: Callable[[], T]) -> T:
         """Has the engine's thread carry something out between two steps."""
@@ -45,6 +57,8 @@ class Streams:
     ) -> AsyncGenerator[list[Finished], None]:
         """What is finished, as it comes. Where the client goes away, its groups end and a ConnectionError is raised.
         `attempt`: that of the run that asks; None is somebody else."""
+        if attempt is not None:
+            self._last_of_run = time.monotonic()
         stream = Stream(attempt)
         self.driver.post(lambda: self._submit(stream, groups))
         missing = len(groups)
@@ -86,6 +100,9 @@ class Streams:
                 ticket = self.driver.engine.submit(group)
             except BadRequest as bad:
                 refused.append(Finished(-1, group.id, [], str(bad)))
+            except Exception as fault:  # it harms nobody but this group
+                log.exception("group %r", group.id)
+                refused.append(Finished(-1, group.id, [], f"{type(fault).__name__}: {fault}"))
             else:
                 stream.tickets.add(ticket)
                 self._of_ticket[ticket] = stream

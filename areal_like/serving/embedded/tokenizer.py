@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.serving.request import BadRequest
+from areal_like.serving.request import BadRequest, shown
 from areal_like.serving.stops import Reads, reader
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class LazyTokenizer:
         except BadRequest:
             raise
         except Exception as fault:  # the library raises nothing narrower
-            raise BadRequest(f"prompt: the tokenizer cannot read {text!r}: {fault}") from fault
+            raise BadRequest(f"prompt: the tokenizer cannot read {shown(text)}: {fault}") from fault
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:

@@ -33,7 +33,7 @@ def body_of(asked: Asked, facts: Facts) -> dict[str, Any]:
     longest = longest_answer(sampling, len(asked.prompt), facts.context_length, "vllm.max_model_len")
     said = {
         "n": 1 if sampling.takes_likeliest else asked.n,
-        "seed": asked.seed,
+        "seed": asked.seed % 2**63,
         "temperature": 0.0 if sampling.takes_likeliest else sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,

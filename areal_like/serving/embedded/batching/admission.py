@@ -1,5 +1,6 @@
 """Which groups begin, and how far a long prompt is."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from areal_like.serving.embedded.batching.runner import MOST_AT_ONCE, Runner
 from areal_like.serving.embedded.counts import Counts
 from areal_like.serving.embedded.weights.lora import Adapter
 
+log = logging.getLogger(__name__)
+
 Part = tuple[tuple[int, ...], NDArray[np.int64]]
 """A prompt and the rows that begin with it."""
 
@@ -25,6 +28,8 @@ class Begun:
 
     by_length: dict[int, list[Part]] = field(default_factory=dict)
     long: tuple[LongPrompt, NDArray[np.int64]] | None = None
+    unusable: dict[int, str] = field(default_factory=dict)
+    """Numbers of groups that could not begin, and why: they stay in the queue for who ends them."""
 
     def runs(self) -> Iterator[list[Part]]:
         """Prompts of one length, as many as one run of the model takes."""
@@ -62,7 +67,14 @@ class Admission:
             if share == 0:
                 break
             self._begin(ticket)
-            rows = self._rows.begin(ticket, range(ticket.admitted, ticket.admitted + share))
+            before = self._rows.count
+            try:
+                rows = self._rows.begin(ticket, range(ticket.admitted, ticket.admitted + share))
+            except Exception as fault:  # of the group's own numbers: it harms no other
+                log.exception("group %r cannot begin", ticket.group.id)
+                self._rows.forget(before)
+                begun.unusable[ticket.number] = f"{type(fault).__name__}: {fault}"
+                break
             if is_long and self._long is not None:
                 begun.long = self._long, rows
             else:

@@ -1,6 +1,7 @@
 """What is kept of a sequence beside its tokens, for groups that ask for it: its text, where texts end answers, and the
 likeliest tokens beside each one that was sampled."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from torch import Tensor
 from areal_like.serving.embedded.tokenizer import LazyTokenizer
 from areal_like.serving.request import Group
 from areal_like.serving.stops import Reading, read_on
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,12 +45,17 @@ def tell_alternatives(logits_RV: Tensor, temperature_R: Tensor, followed: Sequen
 
 def completed(
     tokenizer: LazyTokenizer, followed: Sequence[tuple[int, Followed]], tokens: Sequence[int], is_early: Sequence[bool]
-) -> list[int]:
-    """Places in the batch whose new token completes a text that ends the answer."""
+) -> tuple[list[int], dict[int, str]]:
+    """Places in the batch whose new token completes a text that ends the answer, and those whose text cannot be read,
+    with the reason."""
     readings = [(place, one.reading) for place, one in followed if one.reading is not None]
     if not readings:
-        return []
+        return [], {}
     places = [place for place, _ in readings]
     new, may_end = [tokens[place] for place in places], [not is_early[place] for place in places]
-    found = read_on(tokenizer.read, [reading for _, reading in readings], new, may_end)
-    return [place for place, is_complete in zip(places, found, strict=True) if is_complete]
+    try:
+        found = read_on(tokenizer.read, [reading for _, reading in readings], new, may_end)
+    except Exception as fault:  # the library raises nothing narrower, and does not say at which of them
+        log.exception("texts that end answers")
+        return [], dict.fromkeys(places, f"stop: the tokenizer cannot read the answer: {fault}")
+    return [place for place, is_complete in zip(places, found, strict=True) if is_complete], {}

@@ -88,6 +88,11 @@ class Rows:
             self._ask(rows, sampling, ticket.group.prompt)
         return rows
 
+    def forget(self, count: int) -> None:
+        """Those after so many, which did not begin as they should."""
+        del self.tickets[count:], self.followed[count:]
+        self.count = count
+
     def _ask(self, rows: NDArray[np.int64], sampling: Sampling, prompt: Sequence[int]) -> None:
         cut = (0, 1.0, 0.0) if sampling.takes_likeliest else (sampling.top_k, sampling.top_p, sampling.min_p)
         penalties = sampling.frequency_penalty, sampling.repetition_penalty

@@ -4,10 +4,16 @@ do is refused, not ignored."""
 from collections.abc import Mapping
 from typing import Any
 
-from areal_like.serving.request import BadRequest
+from areal_like.serving.request import LEAST_URGENT, BadRequest, shown
 
 MOST_ALTERNATIVES = 5
 """As in OpenAI's interface."""
+MOST_ANSWERS = 128
+"""To one prompt, as in OpenAI's interface."""
+MOST_PROMPTS = 256
+MOST_CHARACTERS = 32
+"""Of a text, for each token of the context: no tokenizer makes fewer tokens of one that has meaning."""
+HIGHEST_PRIORITY = 1 << 31
 MUST_BE_NEUTRAL = {
     "stream": (None, False),
     "best_of": (None, 1),
@@ -37,7 +43,7 @@ RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 def refuse_what_is_not_done(said: Mapping[str, Any]) -> None:
     for key, neutral in MUST_BE_NEUTRAL.items():
         if said.get(key) not in neutral:
-            raise BadRequest(f"{key}: {said[key]!r} is something that this server does not do; leave it out")
+            raise BadRequest(f"{key}: {shown(said[key])} is something that this server does not do; leave it out")
 
 
 def sampling_of(said: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def alternatives_of(said: Mapping[str, Any], key: str) -> int | None:
         return None
     number = 1 if value is True else value
     if type(number) is not int or not 0 <= number <= MOST_ALTERNATIVES:
-        raise BadRequest(f"{key}: {value!r} is not a number from 0 to {MOST_ALTERNATIVES}")
+        raise BadRequest(f"{key}: {shown(value)} is not a number from 0 to {MOST_ALTERNATIVES}")
     return number
 
 
@@ -63,14 +69,38 @@ def seed_of(said: Mapping[str, Any], usual: int) -> int:
     if seed is None:
         return usual
     if type(seed) is not int:
-        raise BadRequest(f"seed: {seed!r} is not a whole number")
+        raise BadRequest(f"seed: {shown(seed)} is not a whole number")
     return seed % (1 << 64)
+
+
+def answers_of(said: Mapping[str, Any]) -> int:
+    """How many are wanted to each prompt."""
+    n = 1 if said.get("n") is None else said["n"]
+    if type(n) is not int or not 1 <= n <= MOST_ANSWERS:
+        raise BadRequest(f"n: {shown(n)} is not a whole number from 1 to {MOST_ANSWERS}")
+    return n
+
+
+def priority_of(said: Mapping[str, Any]) -> int:
+    """Among clients; all of them come after the run."""
+    priority = said.get("priority") or 0
+    if type(priority) is not int or not -HIGHEST_PRIORITY < priority < HIGHEST_PRIORITY:
+        raise BadRequest(f"priority: {shown(priority)} is not a whole number of 32 bits")
+    return LEAST_URGENT + priority
+
+
+def check_text(text: str, context_length: int) -> None:
+    """Before a tokenizer reads it."""
+    if len(text) > MOST_CHARACTERS * context_length:
+        raise BadRequest(
+            f"prompt: {len(text)} characters cannot fit into a context of {context_length} tokens; shorten it"
+        )
 
 
 def flag(said: Mapping[str, Any], key: str, usual: bool = False) -> bool:
     value = said.get(key)
     if value is not None and not isinstance(value, bool):
-        raise BadRequest(f"{key}: {value!r} is neither true nor false")
+        raise BadRequest(f"{key}: {shown(value)} is neither true nor false")
     return usual if value is None else value
 
 

@@ -1,18 +1,23 @@
 """Clients that are not of the run: what they reach, and how they get answers."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from areal_like.process.errors import Refused
+from areal_like.serving.embedded.outside import asked
 from areal_like.serving.embedded.outside.logprobs import Chance
+from areal_like.serving.embedded.outside.turns import Turns
 from areal_like.serving.embedded.streams import Streams
-from areal_like.serving.request import BadRequest, Finished, Group
+from areal_like.serving.request import BadRequest, Finished, Group, shown
 
 MOST_LOGITS = 1 << 28
 """Of a prompt whose log-probabilities are asked for: they stand in memory all at once."""
+SHARE_BESIDE_A_RUN = 4
+"""The part of the engine's sequences that clients have while a run uses it: one in so many."""
 
 
 class Outside:
@@ -22,6 +27,14 @@ class Outside:
         self.streams, self.model, self.seed = streams, model, seed
         self.engine = streams.driver.engine
         self.tokenizer = self.engine.tokenizer
+        self.turns = Turns(self._share)
+
+    async def encode(self, text: Any, special: bool) -> list[int]:
+        """Beside the event loop, as a long text takes its time; raises BadRequest."""
+        if not isinstance(text, str):
+            raise BadRequest(f"prompt: {shown(text)} is not a text")
+        asked.check_text(text, self.engine.context_length)
+        return await asyncio.to_thread(self.tokenizer.encode, text, special)
 
     async def load_tokenizer(self) -> None:
         """Beside generation; raises BadRequest where there is none."""
@@ -35,26 +48,45 @@ class Outside:
         adapters = list(self.engine.adapters.loaded)
         if model not in adapters:
             beside = f", with adapters {', '.join(adapters)}" if adapters else ""
-            raise Refused(404, f"model: {model!r} is not served here; this is {self.model!r}{beside}")
+            raise Refused(404, f"model: {shown(model)} is not served here; this is {self.model!r}{beside}")
         return str(model)
 
+    def _share(self) -> int:
+        """Sequences of clients that may be in the engine now: a part of what it can while a run uses it."""
+        most = self.engine.max_running
+        return max(1, most // SHARE_BESIDE_A_RUN) if self.streams.is_used_by_a_run else most
+
     async def generate(self, request: web.Request, groups: Sequence[Group]) -> list[Finished]:
-        """In the order of the groups, whose ids differ."""
-        done: dict[str, Finished] = {}
+        """In the order of the groups. Each takes its own turn; where one fails, the others are given up."""
+        tasks = [asyncio.create_task(self._generate_one(request, group)) for group in groups]
         try:
-            async for finished in self.streams.run(request, groups):
-                done.update((one.id, one) for one in finished)
+            return await asyncio.gather(*tasks)
         except ConnectionError as gone:
             raise Refused(503, str(gone)) from gone
-        for one in done.values():
-            if one.error is not None and one.ticket < 0:
-                raise BadRequest(one.error)
-            if one.error is not None:
-                raise Refused(503, one.error)
-        return [done[group.id] for group in groups]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _generate_one(self, request: web.Request, group: Group) -> Finished:
+        def is_gone() -> bool:
+            return request.transport is None or request.transport.is_closing()
+
+        async with self.turns.take(group.n, is_gone), contextlib.aclosing(self.streams.run(request, [group])) as run:
+            finished = [one async for part in run for one in part]
+        (done,) = finished
+        if done.error is not None and done.ticket < 0:
+            raise BadRequest(done.error)
+        if done.error is not None:
+            raise Refused(503, done.error)
+        return done
 
     async def prompt_chances(self, group: Group, number: int) -> list[Chance]:
         """Of a prompt's tokens at temperature 1, with so many of the likeliest in each place."""
+        if len(group.prompt) >= self.engine.context_length:
+            raise BadRequest(
+                f"prompt: {len(group.prompt)} tokens are too many for {self.engine.context_length} of context"
+            )
         most = MOST_LOGITS // self.engine.vocab_size
         if len(group.prompt) > most:
             raise BadRequest(f"prompt: log-probabilities of more than {most} tokens are too much at once; shorten it")

@@ -1,5 +1,6 @@
 """Completions as clients of OpenAI's interface ask for them, with what vLLM has beyond it."""
 
+import asyncio
 import itertools
 import time
 from dataclasses import dataclass, replace
@@ -49,7 +50,7 @@ class Completions:
         try:
             await self._outside.load_tokenizer()  # where there is none, that is told before anything is generated
             wishes = self._wishes(said)
-            groups = self._groups(said, number, wishes)
+            groups = await self._groups(said, number, wishes)
             if wishes.prompt_alone:
                 answers: list[list[Sample]] = [[Sample([], [], [], "length")] * group.n for group in groups]
             else:
@@ -57,7 +58,7 @@ class Completions:
             prompts = await self._prompt_chances(groups, wishes)
         except BadRequest as bad:
             raise Refused(400, asked.as_the_client_named_it(str(bad))) from bad
-        return answer(self._content(said, number, groups, answers, prompts, wishes))
+        return answer(await asyncio.to_thread(self._content, said, number, groups, answers, prompts, wishes))
 
     def _wishes(self, said: dict[str, Any]) -> Wishes:
         asked.refuse_what_is_not_done(said)
@@ -73,32 +74,36 @@ class Completions:
             echo and said.get("max_tokens") == 0,
         )
 
-    def _groups(self, said: dict[str, Any], number: int, wishes: Wishes) -> list[Group]:
+    async def _groups(self, said: dict[str, Any], number: int, wishes: Wishes) -> list[Group]:
         adapter = self._outside.adapter_of(said)
         seed = asked.seed_of(said, derive_seed(self._outside.seed, "completions", number))
         sampling = asked.sampling_of({**said, "max_tokens": 1} if wishes.prompt_alone else said, MAX_TOKENS)
         groups = []
-        for place, prompt in enumerate(self._prompts(said)):
+        for place, prompt in enumerate(await self._prompts(said)):
             one = {
                 "id": str(place),
                 "prompt": prompt,
-                "n": 1 if said.get("n") is None else said["n"],
+                "n": asked.answers_of(said),
                 "seed": derive_seed(seed, "prompt", place) if place else seed,
                 "sampling": sampling,
-                "priority": said.get("priority") or 0,
             }
-            group = parse_group(one, self._engine.vocab_size)
-            groups.append(replace(group, adapter=adapter, alternatives=wishes.logprobs or 0))
+            group = parse_group(one, self._engine.vocab_size, self._engine.context_length)
+            priority, number_of = asked.priority_of(said), wishes.logprobs or 0
+            groups.append(replace(group, adapter=adapter, alternatives=number_of, priority=priority))
         return groups
 
-    def _prompts(self, said: dict[str, Any]) -> list[list[int]]:
+    async def _prompts(self, said: dict[str, Any]) -> list[list[int]]:
         """A text, several texts, token ids, or several lists of them."""
         prompt, special = said.get("prompt"), asked.flag(said, "add_special_tokens", True)
         if isinstance(prompt, str):
-            return [self._tokenizer.encode(prompt, special)]
-        if isinstance(prompt, list) and prompt and all(isinstance(one, str) for one in prompt):
-            return [self._tokenizer.encode(one, special) for one in prompt]
-        if isinstance(prompt, list) and prompt and all(isinstance(one, list) for one in prompt):
+            return [await self._outside.encode(prompt, special)]
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+            if len(prompt) > asked.MOST_PROMPTS:
+                raise BadRequest(
+                    f"prompt: {len(prompt)} prompts are too many; send at most {asked.MOST_PROMPTS} at once"
+                )
+            if isinstance(prompt[0], str):
+                return [await self._outside.encode(one, special) for one in prompt]
             return prompt
         if isinstance(prompt, list) and prompt:
             return [prompt]

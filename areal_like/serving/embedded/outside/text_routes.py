@@ -1,5 +1,6 @@
 """`/tokenize` and `/detokenize`, in vLLM's shapes."""
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -22,7 +23,7 @@ class TextRoutes:
             await self._outside.load_tokenizer()
             if not isinstance(said.get("prompt"), str):
                 raise BadRequest("prompt: give a text; messages have no place here, apply their chat template first")
-            ids = self._tokenizer.encode(said["prompt"], asked.flag(said, "add_special_tokens", True))
+            ids = await self._outside.encode(said["prompt"], asked.flag(said, "add_special_tokens", True))
             names = asked.flag(said, "return_token_strs")
         except BadRequest as bad:
             raise Refused(400, str(bad)) from bad
@@ -33,13 +34,16 @@ class TextRoutes:
     async def detokenize(self, request: web.Request) -> web.Response:
         said = await self._read(request)
         tokens = said.get("tokens")
-        if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < 1 << 32 for token in tokens):
-            raise Refused(400, "tokens: give a list of token ids")
+        engine = self._outside.engine
+        if not isinstance(tokens, list) or len(tokens) > engine.context_length:
+            raise Refused(400, f"tokens: give a list of at most {engine.context_length} token ids")
+        if not all(type(token) is int and 0 <= token < engine.vocab_size for token in tokens):
+            raise Refused(400, f"tokens: give token ids of this model, from 0 to {engine.vocab_size - 1}")
         try:
             await self._outside.load_tokenizer()
         except BadRequest as bad:
             raise Refused(400, str(bad)) from bad
-        return answer({"prompt": self._tokenizer.decode(tokens, skip_special=False)})
+        return answer({"prompt": await asyncio.to_thread(self._tokenizer.decode, tokens, False)})
 
     async def _read(self, request: web.Request) -> dict[str, Any]:
         said = await read_json(request)

@@ -1,6 +1,7 @@
 """`/inference/v1/generate`, vLLM's route of token ids in and token ids out. It needs no tokenizer unless texts end
 answers."""
 
+import asyncio
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from areal_like.serving.embedded.outside import asked
 from areal_like.serving.embedded.outside.clients import Outside
 from areal_like.serving.embedded.outside.completions import stop_reason
 from areal_like.serving.embedded.outside.logprobs import as_prompt, as_tokens, chances_of
-from areal_like.serving.request import BadRequest, Group, Sample, parse_group
+from areal_like.serving.request import BadRequest, Group, Sample, parse_group, shown
 from areal_like.serving.stops import Ending, endings, reader
 
 
@@ -44,7 +45,7 @@ class TokenRoute:
             "request_id": group.id,
             "output_mode": "tokens",
             "model": said.get("model") or self._outside.model,
-            "choices": self._choices(group, finished.samples, with_logprobs),
+            "choices": await asyncio.to_thread(self._choices, group, finished.samples, with_logprobs),
             "prompt_logprobs": prompt,
         }
         if said.get("return_token_ids"):
@@ -56,19 +57,20 @@ class TokenRoute:
         asked.refuse_what_is_not_done(said)
         asked.refuse_what_is_not_done(how)
         if said.get("output_mode", "tokens") != "tokens":
-            raise BadRequest(f"output_mode: {said['output_mode']!r} is not done here; take tokens, or /v1/completions")
+            raise BadRequest(
+                f"output_mode: {shown(said['output_mode'])} is not done here; take tokens, or /v1/completions"
+            )
         number, engine = next(self._numbers), self._outside.engine
         one = {
-            "id": str(said.get("request_id") or f"generate-{number}"),
+            "id": said.get("request_id") or f"generate-{number}",
             "prompt": said.get("token_ids"),
-            "n": 1 if how.get("n") is None else how["n"],
+            "n": asked.answers_of(how),
             "seed": asked.seed_of(how, derive_seed(self._outside.seed, "generate", number)),
             "sampling": asked.sampling_of(how, engine.context_length),
-            "priority": said.get("priority") or 0,
         }
-        group = parse_group(one, engine.vocab_size)
-        number_of = asked.alternatives_of(how, "logprobs") or 0
-        return replace(group, adapter=self._outside.adapter_of(said), alternatives=number_of)
+        group = parse_group(one, engine.vocab_size, engine.context_length)
+        number_of, priority = asked.alternatives_of(how, "logprobs") or 0, asked.priority_of(said)
+        return replace(group, adapter=self._outside.adapter_of(said), alternatives=number_of, priority=priority)
 
     def _choices(self, group: Group, samples: list[Sample], with_logprobs: bool) -> list[dict[str, Any]]:
         ends = [Ending("", None)] * len(samples)

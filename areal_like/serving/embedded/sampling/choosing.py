@@ -13,20 +13,25 @@ from areal_like.serving.embedded.sampling.draw import choose
 from areal_like.serving.embedded.sampling.noise import uniforms
 from areal_like.serving.embedded.sampling.shaping import Shape, shape
 
+NO_DISTRIBUTION = "sampling: this request's penalties and temperature leave no distribution to sample from; change them"
 ToDevice = Callable[[NDArray[Any]], torch.Tensor]
 
 
 def next_tokens(
     rows: Rows, of_row: NDArray[np.int64], logits_RV: torch.Tensor, tensor: ToDevice
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Tokens and their log-probabilities. Rows that ask for no more than a temperature are left as they are."""
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
+    """Tokens, their log-probabilities, and which of these are no finite number although the model's are: by what the
+    request asks for. Rows that ask for no more than a temperature are left as they are."""
     noise = uniforms(rows.seed[of_row], rows.sample[of_row], rows.generated[of_row].astype(np.uint64))
+    is_fit = np.zeros(len(of_row), np.bool_)
     if rows.is_shaped[of_row].any():
+        is_fit = (logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()).cpu().numpy()
         logits_RV = shape(logits_RV, _shape_of(rows, of_row, tensor))
     temperature_R = tensor(rows.temperature[of_row])
     tokens, logprobs = choose(logits_RV, temperature_R, tensor(rows.greedy[of_row]), tensor(noise))
     tell_alternatives(logits_RV, temperature_R, rows.followed_of(of_row))
-    return tokens.cpu().numpy(), logprobs.cpu().numpy()
+    found = logprobs.cpu().numpy()
+    return tokens.cpu().numpy(), found, is_fit & ~np.isfinite(found)
 
 
 def _shape_of(rows: Rows, of_row: NDArray[np.int64], tensor: ToDevice) -> Shape:
