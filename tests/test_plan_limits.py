@@ -241,8 +241,9 @@ def test_the_first_layers_of_a_model_are_for_training_without_servers():
 def test_what_has_no_effect_is_told_at_a_start_too(monkeypatch, capsys):
     from launcher import guardian, start
 
-    told = loaded("grpo", "train_dataset.num_workers=4", "trial_name=auto")
-    monkeypatch.setattr(start, "build_plan", lambda *_, **__: plan_of("grpo"))
+    words = ("train_dataset.num_workers=4", "trial_name=auto")
+    told = loaded("grpo", *words)
+    monkeypatch.setattr(start, "build_plan", lambda *_, **__: plan_of("grpo", *words))
     monkeypatch.setattr(guardian, "guarded", lambda *_: 0)
     assert start.start(told) == 0
-    assert capsys.readouterr().err.startswith("train_dataset.num_workers: has no effect")
+    assert capsys.readouterr().err.startswith("warning: train_dataset.num_workers: has no effect")
