@@ -27,19 +27,21 @@ class Claimed(NamedTuple):
     names: Names
     start: StartPoint
     remarks: tuple[str, ...]
+    is_new: bool = False
+    """Whether this start has made the run's directory."""
 
 
 def claim(loaded: Loaded, plan: Plan, run_id: str, anew: bool, serves: bool = False) -> Claimed:
     """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
     run is servers alone."""
-    plan = _make_folder(loaded, plan, anew, serves)
+    plan, is_new = _make_folder(loaded, plan, anew, serves)
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build(loaded.cls, settled(loaded, plan.auto))
     names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
     _take_name(names, config.cluster.name_resolve.ttl_s)
     run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
     try:
-        return _described(loaded, plan, run, names)
+        return _described(loaded, plan, run, names)._replace(is_new=is_new)
     except BaseException:
         names.close()
         raise
@@ -65,17 +67,20 @@ def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
     return Claimed(plan, run, names, run.start_point(), remarks)
 
 
-def _make_folder(loaded: Loaded, plan: Plan, anew: bool, serves: bool) -> Plan:
-    """Of two starts at once that were given the same next number, the one that makes the folder has it."""
+def _make_folder(loaded: Loaded, plan: Plan, anew: bool, serves: bool) -> tuple[Plan, bool]:
+    """The plan, and whether the folder was not there before. Of two starts at once that were given the same next
+    number, the one that makes the folder has it."""
     while True:
         directory = Path(plan.run_dir)
         numbered = loaded.config.trial_name == "auto" and plan.run_directory.state == "new"
         try:
-            directory.mkdir(parents=True, exist_ok=not numbered)
-            return plan
+            directory.mkdir(parents=True)
+            return plan, True
         except FileExistsError:
-            if not numbered:
+            if not directory.is_dir():
                 raise
+            if not numbered:
+                return plan, False
             plan = build_plan(loaded, anew=anew, serves=serves)
 
 

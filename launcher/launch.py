@@ -24,6 +24,7 @@ from launcher.checkpoints import complete_steps
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
 from launcher.env_file import read_env_files
+from launcher.give_back import give_back
 from launcher.plan import Plan
 from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.run_files import last_attempt, put_back_configuration
@@ -134,6 +135,10 @@ class _Launch:
             self._forget_configuration()
         if surroundings.ident is not None:  # not where not even the processes could be started
             surroundings.join(SURROUNDINGS_S)
+        if give_back(self.claimed, ending):
+            tell(f"nothing had begun: {self.run_.directory} is removed again", sys.stderr)
+        else:
+            report_result(self.run_.directory, ending)
         self.claimed.names.clear()
         self.claimed.names.close()
         return ending.code
@@ -193,7 +198,6 @@ class _Launch:
             tell(ending.message, sys.stderr)
         else:
             tell(text, sys.stderr if ending.code else sys.stdout)
-        report_result(self.run_.directory, ending)
 
 
 def limits(run: Run) -> Limits:

@@ -36,7 +36,16 @@ def remember(experiment: str, trial: str, directory: Path) -> None:
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     said = {"experiment": experiment, "trial": trial, "directory": str(directory), "started": time.time()}
-    write(folder / f"{blake2b(str(directory).encode(), digest_size=8).hexdigest()}.json", json.dumps(said) + "\n")
+    write(_file_of(directory), json.dumps(said) + "\n")
+
+
+def forget(directory: Path) -> None:
+    """A run that came to nothing."""
+    _file_of(directory).unlink(missing_ok=True)
+
+
+def _file_of(directory: Path) -> Path:
+    return state_folder() / f"{blake2b(str(directory).encode(), digest_size=8).hexdigest()}.json"
 
 
 def known_runs() -> Iterator[Known]:

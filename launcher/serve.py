@@ -20,6 +20,7 @@ from areal_like.process.run import Run, listens_on, opens_generation
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
 from launcher.env_file import read_env_files
+from launcher.give_back import give_back
 from launcher.launch import NO_ROOM, cannot_write, limits, report_result
 from launcher.plan import Plan
 from launcher.policy import BAD_CONFIGURATION, Policy
@@ -56,7 +57,10 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     ending = _serve(claimed, key, say, plan.command)
     if ending.message:
         tell(without(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
-    report_result(claimed.run.directory, ending)
+    if give_back(claimed, ending):
+        tell(f"nothing had begun: {claimed.run.directory} is removed again", sys.stderr)
+    else:
+        report_result(claimed.run.directory, ending)
     if ending.outcome != "lost":
         claimed.names.clear()
     claimed.names.close()

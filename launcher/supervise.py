@@ -49,6 +49,8 @@ class Ending(NamedTuple):
     outcome: str
     code: int
     message: str = ""
+    says_all: bool = False
+    """Whether the message is the process's own reason, and its log has nothing more."""
 
 
 class Limits(NamedTuple):
@@ -163,7 +165,9 @@ class Supervisor:
             first = death.child.me.attempt == self._first_attempt and death.child.me.incarnation == 1
             judgement = self.policy.judge(death.name, death.code, self._was_ready(death.child), first)
             if judgement.kind == "refuse":
-                return Ending("refused", BAD_CONFIGURATION, death.note.message if death.note else headline(death))
+                if death.note is None:
+                    return Ending("refused", BAD_CONFIGURATION, report(death, [], self.run.directory))
+                return Ending("refused", BAD_CONFIGURATION, death.note.message, says_all=True)
             if judgement.kind == "fail" or (death.note is not None and death.note.kind == FINAL):
                 others = [other for other in failed if other is not death]
                 return Ending("failed", FAILED, report(death, others, self.run.directory, judgement.why))

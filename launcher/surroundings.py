@@ -16,14 +16,16 @@ NAMED = ("CUDA_", "HF_", "TORCH", "NCCL_", "GLOO_", "OMP_", "MKL_", "SLURM_", "R
 LONGEST_DIFF = 1 << 20
 GIT_S = 10.0
 
+ENVIRONMENT, CODE = "environment.txt", "code.txt"
+
 
 def write_surroundings(
     run_dir: Path, folders: list[Path], redactor: Redactor, clean: Callable[[str], str], attempt: int
 ) -> None:
     """`clean` takes out secrets that the configuration does not know."""
-    replace(run_dir / "environment.txt", clean(environment_text(redactor)), attempt)
+    replace(run_dir / ENVIRONMENT, clean(environment_text(redactor)), attempt)
     code = code_text([Path(areal_like.__file__).parent, *folders])
-    replace(run_dir / "code.txt", clean(redactor.text(code)) if code else None, attempt)
+    replace(run_dir / CODE, clean(redactor.text(code)) if code else None, attempt)
 
 
 def environment_text(redactor: Redactor) -> str:

@@ -32,6 +32,7 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> Host:
         hub=nowhere / "hub",
         packages=frozenset({"flash_attn"}),
         find_engine=find_engine,
+        why_no_port=lambda _host, _port: "",
     )
 
 

@@ -24,6 +24,7 @@ KEY = "reward.args.path"
 def describe(folder: Path, architecture: str = SCORES) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (folder / "model.safetensors").touch()
     return folder
 
 

@@ -22,7 +22,7 @@ from launcher.plan.notices import notices
 from launcher.plan.obstacles import obstacles
 from launcher.plan.placement import Placement, place, wanted
 from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
-from launcher.plan.ports import plan_ports
+from launcher.plan.ports import lacks_ports, plan_ports
 from launcher.plan.processes import Site, plan_processes, server_starts
 from launcher.plan.ray import plan_ray
 from launcher.plan.resuming import resume_obstacles
@@ -79,7 +79,8 @@ def build_plan(
         missing, against = [], list(standing_against)
     else:
         missing, against = list(standing_against), []
-    missing += [*lacks(config, allocation, placement, host), *lacks_data(loaded, host)]
+    missing += [*lacks(config, allocation, placement, host), *lacks_ports(ports, config, host)]
+    missing += lacks_data(loaded, host) if host.is_here else []
     against += [
         *bench_obstacles(config, directory),
         *resume_obstacles(config, directory),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
 from areal_like.config.attention import installed
+from areal_like.process.listening import why_no_port
 from areal_like.serving import found
 from launcher.plan.packages import missing_packages
 
@@ -34,6 +35,8 @@ class Host(NamedTuple):
     missing: tuple[str, ...] = ()
     """Packages that the processes of a run import and that are not installed."""
     find_engine: Callable[[str, str | None, Path, bool], found.Found] = found.find
+    why_no_port: Callable[[str, int], str] = why_no_port
+    """Why an address cannot be listened on; empty where it can be."""
     configs: Mapping[str, Path] = {}
     """Files with the configurations of models, by the paths of these: what --model-config names."""
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import gpus_per_node, trained_models
+from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
+from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, unprepared
 from launcher.plan.attached import lacks_key
 from launcher.plan.engines import lacks_engine
 from launcher.plan.host import Host
 from launcher.plan.hub import NAME, lacks_models
+from launcher.plan.model_files import lacks_model_files
 from launcher.plan.packages import lacks_packages
 from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
@@ -36,6 +38,7 @@ def lacks(
             reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
             found.append(Obstacle("cluster.n_nodes", reason))
         found += _attention(config, allocation, host)
+        found += _embedded(config, allocation, host)
         found += lacks_engine(config, allocation, host)
     if not host.is_here:  # what lies on a machine that is only described is not known
         return found
@@ -75,6 +78,17 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
     return found
 
 
+def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> list[Obstacle]:
+    """The embedded engine goes where it is told, and would find no GPU there."""
+    rollout = allocation.rollout
+    if not isinstance(config, GRPOConfig) or rollout is None or rollout.backend != "embedded" or allocation.num_gpus:
+        return []
+    if config.embedded.device != "cuda" or not starts_servers(config):
+        return []
+    reason = f"cuda is asked for, and there is no GPU ({host.machine.how}); set embedded.device=auto"
+    return [Obstacle("embedded.device", reason)]
+
+
 def _commands(cluster: str) -> list[Obstacle]:
     if cluster == "slurm" and shutil.which("sbatch") is None:
         return [Obstacle("cluster.type", "sbatch is not found here; start from a machine of the Slurm cluster")]
@@ -86,21 +100,27 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
     for file in config.launcher.env_file:
         if not (host.directory / Path(file).expanduser()).is_file():
             found.append(Obstacle("launcher.env_file", f"{file} does not exist"))
-    for name, engine in trained_models(config):
-        path = engine.path
+    for key, path in _models(config):
         if _is_folder(path) and not (host.directory / Path(path).expanduser()).is_dir():
-            found.append(Obstacle(f"{name}.path", f"there is no folder {path}"))
+            found.append(Obstacle(key, f"there is no folder {path}"))
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
             there = ", ".join(BUILT_IN + known for known in built_in_models())
-            found.append(Obstacle(f"{name}.path", f"no {path} comes with the package; there are: {there}"))
+            found.append(Obstacle(key, f"no {path} comes with the package; there are: {there}"))
         if path.startswith(BUILT_IN) and (why := unprepared(path)):
-            found.append(Obstacle(f"{name}.path", why))
-    found += [*lacks_models(config, host), *lacks_reward_model(config, host)]
+            found.append(Obstacle(key, why))
+    found += [*lacks_models(config, host), *lacks_reward_model(config, host), *lacks_model_files(config, host)]
     root = host.directory / Path(config.cluster.fileroot).expanduser()
     existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
     if not os.access(existing, os.W_OK):
         found.append(Obstacle("cluster.fileroot", f"nothing can be written into {existing}"))
     return found
+
+
+def _models(config: "BaseExperimentConfig") -> list[tuple[str, str]]:
+    """Key and path of each; a tokenizer of its own counts as one."""
+    models = [(f"{name}.path", engine.path) for name, engine in trained_models(config)]
+    tokenizer = config.tokenizer_path
+    return models if tokenizer in {path for _, path in models} else [*models, ("tokenizer_path", tokenizer)]
 
 
 def _is_folder(path: str) -> bool:

@@ -7,6 +7,7 @@ from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.process.run import LOOPBACK
 from launcher.plan.engines import ATTENDED
+from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, Port, Process
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 PUBLISHED = "takes a free one and publishes it under its name"
 LEASED = "taken under a lock before the start, tried again when it is in use"
+SERVERS_PORT, WEIGHTS_PORT = "rollout.port", "weights.broadcast.port"
+HIGHEST = 65535
 COLLECTIVE = ("collective", "xccl", "nccl")
 
 
@@ -54,10 +57,28 @@ def _weights_port(config: GRPOConfig) -> Port:
     return Port("trainer/0", "weights", broadcast.host, *policy)
 
 
+def lacks_ports(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
+    """Numbers that were asked for, on this machine, and are taken."""
+    if config.cluster.type != "local" or not host.is_here:
+        return []
+    found = []
+    for port in ports:
+        if (
+            port.policy == "fixed"
+            and port.port
+            and port.port <= HIGHEST
+            and (why := host.why_no_port(port.host, port.port))
+        ):
+            key = WEIGHTS_PORT if port.purpose == "weights" else SERVERS_PORT
+            way = "choose another, or 0 for a free one"
+            found.append(Obstacle(key, f"{port.process} cannot listen on {port.host}:{port.port}: {why}; {way}"))
+    return found
+
+
 def _obstacles(ports: list[Port]) -> list[Obstacle]:
-    too_high = [port for port in ports if port.port is not None and port.port > 65535]
+    too_high = [port for port in ports if port.port is not None and port.port > HIGHEST]
     if too_high:
-        return [Obstacle("rollout.port", f"leaves no number for {too_high[0].process}: the highest port is 65535")]
+        return [Obstacle("rollout.port", f"leaves no number for {too_high[0].process}: the highest port is {HIGHEST}")]
     fixed = [port.port for port in ports if port.port is not None]
     twice = next((number for number in fixed if fixed.count(number) > 1), None)
     if twice is not None:

@@ -90,6 +90,7 @@ def test_a_task_file_with_an_error_in_it_is_one_message(folder):
     assert ended.code == 2, ended.said
     assert ended.err.startswith("task.name"), ended.said
     assert "nothing_of_that_name" in ended.err and "Traceback" not in ended.err
+    assert not [*folder.glob("runs/*/*")], "nothing had begun, so no trial is left behind"
 
 
 def test_a_full_run_directory_is_refused_before_anything_starts(folder):

@@ -38,7 +38,7 @@ async def _main(run: Run, me: Identity) -> None:
     places = Places(run.folder, run.cwd)
     rewards = RewardPool(_wanted(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
     try:
-        tokenizer = _tokenizer(config.tokenizer_path, run.cwd)
+        tokenizer = _tokenizer(config.tokenizer_path or config.actor.path, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])

@@ -1,0 +1,87 @@
+"""What the folder of a model must hold, looked at before any process starts: files, and what an index lists."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation.experiment import generates, trained_models
+from areal_like.config.experiment import GRPOConfig
+from areal_like.models import BUILT_IN
+from launcher.plan.host import Host
+from launcher.plan.model_shape import read_config
+from launcher.plan.plan import Obstacle
+from launcher.plan.reward import KEY as REWARD
+from launcher.plan.reward import has_reward_model, reward_model
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHTS = ("*.safetensors", "*.bin")
+ADAPTER = "adapter_config.json"
+"""Of a folder with adapters alone: it names the model whose weights they change."""
+
+
+def lacks_model_files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
+    """Of all models that a run loads from folders; one that the Hub's cache holds is looked at with what to fetch."""
+    found = []
+    for name, engine in trained_models(config):
+        scratch = f", or {name}.init_from_scratch=true for random weights" if name != "ref" else ""
+        found += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)
+    if isinstance(config, GRPOConfig) and has_reward_model(config):
+        model = reward_model(config, host)
+        if model is not None and not model.lack:
+            found += _in_folder(REWARD, model.path, host, True)
+    return found + list(_tokenizer(config, host))
+
+
+def missing_weights(folder: Path) -> str:
+    """What is not there of the weights; empty where nothing is missing."""
+    for name in INDEXES:
+        if (folder / name).is_file():
+            content = read_config(folder / name)
+            listed = (content or {}).get("weight_map")
+            if not isinstance(listed, dict):
+                return f"a readable {name}"
+            files = sorted({str(file) for file in listed.values()})
+            absent = [file for file in files if not (folder / file).is_file()]
+            return f"{absent[0]}, one of {len(files)} files of weights" if absent else ""
+    if any(any(folder.glob(pattern)) for pattern in WEIGHTS) or (folder / ADAPTER).is_file():
+        return ""
+    return "weights (model.safetensors)"
+
+
+def _in_folder(key: str, path: str, host: Host, weights: bool, scratch: str = "") -> Iterator[Obstacle]:
+    folder = _folder(path, host)
+    if folder is None:
+        return
+    if not (folder / CONFIG).is_file():
+        yield Obstacle(key, f"{path} has no {CONFIG}; name the folder of a model as transformers saves it")
+        return
+    try:
+        json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as fault:
+        yield Obstacle(key, f"{path}/{CONFIG} is no JSON ({fault}); copy the model again")
+        return
+    if weights and (lack := missing_weights(folder)):
+        yield Obstacle(key, f"{path} has no {lack}; name the folder of a complete model{scratch}")
+
+
+def _tokenizer(config: "BaseExperimentConfig", host: Host) -> Iterator[Obstacle]:
+    """Texts become token ids by it; random tokens need none."""
+    if config.train_dataset.fake is not None and not generates(config):
+        return
+    folder = _folder(getattr(config, "tokenizer_path", ""), host)
+    if folder is not None and not (folder / TOKENIZER).is_file():
+        reason = f"{config.tokenizer_path} has no {TOKENIZER}; only fast tokenizers can be used (save_pretrained of "
+        yield Obstacle("tokenizer_path", f"{reason}transformers' AutoTokenizer writes one)")
+
+
+def _folder(path: str, host: Host) -> Path | None:
+    """Where the path is a folder; None where it is another kind of name, or is missing altogether."""
+    if not path or path.startswith(BUILT_IN):
+        return None
+    folder = host.directory / Path(path).expanduser()
+    return folder if folder.is_dir() else None
