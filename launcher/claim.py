@@ -9,9 +9,10 @@ from areal_like.config.loaded import Loaded, build
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import Names, NameTaken, announce, names_for
 from areal_like.process.identity import Identity
-from areal_like.process.memory import memory_folder, remove_memory
+from areal_like.process.memory import memory_folder
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.waiting import Waiting
+from launcher.guardian import clear
 from launcher.lineage import go_back
 from launcher.plan import Plan, build_plan
 from launcher.plan.auto import settled
@@ -99,7 +100,7 @@ def _free_memory(directory: Path) -> None:
     """What an earlier start has left in shared memory, should launcher and guardian have been killed together."""
     run_id = str(facts(directory).get("run_id", ""))
     if run_id.isalnum():
-        remove_memory(memory_folder(run_id))
+        clear(memory_folder(run_id))
 
 
 def _move_aside(directory: Path) -> str:

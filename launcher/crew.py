@@ -14,6 +14,7 @@ from areal_like.process.descendants import end_leftovers
 from areal_like.process.identity import PROCESS, RUN_DIR, TOKEN, Identity
 from areal_like.process.leases import Lease, lease
 from areal_like.process.run import Run
+from areal_like.process.segments import remove_recorded
 from launcher.child import Child, Death, log_name
 from launcher.plan.plan import PORT, Process
 
@@ -98,6 +99,7 @@ class Crew:
         self.alive.pop(child.me.name, None)
         marks = {PROCESS: child.me.name, RUN_DIR: str(self._run.directory)}
         end_leftovers(child.pid, marks, self.pids())
+        remove_recorded(self._run.memory, child.me.file_name)
         child.close()
 
     def _filled(self, process: Process, me: Identity) -> Process:

@@ -15,6 +15,7 @@ from types import FrameType
 from areal_like.process.descendants import become_subreaper, end_all, take_name
 from areal_like.process.errors import Failure
 from areal_like.process.memory import make_new, remove_memory
+from areal_like.process.segments import remove_recorded
 from launcher.terminal import tell
 
 FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
@@ -55,7 +56,7 @@ def guarded(launch: Callable[[], int], memory: Path) -> int:
     _, status = os.waitpid(launcher, 0)
     code = os.waitstatus_to_exitcode(status)
     left = end_all()
-    remove_memory(memory)
+    clear(memory)
     if left:
         tell(f"these processes could not be ended: {', '.join(map(str, left))}", sys.stderr)
     if code >= 0:
@@ -63,6 +64,12 @@ def guarded(launch: Callable[[], int], memory: Path) -> int:
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
     tell(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", sys.stderr)
     return FAILED
+
+
+def clear(memory: Path) -> None:
+    """All of the run in shared memory, when its processes have ended."""
+    remove_recorded(memory)
+    remove_memory(memory)
 
 
 def _pass_signals_on(launcher: int) -> None:
@@ -101,7 +108,7 @@ def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -
         sys.excepthook(*sys.exc_info())
     finally:
         end_all()
-        remove_memory(memory)
+        clear(memory)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -119,5 +126,5 @@ def _end_with_guardian(guardian_lives: int, memory: Path) -> None:
     while os.read(guardian_lives, 1):
         pass
     end_all()
-    remove_memory(memory)
+    clear(memory)
     os._exit(FAILED)

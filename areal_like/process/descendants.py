@@ -15,6 +15,10 @@ LONGEST_DEATH_S = 30.0
 LEFTOVERS_S = 5.0
 """So long the launcher looks after nothing else. What is left even then is ended with the run."""
 
+TRACKER = b"from multiprocessing.resource_tracker import main"
+"""In the command of a process of Python's that removes shared memory when those who made it are gone, and then ends."""
+TRACKER_S = 10.0
+
 _PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
 """Looked up once: between fork and exec nothing should be."""
 
@@ -101,14 +105,23 @@ def kill(pids: Iterable[int], sign: int = signal.SIGKILL) -> None:
 def end_all() -> list[int]:
     """Kills every descendant of this process until none is left, and collects what falls to it; returns those that
     would not die. Only for the end: it also collects the children of others' objects."""
-    until = time.monotonic() + LONGEST_DEATH_S
+    began = time.monotonic()
     while alive := below(os.getpid()):
-        if time.monotonic() > until:
+        if time.monotonic() > began + LONGEST_DEATH_S:
             return [seen.pid for seen in alive]
-        kill(seen.pid for seen in alive if seen.state != "Z")
+        patient = time.monotonic() < began + TRACKER_S
+        kill(seen.pid for seen in alive if seen.state != "Z" and not (patient and is_tracker(seen.pid)))
         _collect_all()
         time.sleep(PAUSE_S)
     return []
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether it is one of Python's resource trackers: left alone for a moment, it cleans up and ends by itself."""
+    try:
+        return TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _collect_all() -> None:
@@ -133,7 +146,8 @@ def end_leftovers(session: int, marks: Mapping[str, str], known: set[int]) -> No
     """Kills what a dead child of this process has left: orphans of its session, or with these variables in their
     environment, and all below them. Returns when they are gone, or after a moment: as they die, what they started
     falls to this process in turn."""
-    me, until = os.getpid(), time.monotonic() + LEFTOVERS_S
+    me, began = os.getpid(), time.monotonic()
+    until = began + LEFTOVERS_S
     doomed: set[int] = set()
     while time.monotonic() < until:
         everyone = table().values()
@@ -147,7 +161,8 @@ def end_leftovers(session: int, marks: Mapping[str, str], known: set[int]) -> No
             return
         found = {*mine, *(seen.pid for pid in mine for seen in below(pid))}
         doomed |= found
-        kill(found)
+        patient = time.monotonic() < began + LEFTOVERS_S / 2
+        kill(pid for pid in found if not (patient and is_tracker(pid)))
         for pid in mine:
             _collect(pid)
         time.sleep(PAUSE_S)

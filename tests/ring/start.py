@@ -247,4 +247,8 @@ def left_behind(directory: Path, ports: set[int], limit_s: float = 60.0) -> list
 
 def shared_memory(directory: Path) -> bool:
     """Whether the run has anything there."""
-    return memory_folder(json.loads((directory / "run.json").read_text())["run_id"]).exists()
+    return memory_of(directory).exists()
+
+
+def memory_of(directory: Path) -> Path:
+    return memory_folder(json.loads((directory / "run.json").read_text())["run_id"])

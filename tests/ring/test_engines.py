@@ -1,12 +1,17 @@
 """The ring with servers of others, by the command line: it learns, and is as healthy as with our own server."""
 
+import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from areal_like.process.memory import SHARED_MEMORY
 from areal_like.rollout.audit import audit
 from tests.engine_environments import need
-from tests.ring.start import Ended, run, shared_memory, wait_until_gone
+from tests.ring.start import Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
 
 STEPS, STALENESS = 10, 2
 NOISE = 0.04
@@ -26,13 +31,27 @@ OTHERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("
 
 def learnt(engine: str, root: Path, *words: str) -> Ended:
     found = f"{engine}.python={need(engine)}"
-    ended = run(root, f"rollout={engine}", found, *WORDS, *words, limit_s=400)
+    with running(root, f"rollout={engine}", found, *WORDS, *words) as going:
+        going.wait_for_step(1)
+        made = segments(going)
+        ended = going.wait(400)
     assert ended.code == 0, ended.said
+    assert made and left(made) == [], "it makes some, and they are gone"
     scores = [score for _, score in ended.summary["curve"]]
     assert len(scores) == 2 and scores[1] >= scores[0] - NOISE, scores
     assert wait_until_gone(ended.directory) == {} and not shared_memory(ended.directory)
     assert audit(ended.ledger(), STALENESS) == []
     return ended
+
+
+def segments(going: Running) -> list[str]:
+    """What the engine has made in shared memory outside of the run's folder so far."""
+    memory = memory_of(going.directory)
+    return [name for path in memory.glob("segments-*.json") for name, _ in json.loads(path.read_text())]
+
+
+def left(names: list[str]) -> list[str]:
+    return [name for name in names if (SHARED_MEMORY / name).exists()]
 
 
 def check_health(ended: Ended) -> None:
@@ -49,6 +68,31 @@ def check_health(ended: Ended) -> None:
 @pytest.mark.parametrize("engine", OTHERS)
 def test_the_ring_learns_with_servers_of_others(engine: str, tmp_path: Path) -> None:
     check_health(learnt(engine, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("victim", ["nobody", "guardian", "launcher", "server/0"])
+@pytest.mark.parametrize("engine", OTHERS)
+def test_a_start_that_is_broken_off_leaves_nothing_in_shared_memory(engine: str, victim: str, tmp_path: Path) -> None:
+    words = (f"rollout={engine}", f"{engine}.python={need(engine)}", "rollout.setup_timeout=300")
+    with running(tmp_path, *words) as going:
+        ends = time.monotonic() + 400
+        while not (going.directory.is_dir() and (made := segments(going))):
+            assert going.process.poll() is None and time.monotonic() < ends, going.said()
+            time.sleep(0.02)
+        assert "server/0 ready" not in going.said()
+        if victim == "nobody":
+            going.process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+            going.process.send_signal(signal.SIGINT)
+        elif victim == "server/0":
+            os.kill(min(going.pids("server")), signal.SIGKILL)
+        else:
+            os.kill(going.process.pid if victim == "guardian" else going.launcher(), signal.SIGKILL)
+        going.wait()
+        assert left_behind(going.directory, set()) == []
+        assert left(made) == []
 
 
 @pytest.mark.parametrize("engine", OTHERS)

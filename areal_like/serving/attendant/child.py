@@ -15,6 +15,7 @@ from pathlib import Path
 import areal_like
 from areal_like.process.descendants import become_subreaper, collect_orphans, die_with_parent, end_all
 from areal_like.process.errors import Failure
+from areal_like.process.segments import Watch
 from areal_like.serving.attendant.words import last_words, line_of, says_in_use
 
 LOOK_S = 0.05
@@ -31,8 +32,10 @@ class Child:
     """One start of the engine. What it prints goes to this process's own output, and so into the log of the server.
     There is one at a time: what is below this process is the engine's."""
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path) -> None:
+        """`record`: where it is written down what the engine makes in shared memory."""
         become_subreaper()  # or what the engine leaves behind would not be found
+        self._segments = Watch(record)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         try:
             self._popen = subprocess.Popen(
@@ -76,13 +79,16 @@ class Child:
         return says_in_use(list(self.lines)[-END_LINES:])
 
     async def end(self) -> None:
-        """With a moment to end by itself; then at once, with all that it started."""
+        """With a moment to end by itself; then at once, with all that it started and all that it made."""
+        await asyncio.to_thread(self._segments.look)
         if self._popen.poll() is None:
             self._popen.send_signal(signal.SIGTERM)
             until = time.monotonic() + GENTLE_END_S
             while self._popen.poll() is None and time.monotonic() < until:
                 await asyncio.sleep(LOOK_S)
+        self._segments.close()
         stuck = await asyncio.to_thread(end_all)
+        await asyncio.to_thread(self._segments.remove)
         if stuck:
             print(f"processes that would not die: {stuck}", file=sys.stderr, flush=True)
         await asyncio.to_thread(self._hears.join, LAST_WORDS_S)

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure, TimedOut
-from areal_like.process.identity import PORT, RUN_ID, seal, token
+from areal_like.process.identity import PORT, RUN_ID, identity, seal, token
 from areal_like.process.leases import Lease, lease
 from areal_like.process.run import LOOPBACK, Run
+from areal_like.process.segments import record_of
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.base import Engine, Facts
 from areal_like.serving.attendant.child import Child, import_folder
@@ -71,7 +72,7 @@ class OwnEngine:
         said = {RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
         command = [str(port) if word == PORT else word for word in self._command]
         log.info("starting %s on port %d", self._kind, port)
-        child = self._child = Child(command, said, self._run.cwd)
+        child = self._child = Child(command, said, self._run.cwd, record_of(self._run.memory, identity().file_name))
         gone = self._gone = asyncio.create_task(self._watch(child))
         folder = model_folder(self._run.config.actor.path, self._run.cwd)
         proofs = Proofs(address, token(), seal({**os.environ, **said}))

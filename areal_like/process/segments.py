@@ -1,0 +1,138 @@
+"""Shared memory that vLLM and SGLang make for themselves, outside of the run's folder, and leave when they are killed.
+
+Python's own resource trackers remove what processes of theirs registered, and are let do it (see `descendants`). The
+rest is written down while its owner lives: what appeared in /dev/shm after the engine was started, has a name that such
+programs give, is ours, and is mapped by a process below the one that looks. It is removed when nobody maps it any more.
+"""
+
+import json
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from areal_like.process.descendants import below
+from areal_like.process.memory import SHARED_MEMORY
+from areal_like.process.whole import write
+
+NAMES = re.compile(
+    r"psm_\w+|sem\.(mp|loky)-\S+|torch_\d+_\S+|nccl-\w+|cuda\.shm\.\S+"  # Python, torch, NCCL and CUDA
+    r"|sglang_(loads|host_pool)_\S+|sgl_shm_\S+|multi_tokenizer_args_\d+|vllm_(offload|ec)_\S+"
+)
+LOOK_S = 0.05
+MOST_LOOKS = 100
+"""What was not mapped by a process of ours in so many looks is another program's."""
+RECORD = "segments-"
+
+
+class Segment(NamedTuple):
+    """A file in /dev/shm. A name may come again, a number does not."""
+
+    name: str
+    inode: int
+
+
+def present() -> set[Segment]:
+    """All of these kinds that there are."""
+    found = set()
+    for entry in os.scandir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ():
+        if NAMES.fullmatch(entry.name):
+            try:
+                found.add(Segment(entry.name, entry.inode()))
+            except FileNotFoundError:
+                continue  # gone meanwhile
+    return found
+
+
+def mapped_by(pids: Iterable[int]) -> set[int]:
+    """The numbers of what these processes have in their memory. The names there are not those of today: a semaphore is
+    made under another one first."""
+    found = set()
+    prefix = f"{SHARED_MEMORY}/"
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue  # it has ended, or is another user's
+        for line in lines:
+            if prefix in line:
+                found.add(int(line.split(maxsplit=5)[4]))
+    return found
+
+
+def remove(segments: Iterable[Segment]) -> None:
+    """Those that are still there, ours, and mapped by nobody."""
+    left = [segment for segment in segments if _is_ours(segment)]
+    if not left:
+        return
+    in_use = mapped_by(int(name) for name in os.listdir("/proc") if name.isdigit())
+    for segment in left:
+        if segment.inode not in in_use:
+            (SHARED_MEMORY / segment.name).unlink(missing_ok=True)
+
+
+def _is_ours(segment: Segment) -> bool:
+    try:
+        state = (SHARED_MEMORY / segment.name).lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(state.st_mode) and state.st_ino == segment.inode and state.st_uid == os.getuid()
+
+
+class Watch:
+    """Writes down what the processes below this one make, from now on until it is closed."""
+
+    def __init__(self, record: Path) -> None:
+        """`record` is for who removes it where this process cannot: see `remove_recorded`."""
+        self._record = record
+        self._strangers: dict[Segment, int] = dict.fromkeys(present(), MOST_LOOKS)
+        self._mine: set[Segment] = set()
+        self._ends, self._one_looks = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="segments", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        with self._one_looks:
+            self._look()
+
+    def _look(self) -> None:
+        new = {each for each in present() - self._mine if self._strangers.get(each, 0) < MOST_LOOKS}
+        if not new:
+            return
+        mapped = mapped_by(seen.pid for seen in below(os.getpid()))
+        mine = {each for each in new if each.inode in mapped}
+        for each in new - mine:
+            self._strangers[each] = self._strangers.get(each, 0) + 1
+        if mine:
+            self._mine |= mine
+            if self._record.parent.is_dir():
+                write(self._record, json.dumps(sorted(self._mine)))
+
+    def close(self) -> None:
+        """No more is written down."""
+        self._ends.set()
+        self._thread.join()
+
+    def remove(self) -> None:
+        """When the processes have ended."""
+        remove(self._mine)
+        self._record.unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        while not self._ends.wait(LOOK_S):
+            self.look()
+
+
+def record_of(memory: Path, name: str) -> Path:
+    """Where in the run's folder the segments of a process of it are written down."""
+    return memory / f"{RECORD}{name}.json"
+
+
+def remove_recorded(memory: Path, name: str = "*") -> None:
+    """What was written down by processes that could not remove it themselves; they have ended."""
+    for record in sorted(memory.glob(f"{RECORD}{name}.json")):
+        remove(Segment(str(name), int(inode)) for name, inode in json.loads(record.read_text(encoding="utf-8")))
+        record.unlink()
