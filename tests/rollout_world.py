@@ -128,7 +128,11 @@ class World:
         self.loop.placement.add(f"server/{index}", f"address-{self.attempts}-{self.time}-{index}")
 
     def load(self, index: int = 0) -> None:
-        self.loop.placement.set_version(f"server/{index}", self.published)
+        """What was published last, or the version that an evaluation holds."""
+        held = self.loop.evaluations.held_version
+        version = self.published if held is None else min(held, self.published)
+        server = self.loop.placement.servers[f"server/{index}"]
+        self.loop.placement.set_version(server.name, max(version, server.version))
 
     def load_all(self) -> None:
         for index in range(self.settings.num_servers):
@@ -154,9 +158,10 @@ class World:
     def finish(self, lease: Lease, status: str = "done", rewards: list[float] | None = None, **more: Any) -> None:
         lease, version = self.leases.pop(lease.id, (lease, 0))
         server = self.loop.placement.servers.get(lease.server)
+        version = more.pop("version", version)
         newest = max(version, server.version) if server else version
         given = rewards if rewards is not None else [float(index) for index in range(lease.group.n)]
-        said = facts(more.pop("version", version), given, newest) if status == "done" else []
+        said = facts(version, given, newest) if status == "done" else []
         blob = lease.id.encode() if status == "done" else b""
         self.loop.finish(lease.worker, [Result(lease.id, status, said, blob, **more)])
         self.after()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,10 +59,46 @@ def test_a_run_goes_round_to_its_end(tmp_path):
             assert problems(world, 1) == []
             lines = world.metrics()
             assert [line["step"] for line in lines if "rollout/groups" in line] == [1, 2, 3]
-            evaluated = {line["step"]: line["eval/samples"] for line in lines if "eval/score" in line}
-            assert min(evaluated) == 0
-            assert evaluated[3] == 5
+            evaluated = {line["eval/due_step"]: line for line in lines if "eval/score" in line}
+            assert min(evaluated) == 0 and max(evaluated) == 3
+            assert {line["eval/samples"] for line in evaluated.values()} == {5}
+            for due in (0, 3):
+                assert evaluated[due]["eval/version_min"] == evaluated[due]["eval/version_max"] == due
             assert any("perf/update_stall_s" in line and "perf/generate_tokens_per_s" in line for line in lines)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("replaced", ["no", "with its weights", "without"])
+def test_servers_keep_the_first_weights_until_the_first_evaluation_is_complete(tmp_path, replaced):
+    """A server that comes meanwhile is given them too. When they are nowhere left, it gets the newest: whoever waited
+    for the old ones would wait for ever."""
+
+    async def scenario() -> None:
+        async with world_of(make_run(tmp_path / "run", "evaluator.freq_steps=1")) as world:
+            await world.hello(valid=3)
+            await world.publish(0)
+            leases = await world.lease()
+            evaluation = [lease for lease in leases if lease["purpose"] == "eval"]
+            assert len(evaluation) == 3
+            await world.finish([lease for lease in leases if lease["purpose"] == "train"])
+            (server,) = world.servers
+            assert (await world.batch(0)).header["samples"]
+            await world.publish(1)
+            await world.json("/done", {"step": 0})
+            if replaced != "no":
+                if replaced == "without":
+                    shutil.rmtree(world.publication(0))
+                await world.remove_server(server)
+                server = await world.add_server(0, incarnation=2)
+            kept = 1 if replaced == "without" else 0
+            await world.until(lambda: server.version == kept)
+            for lease in evaluation:
+                assert server.log == [f"update {kept}"]
+                await world.finish([{**lease, "server": server.address}])
+            await world.until(lambda: server.version == 1)
+            (line,) = [line for line in world.metrics() if "eval/score" in line]
+            assert (line["eval/version_min"], line["eval/version_max"], line["eval/samples"]) == (kept, kept, 3)
 
     asyncio.run(scenario())
 

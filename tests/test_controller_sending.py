@@ -143,10 +143,10 @@ async def has_asked(world: World, trainer: Trainer, version: int) -> None:
     await world.until(lambda: trainer.asked.count(version) >= times)
 
 
-def scenario(tmp_path: Path, test: Callable[[World, Trainer], Any], *overrides: str) -> None:
+def scenario(tmp_path: Path, test: Callable[[World, Trainer], Any], *overrides: str, valid: int = 0) -> None:
     async def main() -> None:
         async with world_of(make_run(tmp_path / "run", *overrides), num_servers=0) as world:
-            await world.hello()
+            await world.hello(valid=valid)
             trainer = Trainer(world)
             living = asyncio.create_task(trainer.live())
             try:
@@ -358,3 +358,21 @@ def test_the_trainer_may_go_when_nobody_can_want_weights_any_more(tmp_path) -> N
 
 def _serves(server: Any, version: int) -> bool:
     return bool(server.version == version)
+
+
+def test_what_the_trainer_sends_waits_for_the_first_evaluation_too(tmp_path: Path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        server = await add(world, trainer, 0)
+        await trainer.publish(0)
+        leases = await world.lease()
+        await world.finish([lease for lease in leases if lease["purpose"] == "train"])
+        assert (await world.batch(0)).header["samples"]
+        await trainer.publish(1)
+        await world.json("/done", {"step": 0})
+        for lease in [lease for lease in leases if lease["purpose"] == "eval"]:
+            assert server.log == ["stage 0", "commit 0"]
+            await world.finish([lease])
+        await until_served(world, 1)
+        assert [line["eval/version_max"] for line in world.metrics() if "eval/score" in line] == [0]
+
+    scenario(tmp_path, test, "evaluator.freq_steps=1", valid=3)

@@ -107,6 +107,32 @@ def test_a_plain_line_says_what_one_looks_at() -> None:
     assert len(lines) == 13
 
 
+SEVERAL = {"eval/score": 0.62, "eval/version_min": 9.0, "eval/version_max": 11.0, "eval/rows": 50.0, "eval/failed": 2.0}
+
+
+def test_what_a_score_between_the_ends_hides_is_said() -> None:
+    out = io.StringIO()
+    progress = Progress(160, stream=out)
+    progress.evaluation(5, {"eval/score": 0.5, "eval/version_min": 5.0, "eval/version_max": 5.0})
+    progress.evaluation(9, SEVERAL)
+    progress.evaluation(15, SEVERAL | {"eval/score": math.nan, "eval/failed": 30.0})
+    progress.step(16, VALUES)
+    first, second, third = out.getvalue().splitlines()
+    assert first == "held-out 0.620 after step 9 (versions 9 to 11; of 50 rows 2 failed)"
+    assert second.startswith("held-out: no score after step 15: of 50 rows 30 failed, more than evaluator.max_failed")
+    assert "  held-out none  " in third
+
+
+def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    out, clock = Terminal(), Clock()
+    progress = Progress(10, 2, stream=out, live=True, clock=clock)
+    progress.evaluation(9, SEVERAL)
+    clock.now += 1.0
+    progress.step(10, VALUES)
+    assert out.shown()[1] == "reward 0.71   held-out 0.62 (versions 9 to 11; of 50 rows 2 failed)"
+
+
 def test_without_rewards_the_loss_is_shown() -> None:
     out = io.StringIO()
     progress = Progress(2, stream=out)

@@ -15,7 +15,7 @@ from areal_like.config.describe.dump import dump
 from areal_like.config.sources.shipped import data_folder
 from areal_like.observe.axes import Series, step_axis, value_axis
 from areal_like.observe.chart import chart
-from areal_like.observe.evaluations import evaluations
+from areal_like.observe.evaluations import evaluations, sentence
 from areal_like.observe.next_steps import number
 from areal_like.observe.record import Record
 from areal_like.observe.summary import finish
@@ -188,23 +188,64 @@ def test_the_objective_is_what_the_configuration_names() -> None:
     assert Record([], []).objective(None) is None
 
 
-def test_an_evaluation_that_several_versions_answered_is_one() -> None:
-    lines: list[dict[str, Any]] = [
-        {"step": 10, "eval/due_step": 10.0, "eval/score": 0.2, "eval/samples": 300.0, "eval/failed": 2.0},
-        {"step": 11, "eval/due_step": 10.0, "eval/score": 0.6, "eval/samples": 100.0},
-        {"step": 12, "train/loss": 1.0},
-        {"step": 11, "eval/due_step": 11.0, "eval/score": 0.7, "eval/samples": 400.0},
-        {"step": 15, "eval/due_step": 15.0, "eval/score": 0.1, "eval/samples": 50.0},
-        {"step": 15, "eval/due_step": 15.0, "attempt": 2, "eval/score": 0.5, "eval/samples": 400.0},
-        {"step": 30, "eval/score": 0.8},
-        {"step": 31, "eval/score": 0.9},
+def evaluated(
+    step: int, score: float | None, failed: int = 0, newest: int | None = None, **more: Any
+) -> dict[str, Any]:
+    """As the controller writes an evaluation of 50 rows."""
+    versions = {"eval/version_min": float(step), "eval/version_max": float(step if newest is None else newest)}
+    counts = {"eval/rows": 50.0, "eval/failed": float(failed), "eval/rejected": 0.0, "eval/samples": 50.0 - failed}
+    return {"step": step, "eval/due_step": float(step), **versions, **counts, "eval/score": score, **more}
+
+
+def test_after_a_recovery_an_evaluation_that_comes_again_takes_the_place_of_the_first() -> None:
+    lines = [
+        *(evaluated(10, 0.2, newest=12), {"step": 12, "train/loss": 1.0}, evaluated(15, 0.1)),
+        *(evaluated(15, 0.5, attempt=2), {"step": 30, "eval/loss": 0.8}),
     ]
-    found = [(line["step"], line["eval/score"], line.get("eval/samples")) for line in evaluations(lines)]
-    assert found == [
-        *((10, pytest.approx(0.3), 400.0), (11, 0.7, 400.0), (15, 0.5, 400.0)),
-        *((30, 0.8, None), (31, 0.9, None)),
-    ]
-    assert evaluations(lines)[0]["eval/failed"] == 2.0
+    found = [(line["step"], line.get("eval/score")) for line in evaluations(lines)]
+    assert found == [(10, 0.2), (15, 0.5), (30, None)]
+
+
+def test_rows_that_failed_stand_beside_the_last_score(ended: Any) -> None:
+    run = ended()
+    run.metrics(evaluated(0, 0.4), {"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, evaluated(1, 0.6, failed=3))
+    summary, text = run.finish()
+    assert (summary["score"], summary["score_missing"]) == (0.6, None)
+    assert summary["evaluated_rows"] == {"rows": 50, "failed": 3, "rejected": 0}
+    assert "held-out score 0.4 -> 0.6; reward 0.5\nheld-out 0.600 after step 1 (of 50 rows 3 failed)\n" in text
+
+
+def test_an_older_score_does_not_stand_for_a_last_one_that_is_missing(ended: Any) -> None:
+    run = ended()
+    run.metrics(evaluated(0, 0.4), {"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, evaluated(1, None, failed=20))
+    summary, text = run.finish()
+    assert (summary["score"], summary["objective"], summary["objective_metric"]) == (None, None, "eval/score")
+    why = "of 50 rows 20 failed, more than evaluator.max_failed_share allows; logs/episodes-*.log says why"
+    assert summary["score_missing"] == why and summary["curve"] == [[0, 0.4]]
+    assert f"held-out score 0.4 -> none; reward 0.5\nheld-out: no score after step 1: {why}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (evaluated(0, 0.42), "held-out 0.420 at the start"),
+        (evaluated(50, 0.9, newest=52), "held-out 0.900 after step 50 (versions 50 to 52)"),
+        (evaluated(50, 0.9, 1, 52), "held-out 0.900 after step 50 (versions 50 to 52; of 50 rows 1 failed)"),
+        (
+            evaluated(50, 0.9, 1) | {"eval/rejected": 2.0},
+            "held-out 0.900 after step 50 (of 50 rows 1 failed and 2 were rejected by the workflow)",
+        ),
+        (
+            evaluated(0, None) | {"eval/rejected": 50.0},
+            "held-out: no score at the start: of 50 rows 50 were rejected by the workflow",
+        ),
+        (evaluated(0, math.nan), "held-out: no score at the start: it is not finite"),
+        ({"step": 2, "eval/loss": 1.1}, "held-out loss 1.100 after step 2"),
+        ({"step": 2, "eval/margin": 1.1}, None),
+    ],
+)
+def test_an_evaluation_in_words(line: dict[str, Any], words: str | None) -> None:
+    assert sentence(line["step"], line) == words
 
 
 def test_the_picture_is_xml_with_a_line_a_legend_and_axes(ended: Any) -> None:

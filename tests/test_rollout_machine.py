@@ -29,6 +29,7 @@ settings_of_all_kinds = st.builds(
     oversampling_factor=st.sampled_from([1.0, 1.5, 2.0]),
     drop_last=st.booleans(),
     evaluation_clock=st.sampled_from([None, clock(freq_steps=2)]),
+    evaluation_pin=st.booleans(),
     evaluation_rows=st.sampled_from([-1, 3]),
     request_retries=st.integers(0, 2),
 )
@@ -120,3 +121,6 @@ def test_no_order_of_events_breaks_a_promise(said, actions) -> None:
         evaluated = {event["version"] for event in world.events if event["event"] == "evaluated"}
         assert world.step in evaluated
         assert 0 in evaluated or world.attempts > 1  # who goes back to a later step has no weights of version 0
+        pinned = (0, world.step, *(range(world.step) if said.evaluation_pin else ()))
+        mixed = [values for _, values in world.scores if values["eval/version_min"] < values["eval/version_max"]]
+        assert not [values for values in mixed if values["eval/due_step"] in pinned]

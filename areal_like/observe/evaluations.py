@@ -1,42 +1,71 @@
-"""An evaluation beside training is answered by several versions of the weights, each of which has its line: taken
-together again they are one evaluation, of all rows."""
+"""What the lines of a run say of its evaluations, in numbers and in words."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping
 
-from areal_like.observe.metrics import FACTS
 from areal_like.observe.reading import DUE, Line, is_evaluation
 
-SAMPLES = "eval/samples"
-COUNTS = (SAMPLES, "eval/failed")
-"""Added up, where the others are means."""
+FIRST_LOOK = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
+"""What is shown of an evaluation: the first that there is."""
 
 
 def evaluations(lines: Iterable[Line]) -> list[Line]:
-    """One line per evaluation, in the order of steps: means over all its samples, at the mean step. A line that does
-    not say which evaluation it is of is one by itself."""
+    """One line per evaluation, in the order of steps. After a recovery, what comes again counts."""
     alone: list[Line] = []
-    groups: dict[float, dict[int, Line]] = {}
+    by_due: dict[float, Line] = {}
     for line in filter(is_evaluation, lines):
         if line.get(DUE) is None:
             alone.append(line)
         else:
-            groups.setdefault(line[DUE], {})[line["step"]] = line  # after a recovery, what comes again counts
-    whole = [_together(list(group.values())) for group in groups.values()]
-    return sorted([*alone, *whole], key=lambda line: int(line["step"]))
+            by_due[line[DUE]] = line
+    return sorted([*alone, *by_due.values()], key=lambda line: int(line["step"]))
 
 
-def _together(group: Sequence[Line]) -> Line:
-    if len(group) == 1:
-        return group[0]
-    weights = [line.get(SAMPLES, 0.0) for line in group]
-    total = sum(weights)
-    found: Line = {
-        **group[-1],
-        "step": round(sum(w * line["step"] for w, line in zip(weights, group, strict=True)) / total),
-    }
-    for name in {name for line in group for name in line if name not in (*FACTS, DUE)}:
-        known = [(w, line[name]) for w, line in zip(weights, group, strict=True) if line.get(name) is not None]
-        share = 1.0 if name in COUNTS else sum(w for w, _ in known)
-        parts = (value if name in COUNTS else w * value for w, value in known)
-        found[name] = sum(parts) / share if share else None
-    return found
+def shown(values: Mapping[str, float | None]) -> str | None:
+    """The metric that is shown of an evaluation; None where it has none of them."""
+    return next((name for name in FIRST_LOOK if name in values), None)
+
+
+def has_value(values: Mapping[str, float | None], name: str) -> bool:
+    value = values.get(name)
+    return value is not None and math.isfinite(value)
+
+
+def why_no_score(values: Mapping[str, float | None]) -> str:
+    """Of an evaluation whose value is null, as one clause."""
+    rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
+    if not failed + rejected:
+        return "it is not finite"
+    missing = " and ".join(_missing(failed, rejected))
+    if failed + rejected >= rows:
+        return f"of {rows:g} rows {missing}"
+    return f"of {rows:g} rows {missing}, more than evaluator.max_failed_share allows; logs/episodes-*.log says why"
+
+
+def remarks(values: Mapping[str, float | None]) -> str:
+    """What a reader of the score must know: " (versions 50 to 52; of 500 rows 3 failed)"; empty where it is nothing."""
+    rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
+    oldest, newest = values.get("eval/version_min"), values.get("eval/version_max")
+    parts = (
+        [f"versions {oldest:g} to {newest:g}"] if oldest is not None and newest is not None and newest > oldest else []
+    )
+    if missing := _missing(failed, rejected):
+        parts.append(f"of {rows:g} rows {' and '.join(missing)}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def sentence(step: int, values: Mapping[str, float | None]) -> str | None:
+    """A line about an evaluation; None of one that has nothing to show."""
+    name = shown(values)
+    if name is None:
+        return None
+    when = "at the start" if step == 0 else f"after step {step}"
+    if not has_value(values, name):
+        return f"{FIRST_LOOK[name]}: no score {when}: {why_no_score(values)}"
+    return f"{FIRST_LOOK[name]} {values[name]:.3f} {when}{remarks(values)}"
+
+
+def _missing(failed: float, rejected: float) -> list[str]:
+    """Rows that are in no mean, by what became of them."""
+    counts = {"failed": failed, "were rejected by the workflow": rejected}
+    return [f"{count:g} {what}" for what, count in counts.items() if count]

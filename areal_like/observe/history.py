@@ -37,8 +37,14 @@ class History:
         self._evaluated.append({"step": step, "time": now, **values})
 
     def evaluations(self, name: str) -> list[float]:
-        """A value of all evaluations so far."""
+        """A value of all evaluations so far; nan where one has none."""
         return [line[name] for line in evaluations(self._evaluated) if name in line]
+
+    @property
+    def last_evaluation(self) -> Line:
+        """Empty where there was none."""
+        found = evaluations(self._evaluated)
+        return found[-1] if found else {}
 
     @property
     def seconds_per_step(self) -> float | None:

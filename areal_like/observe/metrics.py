@@ -151,10 +151,15 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/accuracy": Metric("Share of the held-out pairs whose better answer gets the higher score", "share"),
         "eval/margin": Metric("How much higher the score of the better answer is, mean over the held-out pairs"),
         "eval/samples": Metric("Answers that were evaluated"),
-        "eval/due_step": Metric(
-            "Step after which the evaluation fell due; answers of it that later weights gave have lines of their own"
+        "eval/due_step": Metric("Step after which the evaluation fell due"),
+        "eval/version_min": Metric("The oldest weights that answered, by the steps that made them"),
+        "eval/version_max": Metric("The newest weights that answered; the same for an evaluation of one version"),
+        "eval/rows": Metric("Rows that the evaluation took, also those that failed or were rejected"),
+        "eval/failed": Metric(
+            "Rows without a result, because reward, workflow or server kept failing. They are in no mean; above "
+            "evaluator.max_failed_share, together with those rejected, score, reward and parts are null"
         ),
-        "eval/failed": Metric("Rows that could not be evaluated, and do not count"),
+        "eval/rejected": Metric("Rows that the workflow rejected. They are in no mean"),
         "eval/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "eval/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
     }

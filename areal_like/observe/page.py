@@ -9,12 +9,17 @@ This page is made from the code by `make docs`; do not edit it.
 
 A run keeps its metrics in `metrics.jsonl` of its directory: a line of JSON per completed step, and one per evaluation.
 `step` counts completed steps: after the first step it is 1, and an evaluation of step 20 was answered by the weights
-that 20 steps made. `attempt` counts recoveries of the run, `time` is in seconds since 1970. A value that was not
-finite is null. When a run goes back to a checkpoint, the lines after it move to `metrics.attempt-K.jsonl`, K being the
-attempt that ended. `metrics/` has the lines of each process by itself.
+that 20 steps made, or by those and newer ones. `attempt` counts recoveries of the run, `time` is in seconds since 1970.
+A value that was not finite is null. When a run goes back to a checkpoint, the lines after it move to
+`metrics.attempt-K.jsonl`, K being the attempt that ended. `metrics/` has the lines of each process by itself.
 
-An evaluation beside training may be answered by several versions of the weights, and then has a line for each. What is
-shown of it, in the terminal, in the summary and as the objective, is the mean over all of its answers.
+An evaluation is written when it is complete, as one line: its means are over all rows, but for those that failed or
+were rejected, which are counted beside them. Before the first and after the last step, and everywhere with
+`evaluator.pin=true`, one version of the weights answers all of it. Without that an evaluation beside training may be
+answered by several, `eval/version_min` to `eval/version_max`; `step` is then the oldest of them. The terminal and the
+summary show the same numbers, the versions where they are several, and the rows that failed. Where more rows failed or
+were rejected than `evaluator.max_failed_share` allows there is no score: it is null, the reason is shown in its place,
+and an objective that would be the score is null too.
 
 Trackers get the same names, with the step as the x-axis. A `*` stands for any text.
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from areal_like.observe.evaluations import has_value, remarks, sentence, shown
 from areal_like.observe.health import Health
 from areal_like.observe.history import History
 from areal_like.observe.view import panel, plain_line
@@ -26,8 +27,6 @@ from areal_like.observe.view import panel, plain_line
 QUIETEST_S = 0.5
 """Between two plain lines, however fast the steps are."""
 REDRAW_S = 0.1
-FIRST_LOOK = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
-"""What is told of an evaluation: the first that there is."""
 
 
 class Progress:
@@ -84,17 +83,17 @@ class Progress:
                 self._print(line)
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """The result of an evaluation. The lines of later steps repeat it, so only the first and the last are said."""
+        """The result of an evaluation. The lines of later steps repeat the score: of one in between is said what they
+        leave out. The panel of a terminal shows all but why there is no score."""
         with self._lock:
             now = self._clock()
             self.history.add_evaluation(step, values, now)
             if self._live:
                 self._draw(now)
-            elif step == 0 or step == self.history.total_steps:
-                name = next((name for name in FIRST_LOOK if name in values), None)
-                if name is not None:
-                    what = FIRST_LOOK[name]
-                    self._print(f"{what} {values[name]:.3f} {'at the start' if step == 0 else f'after step {step}'}")
+            text, is_known = sentence(step, values), has_value(values, shown(values) or "")
+            is_an_end = step in (0, self.history.total_steps)
+            if text is not None and (not is_known or (not self._live and (is_an_end or remarks(values)))):
+                self._print(text)
 
     def tick(self) -> None:
         """Lets the time run on a terminal; does nothing elsewhere."""

@@ -27,12 +27,22 @@ class Record:
         return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
 
     def last(self, name: str) -> float | None:
+        """Of evaluations that of the last one, which may have none: an older score is not what the run ended with."""
+        if name.startswith(EVALUATION):
+            values = [line[name] for line in self.evaluations if name in line]
+            return values[-1] if values else None
         points = self.points(name)
         return points[-1][1] if points else None
 
     def objective_name(self, wanted: str | None) -> str | None:
         """Which metric is the run's objective."""
-        return wanted or next((name for name in FALLBACKS if self.points(name)), None)
+        return wanted or next((name for name in FALLBACKS if self._has(name)), None)
+
+    def _has(self, name: str) -> bool:
+        """Whether there is such a value; of an evaluation also where it came to none."""
+        if name.startswith(EVALUATION):
+            return any(name in line for line in self.evaluations)
+        return bool(self.points(name))
 
     def objective(self, wanted: str | None) -> float | None:
         """Its last value; None where there is none."""

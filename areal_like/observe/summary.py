@@ -19,8 +19,9 @@ import orjson
 from areal_like.config.experiment import GRPOConfig
 from areal_like.observe.axes import Series
 from areal_like.observe.chart import chart
+from areal_like.observe.evaluations import has_value, remarks, sentence, shown, why_no_score
 from areal_like.observe.next_steps import next_steps, shown_path, uses
-from areal_like.observe.reading import JOINED, values_of
+from areal_like.observe.reading import JOINED, Line, values_of
 from areal_like.observe.record import Record, read_record
 from areal_like.observe.svg import svg
 from areal_like.observe.throughput import throughput, throughput_line, throughput_table
@@ -55,6 +56,8 @@ def finish(
         "seconds": round(time.time() - started, 3),
         "model": None if is_fake else _text_of(last_model(run.checkpoints)),  # random tokens teach nothing
         "score": record.last("eval/score"),
+        "score_missing": _why_missing(record),
+        "evaluated_rows": _evaluated_rows(record),
         "objective": record.objective(objective),
         "objective_metric": record.objective_name(objective),
         "curve": record.points("eval/score"),
@@ -66,7 +69,8 @@ def finish(
     if curves:
         title = f"{run.config.experiment_name}/{run.config.trial_name}"
         whole.write(run.directory / CURVE, svg(title, curves))
-    return "\n".join(_lines(run, summary, curves, _speed(run, record) if measures else []))
+    last = record.evaluations[-1] if record.evaluations else None
+    return "\n".join(_lines(run, summary, curves, last, _speed(run, record) if measures else []))
 
 
 def _speed(run: Run, record: Record) -> list[str]:
@@ -93,16 +97,43 @@ def curves_of(record: Record) -> list[Series]:
     return [series for series in found if series.points]
 
 
-def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series], speed: Sequence[str]) -> list[str]:
+def _why_missing(record: Record) -> str | None:
+    """Why the last evaluation has no score."""
+    last = record.evaluations[-1] if record.evaluations else {}
+    name = shown(last)
+    return None if name is None or has_value(last, name) else why_no_score(last)
+
+
+def _evaluated_rows(record: Record) -> dict[str, int] | None:
+    """How many rows the last evaluation took, and what became of those that are not in its score."""
+    last = record.evaluations[-1] if record.evaluations else {}
+    counts = ("rows", "failed", "rejected")
+    return {name: int(last[f"eval/{name}"]) for name in counts} if "eval/rows" in last else None
+
+
+def _needs_words(last: Line) -> bool:
+    """Whether the bare number of an evaluation would mislead."""
+    return bool(remarks(last)) or not has_value(last, shown(last) or "")
+
+
+def _lines(
+    run: Run, summary: dict[str, Any], curves: Sequence[Series], last: Line | None, speed: Sequence[str]
+) -> list[str]:
+    """`last` is the last evaluation."""
     steps, attempts = summary["steps"], summary["attempts"]
     again = f", {attempts} attempts" if attempts > 1 else ""
     lines = ["", f"{summary['outcome']}: {steps} step{'s' * (steps != 1)} in {duration(summary['seconds'])}{again}"]
     if summary["error"]:
         lines.append(summary["error"])
     lines += speed
-    from_to = [f"{one.name} {_from_to(one)}" for one in reversed(curves)]
+    ends_without = last is not None and not has_value(last, shown(last) or "")
+    from_to = [f"{one.name} {_from_to(one, one.marked and ends_without)}" for one in reversed(curves)]
     if from_to:
-        lines += ["; ".join(from_to), ""]
+        lines.append("; ".join(from_to))
+    if curves and last is not None and (text := sentence(last["step"], last)) and _needs_words(last):
+        lines.append(text)
+    if from_to:
+        lines.append("")
         columns = min(CHART_WIDTH, shutil.get_terminal_size((CHART_WIDTH + 2, 24)).columns - 2)
         lines += [f"  {line}" for line in chart(curves, max(24, columns))]
     facts: list[tuple[str, str]] = []
@@ -124,12 +155,15 @@ def _lines(run: Run, summary: dict[str, Any], curves: Sequence[Series], speed: S
     return [*lines, "", *(f"{name:<{width}}  {text}".rstrip() for name, text in facts)]
 
 
-def _from_to(one: Series) -> str:
-    """The first and the last value; of a noisy line the means of some at its ends, which share none."""
+def _from_to(one: Series, ends_without: bool) -> str:
+    """The first and the last value; of a noisy line the means of some at its ends, which share none. Where the last
+    evaluation has no value, an older one does not stand for it."""
     values = [value for _, value in one.points if math.isfinite(value)]
     count = 1 if one.marked else max(1, min(5, len(values) // 2))
     if not values:
         return "nan"
+    if ends_without:
+        return f"{values[0]:.3g} -> none"
     first, last = sum(values[:count]) / count, sum(values[-count:]) / count
     return f"{first:.3g} -> {last:.3g}" if len(values) > 1 else f"{last:.3g}"
 

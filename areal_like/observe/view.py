@@ -2,6 +2,7 @@
 
 import math
 
+from areal_like.observe.evaluations import remarks
 from areal_like.observe.history import History
 from areal_like.observe.words import amount, duration, sparkline, tiny
 
@@ -66,7 +67,10 @@ def _learning(history: History, with_course: bool = False) -> list[str]:
     for name, values in shown:
         if values:
             course = f" {sparkline(values, SPARK)}" if with_course and len(values) > 1 else ""
-            parts.append(f"{name} {_number(values[-1])}{course}")
+            if with_course and name.startswith("held-out"):
+                course += remarks(history.last_evaluation)
+            is_missing = values is scores and not math.isfinite(values[-1])
+            parts.append(f"{name} {'none' if is_missing else _number(values[-1])}{course}")
     return parts
 
 

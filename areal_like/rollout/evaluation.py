@@ -1,5 +1,6 @@
 """When and on what the model is evaluated, and what came of it."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +9,9 @@ import numpy as np
 from areal_like.observe.reading import DUE
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.groups import Group
-from areal_like.rollout.settings import RolloutSettings
-from areal_like.rollout.step_metrics import evaluation_metrics
+from areal_like.rollout.settings import Length, RolloutSettings
+from areal_like.rollout.step_metrics import evaluation_metrics, is_score
 from areal_like.training.timers import Timer
-
-Scores = dict[int, dict[str, float]]
-"""Metrics of an evaluation by version of the weights: each answer counts for the version of its first token."""
 
 
 class Evaluation:
@@ -25,7 +23,8 @@ class Evaluation:
         self.waiting = groups[::-1]
         self.open = len(groups)
         self.failed: list[Group] = []
-        self.facts: dict[int, list[dict[str, Any]]] = {}
+        self.num_rejected = 0
+        self.facts: list[dict[str, Any]] = []
 
     @property
     def num_running(self) -> int:
@@ -39,37 +38,55 @@ class Evaluation:
 
     def finish(self, group: Group) -> None:
         self.open -= 1
-        for fact in group.facts:
-            self.facts.setdefault(fact.get("first_version", fact["version_min"]), []).append(fact)
+        self.facts += group.facts
         group.forget_results()
 
     def give_up(self, group: Group) -> None:
         self.open -= 1
         self.failed.append(group)
 
-    def skip(self) -> None:
-        """A row that the workflow does not want counts for nothing."""
+    def reject(self) -> None:
+        """The workflow does not want the row."""
         self.open -= 1
+        self.num_rejected += 1
 
-    def scores(self) -> Scores:
-        """What failed counts for the version that the evaluation was due for."""
-        found = {version: evaluation_metrics(facts) for version, facts in sorted(self.facts.items())}
-        if self.failed:
-            found.setdefault(self.version, {})["eval/failed"] = len(self.failed)
-        return {version: {DUE: self.version, **metrics} for version, metrics in found.items()}
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The oldest and the newest weights that answered."""
+        oldest = min((fact["version_min"] for fact in self.facts), default=self.version)
+        newest = max((fact["version_max"] for fact in self.facts), default=self.version)
+        return oldest, newest
+
+    def metrics(self, max_failed_share: float) -> dict[str, float]:
+        """Where too many rows are missing, the mean over the others is no score."""
+        oldest, newest = self.versions
+        missing = len(self.failed) + self.num_rejected
+        means = evaluation_metrics(self.facts) if self.facts else {"eval/score": math.nan, "eval/samples": 0.0}
+        if missing > max_failed_share * self.num_rows:
+            means = {name: math.nan if is_score(name) else value for name, value in means.items()}
+        return {
+            DUE: self.version,
+            "eval/version_min": oldest,
+            "eval/version_max": newest,
+            "eval/rows": self.num_rows,
+            "eval/failed": len(self.failed),
+            "eval/rejected": self.num_rejected,
+            **means,
+        }
 
 
 class Evaluations:
-    """One after the other; where a new one falls due while an older one has not begun, the older one is left out."""
+    """One after the other; where a new one falls due while an older one has not begun, the older one is left out.
 
-    def __init__(
-        self, settings: RolloutSettings, num_rows: int, steps_per_epoch: int, now: Callable[[], float]
-    ) -> None:
-        self._settings = settings
+    Those before the first and after the last step are of one version, and the others where the settings say so: servers
+    keep the weights until such a one is complete."""
+
+    def __init__(self, settings: RolloutSettings, num_rows: int, length: Length, now: Callable[[], float]) -> None:
+        self._settings, self._last_step = settings, length.total_steps
         wanted = settings.evaluation_rows
         self._rows = self._choose(num_rows, num_rows if wanted < 0 else min(wanted, num_rows))
         clock = settings.evaluation_clock
-        self._timer = Timer(clock, steps_per_epoch, now) if clock is not None and self._rows else None
+        self._timer = Timer(clock, length.steps_per_epoch, now) if clock is not None and self._rows else None
         self.due: int | None = None
         self.current: Evaluation | None = None
 
@@ -81,6 +98,20 @@ class Evaluations:
     @property
     def idle(self) -> bool:
         return self.due is None and self.current is None
+
+    @property
+    def held_version(self) -> int | None:
+        """The newest weights that servers may have now; None where any will do. In synchronous mode nothing newer comes
+        before an evaluation is complete anyway."""
+        version = self.current.version if self.current is not None else self.due
+        if version is None or self._settings.synchronous:
+            return None
+        return version if self._settings.evaluation_pin or version in (0, self._last_step) else None
+
+    @property
+    def rows_left(self) -> int:
+        """Of the evaluation under way."""
+        return 0 if self.current is None else self.current.open
 
     def ask_for(self, version: int) -> None:
         if self._timer is not None:

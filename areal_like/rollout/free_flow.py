@@ -36,7 +36,7 @@ class FreeFlow:
         evaluation = loop.evaluations.begin(loop.placement.served_version)
         if evaluation is None or evaluation.num_running >= loop.settings.evaluation_concurrent:
             return None
-        server = loop.placement.choose(by_share=False)
+        server = loop.placement.choose(by_share=False, version=loop.evaluations.held_version)
         groups = evaluation.take(1) if server is not None else []
         return (groups[0], server.name) if server is not None and groups else None
 

@@ -47,7 +47,7 @@ class RolloutLoop:
         self.ready: dict[int, Group] = {}
         """Finished groups that no batch has taken, by number."""
         self.batches = Batches(start_step)
-        self.evaluations = Evaluations(settings, valid_rows, self.length.steps_per_epoch, now)
+        self.evaluations = Evaluations(settings, valid_rows, self.length, now)
         if start_step == 0:
             self.evaluations.ask_for(0)
         self.flow: OrderedFlow | FreeFlow = OrderedFlow(self) if settings.synchronous else FreeFlow(self)
@@ -59,7 +59,7 @@ class RolloutLoop:
         self.reports: list[tuple[int, dict[str, float]]] = []
         """Metrics of steps, by how many are completed."""
         self.scores: list[tuple[int, dict[str, float]]] = []
-        """Metrics of evaluations, by the version that was evaluated."""
+        """Metrics of complete evaluations, by the oldest version that answered."""
         self._voided: dict[str, list[str]] = {}
 
     # To the workers, and back.

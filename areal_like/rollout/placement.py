@@ -46,10 +46,11 @@ class Placement:
         """What even the server that is furthest behind has; -1 without a server."""
         return min((server.version for server in self.servers.values() if server.version >= 0), default=NEVER_TOLD)
 
-    def choose(self, by_share: bool = True, other_than: str = "") -> Server | None:
+    def choose(self, by_share: bool = True, other_than: str = "", version: int | None = None) -> Server | None:
         """The server for the next group; None where all have their share, or there are none. `other_than` is the
-        address of one that does not answer."""
+        address of one that does not answer; those that serve `version` come before all others."""
         free = [server for server in self.ready if server.address != other_than]
+        free = [server for server in free if server.version == version] or free
         if by_share and free:
             share = -(-self.max_concurrent // len(free))
             free = [server for server in free if server.groups < share]

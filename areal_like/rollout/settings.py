@@ -47,6 +47,9 @@ class RolloutSettings:
     evaluation_samples: int = 1
     evaluation_concurrent: int = 1
     """Rows evaluated at once: as many answers as training may have under way."""
+    evaluation_pin: bool = False
+    """Whether evaluations between the first and the last step are of one version too."""
+    evaluation_max_failed_share: float = 1.0
     evaluation_sampling: dict[str, Any] = field(default_factory=dict)
 
 
@@ -84,6 +87,8 @@ def settings_of(config: GRPOConfig) -> RolloutSettings:
         evaluation_rows=evaluator.num_examples,
         evaluation_samples=evaluator.n_samples,
         evaluation_concurrent=max(1, max_concurrent * config.gconfig.n_samples // evaluator.n_samples),
+        evaluation_pin=evaluator.pin,
+        evaluation_max_failed_share=evaluator.max_failed_share,
         evaluation_sampling={**sampling_of(config.gconfig), **greedy},
     )
 

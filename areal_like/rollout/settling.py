@@ -181,7 +181,7 @@ class Settling:
             group.facts = result.facts
             evaluation.finish(group)
         elif result.status == "rejected":
-            evaluation.skip()
+            evaluation.reject()
         else:
             evaluation.give_up(group)
             loop.tell("evaluation_failed", version=evaluation.version, row=group.row, error=group.error)
@@ -191,14 +191,16 @@ class Settling:
     def _close_evaluation(self) -> None:
         loop = self.loop
         evaluation = loop.evaluations.close()
-        for version, metrics in evaluation.scores().items():
-            loop.scores.append((version, metrics))
+        oldest, newest = evaluation.versions
+        loop.scores.append((oldest, evaluation.metrics(loop.settings.evaluation_max_failed_share)))
         loop.tell(
             "evaluated",
             version=evaluation.version,
             rows=evaluation.num_rows,
             failed=len(evaluation.failed),
-            answers={str(version): len(facts) for version, facts in evaluation.facts.items()},
+            rejected=evaluation.num_rejected,
+            answers=len(evaluation.facts),
+            versions=[oldest, newest],
         )
         if len(evaluation.failed) == evaluation.num_rows:
             loop.failure = (

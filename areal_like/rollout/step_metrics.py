@@ -40,6 +40,11 @@ def evaluation_metrics(facts: Facts) -> dict[str, float]:
     }
 
 
+def is_score(name: str) -> bool:
+    """Whether a metric of an evaluation is a mean of what the answers were worth."""
+    return name in ("eval/score", "eval/reward") or name.startswith("eval/part/")
+
+
 def _parts(prefix: str, facts: Facts) -> dict[str, float]:
     """Each over the samples that have it: environments may differ in their parts."""
     names = sorted({name for fact in facts for name in fact["rewards"]})

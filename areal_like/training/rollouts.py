@@ -72,7 +72,8 @@ class Rollouts:
 
     def batch(self, step: int) -> Batch | Stop:
         """This rank's part of batch `step`."""
-        waiting = Waiting(f"batch {step} from {CONTROLLER}", self._config.request_timeout, "rollout.request_timeout")
+        what, limit_s = f"batch {step} from {CONTROLLER}", self._config.request_timeout
+        waiting, rows_left = Waiting(what, limit_s, "rollout.request_timeout"), 0
         body = {"step": step, "rank": self._rank, "world": self._world_size}
         while True:
             header, blobs = self._frame("/batch", body)
@@ -80,6 +81,9 @@ class Rollouts:
                 return Stop(header["stop"])
             if not header.get("wait"):
                 return read_batch(header, blobs)
+            if header.get("evaluating", 0) != rows_left:
+                # An evaluation comes before the batch; as long as it goes on, the limit begins anew.
+                waiting, rows_left = Waiting(what, limit_s, "rollout.request_timeout"), header["evaluating"]
             waiting.check()
 
     def done(self, step: int) -> None:

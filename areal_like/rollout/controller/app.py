@@ -134,7 +134,7 @@ class Routes:
         batch: Batch | str | None = await self._controller.bell.until(formed, HOLD_S)
         self._controller.moved()
         if batch is None:
-            return binary(pack({"wait": True}))
+            return binary(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))
         if isinstance(batch, str):
             return binary(pack({"stop": batch}))
         return binary(pack(batch.header(rank), batch.blobs(rank)))

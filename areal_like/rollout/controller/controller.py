@@ -78,6 +78,7 @@ class Controller:
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping = ""
         self._finished: Waiting | None = None
+        self._rows_left = 0
         self._incarnations: dict[str, int] = {}
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
@@ -116,6 +117,8 @@ class Controller:
                 self.loop.check_time()
                 self.moved()
             if self._finished is not None and not self.over:
+                if self.loop is not None and self.loop.evaluations.rows_left != self._rows_left:
+                    self._wait_for_the_last_evaluation()  # it goes on, so the limit begins anew
                 self._finished.check()
 
     # From the workers.
@@ -180,9 +183,14 @@ class Controller:
         """The trainer's last word: what is due is still evaluated, unless the end is early."""
         if self.loop is not None and early:
             self.loop.evaluations.clear()
-        limit_s = self.run.config.rollout.request_timeout
-        self._finished = Waiting("the last evaluation", limit_s, "rollout.request_timeout")
+            self.moved()
+        self._wait_for_the_last_evaluation()
         self.bell.ring()
+
+    def _wait_for_the_last_evaluation(self) -> None:
+        limit_s = self.run.config.rollout.request_timeout
+        self._rows_left = 0 if self.loop is None else self.loop.evaluations.rows_left
+        self._finished = Waiting("the last evaluation", limit_s, "rollout.request_timeout")
 
     # From the servers.
 
@@ -217,6 +225,7 @@ class Controller:
             self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
         if loop.failure:
             self.fail(Failure(loop.failure))
+        self.servers.hold(loop.evaluations.held_version)
         if loop.flow.begin_abort():
             self._spawn(self._abort())
         self.bell.ring()

@@ -1,6 +1,7 @@
 """The published weights: which are the newest, and what it took to get them to the servers."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -57,10 +58,14 @@ def read_publication(told: dict[str, Any]) -> Publication:
 
 
 class Publications:
-    """Only the newest is ever passed on."""
+    """Only the newest is passed on, but while servers have to keep an older version."""
 
     def __init__(self) -> None:
         self.newest: Publication | None = None
+        self._kept: dict[int, Publication] = {}
+        """Those in files, by version; the trainer removes older ones."""
+        self._held: int | None = None
+        self._bound: int | None = None
 
     def add(self, publication: Publication) -> bool:
         """False where it is there already."""
@@ -68,7 +73,33 @@ class Publications:
         if newest is not None and publication.version < newest.version:
             raise Refused(409, f"weights v{publication.version} are older than v{newest.version}, published before")
         self.newest = publication
+        if not publication.is_sent:
+            known = {**self._kept, publication.version: publication}
+            self._kept = {version: one for version, one in known.items() if one.is_there()}
         return newest is None or publication.version > newest.version
+
+    def hold(self, version: int | None) -> bool:
+        """Servers keep this version, or take nothing newer, until another is held or none. False where that is so
+        already."""
+        changes = version != self._held
+        if changes:
+            self._held = self._bound = version
+        return changes
+
+    def wanted(self, served: Collection[int]) -> Publication | None:
+        """What servers should have now; None where what some have is held and no other can get it any more. `served`
+        is what they have. A held version that is nowhere left, as its servers died, is held no more: the newest takes
+        its place."""
+        newest = self.newest
+        if newest is None or self._bound is None or newest.version <= self._bound:
+            return newest
+        held = self._kept.get(self._bound)
+        if held is not None and held.is_there():
+            return held
+        if self._bound in served:
+            return None
+        self._bound = newest.version
+        return newest
 
     def newer_than(self, version: int) -> Publication | None:
         return self.newest if self.newest is not None and self.newest.version > version else None

@@ -138,7 +138,7 @@ class Sending:
     async def _due(self) -> tuple[Publication, list[Link]]:
         """As soon as there is a server that lacks the newest version."""
         while True:
-            publication = self._servers.publications.newest
+            publication = self._servers.wanted()
             self._members = {
                 link: self._members[link] for link in self._servers.links.values() if link in self._members
             }

@@ -131,11 +131,20 @@ class Servers:
         if self.publications.add(publication):
             self.changed.ring()
 
+    def hold(self, version: int | None) -> None:
+        """Servers keep this version until another is held, or none: an evaluation needs it."""
+        if self.publications.hold(version):
+            self.changed.ring()
+
+    def wanted(self) -> Publication | None:
+        """What all servers should have now."""
+        return self.publications.wanted({link.loaded for link in self.links.values()})
+
     async def _keep_up_to_date(self, link: Link) -> None:
         """By files. What the trainer sends itself goes to many at once: see `sending`."""
         while True:
-            publication = self.publications.newer_than(link.loaded)
-            if publication is None or publication.is_sent:
+            publication = self.wanted()
+            if publication is None or publication.is_sent or publication.version <= link.loaded:
                 await self.changed.next()
                 continue
             command = partial(self._command_update, link, publication, "update_weights")
