@@ -162,6 +162,7 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
         (["valid_dataset.shuffle=false"], "valid_dataset.shuffle"),
         (["train_dataset.loss_on=all"], "train_dataset.loss_on"),
         (["valid_dataset=null", "evaluator.freq_steps=5"], "evaluator.freq_steps"),
+        (["evaluator.pin=true", "async_training=false"], "evaluator.pin"),
         (["async_training=false", "rollout.schedule_policy=least_loaded"], "rollout.schedule_policy"),
         (
             ["async_training=false", "rollout.oversampling_factor=2", "actor.dynamic_sampling=false"],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from areal_like.config import limits, mismatches
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.promises import ledger as promises
 from areal_like.config.promises import page as promises_page
@@ -232,6 +233,20 @@ def test_what_behaves_differently_is_a_key_of_areal() -> None:
     for cell in first_cells("Same key, other behaviour"):
         path = re.split(r"[`: ]", cell.strip("`"), maxsplit=1)[0].removesuffix(".*")
         assert path in paths, f"docs/differences.md: {cell}"
+
+
+def test_every_key_that_a_start_may_be_refused_for_is_listed_and_no_other() -> None:
+    _, _, below = DIFFERENCES_PAGE.read_text(encoding="utf-8").partition("\n## What is refused at a start\n")
+    bullets = below.partition("\n## ")[0].split("\n- ")
+    listed = {
+        bullet.partition("**")[2].partition("**")[0]: set(re.findall(r"`([a-z][\w.]*)", bullet)) for bullet in bullets
+    }
+    unbuilt = {rule.key for rule in (*limits.RUN, *limits.MODEL)} | set(limits.SECTIONS)
+    more = {"local", "nfs", "hf", "openai", "rollout.server_type", "scheduler."}
+    assert listed["What is not built"] - more == unbuilt
+    assert {rule.key for rule in (*limits.SUPERVISED, *limits.PAIRS)} <= listed["What an experiment cannot mean"]
+    sampling = {"gconfig.greedy", "top_k", *mismatches.NEUTRAL} - {"greedy"}
+    assert sampling <= listed["Sampling that the trainer cannot reproduce"]
 
 
 # The page

@@ -16,9 +16,9 @@ class EvaluatorConfig(FrequencyConfig):
     """Answers generated per row; the metrics are means over them."""
 
     pin: bool = key(False)
-    """Whether servers keep the weights of an evaluation until it is complete, while training goes as far ahead as
-    `rollout.max_head_offpolicyness` lets it. The evaluations before the first and after the last step are pinned in any
-    case; the others are else answered by whatever weights are served, and the versions are shown."""
+    """Whether servers keep the weights of an evaluation until it is complete; training goes on as far as
+    `rollout.max_head_offpolicyness` lets it. The first and the last evaluation are always pinned. Others are else
+    answered by the weights of the moment, and their versions shown."""
 
     max_failed_share: float = key(0.1, ge=0, le=1)
     """Share of the rows that may fail, or be rejected by the workflow, before an evaluation has no score. Those rows

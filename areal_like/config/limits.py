@@ -151,6 +151,11 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         changed = [key for each in SCALING for key in _changed(config, f"{name}.optimizer.{each}")]
         if changed and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
             yield changed[0], f"has no effect: losses are scaled for float16 alone ({name}.dtype)"
+    if isinstance(config, SFTConfig | RWConfig):
+        for key in _changed(config, "evaluator.max_failed_share"):
+            yield key, "has no effect: supervised training evaluates a loss, which every row has"
+    if config.evaluator.pin and not (isinstance(config, GRPOConfig) and is_asynchronous(config)):
+        yield "evaluator.pin", "has no effect: here every evaluation is of one version of the weights anyway"
     if generates(config):
         yield from _rollout_without_effect(config)
         yield from _loss_without_effect(config.actor)
@@ -210,13 +215,17 @@ def _actor_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
             told.add(key)
 
 
+def is_asynchronous(config: GRPOConfig) -> bool:
+    return config.async_training and config.rollout.max_head_offpolicyness > 0
+
+
 def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
     rollout, valid = config.rollout, config.valid_dataset
     if valid is not None and valid.batch_size != config.train_dataset.batch_size:
         yield "valid_dataset.batch_size", "has no effect: as many rows are evaluated at once as servers have room for"
     if valid is not None and not valid.shuffle:
         yield "valid_dataset.shuffle", "has no effect: the same rows are evaluated each time, and count all alike"
-    if config.async_training and rollout.max_head_offpolicyness:
+    if is_asynchronous(config):
         return
     synchronous = "has no effect in synchronous mode"
     if rollout.schedule_policy != "round_robin":

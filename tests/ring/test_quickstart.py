@@ -46,6 +46,14 @@ def test_the_held_out_score_rises(quick):
     assert quick.summary["score"] == curve[STEPS] and quick.summary["objective"] == curve[STEPS]
 
 
+def test_the_first_and_the_last_evaluation_are_complete_and_of_one_version(quick):
+    lines = {line["eval/due_step"]: line for line in quick.lines("metrics.jsonl") if "eval/score" in line}
+    assert len(lines) == 4 and {line["eval/samples"] for line in lines.values()} == {400}
+    for step in (0, STEPS):
+        assert lines[step]["step"] == lines[step]["eval/version_min"] == lines[step]["eval/version_max"] == step
+    assert quick.out.count(" at the start\n") == quick.out.count(f" after step {STEPS}\n") == 1
+
+
 def test_there_is_a_line_for_every_step_with_documented_names(quick):
     lines = [line for line in quick.lines("metrics.jsonl") if "train/loss" in line]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
