@@ -12,6 +12,9 @@ LARGEST_FULL = 0.02
 APART_OLDER_WEIGHTS = 0.5
 KL_OLDER_WEIGHTS = 0.5
 """With older weights, what some updates of a usual size do not explain."""
+DRIFTING_AFTER = 10
+"""Steps in a row: the first updates of Adam are as large as the rate lets them be, and a short run has no warmup that
+holds them back. What they do is over by then."""
 REPEATED_AFTER = 50
 """Steps after which a sign that stays is said again."""
 
@@ -34,6 +37,7 @@ class Health:
         self._said_at: dict[str, int] = {}
         self._signs = (
             Sign("apart", 1, self._is_apart, self._why_apart),
+            Sign("drifting", DRIFTING_AFTER, self._is_drifting, self._why_apart),
             Sign("equal", 5, self._learns_nothing, self._why_no_spread),
             Sign("truncated", 5, self._is_truncated, _why_truncated),
             Sign("skipped", 1, lambda values: values.get("train/skipped_updates", 0.0) > 0, _why_skipped),
@@ -56,15 +60,19 @@ class Health:
         return lines
 
     def _is_apart(self, values: Mapping[str, float]) -> bool:
-        if "offpolicy/logprob_diff_mean" not in values:
-            return False  # there is no sampler, as in supervised training
-        difference, kl = values["offpolicy/logprob_diff_mean"], values.get("offpolicy/kl", 0.0)
-        is_older = values.get("offpolicy/staleness_max", 0.0) > 0
-        if is_older or self._config.rollout.allow_mismatched_sampling:
-            return difference > APART_OLDER_WEIGHTS or kl > KL_OLDER_WEIGHTS
-        if {self._config.actor.dtype, served_dtype(self._config) or self._config.actor.dtype} <= set(FULL):
+        """Although both have the same weights."""
+        if "offpolicy/logprob_diff_mean" not in values or values.get("offpolicy/staleness_max", 0.0) > 0:
+            return False  # without a sampler, as in supervised training, there is no difference
+        difference, config = values["offpolicy/logprob_diff_mean"], self._config
+        if config.rollout.allow_mismatched_sampling:
+            return _is_far(values)
+        if {config.actor.dtype, served_dtype(config) or config.actor.dtype} <= set(FULL):
             return difference > APART_FULL or values.get("offpolicy/logprob_diff_max", 0.0) > LARGEST_FULL
         return difference > APART_HALF
+
+    def _is_drifting(self, values: Mapping[str, float]) -> bool:
+        """Further than the updates in between explain."""
+        return values.get("offpolicy/staleness_max", 0.0) > 0 and _is_far(values)
 
     def _why_apart(self, step: int, values: Mapping[str, float]) -> str:
         config, causes = self._config, []
@@ -121,6 +129,11 @@ def served_dtype(config: Any) -> str | None:
     backend = config.rollout.backend.partition(":")[0]
     section = getattr(config, backend, None)
     return getattr(section, "dtype", None)
+
+
+def _is_far(values: Mapping[str, float]) -> bool:
+    difference, kl = values.get("offpolicy/logprob_diff_mean", 0.0), values.get("offpolicy/kl", 0.0)
+    return difference > APART_OLDER_WEIGHTS or kl > KL_OLDER_WEIGHTS
 
 
 def _why_truncated(step: int, values: Mapping[str, float]) -> str:
