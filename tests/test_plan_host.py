@@ -34,6 +34,14 @@ def test_names_and_sizes_come_from_the_driver(tmp_path):
     assert list_gpus(str(library)) == (host.Gpu("0", "NVIDIA H200", 150_000_000_000), host.Gpu("1", "NVIDIA L4", None))
 
 
+@pytest.mark.parametrize(("text", "expected"), [("1048576\n", 1048576), ("max\n", None), (None, None)])
+def test_a_container_may_have_less_memory_than_its_machine(tmp_path, text, expected):
+    if text is not None:
+        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(text)
+    assert host.memory_bytes(tmp_path) == (expected or host.memory_bytes(tmp_path / "nothing"))
+
+
 def test_no_driver_is_no_gpu():
     assert list_gpus("libthis-is-no-driver.so") == ()
 

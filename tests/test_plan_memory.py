@@ -270,7 +270,8 @@ def test_what_does_not_fit_is_a_warning(tmp_path):
     assert any(warning.startswith("actor.backend: a trainer rank needs") for warning in plan.warnings)
     assert not any("rollout.backend: a server's weights" in warning for warning in plan.warnings)
     cpu = plan_of("grpo", f"actor.path={folder}", gpus=0)
-    assert any(warning.startswith("actor.path: trainer and servers need") for warning in cpu.warnings)
+    (need,) = [need.reason for need in cpu.needs if "before caches and activations" in need.reason]
+    assert need.startswith("1 embedded server and 1 trainer rank need") and "this machine has 64.0 GiB" in need
 
 
 def test_more_context_than_positions_is_a_warning(tmp_path):

@@ -23,5 +23,10 @@ class ClusterSpecConfig:
     n_gpus_per_node: int | Auto = key("auto", ge=0, le=64)
     """GPUs of each node that the run may use. `auto` takes what is there, also none."""
 
+    allow_oversubscription: bool = key(False)
+    """Start a run without GPUs also where its processes want more cores or memory than this machine has. The plan
+    says what they want: a core for each worker of vLLM or SGLang, half of one for each server or trainer rank of
+    ours, and the memory of programs, weights and optimizer."""
+
     type: str = key("local", choices=("local", "slurm", "ray"))
     """What starts the processes: this machine itself, Slurm, or a Ray cluster."""

@@ -52,7 +52,7 @@ def here(known: Machine | None = None) -> Host:
         machine=found,
         cores=_cores(found.num_cpu_cores),
         gpus=_gpus(found.num_gpus, look=known is None),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
         packages=installed(),
@@ -81,10 +81,14 @@ def _gpus(count: int, look: bool) -> tuple[Gpu, ...]:
     return tuple(sizes.get(name, Gpu(name)) for name in names)
 
 
-def _memory_bytes() -> int | None:
-    if "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+def memory_bytes(root: Path = Path("/")) -> int | None:
+    """Of the machine, or of the container where that may use less."""
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = root / "sys/fs/cgroup/memory.max"
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return min(machine, int(text)) if text.isdigit() else machine
 
 
 def hub_cache() -> Path:

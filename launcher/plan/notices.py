@@ -70,13 +70,6 @@ def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig"
         if host.memory_bytes and away > host.memory_bytes:
             has = nbytes(host.memory_bytes)
             yield f"actor.path: {nbytes(away)} are offloaded to host memory, and {host.machine.place} has {has}"
-    elif host.memory_bytes:
-        ranks = (rank or 0) * (allocation.actor.world_size if allocation.actor else 0)
-        servers = (server.weights if server else 0) * (allocation.rollout.world_size if allocation.rollout else 0)
-        if ranks + servers > host.memory_bytes:
-            needed, there = nbytes(ranks + servers), nbytes(host.memory_bytes)
-            need = f"trainer and servers need {needed} before activations"
-            yield f"actor.path: {need}, and {host.machine.place} has {there}"
 
 
 def _models(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""Whether the cores and the memory of a machine carry the processes that compute without a GPU.
+
+The arithmetic is of what no run does without: an engine's server wants a core for each of its workers, and half of one
+is enough for a server or a trainer rank of ours. One server and one trainer run on any number of cores. Memory is that
+of the programs as they were measured, and of weights, gradients and optimizer; caches and activations come on top.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import starts_servers, trained_models
+from areal_like.serving.found import TITLES
+from launcher.plan.host import Host
+from launcher.plan.memory import GIB, nbytes
+from launcher.plan.placement import Placement
+from launcher.plan.plan import Memory, Obstacle
+from launcher.plan.words import plural
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+KEY = "cluster.allow_oversubscription"
+CORES_OF_AN_ENGINE, CORES_OF_OURS = 1.0, 0.5
+PROGRAM_BYTES = {"vllm": 3 * GIB // 4, "sglang": GIB}
+"""An engine's processes before they have loaded a model."""
+OUR_PROGRAM_BYTES = GIB // 4
+LEFT_OPEN = ("", "auto", "heuristic", "manual")
+
+
+class Need(NamedTuple):
+    """Processes of one kind: how many, and what each of them wants."""
+
+    count: int
+    what: str
+    cores: float
+    bytes: int
+
+
+def lacks_room(
+    config: "BaseExperimentConfig",
+    allocation: Allocation | None,
+    placement: Placement | None,
+    memory: Memory,
+    host: Host,
+) -> list[Obstacle]:
+    """What is too much for this machine, unless somebody insists."""
+    if config.cluster.allow_oversubscription or config.cluster.type != "local":
+        return []
+    return _too_much(config, allocation, placement, memory, host, f"or insist with {KEY}=true")
+
+
+def room_warnings(
+    config: "BaseExperimentConfig",
+    allocation: Allocation | None,
+    placement: Placement | None,
+    memory: Memory,
+    host: Host,
+) -> list[str]:
+    """The same where somebody does."""
+    if not config.cluster.allow_oversubscription or config.cluster.type != "local":
+        return []
+    lacking = _too_much(config, allocation, placement, memory, host, f"{KEY}=true starts it all the same")
+    return [f"{need.key}: {need.reason}" for need in lacking]
+
+
+def _too_much(
+    config: "BaseExperimentConfig",
+    allocation: Allocation | None,
+    placement: Placement | None,
+    memory: Memory,
+    host: Host,
+    end: str,
+) -> list[Obstacle]:
+    if allocation is None or placement is None:
+        return []
+    wanted = needs(config, allocation, placement, memory)
+    cores, size = sum(need.count * need.cores for need in wanted), sum(need.count * need.bytes for need in wanted)
+    found, place = [], host.machine.place
+    there = host.machine.num_cpu_cores
+    if cores > there and any(need.count > 1 for need in wanted):
+        each = ", ".join(f"{need.cores:g} for each {need.what}" for need in wanted)
+        reason = f"{_listed(wanted)} want {cores:g} cores ({each}), and {place} has {there}"
+        found.append(Obstacle(_sizes_key(config, placement), f"{reason}; take smaller sizes, {end}"))
+    if host.memory_bytes and size > host.memory_bytes:
+        reason = f"{_listed(wanted)} need {nbytes(size)} of memory before caches and activations"
+        ways = f"take a smaller model or fewer processes, {end}"
+        key = f"{_trained(config)}.path"
+        found.append(Obstacle(key, f"{reason}, and {place} has {nbytes(host.memory_bytes)}; {ways}"))
+    return found
+
+
+def needs(config: "BaseExperimentConfig", allocation: Allocation, placement: Placement, memory: Memory) -> list[Need]:
+    """Of the processes that compute, those that have no GPU."""
+    found = []
+    servers = sum(not seat.gpus for seat in placement.servers)
+    if servers and allocation.rollout is not None and starts_servers(config):
+        backend = allocation.rollout.backend
+        model = memory.server.weights if memory.server else 0
+        workers = allocation.rollout.tensor * allocation.rollout.pipeline
+        cores = CORES_OF_AN_ENGINE * workers if backend in PROGRAM_BYTES else CORES_OF_OURS
+        program = PROGRAM_BYTES.get(backend, OUR_PROGRAM_BYTES)
+        found.append(Need(servers, f"{TITLES.get(backend, backend)} server", cores, program + model * workers))
+    ranks = sum(not seat.gpus for seat in placement.trainers)
+    if ranks:
+        found.append(Need(ranks, "trainer rank", CORES_OF_OURS, OUR_PROGRAM_BYTES + (memory.trainer_rank_bytes or 0)))
+    if placement.reward is not None and not placement.reward.gpus:
+        found.append(Need(1, "reward model server", CORES_OF_OURS, OUR_PROGRAM_BYTES))
+    return found
+
+
+def _listed(wanted: list[Need]) -> str:
+    return " and ".join(plural(need.count, need.what) for need in wanted)
+
+
+def _trained(config: "BaseExperimentConfig") -> str:
+    return "actor" if hasattr(config, "actor") else trained_models(config)[0][0]
+
+
+def _sizes_key(config: "BaseExperimentConfig", placement: Placement) -> str:
+    """The key that says how many."""
+    if config.allocation_mode.strip() not in LEFT_OPEN:
+        return "allocation_mode"
+    return "rollout.backend" if len(placement.servers) > 1 else f"{_trained(config)}.backend"
