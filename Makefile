@@ -52,4 +52,4 @@ env-run:
 	@.ci/venv "$(VENV)" train
 
 env-dev:
-	@.ci/venv "$(VENV)" data,dev,sweeps,train
+	@.ci/venv "$(VENV)" data,dev,swanlab,sweeps,train,wandb

@@ -1,12 +1,25 @@
 """`launcher.env_file`: variables for all processes, among them the keys and tokens that stand nowhere else."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from areal_like.config.problems import ConfigError, Problem
 
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
 LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)")
+
+
+def variables(config: "BaseExperimentConfig", folder: Path) -> dict[str, str]:
+    """What the processes of a run will have: the environment, and the files of variables over it."""
+    try:
+        return {**os.environ, **read_env_files(config.launcher.env_file, folder)}
+    except ConfigError:
+        return dict(os.environ)  # what is wrong with the files is an error of its own
 
 
 def read_env_files(files: Sequence[str], folder: Path) -> dict[str, str]:

@@ -30,7 +30,7 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> Host:
         python="/env/bin/python",
         directory=nowhere,
         hub=nowhere / "hub",
-        packages=frozenset({"flash_attn"}),
+        packages=frozenset({"flash_attn", "tensorboard", "wandb", "swanlab"}),
         find_engine=find_engine,
         why_no_port=lambda _host, _port: "",
     )

@@ -286,7 +286,7 @@ class TestStart:
     ) -> None:
         monkeypatch.setattr("launcher.plan.packages.NEEDED", ("json", "no_such_package"))
         text = run.refusal("--config", "grpo.yaml", "rollout=embedded", "actor=tiny")
-        assert "no_such_package is not installed; pip install" in text
+        assert "constraints.txt no_such_package installs what a run needs" in text
         assert not list(Path().iterdir())
 
     @pytest.mark.parametrize(

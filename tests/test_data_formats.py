@@ -189,7 +189,11 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, mo
     monkeypatch.setattr(tables, "import_module", missing)
     (tmp_path / "rows.parquet").touch()
     told = complaint(tmp_path, "rows.parquet")
-    assert told.startswith("train_dataset.path: ") and "pip install 'areal-like[data]'" in told and "pyarrow" in told
+    assert (
+        told.startswith("train_dataset.path: ")
+        and "install -c constraints.txt pyarrow installs it" in told
+        and "pyarrow" in told
+    )
 
 
 # The Hub: its cache alone, in a process of its own that is told to stay off the network

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from areal_like.observe.trackers import Trackers, is_wanted, open_tracker
+from areal_like.config.stats_logger import is_on
+from areal_like.observe.trackers import open_tracker
+from areal_like.observe.trackers.fan_out import Trackers
+from areal_like.observe.trackers.ids import FILE
+from areal_like.observe.trackers.swanlab import CONSOLE
 from areal_like.process.run import Run
 from tests.rollout_world import grpo
-from tests.test_observe_trackers import Package, tensorboard_values
+from tests.tracker_packages import Package, tensorboard_values
 
 NAMES = ("experiment_name=adding", "trial_name=t1")
 
@@ -26,9 +30,11 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def open_(name: str, *settings: str) -> Package:
         package = Package()
         monkeypatch.setitem(sys.modules, name, package)
+        monkeypatch.setitem(sys.modules, CONSOLE, Package())
+        (tmp_path / FILE).unlink(missing_ok=True)
         words = [f"stats_logger.{name}.{setting}" for setting in settings]
         run = Run(tmp_path, grpo(*NAMES, *words), "grpo", "abc", tmp_path, tmp_path)
-        assert is_wanted(name, run)
+        assert is_on(name, run.config.stats_logger)
         open_tracker(name, run).close()
         return package
 
@@ -37,7 +43,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 USUAL = {"project": "adding", "name": "t1", "group": "adding_t1", "id": "adding_t1_train", "entity": None}
 WANDB: dict[str, tuple[str, dict[str, Any]]] = {
-    "mode": ("mode=offline", {"mode": "offline", "resume": None}),
+    "mode": ("mode=offline", {"mode": "offline"}),
     "entity": ("entity=us", {"entity": "us"}),
     "project": ("project=p", {"project": "p"}),
     "name": ("name=n", {"name": "n"}),

@@ -10,13 +10,14 @@ import pytest
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
 from areal_like.observe.cut import cut_metrics
+from areal_like.observe.extras import Extras, ExtrasWriter
 from areal_like.observe.join import Join
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
 from areal_like.observe.reading import read_metrics
 from areal_like.observe.record import read_record
-from areal_like.observe.trackers import Trackers
 from areal_like.observe.trackers.base import Tracker
+from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
@@ -36,6 +37,12 @@ class Kept(Tracker):
 
     def log(self, step: int, values: Any) -> None:
         self.told.append((step, sorted(values)))
+
+    def log_extras(self, extras: Extras) -> None:
+        self.told.append((extras.purpose, extras.step))
+
+    def show(self, extras: Extras) -> None:
+        raise NotImplementedError
 
     def rewind(self, step: int) -> None:
         self.told.append(("rewind", step))
@@ -265,3 +272,20 @@ def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None
     milestones.look()
     assert told == [("weights are served", 2.0), ("first batch", 4.0)]
     assert totals == [40]
+
+
+def test_samples_are_passed_on_once_over_recoveries_and_resumes(scene: Scene) -> None:
+    def write(step: int, attempt: int) -> None:
+        ExtrasWriter(scene.run, Identity("trainer", 0, attempt)).write(Extras(step, "train", [{"a": 1}], {}))
+
+    write(1, 1)
+    write(2, 1)
+    scene.observer._look()
+    scene.observer.cut(1, 1)
+    write(2, 2)
+    scene.observer._look()
+    assert scene.trackers[0].told == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]
+    scene.begin()
+    write(3, 3)
+    scene.observer._look()
+    assert scene.trackers[1].told == [("train", 3)]

@@ -256,7 +256,7 @@ def test_an_interval_has_a_start_below_its_end() -> None:
 
 def test_a_plugin_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.sweep.session.PACKAGES", {"hydra/launcher/rocket": "hydra-rocket-launcher"})
-    assert "pip install hydra-rocket-launcher" in refused("hydra/launcher=rocket")["hydra/launcher"]
+    assert "constraints.txt hydra-rocket-launcher)" in refused("hydra/launcher=rocket")["hydra/launcher"]
 
 
 def test_a_secret_is_in_no_record() -> None:

@@ -17,6 +17,7 @@ from areal_like.config.allocation.parse import parse_trainer
 from areal_like.config.checks.named import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.stats_logger import TRACKERS, is_on
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -58,11 +59,6 @@ RUN = (
     Rule("actor.log_agent_stats", true, f"{NOT_YET}; set it to false"),
     Rule("recover.skip_curriculum", true, f"a curriculum {NOT_YET}, so that there is none to forget; set it to false"),
     Rule("log.data", true, f"logging the text of samples {NOT_YET}; set it to false"),
-    Rule(
-        "stats_logger.wandb.log_extras.interval",
-        other_than(10),
-        f"sending tables and histograms {NOT_YET}; leave it out",
-    ),
 )
 """Rules whose keys begin at the root. Where a section on the way is null or not there, nothing is asked for."""
 
@@ -133,9 +129,7 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
     yield from _task_without_effect(config)
     if config.cluster.cluster_name != "local":
         yield "cluster.cluster_name", "has no effect on the run: the plan shows it, for people"
-    extras, wandb = config.stats_logger.wandb.log_extras, config.stats_logger.wandb
-    if wandb.mode != "disabled" and (extras.samples or extras.distributions):
-        yield "stats_logger.wandb.log_extras", f"sending tables and histograms {NOT_YET}: metrics alone are sent"
+    yield from _trackers_without_effect(config)
     clocks = [name for name in ("freq_steps", "freq_epochs", "freq_secs") if getattr(config.evaluator, name)]
     if config.train_dataset.fake is not None and config.valid_dataset is not None and config.valid_dataset.fake is None:
         yield "valid_dataset", "has no effect beside train_dataset.fake, which takes the place of all data"
@@ -160,6 +154,17 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         yield from _rollout_without_effect(config)
         yield from _loss_without_effect(config.actor)
         yield from _actor_without_effect(config)
+
+
+def _trackers_without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+    """Of samples and distributions where there are none, or nobody who gets them."""
+    for name in TRACKERS:
+        section = f"stats_logger.{name}"
+        for key in _changed(config, f"{section}.log_extras"):
+            if not is_on(name, config.stats_logger):
+                yield key, f"has no effect: this tracker is off ({section})"
+            elif not generates(config):
+                yield key, "has no effect: supervised training samples no answers"
 
 
 def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:

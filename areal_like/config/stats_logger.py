@@ -5,6 +5,9 @@ from areal_like.config.swanlab import SwanlabConfig
 from areal_like.config.tensorboard import TensorBoardConfig
 from areal_like.config.wandb import WandBConfig
 
+TRACKERS = ("tensorboard", "wandb", "swanlab")
+"""Their sections, each of the name of its package."""
+
 
 @config
 class StatsLoggerConfig:
@@ -27,3 +30,13 @@ class StatsLoggerConfig:
 
     tensorboard: TensorBoardConfig = section(TensorBoardConfig)
     """TensorBoard."""
+
+    flush_timeout_s: float = key(60.0, ge=0)
+    """Seconds that the end of a run waits for trackers to send what they have."""
+
+
+def is_on(name: str, config: StatsLoggerConfig) -> bool:
+    """Whether the configuration wants a tracker."""
+    if name == "tensorboard":
+        return config.tensorboard.path is not None
+    return getattr(config, name).mode not in (None, "disabled")

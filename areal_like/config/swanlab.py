@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key
+from areal_like.config.fields import config, key, section
+from areal_like.config.log_extras import LogExtras
 
 
 @config
@@ -22,8 +23,12 @@ class SwanlabConfig:
     """Folder of the files that SwanLab writes. Null: inside the run directory."""
 
     mode: str | None = key("disabled", choices=("disabled", "cloud", "online", "local", "offline"))
-    """`cloud` and its newer name `online` send while the run goes on, `local` needs swanlab[dashboard], `offline`
-    writes files for a later upload. Null: disabled."""
+    """`cloud` and its newer name `online` send while the run goes on, `local` writes files for
+    `swanlab watch` and needs the package swanboard, `offline` writes files for a later `swanlab sync`. Null:
+    disabled."""
 
     api_key: str | None = key(None, secret=True)
     """API key. Better left null, with SWANLAB_API_KEY in the environment or in `launcher.env_file`."""
+
+    log_extras: LogExtras = section(LogExtras)
+    """What is sent besides the metrics: tables of samples and histograms."""

@@ -1,6 +1,7 @@
 """Options of the tracker TensorBoard."""
 
-from areal_like.config.fields import config, key
+from areal_like.config.fields import config, key, section
+from areal_like.config.log_extras import LogExtras
 
 
 @config
@@ -9,3 +10,6 @@ class TensorBoardConfig:
 
     path: str | None = key(None)
     """Folder for event files; a relative one lies in the run directory. Null: none are written."""
+
+    log_extras: LogExtras = section(LogExtras)
+    """What is sent besides the metrics: tables of samples and histograms."""

@@ -3,20 +3,7 @@
 from typing import Any
 
 from areal_like.config.fields import config, key, section
-
-
-@config
-class WandBLogExtras:
-    """What is sent besides the metrics."""
-
-    samples: bool = key(True)
-    """Send a table of sampled prompts and answers with their rewards."""
-
-    distributions: bool = key(True)
-    """Send histograms of rewards and advantages."""
-
-    interval: int = key(10, ge=1)
-    """Send both every so many steps."""
+from areal_like.config.log_extras import LogExtras
 
 
 @config
@@ -58,10 +45,12 @@ class WandBConfig:
     """Further entries for the run's configuration page, beside the resolved configuration."""
 
     id_suffix: str | None = key("train")
-    """End of the run's id, after experiment and trial; `timestamp` puts the time of the start."""
+    """End of the run's id, after experiment and trial; `timestamp` puts the time of the run's first start,
+    `unique` a random text."""
 
     id: str | None = key(None)
-    """Id of the run; an id that exists is continued. Null: experiment, trial and `id_suffix`."""
+    """Id of the run; an id that exists is continued. Null: experiment, trial and `id_suffix`; a run that is resumed
+    keeps its id, and a new one is refused the id of another."""
 
-    log_extras: WandBLogExtras = section(WandBLogExtras)
-    """What is sent besides the metrics."""
+    log_extras: LogExtras = section(LogExtras)
+    """What is sent besides the metrics: tables of samples and histograms."""

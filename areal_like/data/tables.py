@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.install import pip_install
 from areal_like.data.named import problem
 from areal_like.data.tasks.base import Row, RowSequence
 
@@ -68,7 +69,7 @@ def library(key: str, name: str, what: Any) -> Any:
         return import_module(name)
     except ImportError as fault:
         package = name.partition(".")[0]
-        message = f"{what} is read by the package {package}, which is missing: pip install 'areal-like[data]'"
+        message = f"{what} is read by the package {package}, which is not installed; {pip_install(package)} installs it"
         raise problem(key, message, fault) from fault
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from areal_like.config.allocation.experiment import generates
 from areal_like.observe.cut import cut_metrics
+from areal_like.observe.extras import FOLDER, Extras
 from areal_like.observe.join import Join, Joined
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, Follower, dump, read_lines, values_of
-from areal_like.observe.trackers import Trackers
+from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
 
@@ -51,6 +52,7 @@ class Observer:
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
         self._join = Join({Identity(role, 0).file_name for role in roles})
         self._followers: dict[Path, Follower] = {}
+        self._samples: dict[Path, Follower] = {}
         self._trackers: Trackers | None = None
         self._resumed_at = 0
         self.failure: Exception | None = None
@@ -111,6 +113,7 @@ class Observer:
             for line in follower.new_lines():
                 found += self._join.take(path.stem, line)
         self._pass_on(sorted(found, key=lambda joined: (joined.line["step"], joined.kind != "step")))
+        self._pass_on_extras()
 
     def _look_last(self) -> None:
         self._look()
@@ -121,17 +124,29 @@ class Observer:
             return
         with self._path.open("ab") as file:
             file.write(dump(joined.line for joined in found))
-        if self._trackers is None:
-            self._trackers = Trackers.of(self.run, self._say)
-            if self._resumed_at:
-                self._trackers.rewind(self._resumed_at)
+        trackers = self._open_trackers()
         for kind, line in found:
             step, values = line["step"], values_of(line)
-            self._trackers.log(step, values)
+            trackers.log(step, values)
             if kind == "step":
                 self._on_step(step, values)
             elif kind == "eval":
                 self._on_eval(step, values)
+
+    def _pass_on_extras(self) -> None:
+        """What was written before this observer began was passed on by another."""
+        for path in sorted((self.run.directory / FOLDER).glob("*.jsonl")):
+            follower = self._samples.setdefault(path, Follower(path))
+            for line in follower.new_lines():
+                self._open_trackers().log_extras(Extras.of(line))
+
+    def _open_trackers(self) -> Trackers:
+        """With the first that there is to send."""
+        if self._trackers is None:
+            self._trackers = Trackers.of(self.run, self._say)
+            if self._resumed_at:
+                self._trackers.rewind(self._resumed_at)
+        return self._trackers
 
     def _remember(self) -> None:
         """An unfinished last line is dropped: its values stand in the processes' own files."""
@@ -142,3 +157,5 @@ class Observer:
         for line in lines:
             self._join.remember(line)
         self._resumed_at = self._join.last_step
+        for path in (self.run.directory / FOLDER).glob("*.jsonl"):
+            self._samples[path] = Follower(path, path.stat().st_size)

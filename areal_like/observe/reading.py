@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 class Follower:
     """The lines of one file, as they become complete. A last line without its end is waited for."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
-        self.offset = 0
+        self.offset = offset
 
     def new_lines(self) -> list[Line]:
         try:

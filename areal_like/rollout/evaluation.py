@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import Length, RolloutSettings
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score
 from areal_like.training.timers import Timer
+
+MOST_SHOWN = 8
+"""Rows of which trackers are shown the answers."""
 
 
 class Evaluation:
@@ -25,6 +29,8 @@ class Evaluation:
         self.failed: list[Group] = []
         self.num_rejected = 0
         self.facts: list[dict[str, Any]] = []
+        self.shown: list[Group] = []
+        """Copies of a few, the same rows each time."""
 
     @property
     def num_running(self) -> int:
@@ -38,6 +44,8 @@ class Evaluation:
 
     def finish(self, group: Group) -> None:
         self.open -= 1
+        if group.number < MOST_SHOWN:
+            self.shown.append(replace(group))
         self.facts += group.facts
         group.forget_results()
 

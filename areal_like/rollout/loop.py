@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from areal_like.rollout.batches import Batch, Batches, with_spread
-from areal_like.rollout.evaluation import Evaluations
+from areal_like.rollout.evaluation import Evaluation, Evaluations
 from areal_like.rollout.free_flow import FreeFlow
 from areal_like.rollout.gate import StalenessGate
 from areal_like.rollout.groups import Group, Lease, Result
@@ -60,6 +60,8 @@ class RolloutLoop:
         """Metrics of steps, by how many are completed."""
         self.scores: list[tuple[int, dict[str, float]]] = []
         """Metrics of complete evaluations, by the oldest version that answered."""
+        self.evaluated: list[Evaluation] = []
+        """Those that are complete."""
         self._voided: dict[str, list[str]] = {}
 
     # To the workers, and back.

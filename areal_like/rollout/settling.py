@@ -178,7 +178,7 @@ class Settling:
         if evaluation is None:
             return
         if result.status == "done":
-            group.facts = result.facts
+            group.facts, group.blob = result.facts, result.blob
             evaluation.finish(group)
         elif result.status == "rejected":
             evaluation.reject()
@@ -193,6 +193,7 @@ class Settling:
         evaluation = loop.evaluations.close()
         oldest, newest = evaluation.versions
         loop.scores.append((oldest, evaluation.metrics(loop.settings.evaluation_max_failed_share)))
+        loop.evaluated.append(evaluation)
         loop.tell(
             "evaluated",
             version=evaluation.version,

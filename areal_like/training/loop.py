@@ -16,6 +16,7 @@ from areal_like.training.fake_data import FakeRollouts
 from areal_like.training.progress import Progress
 from areal_like.training.publisher import Publisher
 from areal_like.training.rollouts import Rollouts, Stop
+from areal_like.training.samples import Samples
 from areal_like.training.stop import StopRequest
 from areal_like.training.world import World
 
@@ -42,6 +43,7 @@ def train(
         engine.set_schedule(facts.total_steps)
     publisher = Publisher(run, actor.engine, rollouts) if isinstance(rollouts, Rollouts) else None
     checkpoints, progress = Checkpoints(run, world, facts.steps_per_epoch), Progress(run, me, world)
+    samples = Samples(run, me, world)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, engines, progress)
 
@@ -72,6 +74,7 @@ def train(
         completed += 1
         with progress.watch("publish"):
             publish(completed)
+        samples.write(batch)
         if critic is not None:
             metrics |= critic.step(batch, progress.watch)
         if world.is_first:

@@ -1,13 +1,10 @@
 """Servers that run already: their addresses, and the key that they want."""
 
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.experiment import generates
-from areal_like.config.problems import ConfigError
-from launcher.env_file import read_env_files
+from launcher.env_file import variables
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle
 
@@ -47,15 +44,8 @@ def lacks_key(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
     if not generates(config) or not config.rollout.server_addresses:
         return []
     name = config.rollout.api_key_var
-    if os.environ.get(name) or _in_files(config, host.directory, name):
+    if variables(config, host.directory).get(name):
         return []
     reason = f"the variable {name} is not set, which is to hold the key of the servers at {KEY}"
     way = f"export {name}=... (the key that they were started with), or name the variable that has it"
     return [Obstacle("rollout.api_key_var", f"{reason}; {way}")]
-
-
-def _in_files(config: "BaseExperimentConfig", folder: Path, name: str) -> bool:
-    try:
-        return bool(read_env_files(config.launcher.env_file, folder).get(name))
-    except ConfigError:
-        return False  # what is wrong with the file is told elsewhere

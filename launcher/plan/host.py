@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
-from areal_like.config.attention import installed
+from areal_like.config.attention import PACKAGES as ATTENTION
+from areal_like.observe.trackers.needs import PACKAGES as TRACKERS
+from areal_like.observe.trackers.needs import is_installed
 from areal_like.process.listening import why_no_port
 from areal_like.serving import found
 from launcher.plan.packages import missing_packages
@@ -55,7 +57,7 @@ def here(known: Machine | None = None) -> Host:
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
-        packages=installed(),
+        packages=frozenset(filter(is_installed, (*ATTENTION, *TRACKERS))),
         missing=missing_packages(),
     )
 

@@ -19,6 +19,7 @@ from launcher.plan.placement import Placement
 from launcher.plan.plan import Obstacle
 from launcher.plan.reward import lacks_reward_model
 from launcher.plan.sizes import OVER_NODES
+from launcher.plan.trackers import lacks_trackers
 from launcher.plan.words import plural
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def lacks(
         found += lacks_engine(config, allocation, host)
     if not host.is_here:  # what lies on a machine that is only described is not known
         return found
-    found += [*lacks_packages(host.missing), *lacks_key(config, host), *_commands(config.cluster.type)]
+    found += [*lacks_packages(host.missing), *lacks_key(config, host), *lacks_trackers(config, host)]
+    found += _commands(config.cluster.type)
     return found + _files(config, host)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from areal_like.config.install import pip_install
 from launcher.plan.plan import Obstacle
 
 NEEDED = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
@@ -16,5 +17,5 @@ def lacks_packages(missing: Sequence[str]) -> list[Obstacle]:
     if not missing:
         return []
     are = "is" if len(missing) == 1 else "are"
-    reason = f'{", ".join(missing)} {are} not installed; pip install "areal-like[train]" brings what a run needs'
+    reason = f"{', '.join(missing)} {are} not installed; {pip_install(*missing)} installs what a run needs"
     return [Obstacle("environment", reason)]

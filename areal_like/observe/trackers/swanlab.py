@@ -1,48 +1,69 @@
 """SwanLab, by its package."""
 
-import importlib
-import os
-from collections.abc import Mapping
-from pathlib import Path
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from areal_like.observe.extras import Extras
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.facts import configuration
+from areal_like.observe.trackers.ids import run_id
 from areal_like.process.run import Run
 
-LOGIN = Path(".swanlab/.netrc")
-"""Where the package keeps a key of an earlier login, in the home directory."""
+BINS = 30
+CONSOLE = "swanlab.sdk.internal.pkg.console"
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+"""In an id there."""
 
 
 class SwanLab(Tracker):
-    """One run there per start of a run here."""
+    """One run there per run here: a resumed one goes on in the same. Of a step that comes again it keeps what it got
+    first."""
 
     def __init__(self, run: Run) -> None:
-        try:
-            swanlab: Any = importlib.import_module("swanlab")
-        except ImportError:
-            message = "the package swanlab is not installed; pip install swanlab, or mode=disabled"
-            raise ModuleNotFoundError(message) from None
         config = run.config.stats_logger.swanlab
+        super().__init__(config.log_extras)
+        self._swanlab: Any = import_module("swanlab")
+        # It has no setting for this: its words would stand in the middle of what our terminal shows (0.10.3).
+        import_module(CONSOLE).c.quiet = True
         online = config.mode in ("cloud", "online")
-        if online:
-            if config.api_key:
-                swanlab.login(api_key=config.api_key, save=False)
-            elif not os.environ.get("SWANLAB_API_KEY") and not (Path.home() / LOGIN).is_file():
-                # Without one, the package would ask for it on the terminal, where the run is shown.
-                raise ValueError("no API key; set SWANLAB_API_KEY, or mode=offline")
-        self._run: Any = swanlab.init(
+        if online and config.api_key:
+            self._swanlab.login(api_key=config.api_key, save=False)
+        # Ids there are not those of a project alone: that of the run keeps runs of one name apart.
+        identity = FORBIDDEN.sub("_", run_id(run, "swanlab", None, "unique").id)
+        self._run: Any = self._swanlab.init(
             mode="online" if online else config.mode,
             project=config.project or run.config.experiment_name,
             name=config.name or run.config.trial_name,
             config=configuration(run, config.config),
             log_dir=str(run.directory / (config.logdir or "swanlab")),
+            id=identity,
+            resume="allow",
             # No questions, no hold on what our terminal shows, no look at the code.
-            settings=swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}, probe={"git": False}),
+            settings=self._swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}, probe={"git": False}),
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
+
+    def show(self, extras: Extras) -> None:
+        charts = self._swanlab.echarts
+        shown: dict[str, Any] = {}
+        if extras.samples:
+            shown[extras.table] = charts.Table().add(extras.columns, extras.rows)
+        for name, values in extras.histograms.items():
+            shown[name] = self._histogram(values)
+        self._run.log(shown, step=extras.step)
+
+    def _histogram(self, values: Sequence[float]) -> Any:
+        counts, edges = np.histogram(values, bins=BINS)
+        bars = self._swanlab.echarts.Bar()
+        bars.add_xaxis([f"{(low + high) / 2:.4g}" for low, high in pairwise(edges)])
+        return bars.add_yaxis("number", counts.tolist())
 
     def close(self) -> None:
         self._run.finish()

@@ -20,6 +20,7 @@ from areal_like.rollout.controller.bell import Bell
 from areal_like.rollout.controller.publications import read_publication
 from areal_like.rollout.controller.sending import Sending
 from areal_like.rollout.controller.servers import Servers
+from areal_like.rollout.evaluation_samples import EvaluationSamples
 from areal_like.rollout.ledger import Ledger
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.placement import Placement
@@ -82,6 +83,7 @@ class Controller:
         self._incarnations: dict[str, int] = {}
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
+        self._samples = EvaluationSamples(run, me)
         self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
         self.sending = Sending(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
@@ -243,6 +245,9 @@ class Controller:
         for version, values in loop.scores:
             self._metrics.write(version, values)
         loop.scores.clear()
+        for evaluation in loop.evaluated:
+            self._samples.write(evaluation)
+        loop.evaluated.clear()
 
     async def _abort(self) -> None:
         await self.servers.abort_all()

@@ -1,0 +1,59 @@
+"""What an evaluation looked like, for trackers: answers to a few rows, the same each time, and the spread of scores."""
+
+from typing import Any
+
+from areal_like.data.sampled import SampledText
+from areal_like.observe.extras import EVAL, Extras, ExtrasWriter, wanted
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run
+from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.groups import Group
+from areal_like.rollout.trajectory import unpack_group
+
+MOST_SAMPLES = 4
+"""Of a row."""
+
+
+class EvaluationSamples:
+    """Writes them, where a tracker of the run wants them."""
+
+    def __init__(self, run: Run, me: Identity) -> None:
+        trackers = wanted(run.config.stats_logger)
+        self._is_wanted = bool(trackers)
+        self._writer = ExtrasWriter(run, me)
+        shows_text = run.config.valid_dataset is not None and any(each.samples for each in trackers)
+        self._text = SampledText(run.config.tokenizer_path, run.cwd) if shows_text else None
+
+    def write(self, evaluation: Evaluation) -> None:
+        facts = evaluation.facts
+        if not self._is_wanted or not facts:
+            return
+        groups = sorted(evaluation.shown) if self._text is not None else []
+        samples = [sample for group in groups for sample in self._describe(evaluation.version, group)]
+        distributions = {
+            "score": [fact["rewards"].get("score", fact["reward"]) for fact in facts],
+            "answer_tokens": [fact["generated"] for fact in facts],
+        }
+        self._writer.write(Extras(evaluation.version, EVAL, samples, distributions))
+
+    def _describe(self, step: int, group: Group) -> list[dict[str, Any]]:
+        assert self._text is not None
+        found = []
+        for number, sample in enumerate(unpack_group(group.facts, group.blob)[:MOST_SAMPLES]):
+            prompt = len(sample.prompt_ids)
+            found.append(
+                {
+                    "step": step,
+                    "row": group.row,
+                    "sample": number,
+                    "prompt": self._text(sample.prompt_ids.tolist()),
+                    "answer": self._text(sample.token_ids[prompt:].tolist()),
+                    "score": sample.rewards.get("score", sample.reward),
+                    "reward": sample.reward,
+                    "prompt tokens": prompt,
+                    "answer tokens": int((sample.versions >= 0).sum()),
+                    "truncated": sample.finish == "length",
+                    "weights": int(sample.versions.max()),
+                }
+            )
+        return found
