@@ -30,6 +30,7 @@ SMALL = (
     "total_train_steps=3",
     "rollout.max_head_offpolicyness=1",
     "evaluator.freq_steps=null",
+    "stats_logger.tensorboard.path=null",  # whose samples it would read, and here they are made up
 )
 
 
