@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.stats_logger import is_on
+from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.trackers.ids import FILE
@@ -27,15 +28,20 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "config.yaml").write_text("defaults: [experiment: grpo]\nseed: 7\n")
 
-    def open_(name: str, *settings: str) -> Package:
+    def open_(name: str, *settings: str, keeps: bool = False, extras: Extras | None = None) -> Package:
         package = Package()
+        package.__dict__["echarts"] = Package()
         monkeypatch.setitem(sys.modules, name, package)
         monkeypatch.setitem(sys.modules, CONSOLE, Package())
-        (tmp_path / FILE).unlink(missing_ok=True)
+        if not keeps:
+            (tmp_path / FILE).unlink(missing_ok=True)
         words = [f"stats_logger.{name}.{setting}" for setting in settings]
         run = Run(tmp_path, grpo(*NAMES, *words), "grpo", "abc", tmp_path, tmp_path)
         assert is_on(name, run.config.stats_logger)
-        open_tracker(name, run).close()
+        tracker = open_tracker(name, run)
+        if extras is not None:
+            tracker.log_extras(extras)
+        tracker.close()
         return package
 
     return open_
@@ -79,6 +85,37 @@ def test_the_server_and_the_key_of_wandb_are_settings_of_its_run(opened, key: st
 def test_an_id_of_wandb_may_end_with_the_time(opened) -> None:
     (said,) = opened("wandb", "mode=offline", "id_suffix=timestamp").named("init")
     assert said["id"].startswith(f"adding_t1_{time.strftime('%Y')}")
+
+
+def test_an_id_of_wandb_is_that_of_a_run_that_goes_on(opened) -> None:
+    """A run of its own name is new, unless it is this one again."""
+    (call,) = opened("wandb", "mode=offline", "id=mine").named("init")
+    assert (call["id"], call["resume"]) == ("mine", "allow")
+    (usual,) = opened("wandb", "mode=offline").named("init")
+    assert (usual["id"], usual["resume"]) == ("adding_t1_train", "never")
+    (again,) = opened("wandb", "mode=offline", keeps=True).named("init")
+    assert (again["id"], again["resume"]) == ("adding_t1_train", "allow")
+
+
+EXTRAS: dict[str, tuple[str, int, set[str]]] = {
+    "samples": ("samples=false", 10, {"distributions/train/reward"}),
+    "distributions": ("distributions=false", 10, {"samples/train"}),
+    "interval": ("interval=4", 8, {"samples/train", "distributions/train/reward"}),
+}
+
+
+@pytest.mark.parametrize("key", EXTRAS)
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_a_key_of_log_extras_says_what_is_sent_besides_metrics(opened, key: str, name: str) -> None:
+    setting, step, wanted = EXTRAS[key]
+    extras = Extras(step, "train", [{"prompt": "1+1=", "reward": 1.0}], {"reward": [1.0]})
+
+    def sent(*settings: str) -> set[str]:
+        calls = opened(name, "mode=offline", *settings, extras=extras).named("log")
+        return {each for call in calls for each in call[0]} - {"step"}
+
+    assert sent(f"log_extras.{setting}") == wanted
+    assert sent() == ({"samples/train", "distributions/train/reward"} if step == 10 else set())
 
 
 SWANLAB: dict[str, tuple[str, dict[str, Any]]] = {

@@ -272,6 +272,12 @@ _OF_TRACKERS = (
     *_each(
         _TRACKERS + "test_a_key_of_swanlab_is_what_its_run_is_opened_with[{name}]", "stats_logger.swanlab.", *_SWANLAB
     ),
+    ("stats_logger.wandb.id", _TRACKERS + "test_an_id_of_wandb_is_that_of_a_run_that_goes_on"),
+    *_each(
+        _TRACKERS + "test_a_key_of_log_extras_says_what_is_sent_besides_metrics[wandb-{name}]",
+        "stats_logger.wandb.log_extras.",
+        *("samples", "distributions", "interval"),
+    ),
     ("stats_logger.swanlab.api_key", _TRACKERS + "test_the_key_of_swanlab_logs_in"),
     ("stats_logger.tensorboard.path", _TRACKERS + "test_the_path_of_tensorboard_is_where_its_files_are"),
 )
@@ -317,6 +323,7 @@ LIVE: MappingProxyType[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             *_OF_SAMPLING,
             *_OF_MEASURING,
             *_OF_CHECKPOINTS,
+            *_OF_TRACKERS,
             *_each(_ACTOR + "test_a_key_of_advantages_relative_to_the_group[{name}]", "actor.advantage.", *_ADVANTAGE),
             *_each(_ACTOR + "test_a_key_of_the_ratio[{name}]", "actor.ratio.", *_RATIO),
             *((f"actor.{name}", f"{_ENGINE}{test}[actor]") for name, test in _ADAPTER),
