@@ -36,13 +36,23 @@ def claim(loaded: Loaded, plan: Plan, run_id: str, anew: bool, serves: bool = Fa
     """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
     run is servers alone."""
     plan, is_new = _make_folder(loaded, plan, anew, serves)
+    try:
+        return _claimed(loaded, plan, run_id, serves)._replace(is_new=is_new)
+    except BaseException:
+        directory = Path(plan.run_dir)
+        if is_new and not any(directory.iterdir()):  # nobody could take the name: the number is free again
+            directory.rmdir()
+        raise
+
+
+def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> Claimed:
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build(loaded.cls, settled(loaded, plan.auto))
     names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
     _take_name(names, config.cluster.name_resolve.ttl_s)
     run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
     try:
-        return _described(loaded, plan, run, names)._replace(is_new=is_new)
+        return _described(loaded, plan, run, names)
     except BaseException:
         names.close()
         raise

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.config.problems import ConfigError
+from areal_like.process.errors import Failure
 from areal_like.process.run import StartPoint
-from launcher.claim import Claimed
+from launcher.claim import Claimed, claim
 from launcher.give_back import give_back, nothing_began
+from launcher.plan import build_plan
 from launcher.run_files import write_attempt
 from launcher.runs import known_runs, remember
 from launcher.supervise import Ending
+from tests.planning import loaded
 
 REFUSED = Ending("refused", 2, "train_dataset.path: row 1 has no 'answer'", says_all=True)
 
@@ -60,6 +64,14 @@ def test_it_is_gone_and_forgotten(directory):
 def test_what_ended_otherwise_or_has_its_reason_in_a_log_stays(directory, ending):
     assert not give_back(claimed(directory), ending)
     assert (directory / "config.yaml").is_file()
+
+
+def test_a_name_that_cannot_be_taken_leaves_no_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    configuration = loaded("grpo", f"cluster.fileroot={tmp_path}", "cluster.name_resolve.nfs_record_root=/proc/nowhere")
+    with pytest.raises((OSError, Failure, ConfigError)):
+        claim(configuration, build_plan(configuration), "0", False)
+    assert not [*tmp_path.glob("grpo-addition/*")]
 
 
 def test_a_directory_that_was_there_before_stays(directory):

@@ -76,6 +76,15 @@ def test_on_cpus_the_servers_get_its_cores_and_memory(capsys):
     assert server["env"]["VLLM_CPU_KVCACHE_SPACE"] == "32"
 
 
+def test_what_a_cluster_is_asked_for_must_be_there(capsys):
+    """Of each node: 8 GPUs' worth of cores and memory."""
+    for cluster in ("slurm", "ray"):
+        plan = answer(capsys, "--for", "gpus=8,cores=32,memory=128G,nodes=2", f"cluster={cluster}")
+        reasons = {need["key"]: need["reason"] for need in plan["needs"]}
+        assert "and that machine has 32" in reasons["launcher.trainer_cpus_per_gpu"]
+        assert "and that machine has 128 GiB" in reasons["launcher.trainer_mem_per_gpu"]
+
+
 def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
     plan = answer(capsys, "--for", "gpus=2,cores=8,nodes=1", "allocation_mode=vllm:d2+fsdp:d2")
     assert any("has 2 GPUs (--for)" in need["reason"] for need in plan["needs"])

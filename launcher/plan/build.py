@@ -20,7 +20,7 @@ from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
 from launcher.plan.notices import notices
 from launcher.plan.obstacles import obstacles
-from launcher.plan.oversubscription import lacks_room, room_warnings
+from launcher.plan.oversubscription import lacks_node_room, lacks_room, room_warnings
 from launcher.plan.placement import Placement, place, wanted
 from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
 from launcher.plan.ports import lacks_ports, plan_ports
@@ -82,7 +82,7 @@ def build_plan(
         missing, against = list(standing_against), []
     missing += [*lacks(config, allocation, placement, host), *lacks_ports(ports, config, host)]
     missing += lacks_data(loaded, host) if host.is_here else []
-    missing += lacks_room(config, allocation, placement, memory, host)
+    missing += [*lacks_room(config, allocation, placement, memory, host), *lacks_node_room(cluster, host)]
     against += [
         *bench_obstacles(config, directory),
         *resume_obstacles(config, directory),

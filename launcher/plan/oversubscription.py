@@ -5,7 +5,7 @@ is enough for a server or a trainer rank of ours. One server and one trainer run
 of the programs as they were measured, and of weights, gradients and optimizer; caches and activations come on top.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import starts_servers, trained_models
@@ -47,6 +47,29 @@ def lacks_room(
     if config.cluster.allow_oversubscription or config.cluster.type != "local":
         return []
     return _too_much(config, allocation, placement, memory, host, f"or insist with {KEY}=true")
+
+
+def lacks_node_room(cluster: dict[str, Any], host: Host) -> list[Obstacle]:
+    """What is asked of each node of a cluster whose nodes are described."""
+    if host.is_here:
+        return []
+    if cluster["type"] == "slurm" and "cpus_per_node" in cluster:
+        cores, size = cluster["cpus_per_node"], cluster["memory_mb_per_node"] << 20
+    elif cluster["type"] == "ray":
+        cores = max((bundle["CPU"] for bundle in cluster["bundles"]), default=0)
+        size = max((bundle["memory"] for bundle in cluster["bundles"]), default=0)
+    else:
+        return []
+    found, place, there = [], host.machine.place, host.machine.num_cpu_cores
+    if cores > there:
+        ways = "lower it, and launcher.inference_server_cpus_per_gpu"
+        reason = f"{cores} cores of a node are asked for, and {place} has {there}"
+        found.append(Obstacle("launcher.trainer_cpus_per_gpu", f"{reason}; {ways}"))
+    if host.memory_bytes and size > host.memory_bytes:
+        ways = "lower it, and launcher.inference_server_mem_per_gpu"
+        reason = f"{nbytes(size)} of a node's memory are asked for, and {place} has {nbytes(host.memory_bytes)}"
+        found.append(Obstacle("launcher.trainer_mem_per_gpu", f"{reason}; {ways}"))
+    return found
 
 
 def room_warnings(
