@@ -16,8 +16,8 @@ from launcher.guardian import clear
 from launcher.lineage import go_back
 from launcher.plan import Plan, build_plan
 from launcher.plan.auto import settled
-from launcher.run_files import facts, last_attempt, write_attempt, write_description
-from launcher.runs import remember
+from launcher.run_files import facts, write_attempt, write_description
+from launcher.runs import last_attempt, remember
 
 
 class Claimed(NamedTuple):

@@ -27,7 +27,8 @@ from launcher.env_file import read_env_files
 from launcher.give_back import give_back
 from launcher.plan import Plan
 from launcher.policy import BAD_CONFIGURATION, Policy
-from launcher.run_files import last_attempt, put_back_configuration
+from launcher.run_files import put_back_configuration
+from launcher.runs import last_attempt
 from launcher.supervise import FAILED, Ending, Limits, Supervisor
 from launcher.surroundings import write_surroundings
 from launcher.terminal import tell

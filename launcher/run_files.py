@@ -30,12 +30,6 @@ def write_attempt(run_dir: Path, start: StartPoint) -> None:
     write(run_dir / ATTEMPT, json.dumps(said) + "\n")
 
 
-def last_attempt(run_dir: Path) -> int:
-    """Of a run that was started before; 0 where none was."""
-    path = run_dir / ATTEMPT
-    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0
-
-
 def facts(run_dir: Path) -> dict[str, Any]:
     """What run.json says; nothing where there is none."""
     path = run_dir / FACTS

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.run import CONFIG
+from areal_like.process.run import ATTEMPT, CONFIG
 from areal_like.process.whole import write
 from launcher.listing import listing
 
@@ -93,3 +93,9 @@ def not_one(run: str, found: list[Path], root: Path) -> str:
         return f"{run} is the name of {len(found)} runs; name one by its folder:\n{listing(found)}"
     ways = "give its folder, experiment/trial or a trial name that only one run has"
     return f"no run is called {run} under {root}, nor among those that this user has started; {ways}"
+
+
+def last_attempt(run_dir: Path) -> int:
+    """Of a run that was started before; 0 where none was."""
+    path = run_dir / ATTEMPT
+    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0

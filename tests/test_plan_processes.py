@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.plan import render
 from launcher.plan.environment import parse_list
 from launcher.plan.host import Gpu
 from launcher.plan.placement import Wanted, place
@@ -38,9 +39,32 @@ def test_each_role_is_started_by_its_module():
     assert commands["episodes"][:5] == ("/env/bin/python", "-m", "areal_like.rollout.episodes", "--run-dir", run_dir)
     assert commands["trainer"] == ("/env/bin/python", "-m", "areal_like.training.main", "--run-dir", run_dir)
     assert commands["launcher"][:3] == commands["guardian"][:3] == ("/env/bin/python", "-m", "launcher")
-    assert {process.log for process in plan.processes} == {
-        f"{run_dir}/logs/{process.role}-{process.index}.log" for process in plan.processes
+
+
+def test_a_plan_names_the_logs_that_a_run_would_write(tmp_path):
+    words = (f"cluster.fileroot={tmp_path}", "trial_name=t1", "actor.backend=fsdp:d2")
+
+    def logs(*more):
+        return {process.name: process.log for process in plan_of("grpo", *words, *more).processes}
+
+    folder = f"{tmp_path}/grpo-addition/t1/logs"
+    none = {"guardian/0": "", "launcher/0": ""}
+    assert logs() == none | {
+        f"{role}/{index}": f"{folder}/{role}-{index}.log"
+        for role, index in [
+            ("server", 0),
+            *(("episodes", n) for n in range(4)),
+            ("rollout", 0),
+            ("trainer", 0),
+            ("trainer", 1),
+        ]
     }
+    assert set(logs("log.file=false").values()) == {""}
+    (tmp_path / "grpo-addition" / "t1").mkdir(parents=True)
+    (tmp_path / "grpo-addition" / "t1" / "attempt.json").write_text('{"attempt": 2, "step": 0, "checkpoint": null}')
+    assert logs()["trainer/1"] == f"{folder}/trainer-1.attempt-3.log"
+    text = render(plan_of("grpo", *words), width=200)
+    assert "logs/trainer-0.attempt-3.log" in text and "guardian-0" not in text and "launcher-0" not in text
 
 
 def test_trainer_ranks_have_the_environment_of_torchrun():

@@ -67,7 +67,7 @@ def build_plan(
         with_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
         told = _as_started(loaded, auto) if engine_name(config, allocation) else config
-        site = Site(told, allocation, placement, host, directory.path, nodes, tuple(argv), serves)
+        site = Site(told, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves)
         starts = server_starts(site)
         processes = plan_processes(site, starts)
     spans = placement is not None and placement.num_nodes > 1

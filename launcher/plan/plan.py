@@ -82,6 +82,7 @@ class Process:
     env: dict[str, str] = field(repr=False)
     """Out of the repr, with the command: both may hold secrets."""
     log: str
+    """Empty where there is none: what the command itself says goes to its terminal."""
 
     @property
     def name(self) -> str:
@@ -173,6 +174,8 @@ class RunDirectory(NamedTuple):
     reason: str
     step: int | None = None
     """that of the checkpoint that it goes on from"""
+    attempt: int = 1
+    """which start of the run this would be"""
 
 
 class Plan(NamedTuple):

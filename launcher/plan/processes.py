@@ -8,7 +8,7 @@ from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, model_folder, unprepared
-from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
+from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from launcher.plan.engines import ATTENDED, ENGINE
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import Host
@@ -30,13 +30,16 @@ class Site(NamedTuple):
     run_dir: str
     num_nodes: int
     command: tuple[str, ...]
+    attempt: int = 1
     serves: bool = False
     """Whether servers alone are to be started."""
 
     def process(self, role: str, index: int, seat: Seat, command: list[str], env: dict[str, str]) -> Process:
         name = f"{role}/{index}"
         base = base_environment(self.config, name, seat, self.run_dir, self.allocation.num_gpus > 0)
-        log = f"{self.run_dir}/logs/{role}-{index}.log"
+        log = (
+            f"{self.run_dir}/logs/{Identity(role, index, self.attempt).start_name}.log" if self.config.log.file else ""
+        )
         return Process(
             role, index, seat.node, seat.gpus, seat.cores, seat.threads, tuple(command), {**base, **env}, log
         )
@@ -101,7 +104,7 @@ def local_path(path: str, host: Host) -> str:
 def _supervision(site: Site) -> Iterator[Process]:
     """The command's first process, and the launcher that it forks."""
     for role in ("guardian", "launcher"):
-        yield Process(role, 0, 0, (), (), 1, site.command, {}, f"{site.run_dir}/logs/{role}-0.log")
+        yield Process(role, 0, 0, (), (), 1, site.command, {}, log="")
 
 
 def _servers(site: Site, starts: list[ServerStart]) -> Iterator[Process]:

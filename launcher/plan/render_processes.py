@@ -40,7 +40,7 @@ def _places(processes: list["Process"]) -> list[str]:
     rows = [_place([process]) for process in processes]
     if len(rows) > MOST_LINES_OF_A_ROLE:
         rows = [_place(list(group)) for _, group in groupby(processes, key=lambda process: process.node)]
-    return [f"  {name:<16}{place:<34}{log}" for name, place, log in rows]
+    return [f"  {name:<16}{place:<34}{log}".rstrip() for name, place, log in rows]
 
 
 def _place(processes: list["Process"]) -> tuple[str, str, str]:
@@ -57,9 +57,15 @@ def _place(processes: list["Process"]) -> tuple[str, str, str]:
     if first.env:
         each = " each" if several else ""
         parts.append(f"{first.threads} thread{'s' if first.threads > 1 else ''}{each}")
+    return name, ", ".join(parts), _logs(processes)
+
+
+def _logs(processes: list["Process"]) -> str:
+    """One path for all of them, from the run directory on."""
+    first, number = processes[0], f"-{processes[0].index}"
     folder, _, file = first.log.rpartition("/")
-    log = f"{folder.rpartition('/')[2]}/{file}" if not several else f"{folder.rpartition('/')[2]}/{first.role}-*.log"
-    return name, ", ".join(parts), log
+    file = file if len(processes) == 1 else file.replace(number, "-*", 1)
+    return f"{folder.rpartition('/')[2]}/{file}" if file else ""
 
 
 def _words(processes: list["Process"]) -> list[str]:

@@ -9,7 +9,7 @@ from launcher.checkpoints import complete_steps, resumable_steps, step_folder
 from launcher.going_on import why_not
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
-from launcher.runs import find_runs, not_one
+from launcher.runs import find_runs, last_attempt, not_one
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -65,10 +65,10 @@ def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory,
         return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
     if steps:
         reason = f"recover.mode={mode}: from step {steps[-1]}"
-        return RunDirectory(str(path), trial, "continues", reason, steps[-1]), []
+        return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
     if mode == "auto":
         reason = "recover.mode=auto: no complete checkpoint, from the start"
-        return RunDirectory(str(path), trial, "continues", reason), []
+        return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
     reason = (
         f"resume must find a checkpoint in {path}, and {why_not(path)}; set recover.mode=auto to begin at the start"
     )
@@ -95,7 +95,8 @@ def _resumed(
         reason = f"{path} has no complete checkpoint of step {wanted}; it has those of steps {listed}"
         return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume_step", reason)]
     step = steps[-1] if wanted is None or wanted < 0 else wanted
-    return RunDirectory(str(path), path.name, "continues", f"resume={config.resume}: from step {step}", step), []
+    reason = f"resume={config.resume}: from step {step}"
+    return RunDirectory(str(path), path.name, "continues", reason, step, last_attempt(path) + 1), []
 
 
 def _from_its_model(config: "BaseExperimentConfig", path: Path) -> str:
