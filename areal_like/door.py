@@ -20,11 +20,12 @@ from types import FrameType
 from typing import IO, Any, NamedTuple
 
 from areal_like.config.problems import ConfigError
+from areal_like.process.result import PLANNED, RESULT
 
-RESULT = "AREAL_LIKE_RESULT"
-"""The environment variable with the file into which a run writes where it is and how it ended."""
 DONE, BAD_CONFIGURATION, STOPPED_EARLY, INTERRUPTED = 0, 2, 75, 130
 LONGEST_TEXT = 1 << 16
+NO_RUN = ("--multirun", "-m", "--help", "-h", "--version", "--cfg", "--explain", "--schema", "serve", "chat", "keys")
+"""Words of the command that ask for something else than one run, or the plan of one."""
 COMMAND = (sys.executable, "-m", "launcher")
 
 
@@ -48,9 +49,10 @@ class RunFailed(Exception):
 
 
 class RunResult(NamedTuple):
-    """A run that is done, or that was stopped early with a checkpoint (`outcome` says which)."""
+    """A run that is done, was stopped early with a checkpoint, or is only planned (`outcome` says which)."""
 
     directory: Path
+    """Of a plan: the one that the run would have."""
     outcome: str
     score: float | None
     """The last held-out score."""
@@ -66,7 +68,13 @@ class RunResult(NamedTuple):
 
 def run(config: str | Path, overrides: Sequence[str] = (), *, schema: str | None = None) -> RunResult:
     """Trains; what it has to say appears as it would in a terminal. Raises RunRefused (a ConfigError) where the command
-    would exit with 2, RunFailed where it would with 1, and KeyboardInterrupt where it was interrupted."""
+    would exit with 2, RunFailed where it would with 1, and KeyboardInterrupt where it was interrupted.
+
+    `--replace` and `--dry-run` may stand among the overrides. A dry run shows the plan and returns "planned"."""
+    for word in overrides:
+        if word.partition("=")[0] in NO_RUN:
+            ways = "overrides, --replace and --dry-run; for the rest there is `python -m launcher`"
+            raise RunRefused(f"overrides: {word} asks for no single run; run() takes {ways}")
     words = ["--config", str(config), *(["--schema", schema] if schema else []), *overrides]
     ended = follow(words)
     if ended.exit_code == BAD_CONFIGURATION:
@@ -75,6 +83,8 @@ def run(config: str | Path, overrides: Sequence[str] = (), *, schema: str | None
         raise KeyboardInterrupt
     if ended.exit_code not in (DONE, STOPPED_EARLY) or ended.directory is None:
         raise RunFailed(ended.errors or f"exit code {ended.exit_code}", ended.exit_code, ended.directory)
+    if ended.outcome == PLANNED:
+        return RunResult(ended.directory, PLANNED, None, {})
     summary = ended.summary()
     return RunResult(ended.directory, summary["outcome"], summary["score"], summary)
 
@@ -86,6 +96,8 @@ class Ended(NamedTuple):
     directory: Path | None
     errors: str
     """What it wrote to stderr."""
+    outcome: str = ""
+    """What it said of itself; nothing where it did not come so far."""
 
     def summary(self) -> dict[str, Any]:
         """Empty where the run did not come so far."""
@@ -124,7 +136,7 @@ def follow(words: Sequence[str]) -> Ended:
             reader.join()
         said = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
     directory = Path(said["directory"]) if said else None
-    return Ended(code, directory, "".join(errors)[-LONGEST_TEXT:].strip())
+    return Ended(code, directory, "".join(errors)[-LONGEST_TEXT:].strip(), said.get("outcome", ""))
 
 
 def _is_a_file(stream: Any) -> bool:

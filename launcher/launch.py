@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import json
 import os
 import secrets
 import signal
@@ -15,11 +14,10 @@ from areal_like.config.allocation.experiment import generates
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import SHORTEST, without
-from areal_like.door import RESULT
 from areal_like.process.checkpoints import step_of
 from areal_like.process.errors import Failure
+from areal_like.process.result import report
 from areal_like.process.run import Run
-from areal_like.process.whole import write
 from launcher.checkpoints import complete_steps
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
@@ -120,7 +118,7 @@ class _Launch:
         if ending.outcome == "lost":  # the directory may be another launcher's
             self.progress.close()
             tell(self._clean(ending.message), sys.stderr)
-            report_result(self.run_.directory, ending)
+            report(self.run_.directory, ending.outcome, ending.code, ending.message)
             self.claimed.names.close()
             return ending.code
         self.observer.drain()
@@ -139,7 +137,7 @@ class _Launch:
         if give_back(self.claimed, ending):
             tell(f"nothing had begun: {self.run_.directory} is removed again", sys.stderr)
         else:
-            report_result(self.run_.directory, ending)
+            report(self.run_.directory, ending.outcome, ending.code, ending.message)
         self.claimed.names.clear()
         self.claimed.names.close()
         return ending.code
@@ -209,11 +207,3 @@ def limits(run: Run) -> Limits:
     if rollout is None:
         return Limits(dist_timeout_s, f"{trained}.dist_timeout_s", dist_timeout_s, f"{trained}.dist_timeout_s")
     return Limits(rollout.setup_timeout, "rollout.setup_timeout", rollout.request_timeout, "rollout.request_timeout")
-
-
-def report_result(run_dir: Path, ending: Ending) -> None:
-    """For a program that started this one: where the run is, and how it ended."""
-    place = os.environ.get(RESULT)
-    if place:
-        said = {"directory": str(run_dir), "outcome": ending.outcome, "exit_code": ending.code}
-        write(Path(place), json.dumps({**said, "message": ending.message}) + "\n")

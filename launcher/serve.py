@@ -16,12 +16,13 @@ from areal_like.discovery import parse
 from areal_like.models import shown_name
 from areal_like.process.errors import Failure
 from areal_like.process.identity import SERVER
+from areal_like.process.result import report
 from areal_like.process.run import Run, listens_on, opens_generation
 from launcher.claim import Claimed, claim
 from launcher.crew import Crew
 from launcher.env_file import read_env_files
 from launcher.give_back import give_back
-from launcher.launch import NO_ROOM, cannot_write, limits, report_result
+from launcher.launch import NO_ROOM, cannot_write, limits
 from launcher.plan import Plan
 from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.supervise import DONE, FAILED, Ending, Supervisor
@@ -60,7 +61,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     if give_back(claimed, ending):
         tell(f"nothing had begun: {claimed.run.directory} is removed again", sys.stderr)
     else:
-        report_result(claimed.run.directory, ending)
+        report(claimed.run.directory, ending.outcome, ending.code, ending.message)
     if ending.outcome != "lost":
         claimed.names.clear()
     claimed.names.close()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.result import PLANNED, report
 from launcher.fetch import fetch_from_hub
 from launcher.plan import Plan, brief, build_plan, render
 from launcher.plan.brief import warning_lines
@@ -26,6 +27,7 @@ def dry_run(
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
         print(loaded.redactor.everywhere(plan_text(plan, whole=form == "full")), end="")
+    report(plan.run_dir, PLANNED, 0)
     return 0
 
 

@@ -54,6 +54,21 @@ def test_a_configuration_that_is_refused_raises_a_config_error_with_the_commands
     assert caught.value.text() == str(caught.value)
 
 
+def test_a_plan_from_python_is_shown_and_no_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    result = run("grpo.yaml", ["seed=5", "--dry-run"])
+    assert (result.outcome, result.score, result.summary, result.metrics()) == ("planned", None, {}, [])
+    assert result.directory == tmp_path / "runs" / "grpo-addition" / "r0001" and not result.directory.exists()
+    assert "command line: seed=5 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["--multirun", "-m", "--help", "--cfg=actor", "--explain=seed", "serve", "keys"])
+def test_what_is_no_single_run_is_refused_before_a_process_starts(word, monkeypatch):
+    monkeypatch.setattr(door, "follow", None)
+    with pytest.raises(ConfigError, match=f"^overrides: {word} asks for no single run"):
+        run("grpo.yaml", ["seed=1,2", word])
+
+
 def test_the_package_itself_opens_no_door():
     code = "import sys, areal_like; assert 'areal_like.door' not in sys.modules; areal_like.run; areal_like.RunResult"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)

@@ -118,6 +118,31 @@ def test_what_to_change_after_going_on_begins_with_the_command_of_the_file_that_
     assert str(own) not in text
 
 
+def test_what_to_change_has_what_going_on_has_changed(ended: Any) -> None:
+    run = ended("sft")
+    run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, 5)))
+    own = run.folder / "config.yaml"
+    first = "python -m launcher --config=sft.yaml total_steps=2 seed=5 trial_name=r0001\n"
+    (run.folder / "command.until-attempt-1.txt").write_text(first)
+    later = "python -m launcher --config {} total_train_steps={} resume=r0001 log.level=debug\n"
+    (run.folder / "command.until-attempt-2.txt").write_text(later.format(own, 3))
+    (run.folder / "command.txt").write_text(later.format(own, 4))
+    text = run.finish()[1]
+    same = "python -m launcher --config=sft.yaml"
+    assert f"change   {same} seed=5 total_train_steps=4 log.level=debug model.lr=7e-4 " in text
+    assert f"{same} seed=5 log.level=debug total_steps=8 " in text
+
+
+@pytest.mark.parametrize("experiment", ["grpo", "sft", "reward_model"])
+def test_the_end_of_every_kind_of_run_has_the_same_order(ended: Any, experiment: str) -> None:
+    run = ended(experiment)
+    run.metrics(*({"step": step, "train/loss": 3.0 / step, "reward/mean": 0.5} for step in range(1, 5)))
+    run.checkpoint(4)
+    block = run.finish()[1].rpartition("\n\n")[2].splitlines()
+    use = "use it" if experiment == "reward_model" else "try it"
+    assert [line[:8].strip() for line in block if line[:8].strip()] == ["model", "curve", "metrics", use, "change"]
+
+
 def test_a_run_that_never_made_a_step_still_ends_in_order(ended: Any) -> None:
     run = ended()
     summary, text = run.finish("failed", 1, "server/0: no room")
@@ -135,9 +160,8 @@ def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -
     assert "held-out loss 0.4; loss 1.37 -> 0.387\n" in text
     same = "python -m launcher --config sft.yaml actor.lr=3e-4 'task.args={digits: 2}'"
     assert f"change   {same} model.lr=7e-4 " in text and f"{same} total_steps=20 " in text
-    *_, model, last = text.splitlines()
-    assert model == "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)"
-    assert last == "try it   python -m launcher chat runs/adding/r0001"
+    assert "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)\ncurve  " in text
+    assert "try it   python -m launcher chat runs/adding/r0001\nchange " in text
 
 
 def test_what_random_tokens_made_is_offered_to_nobody(ended: Any) -> None:
@@ -167,9 +191,10 @@ def test_a_reward_model_is_judged_by_how_often_it_is_right_and_says_what_it_is_f
     summary, text = run.finish()
     assert (summary["objective"], summary["objective_metric"]) == (0.93, "eval/accuracy")
     assert "held-out accuracy 0.93; accuracy 0.62 -> 0.82\n" in text
-    *_, model, reward, code = text.splitlines()
-    assert model.startswith("model    runs/adding/r0001/checkpoints/step_000010")
-    assert reward.endswith("--config grpo.yaml reward.name=model +reward.args.path=runs/adding/r0001")
+    lines = text.splitlines()
+    assert "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)" in lines
+    reward = "use it   python -m launcher --config grpo.yaml reward.name=model +reward.args.path=runs/adding/r0001"
+    code = lines[lines.index(reward) + 1]
     assert 'AutoModelForSequenceClassification.from_pretrained("runs/adding/r0001/checkpoints/step_000010")' in code
 
 

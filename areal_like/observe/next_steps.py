@@ -67,10 +67,25 @@ def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
 
 
 def base_command(run: Run) -> list[str]:
-    """The words of the command that started a run, without what is of that one run alone."""
-    words = next((words for words in commands(run) if _starts_another(words, run)), None)
-    words = words or [*PROGRAM.split(), "--config", f"{run.experiment}.yaml"]
-    return [word for word in words if word.partition("=")[0] not in (*OF_ITS_OWN, "--replace", "--multirun")]
+    """The words of the command that started a run, with what later ones changed by going on with it, and without what
+    is of that one run alone."""
+    base, later = [*PROGRAM.split(), "--config", f"{run.experiment}.yaml"], []
+    for words in commands(run):
+        if _starts_another(words, run):
+            base = words
+            break
+        later.append(words)
+    for words in reversed(later):
+        changes = [word for word in words if "=" in word and not word.startswith("--")]
+        changed = {_key(word) for word in changes}
+        base = [*(word for word in base if "=" not in word or _key(word) not in changed), *changes]
+    return [word for word in base if word.partition("=")[0] not in (*OF_ITS_OWN, "--replace", "--multirun")]
+
+
+def _key(word: str) -> str:
+    """What an override sets, by its whole name."""
+    name = word.partition("=")[0].lstrip("+~")
+    return ALIASES.get(name, name)
 
 
 def commands(run: Run) -> Iterator[list[str]]:

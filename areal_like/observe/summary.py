@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 
-from areal_like.config.experiment import GRPOConfig
 from areal_like.observe.axes import Series
 from areal_like.observe.chart import chart
 from areal_like.observe.evaluations import has_value, remarks, sentence, shown, why_no_score
@@ -148,9 +147,7 @@ def _lines(
     if summary["exit_code"]:
         facts.append(("logs", shown_path(run.directory / "logs")))
     ahead = next_steps(run, summary["exit_code"], summary["steps"])
-    is_rl = isinstance(run.config, GRPOConfig)
-    # What supervised training makes is all that there is to say in the end.
-    facts = [*made[:1], *facts, *made[1:], *ahead] if is_rl else [*facts, *ahead, *made]
+    facts = [*made[:1], *facts, *made[1:], *ahead]
     width = max((len(name) for name, _ in facts), default=0)
     return [*lines, "", *(f"{name:<{width}}  {text}".rstrip() for name, text in facts)]
 
