@@ -10,8 +10,8 @@ from pathlib import Path
 from areal_like.data.record import RECORD
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS
 from launcher.claim import Claimed
-from launcher.run_files import ENDED, PROVENANCE, last_attempt
-from launcher.runs import forget
+from launcher.run_files import ENDED, PROVENANCE
+from launcher.runs import forget, last_attempt
 from launcher.supervise import Ending
 from launcher.surroundings import CODE, ENVIRONMENT
 
