@@ -30,6 +30,8 @@ FLAGS = {
     "--version": None,
 }
 OF_A_DRY_RUN = ("--for", "--model-config")
+MEANT = {"resume": "resume=RUN", "start": "run", "train": "run"}
+"""What other programs call it."""
 SHORT = {"-m": "--multirun", "-h": "--help", "-c": "--config"}
 CLASS_NAME = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
@@ -74,9 +76,9 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         name, has_value, value = word.partition("=")
         name = SHORT.get(name, name)
         if name not in FLAGS:
-            guess = nearest(name, list(FLAGS))
-            hint = f"; did you mean {guess[0]}?" if guess else ""
-            problems.append(Problem(name, f"no such flag{hint} (--help lists them)", "command line"))
+            problems.append(
+                Problem(name, f"no such flag{_flag_meant(name, value)} (--help lists them)", "command line")
+            )
             continue
         problem = _set(arguments, name, value if has_value else None, waiting)
         if problem:
@@ -148,10 +150,26 @@ def _misplaced(word: str, verb: str | None) -> str:
         return f"is a run; resume={word} goes on with it, `chat {word}` asks its model"
     if verb is not None:
         return f"is neither an override (key=value, group=option, ~key) nor a flag nor a file; the verb is {verb}"
-    guess = nearest(word, [*VERBS, *_shipped()])
+    guess = _verb_meant(word)
     hint = f"; did you mean {guess[0]}?" if guess else "."
     more = f" There are: {', '.join(VERBS)}; a file is named by --config."
     return f"no such verb{hint}{more} The value of a flag follows `=` (--dry-run=json), that of a key as well."
+
+
+def _flag_meant(name: str, value: str) -> str:
+    """A flag that is spelt like it, or the key that stands without dashes."""
+    if guess := nearest(name, list(FLAGS)):
+        return f"; did you mean {guess[0]}?"
+    key = name.lstrip("-")
+    return f"; a key has no dashes: {key}={value or '...'}" if key else ""
+
+
+def _verb_meant(word: str) -> list[str]:
+    """What a bare word that is no verb may stand for, the likeliest first."""
+    for flag in FLAGS:
+        if word == flag.removeprefix("--"):
+            return [flag]
+    return [MEANT[word]] if word in MEANT else nearest(word, [*VERBS, *_shipped()])
 
 
 def _shipped() -> list[str]:

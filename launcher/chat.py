@@ -10,9 +10,10 @@ from areal_like.config.problems import ConfigError, Problem
 from launcher.plan.packages import lacks_packages, missing_packages
 from launcher.reading import read_checkpoint
 from launcher.resume import ROOTS, existing_run
+from launcher.run_files import facts
 
 MOST_NEW_TOKENS = 256
-STEP = "step="
+STEP, REWARD_MODEL = "step=", "reward_model"
 
 
 def chat(name: str, words: list[str]) -> int:
@@ -26,6 +27,9 @@ def chat(name: str, words: list[str]) -> int:
     if problems:
         raise ConfigError(problems)
     directory = existing_run(name, words, "chat")
+    if facts(directory).get("experiment") == REWARD_MODEL:
+        use = f"reward.name=model +reward.args.path={directory}"
+        raise ConfigError([Problem("chat", f"{directory} is a reward model, which writes no answers; use it by {use}")])
     asked = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
     model = read_checkpoint(directory, asked, lambda folder: _Model(directory, folder), _warn)
     if sys.stdin.isatty():

@@ -13,6 +13,7 @@ from areal_like.process.memory import memory_folder
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.waiting import Waiting
 from launcher.guardian import clear
+from launcher.held import hold
 from launcher.lineage import go_back
 from launcher.plan import Plan, build_plan
 from launcher.plan.auto import settled
@@ -35,9 +36,11 @@ class Claimed(NamedTuple):
 def claim(loaded: Loaded, plan: Plan, run_id: str, anew: bool, serves: bool = False) -> Claimed:
     """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
     run is servers alone."""
+    held = hold(build(loaded.cls, settled(loaded, plan.auto)), Path.cwd(), Path(plan.run_dir))
     plan, is_new = _make_folder(loaded, plan, anew, serves)
     try:
-        return _claimed(loaded, plan, run_id, serves)._replace(is_new=is_new)
+        claimed = _claimed(loaded, plan, run_id, serves)
+        return claimed._replace(is_new=is_new, remarks=(*claimed.remarks, *held))
     except BaseException:
         directory = Path(plan.run_dir)
         if is_new and not any(directory.iterdir()):  # nobody could take the name: the number is free again

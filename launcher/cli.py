@@ -101,7 +101,9 @@ def _answer(arguments: Arguments) -> int:
     if arguments.schema is not None and arguments.config is None:
         return _schema(arguments.schema_class)
     if arguments.config is None:
-        message = "is missing; name a file or a shipped experiment: --config grpo.yaml"
+        message = (
+            "is missing; name a file or a shipped experiment (--config grpo.yaml), or a run to go on with (resume=RUN)"
+        )
         raise ConfigError([Problem("--config", message)])
     if arguments.multirun and arguments.verb == "serve":
         raise ConfigError(

@@ -171,7 +171,8 @@ class _Launch:
             self.say(f"  it goes on from {place} (attempt {start.attempt})")
             total = self.plan.batch.total_steps
             if total is not None and start.step >= total:
-                self.say(f"  all of its {total} steps are done: more with total_train_steps=N, anew with --replace")
+                anew = "" if self.loaded.config.resume else ", anew with --replace"  # which resume= refuses
+                self.say(f"  all of its {total} steps are done: more with total_train_steps=N{anew}")
         for remark in self.claimed.remarks:
             self.say(f"  {remark}")
 

@@ -1,19 +1,25 @@
-"""`chat` reads the newest model of a run, also of one that goes on and removes it meanwhile."""
+"""Reading the checkpoints of a run that goes on and removes them: by `chat`, and by runs that begin with one."""
 
 import io
+import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from areal_like.config.compose import load
+from areal_like.config.loaded import build
+from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
 from areal_like.process.checkpoints import RESUME
 from areal_like.serving.embedded import model as embedded
-from areal_like.training.checkpoint import _remove
+from areal_like.training.checkpoint import Checkpoints, _remove
 from areal_like.training.manifest import seal
 from launcher import chat, reading
+from launcher.checkpoints import complete_steps
+from launcher.held import hold
 from launcher.plan import build_plan
 from launcher.run_files import write_description
 from tests.commands import Done, Run, standing_in
@@ -113,6 +119,28 @@ def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask
     assert "step_000004/model.safetensors is missing; choose another with step=N" in done.err
     (run_dir / "checkpoints/step_000002/resume/trainer.json").unlink()
     assert ask(run_dir, "step=2").code == 0, "what is needed to resume is not read"
+
+
+def test_a_reward_model_is_told_what_it_is_for(run_dir, ask):
+    said = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps({**said, "experiment": "reward_model"}))
+    assert f"use it by reward.name=model +reward.args.path={run_dir}\n" in ask(run_dir).err
+
+
+def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its_own(run_dir, tmp_path):
+    first = run_dir / "checkpoints/step_000002"
+    loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
+    config = build(loaded.cls, loaded.values)
+    assert hold(config, tmp_path, run_dir) == (), "those of its own are its own matter"
+    (remark,) = hold(config, tmp_path, tmp_path / "other")
+    assert remark == f"actor.path: {first} is kept from now on, its own run does not remove it any more"
+    assert hold(config, tmp_path, tmp_path / "other") == ()
+    checkpoint(run_dir, 6)
+    Checkpoints._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore
+    assert complete_steps(run_dir) == [2, 6]
+    removed(run_dir, 2, 8)
+    with pytest.raises(ConfigError, match=r"actor.path: .*step_000002 was just removed by its run; start again"):
+        hold(config, tmp_path, tmp_path / "other")
 
 
 def test_a_run_without_a_model_says_why(run_dir, ask):

@@ -93,7 +93,11 @@ class TestUnknownWords:
         said = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in said
         assert "run, serve, chat, keys" in said
-        assert "did you mean grpo?" in run.refusal("gropo")
+        for word, meant in (("gropo", "grpo"), ("dry-run", "--dry-run"), ("resume", "resume=RUN"), ("train", "run")):
+            assert f"did you mean {meant}?" in run.refusal(word)
+
+    def test_a_key_with_dashes_is_told_how_keys_are_written(self, run: Run) -> None:
+        assert "a key has no dashes: actor.lr=1e-4 " in run.refusal("grpo", "--actor.lr=1e-4")
 
     @pytest.mark.parametrize(
         "words", [("grpo.yaml",), ("grpo", "run"), ("./own.yaml",), ("serve", "own"), ("own.yml",)]

@@ -70,7 +70,7 @@ def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
     assert directory.state == "exists"
     (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
-    for way in ("trial_name=", "resume=grpo-addition/first", "--replace"):
+    for way in ("trial_name=", f"resume={tmp_path}/grpo-addition/first", "--replace"):
         assert way in reason
 
 

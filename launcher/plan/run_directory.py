@@ -40,7 +40,7 @@ def plan_run_directory(
         return RunDirectory(str(path), trial, "new", "exists and is empty"), []
     if anew:
         return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
-    return _existing(config, path)
+    return _existing(config, path, host)
 
 
 def next_trial(experiment: Path) -> tuple[str, str]:
@@ -55,9 +55,9 @@ def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []
 
 
-def _existing(config: "BaseExperimentConfig", path: Path) -> tuple[RunDirectory, list[Obstacle]]:
+def _existing(config: "BaseExperimentConfig", path: Path, host: Host) -> tuple[RunDirectory, list[Obstacle]]:
     trial, mode = config.trial_name, config.recover.mode
-    run = f"{config.experiment_name}/{trial}"
+    run = path.relative_to(host.directory) if path.is_relative_to(host.directory) else path
     steps = resumable_steps(path)
     if mode not in ("auto", "resume"):
         ways = THREE_WAYS.format(run=run) if steps else f"{TWO_WAYS} (it cannot be resumed: {why_not(path)})"
