@@ -32,6 +32,7 @@ def test_every_auto_of_the_shipped_experiments_is_resolved_with_a_reason(experim
             "ref": experiment == "grpo",
             "embedded": served is None,
             "vllm": True,
+            "sglang": True,
             "rollout": path == "rollout.server_type",
         }
         if unused.get(section, False):

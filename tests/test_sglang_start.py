@@ -19,7 +19,7 @@ from areal_like.serving.sglang.sampling import Abilities, body_of, piece_of
 from areal_like.serving.sglang.start import OWN_PLACES, UNGUARDED, start_sglang
 from areal_like.serving.start import ServerSpec, ServerStart
 from areal_like.weights.buckets import TensorInfo
-from tests.planning import BIG_MODEL, loaded
+from tests.planning import BIG_MODEL, loaded, plan_of
 
 FACTS = Facts("sglang", "0.5.21", "/m", 512, 60, (1,))
 ABLE = Abilities(has_tokenizer=True, by_seed=False)
@@ -78,9 +78,20 @@ def test_every_key_of_the_section_is_passed_translated_or_named(name):
 
 
 def test_true_defaults_can_be_set_to_false():
-    plain, turned = started(), started(disable_radix_cache=False, enable_metrics=False)
+    plain, turned = started(disable_radix_cache=True), started(disable_radix_cache=False, enable_metrics=False)
     for flag in ("--disable-radix-cache", "--enable-metrics"):
         assert flag in plain.command and flag not in turned.command
+
+
+def test_on_a_gpu_a_group_shares_its_prompt_and_priorities_stay():
+    plan = plan_of("grpo", "rollout=sglang", *BIG_MODEL, gpus=2)
+    there = {resolved.key: resolved for resolved in plan.auto}
+    assert there["sglang.disable_radix_cache"].value is False
+    assert there["sglang.disable_radix_cache"].reason.startswith("on a GPU")
+    assert there["sglang.schedule_policy"].value == "fcfs"
+    assert "--disable-radix-cache" not in started().command
+    assert "--enable-priority-scheduling" in started().command
+    assert "--disable-radix-cache" in started(on_gpu=False).command
 
 
 def test_the_flag_of_a_lora_backend_is_the_one_that_runs_on_a_cpu():
@@ -108,7 +119,8 @@ def test_requests_have_priorities_where_the_policy_allows_it():
     start = started()
     assert value_of(start, "--schedule-policy") == "fcfs"
     assert "--enable-priority-scheduling" in start.command
-    cached = started(disable_radix_cache=False)
+    assert value_of(started(schedule_policy="lpm", disable_radix_cache=True), "--schedule-policy") == "fcfs"
+    cached = started(schedule_policy="lpm", disable_radix_cache=False)
     assert value_of(cached, "--schedule-policy") == "lpm"
     assert "--enable-priority-scheduling" not in cached.command
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key
+from areal_like.config.fields import Auto, config, key
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
@@ -24,8 +24,9 @@ class SGLangConfig:
     disable_cuda_graph: bool = key(False)
     """Do not capture CUDA graphs. Slower, but leaner, and easier to debug."""
 
-    disable_radix_cache: bool = key(True)
-    """Do not keep the cache of earlier prompts for later ones with the same beginning."""
+    disable_radix_cache: bool | Auto = key("auto")
+    """Do not keep the cache of earlier prompts for later ones with the same beginning, such as the other samples of a
+    group. Each update of the weights empties it. `auto` is false on a GPU and true on a CPU."""
 
     disable_cuda_graph_padding: bool = key(False)
     """Use a CUDA graph only where one of exactly the batch's size was captured."""
@@ -118,8 +119,9 @@ class SGLangConfig:
     max_prefill_tokens: int = key(32768, ge=1)
     """Most prompt tokens read in one batch; at least the context length in any case."""
 
-    schedule_policy: str = key("lpm")
-    """Which request a server takes first: lpm (longest prefix in the cache), fcfs (first come), random and others."""
+    schedule_policy: str = key("auto")
+    """Which request a server takes first: fcfs (first come), lpm (longest prefix in the cache), random and others.
+    `auto` is fcfs, as SGLang knows priorities (evaluations come last) under fcfs and lof alone."""
 
     schedule_conservativeness: float = key(1.0, ge=0)
     """How carefully requests are admitted. Raise it when running requests are often pushed back out of memory."""

@@ -51,8 +51,7 @@ def resolve_auto(
                 found += _embedded(config, allocation, host)
             elif allocation.rollout and starts_servers(config):
                 found += fitting_context(config, allocation.rollout.backend, host)
-                if allocation.rollout.backend == "vllm":
-                    found += resolved_switches(config, bool(allocation.num_gpus))
+                found += resolved_switches(config, allocation.rollout.backend, bool(allocation.num_gpus))
     found += resolved_reward_model(config, host)
     found += bench_values(config)
     return {resolved.key: resolved for resolved in found}

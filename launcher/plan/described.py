@@ -124,7 +124,10 @@ class Elsewhere:
     """What the flags of a dry run say of machine and model, for each configuration that is planned with them."""
 
     def __init__(self, machine: str | None, model_config: str | None) -> None:
-        self._host, self._nodes = described(machine) if machine is not None else (None, None)
+        self._host: Host | None = None
+        self._nodes: int | None = None
+        if machine is not None:
+            self._host, self._nodes = described(machine)
         self._model_config = model_config
 
     @property

@@ -42,12 +42,14 @@ def find_engine(config: "BaseExperimentConfig", allocation: Allocation | None, h
         return str(lack)
 
 
-def resolved_switches(config: GRPOConfig, on_gpu: bool) -> list[Resolved]:
-    """vLLM's switches that are left open."""
-    from areal_like.serving.vllm.choices import choices
+def resolved_switches(config: GRPOConfig, engine: str, on_gpu: bool) -> list[Resolved]:
+    """Of an engine's own options those that are left open."""
+    from areal_like.serving.sglang.choices import choices as of_sglang
+    from areal_like.serving.vllm.choices import choices as of_vllm
 
-    values = choices(on_gpu).items()
-    return [Resolved(f"vllm.{name}", *choice) for name, choice in values if getattr(config.vllm, name) == "auto"]
+    values = {"vllm": of_vllm, "sglang": of_sglang}[engine](on_gpu).items()
+    section = getattr(config, engine)
+    return [Resolved(f"{engine}.{name}", *choice) for name, choice in values if getattr(section, name) == "auto"]
 
 
 def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> list[Resolved]:

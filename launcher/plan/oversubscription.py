@@ -30,7 +30,7 @@ LEFT_OPEN = ("", "auto", "heuristic", "manual")
 class Need(NamedTuple):
     """Processes of one kind: how many, and what each of them wants."""
 
-    count: int
+    number: int
     what: str
     cores: float
     bytes: int
@@ -97,10 +97,10 @@ def _too_much(
     if allocation is None or placement is None:
         return []
     wanted = needs(config, allocation, placement, memory)
-    cores, size = sum(need.count * need.cores for need in wanted), sum(need.count * need.bytes for need in wanted)
+    cores, size = sum(need.number * need.cores for need in wanted), sum(need.number * need.bytes for need in wanted)
     found, place = [], host.machine.place
     there = host.machine.num_cpu_cores
-    if cores > there and any(need.count > 1 for need in wanted):
+    if cores > there and any(need.number > 1 for need in wanted):
         each = ", ".join(f"{need.cores:g} for each {need.what}" for need in wanted)
         reason = f"{_listed(wanted)} want {cores:g} cores ({each}), and {place} has {there}"
         found.append(Obstacle(_sizes_key(config, placement), f"{reason}; take smaller sizes, {end}"))
@@ -132,7 +132,7 @@ def needs(config: "BaseExperimentConfig", allocation: Allocation, placement: Pla
 
 
 def _listed(wanted: list[Need]) -> str:
-    return " and ".join(plural(need.count, need.what) for need in wanted)
+    return " and ".join(plural(need.number, need.what) for need in wanted)
 
 
 def _trained(config: "BaseExperimentConfig") -> str:

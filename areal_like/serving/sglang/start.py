@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.model_facts import longest_sequence
 from areal_like.serving.request import parse_sampling
+from areal_like.serving.sglang.choices import chosen
 from areal_like.serving.sglang.sampling import Abilities, refusals
 from areal_like.serving.start import ServerSpec, ServerStart, extra_flags
 
@@ -19,7 +20,6 @@ MODULE = "areal_like.serving.sglang.launch"
 
 SAME_NAME = (
     "skip_tokenizer_init",
-    "disable_radix_cache",
     "disable_cuda_graph_padding",
     "enable_nccl_nvls",
     "disable_outlines_disk_cache",
@@ -96,10 +96,11 @@ def start_sglang(config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     start.add("trust_remote_code", config.actor.trust_remote_code)
     for name in SAME_NAME:
         start.add(name, getattr(sglang, name))
+    start.add("disable_radix_cache", chosen(sglang, "disable_radix_cache", spec.on_gpu))
     _context(sglang, spec, start)
     _renamed(sglang, spec, start)
     _device(sglang, spec, start)
-    _policy(sglang, start)
+    _policy(sglang, spec, start)
     _sampling(config, spec, start)
     _lora(config, spec, start)
     _learning(start)
@@ -154,9 +155,11 @@ def _device(sglang: "SGLangConfig", spec: ServerSpec, start: ServerStart) -> Non
         start.add(name, value)
 
 
-def _policy(sglang: "SGLangConfig", start: ServerStart) -> None:
+def _policy(sglang: "SGLangConfig", spec: ServerSpec, start: ServerStart) -> None:
     """Without its cache of prompts SGLang knows no longest prefix, and takes requests as they come."""
-    policy = "fcfs" if sglang.schedule_policy == "lpm" and sglang.disable_radix_cache else sglang.schedule_policy
+    policy = chosen(sglang, "schedule_policy", spec.on_gpu)
+    if policy == "lpm" and chosen(sglang, "disable_radix_cache", spec.on_gpu):
+        policy = "fcfs"
     start.add("schedule_policy", policy)
     if policy in IN_ORDER:
         start.command += ["--enable-priority-scheduling", "--schedule-low-priority-values-first"]
