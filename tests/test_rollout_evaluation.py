@@ -140,8 +140,10 @@ def first_scores(world: World, outcomes: dict[int, str]) -> dict[str, float]:
         for lease in world.lease():
             if lease.group.evaluation is not None:
                 status = outcomes.get(lease.group.number, "done")
-                more = {"error": "boom", "error_kind": "reward"} if status == "failed" else {}
-                world.finish(lease, status, **more)
+                if status == "failed":
+                    world.finish(lease, status, error="boom", error_kind="reward")
+                else:
+                    world.finish(lease, status)
     ((_, values),) = world.scores
     assert not world.loop.failure
     return values

@@ -118,7 +118,9 @@ class Routes:
 
     async def send(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return answer(await self._controller.sending.next_round(said["version"], HOLD_S))
+        found = await self._controller.sending.next_round(said["version"], HOLD_S)
+        loop = self._controller.loop
+        return answer({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 
     async def sending(self, request: web.Request) -> web.Response:
         said = await read_json(request)

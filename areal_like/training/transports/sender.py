@@ -36,6 +36,8 @@ class Sender:
         self._room: Flat | None = None
         self._changed = threading.Condition()
         self._ends = False
+        self._rows_left: object = 0
+        """Of the evaluation under way, as the controller has said last."""
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._main, name="weights: send", daemon=True)
         self._thread.start()
@@ -58,12 +60,17 @@ class Sender:
     def close(self, early: bool) -> None:
         """As long as the controller is there a server may come that wants the last version."""
         self._ends = True
-        waiting = Waiting("the controller to need no weights any more", self._limit_s, "rollout.request_timeout")
+        waiting, rows_left = self._until_over(), self._rows_left
         while self._thread.is_alive() and self._newest is not None and not early:
             self._thread.join(PAUSE_S)
+            if self._rows_left != rows_left:  # the last evaluation goes on, so the limit begins anew
+                waiting, rows_left = self._until_over(), self._rows_left
             waiting.check()
         if self._fault is not None and not early:
             raise self._fault
+
+    def _until_over(self) -> Waiting:
+        return Waiting("the controller to need no weights any more", self._limit_s, "rollout.request_timeout")
 
     def _main(self) -> None:
         try:
@@ -81,6 +88,7 @@ class Sender:
             held = self._held = self._newest
         try:
             said = self._ask("/send", {"version": held.index.version})
+            self._rows_left = said.get("evaluating", 0)
             if isinstance(meeting := said.get("meeting"), dict):
                 self._send(held, Meeting(**meeting))
             return not said.get("end")

@@ -1,0 +1,79 @@
+"""How long a trainer waits for the controller: the limit is on waiting for nothing, and an evaluation that goes on is
+something."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from areal_like.process import waiting
+from areal_like.process.errors import TimedOut
+from areal_like.process.frames import Frame
+from areal_like.training.rollouts import Rollouts, Stop
+from areal_like.training.transports import sender
+
+LIMIT_S = 100.0
+ROWS_LEFT = (9, 7, 4, 3, 1, 0)
+
+
+class Clock:
+    """`looks` counts who asked what time it is."""
+
+    def __init__(self) -> None:
+        self.now, self.looks = 0.0, 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(waiting, "time", made)
+    return made
+
+
+class Answering(Rollouts):
+    """What a controller would answer, each time after most of the limit."""
+
+    def __init__(self, answers: list[dict[str, Any]], clock: Clock) -> None:
+        self._config = SimpleNamespace(request_timeout=LIMIT_S)
+        self._rank, self._world_size = 0, 1
+        self.answers, self.clock = answers, clock
+
+    def _frame(self, path: str, body: Any) -> Frame:
+        self.clock.now += 0.6 * LIMIT_S
+        return Frame(self.answers.pop(0), [])
+
+
+def test_a_batch_is_waited_for_as_long_as_an_evaluation_before_it_goes_on(clock: Clock) -> None:
+    answers: list[dict[str, Any]] = [{"wait": True, "evaluating": rows} for rows in ROWS_LEFT]
+    assert Answering([*answers, {"stop": "the end"}], clock).batch(3) == Stop("the end")
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_what_does_not_go_on_is_waited_for_no_longer_than_the_limit(rows: int, clock: Clock) -> None:
+    with pytest.raises(TimedOut, match=r"rollout.request_timeout: waited .* for batch 3 from rollout/0"):
+        Answering([{"wait": True, "evaluating": rows}] * 4, clock).batch(3)
+
+
+def test_who_sends_weights_stays_as_long_as_the_last_evaluation_goes_on(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is replaced meanwhile wants them again."""
+    monkeypatch.setattr(sender, "PAUSE_S", 0.01)
+    answers: list[dict[str, object]] = [{"evaluating": rows} for rows in ROWS_LEFT]
+
+    def ask(path: str, body: dict[str, object]) -> dict[str, object]:
+        seen = clock.looks + 3  # the trainer has looked at the last answer by then
+        while clock.looks < seen:
+            time.sleep(0.005)
+        clock.now += 0.6 * LIMIT_S
+        return answers.pop(0) if answers else {"end": True}
+
+    sending = sender.Sender(cast(Any, None), ask, LIMIT_S)
+    sending.give(cast(Any, SimpleNamespace(index=SimpleNamespace(version=3))))
+    sending.close(early=False)
+    assert answers == []
