@@ -225,6 +225,8 @@ class Session:
     def begin(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
         """In place of `launcher.launch.launch`: a run that ends at once, in a directory like any other."""
         self.ran = True
+        if plan.warnings:
+            self.failures.append(f"{self.typed[-1]}\nis a run of a page and has warnings:\n" + "\n".join(plan.warnings))
         claimed = claim(loaded, plan, run_id, replace)
         claimed.names.clear()
         claimed.names.close()

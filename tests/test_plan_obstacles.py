@@ -94,6 +94,13 @@ def test_a_name_of_the_machines_is_said_to_be_for_people():
     assert not warned(plan_of("grpo"), "cluster.cluster_name")
 
 
+def test_keys_that_only_the_base_of_a_file_sets_are_nobody_s_mistake(tmp_path):
+    text = "defaults: [sft, _self_]\nexperiment_name: x\nvalid_dataset: null\n"
+    assert not warned(build_plan(load_text(text), host=machine_with()), "evaluator.freq_steps")
+    own = build_plan(load_text(text, "evaluator.freq_steps=5"), host=machine_with())
+    assert len(warned(own, "evaluator.freq_steps")) == 1
+
+
 def test_gpus_that_are_not_there():
     plan = plan_of("grpo", "cluster.n_gpus_per_node=8", "actor.backend=fsdp:d4", gpus=2)
     assert needs(plan)
@@ -150,7 +157,6 @@ def test_a_model_that_would_be_downloaded_is_only_a_warning():
         (["async_training=false", "rollout.max_head_offpolicyness=2"], "rollout.max_head_offpolicyness"),
         (["actor.dtype=bfloat16"], "actor.dtype"),
         (["actor.kl_ctl=0.1", "ref.path=other/model"], "ref.path"),
-        (["embedded.context_length=6"], "embedded.context_length"),
     ],
 )
 def test_worth_knowing(overrides, key):

@@ -92,7 +92,7 @@ def build_plan(
     ]
     refused = {obstacle.key for obstacle in against}
     missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
-    warnings = [*notices(config, allocation, batch, memory, starts, host)]
+    warnings = [*notices(loaded, allocation, batch, memory, starts, host)]
     warnings += room_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
     warnings += data_to_fetch(loaded, host)

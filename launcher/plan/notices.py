@@ -17,10 +17,15 @@ from launcher.plan.plan import Batch, Memory
 from launcher.plan.ports import COLLECTIVE
 from launcher.plan.reward import has_reward_model
 from launcher.plan.servers import ServerStart
+from launcher.plan.settings import is_written
 from launcher.plan.words import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.loaded import Loaded
+
+CHOOSES = "task.name"
+"""What a group says by being chosen; its other keys are nobody's own words."""
 
 MEMORY_KEYS = {
     "vllm": "vllm.gpu_memory_utilization",
@@ -31,7 +36,7 @@ MEMORY_KEYS = {
 
 
 def notices(
-    config: "BaseExperimentConfig",
+    loaded: "Loaded",
     allocation: Allocation | None,
     batch: Batch,
     memory: Memory,
@@ -39,13 +44,16 @@ def notices(
     host: Host,
 ) -> Iterator[str]:
     """Each begins with the key that it is about."""
+    config = loaded.config
     if allocation:
         yield from (f"{finding.key}: {finding.message}" for finding in allocation.warnings)
         yield from _room(allocation, memory, config, host)
     yield from _models(config, host)
     yield from _precision(config, allocation, host)
     yield from _batch(batch, allocation)
-    yield from (f"{key}: {message}" for key, message in without_effect(config))
+    for key, message in without_effect(config):
+        if key == CHOOSES or is_written(loaded, key):
+            yield f"{key}: {message}"
     if generates(config):
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():

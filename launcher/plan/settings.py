@@ -69,13 +69,20 @@ def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin
 
 def place_of(loaded: "Loaded", key: str) -> str:
     """Where a key was set; of a section that was not set as a whole, where the strongest of what is in it was."""
+    return _strongest(loaded, key).where if key in loaded.schema.keys or key in loaded.schema.sections else ""
+
+
+def is_written(loaded: "Loaded", key: str) -> bool:
+    """Whether the user's file or command line sets a key, and not only what they build on."""
+    return _strongest(loaded, key).kind in (BODY, CHOSEN, OVERRIDE)
+
+
+def _strongest(loaded: "Loaded", key: str) -> "Origin":
     from areal_like.config.provenance import LayerKind  # brings yaml
 
-    if key not in loaded.schema.keys and key not in loaded.schema.sections:
-        return ""
     origin = loaded.origin(key)
-    if origin.kind == "default":
-        below = [loaded.origin(path) for path in loaded.replay.history if path.startswith(f"{key}.")]
-        weakest_first = get_args(LayerKind)
-        origin = max(reversed(below), key=lambda each: weakest_first.index(each.kind), default=origin)
-    return origin.where
+    if origin.kind != "default":
+        return origin
+    below = [loaded.origin(path) for path in loaded.replay.history if path.startswith(f"{key}.")]
+    weakest_first = get_args(LayerKind)
+    return max(reversed(below), key=lambda each: weakest_first.index(each.kind), default=origin)
