@@ -12,6 +12,7 @@ from areal_like.process.identity import Identity
 from areal_like.process.memory import memory_folder
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.waiting import Waiting
+from launcher.elsewhere import lay_links
 from launcher.guardian import clear
 from launcher.held import hold
 from launcher.lineage import go_back
@@ -71,6 +72,8 @@ def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
     if run.folder == directory.resolve():  # its own configuration is what it is started with again
         run = replace(run, folder=Path(facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
+    if attempt == 1:
+        remarks += lay_links(run)
     write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
     if attempt == 1:
         write_attempt(directory, StartPoint(1, 0, None))

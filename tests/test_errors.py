@@ -262,7 +262,6 @@ class TestContradictions:
         ("override", "key", "other"),
         [
             ("saver.experiment_name=other", "saver.experiment_name", "experiment_name"),
-            ("recover.fileroot=/x", "recover.fileroot", "cluster.fileroot"),
             ("actor.temperature=0.3", "actor.temperature", "gconfig.temperature"),
             ("rollout.consumer_batch_size=77", "rollout.consumer_batch_size", "train_dataset.batch_size"),
             ("actor.group_size=77", "actor.group_size", "gconfig.n_samples"),

@@ -24,7 +24,7 @@ FILES = {
     "reward_model": SUPERVISED + "  type: rw\n",
 }
 EXPERIMENTS = tuple(FILES)
-FACTS = {"experiment_name": "experiment_name", "trial_name": "trial_name", "fileroot": "cluster.fileroot"}
+FACTS = {"experiment_name": "experiment_name", "trial_name": "trial_name"}
 """Last word of a copy -> the key that it is a copy of."""
 
 
@@ -71,7 +71,7 @@ def test_fileroot_is_where_the_run_directory_stands(tmp_path: Path) -> None:
 
 
 def copies() -> dict[str, Home]:
-    """Every section's own copy of a name or of the fileroot, as the ledger has them."""
+    """Every section's own copy of a name, as the ledger has them."""
     found = {
         home.path: home
         for promise in promises.rows()
@@ -94,7 +94,7 @@ def with_other_copies(experiment: str) -> subprocess.CompletedProcess[str]:
 
 
 def with_equal_copies(experiment: str) -> subprocess.CompletedProcess[str]:
-    values = {"experiment_name": "demo", "trial_name": "first", "cluster.fileroot": "./runs"}
+    values = {"experiment_name": "demo", "trial_name": "first"}
     return dry_run(experiment, *(f"{path}={values[fact_of(path)]}" for path in copies_of(experiment)))
 
 

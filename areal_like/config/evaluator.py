@@ -9,6 +9,10 @@ from areal_like.config.frequency import FrequencyConfig
 class EvaluatorConfig(FrequencyConfig):
     """How often rows of `valid_dataset` are evaluated, and which benchmarks run besides."""
 
+    fileroot: str = key("${cluster.fileroot}")
+    """Folder above the scores of evaluations. Follows `cluster.fileroot`, and `metrics.jsonl` has them then; with
+    another they are also in `<fileroot>/<experiment_name>/<trial_name>/evaluations/evaluations.jsonl`."""
+
     num_examples: int = key(-1, ge=-1)
     """How many rows of `valid_dataset` each evaluation takes; -1 takes all of them."""
 

@@ -14,7 +14,7 @@ class FrequencyConfig:
     """Trial that this belongs to. Follows the experiment's own trial; another value is refused."""
 
     fileroot: str = key("${cluster.fileroot}")
-    """Folder above all run directories. Follows `cluster.fileroot`; another value is refused."""
+    """Folder above what this writes. Follows `cluster.fileroot`."""
 
     freq_epochs: int | None = key(None, ge=1)
     """Every so many passes over the training data, at their end. Null: this clock is off."""

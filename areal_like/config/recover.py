@@ -8,6 +8,11 @@ from areal_like.config.frequency import FrequencyConfig
 class RecoverConfig(FrequencyConfig):
     """How often everything needed to go on is written, and what is done with it at a start."""
 
+    fileroot: str = key("${cluster.fileroot}")
+    """Folder above what is needed to go on beside the weights, such as the optimizer's state. Follows
+    `cluster.fileroot`, and is part of each checkpoint then; with another it is in
+    `<fileroot>/<experiment_name>/<trial_name>/resume`, and `resume` in a checkpoint is a link."""
+
     mode: str = key("disabled", choices=("disabled", "auto", "fault", "resume"))
     """`auto` goes on from the newest complete checkpoint where there is one; `resume` must find one; `fault` goes on
     only after a failure within this start. With `disabled` nothing to resume from is written: a dead trainer or

@@ -20,7 +20,8 @@ class StatsLoggerConfig:
     """Trial that metrics belong to. Follows the experiment's own trial; another value is refused."""
 
     fileroot: str = key("${cluster.fileroot}")
-    """Folder above all run directories. Follows `cluster.fileroot`; another value is refused."""
+    """Folder above the files of trackers. Follows `cluster.fileroot`; with another they are in
+    `<fileroot>/<experiment_name>/<trial_name>/trackers`, where the link `trackers` of the run directory leads."""
 
     wandb: WandBConfig = section(WandBConfig)
     """Weights & Biases."""

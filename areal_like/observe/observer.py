@@ -17,6 +17,7 @@ from areal_like.observe.extras import FOLDER, Extras
 from areal_like.observe.join import Join, Joined
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, Follower, dump, read_lines, values_of
+from areal_like.observe.scores import has_scores, write_evaluations
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
@@ -49,6 +50,7 @@ class Observer:
         self._on_step, self._on_eval, self._say = on_step, on_eval, say
         self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total)
         self._path = run.directory / JOINED
+        self._evaluations = run.evaluations
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
         self._join = Join({Identity(role, 0).file_name for role in roles})
         self._followers: dict[Path, Follower] = {}
@@ -71,6 +73,8 @@ class Observer:
             if self.failure is None:
                 self._try(self._look)
             cut_metrics(self.run.directory, step, attempt)
+            if self._evaluations is not None:
+                write_evaluations(self._path, self._evaluations)
             self._join.rewind(step)
             self._followers.clear()
             if self._trackers is not None:
@@ -124,6 +128,8 @@ class Observer:
             return
         with self._path.open("ab") as file:
             file.write(dump(joined.line for joined in found))
+        if self._evaluations is not None and any(has_scores(joined.line) for joined in found):
+            write_evaluations(self._path, self._evaluations)
         trackers = self._open_trackers()
         for kind, line in found:
             step, values = line["step"], values_of(line)

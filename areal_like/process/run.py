@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from areal_like.process.checkpoints import attempt_of
 from areal_like.process.memory import memory_folder
+from areal_like.process.places import CHECKPOINTS, EVALUATIONS, RESUME_STATES, TRACKERS, linked
 
 CONFIG, FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
 LEDGER = "ledger.jsonl"
@@ -59,7 +60,22 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
+        return self.directory / CHECKPOINTS
+
+    @property
+    def resume_states(self) -> Path | None:
+        """Where what is needed to go on is kept; None: within the checkpoints."""
+        return linked(self.directory, RESUME_STATES)
+
+    @property
+    def trackers(self) -> Path:
+        """Folder above the files of trackers."""
+        return linked(self.directory, TRACKERS) or self.directory
+
+    @property
+    def evaluations(self) -> Path | None:
+        """Where the scores of evaluations are written once more; None: nowhere."""
+        return linked(self.directory, EVALUATIONS)
 
     @cached_property
     def memory(self) -> Path:

@@ -18,8 +18,9 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """All that is below a folder is on the disk when this returns: the files, then the folders that name them."""
-    for folder, _, files in os.walk(root, topdown=False):
+    """All that is below a folder, or where a link in it leads, is on the disk when this returns: the files, then the
+    folders that name them."""
+    for folder, _, files in os.walk(root, topdown=False, followlinks=True):
         for name in files:
             sync(Path(folder, name))
         sync(Path(folder))

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from areal_like.models import model_folder
 from areal_like.process.checkpoints import FOLDER, KEPT, RESUME, TRAINER, complete, folder_name
 from areal_like.process.errors import Failure, Final
+from areal_like.process.places import make_free
 from areal_like.process.run import Run
 from areal_like.process.whole import sync
 from areal_like.training.agreement import Agreement
@@ -107,7 +108,10 @@ class Checkpoints:
         self._written = Written(step, due)
         half = self._root / f".{folder_name(step)}.half"
         if self._world.is_first:
-            shutil.rmtree(half, ignore_errors=True)
+            _discard(half)
+            half.mkdir(parents=True)
+            if due.to_resume and (elsewhere := self._run.resume_states) is not None:
+                (half / RESUME).symlink_to(make_free(elsewhere / folder_name(step)))
         saved = {name: Saved.of(engine, due.to_resume, self._how) for name, engine in engines.items()}
         self._world.barrier()  # nothing of before is there any more
         facts = {
@@ -211,7 +215,7 @@ class Checkpoints:
         for folder in resumable[self._config.keep :]:
             if (folder / KEPT).is_file():
                 for path in forget_resume(folder):
-                    shutil.rmtree(path)
+                    _discard(path)
             else:
                 _remove(folder)
 
@@ -231,14 +235,25 @@ def check_whole(checkpoint: Path) -> None:
 def _remove(folder: Path) -> None:
     """Under another name first: a folder that is half gone must not look like a checkpoint."""
     gone = folder.with_name(f".{folder.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)
+    _discard(gone)
     folder.rename(gone)
     sync(folder.parent)
-    shutil.rmtree(gone)
+    _discard(gone)
+
+
+def _discard(folder: Path) -> None:
+    """With what it has on another disk, which goes first: nothing would lead there any more."""
+    for link in (folder, folder / RESUME):
+        if link.is_symlink():
+            if link.is_dir():
+                shutil.rmtree(link.resolve())
+            link.unlink()
+    if folder.is_dir():
+        shutil.rmtree(folder)
 
 
 def _clear(root: Path) -> None:
     """What an earlier process had half written or half removed."""
     for path in root.glob(".step_*.*"):
         if FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):
-            shutil.rmtree(path)
+            _discard(path)

@@ -4,6 +4,7 @@ Needs no torch: whoever starts a run picks its checkpoint by this.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def hash_of(file: Path) -> str:
 def seal(folder: Path, step: int) -> None:
     """Writes the manifest over all files that are there, then the mark. All of it is on the disk before the mark
     is, so that a checkpoint with its mark is whole after a power failure too."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, COMPLETE, KEPT))
+    found = (Path(place, name) for place, _, names in os.walk(folder, followlinks=True) for name in names)
+    files = sorted(path for path in found if path.name not in (MANIFEST, COMPLETE, KEPT))
     parts = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "hash": hash_of(path)} for path in files}
     _write(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
     sync_tree(folder)

@@ -13,6 +13,7 @@ from launcher.plan.auto import resolve_auto, settled, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.bench import bench_obstacles, bench_unread
 from launcher.plan.data import data_to_fetch, lacks_data, resolved_datasets
+from launcher.plan.elsewhere import moved_parts
 from launcher.plan.engines import engine_facts, engine_name
 from launcher.plan.host import Host, here
 from launcher.plan.hub import resolved_models
@@ -22,7 +23,7 @@ from launcher.plan.notices import notices
 from launcher.plan.obstacles import obstacles
 from launcher.plan.oversubscription import lacks_node_room, lacks_room, room_warnings
 from launcher.plan.placement import Placement, place, wanted
-from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved
+from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved, RunDirectory
 from launcher.plan.ports import lacks_ports, plan_ports
 from launcher.plan.processes import Site, plan_processes, server_starts
 from launcher.plan.ray import plan_ray
@@ -86,6 +87,7 @@ def build_plan(
     against += [
         *bench_obstacles(config, directory),
         *resume_obstacles(config, directory),
+        *_moved_parts(config, directory, host),
         *obstacles(loaded, allocation, problems, placement, starts, batch, host),
         *port_obstacles,
         *cluster_obstacles,
@@ -130,6 +132,11 @@ def _machine(host: Host) -> dict[str, Any]:
         "cores": host.machine.num_cpu_cores,
         "memory_bytes": host.memory_bytes,
     }
+
+
+def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: Host) -> list[Obstacle]:
+    goes_on = directory.state == "continues" or config.resume is not None
+    return [*moved_parts(config, Path(directory.path), host.directory)] if goes_on else []
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:

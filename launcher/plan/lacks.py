@@ -9,6 +9,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, unprepared
+from areal_like.process.places import other_roots
 from launcher.plan.attached import lacks_key
 from launcher.plan.engines import lacks_engine
 from launcher.plan.host import Host
@@ -111,10 +112,11 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         if path.startswith(BUILT_IN) and (why := unprepared(path)):
             found.append(Obstacle(key, why))
     found += [*lacks_models(config, host), *lacks_reward_model(config, host), *lacks_model_files(config, host)]
-    root = host.directory / Path(config.cluster.fileroot).expanduser()
-    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
-    if not os.access(existing, os.W_OK):
-        found.append(Obstacle("cluster.fileroot", f"nothing can be written into {existing}"))
+    for section, said in {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}.items():
+        root = host.directory / Path(said).expanduser()
+        existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+        if not os.access(existing, os.W_OK) or not existing.is_dir():
+            found.append(Obstacle(f"{section}.fileroot", f"nothing can be written into {existing}"))
     return found
 
 

@@ -11,16 +11,16 @@ def test_bench_is_a_few_steps_of_the_ring_and_a_table_of_them(tmp_path):
     ended = run(tmp_path, *SHORT, "bench=true")
     assert ended.code == 0, ended.said
     assert "Error" not in ended.out and ended.err == "", ended.said
-    assert [line["step"] for line in ended.lines("metrics.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in ended.lines("metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert list((ended.directory / "checkpoints").iterdir()) == []
     assert not [event for event in ended.ledger() if event["event"] == "evaluated"]
     lines = ended.out.splitlines()
     (head,) = [number for number, line in enumerate(lines) if line.split()[:3] == ["step", "step", "s"]]
     assert "generated/s" in lines[head] and "memory GB" in lines[head]
-    assert [line.split()[0] for line in lines[head + 2 : head + 5]] == ["2", "3", "4"]
-    assert [line.split()[0] for line in lines[head + 6 : head + 10]] == ["mean", "std", "min", "max"]
+    assert [line.split()[0] for line in lines[head + 2 : head + 6]] == ["2", "3", "4", "5"]
+    assert [line.split()[0] for line in lines[head + 7 : head + 11]] == ["mean", "std", "min", "max"]
     steps = ended.metric("perf/tokens_per_s")[1:]
-    assert ended.summary["throughput"]["perf/tokens_per_s"] == pytest.approx(sum(steps) / 3)
+    assert ended.summary["throughput"]["perf/tokens_per_s"] == pytest.approx(sum(steps) / 4)
     assert ended.summary["objective_metric"] == "perf/tokens_per_s"
     assert "bench" not in lines[-1] and lines[-1].startswith("train ")
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+from areal_like.observe.reading import read_lines
+from areal_like.process.checkpoints import complete
+from launcher.reading import read_checkpoint
 from tests.ring.start import left_behind, run, warnings_in
 
 pytestmark = pytest.mark.xdist_group("ring-2")
@@ -38,3 +41,27 @@ def test_a_run_that_epochs_end_says_how_far_it_is_and_where_its_model_is(tmp_pat
     assert model == f"model    {ended.model().relative_to(tmp_path)}  (a Hugging Face directory)"
     assert use == f"try it   python -m launcher chat {ended.directory.relative_to(tmp_path)}"
     assert list((ended.directory / "tensorboard").glob("events.*"))
+
+
+def test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there(tmp_path):
+    folders = {"saver": "kept", "recover": "states", "stats_logger": "tracked", "evaluator": "scored"}
+    words = ("evaluator.freq_steps=1", "evaluator.num_examples=8", "recover.freq_steps=1", "recover.keep=1")
+    roots = [f"{section}.fileroot={folder}" for section, folder in folders.items()]
+    first = run(
+        tmp_path, *words, *roots, "stats_logger.tensorboard.path=board", "total_train_steps=2", config="sft.yaml"
+    )
+    assert first.code == 0 and first.err == "", first.said
+    of = {section: tmp_path / folder / "sft-addition" / "t" for section, folder in folders.items()}
+    assert f"saver.fileroot: checkpoints -> {of['saver']}/checkpoints" in first.out
+    steps = [folder.name for _, folder in complete(of["saver"] / "checkpoints")]
+    assert steps == ["step_000002"] == [path.name for path in (of["recover"] / "resume").iterdir()]
+    assert list((of["stats_logger"] / "trackers" / "board").glob("events.*"))
+    assert first.model() == first.directory / "checkpoints" / "step_000002"
+    assert "Qwen3" in read_checkpoint(first.directory, None, lambda it: (it / "config.json").read_text(), pytest.fail)
+
+    again = run(tmp_path, "resume=t", "total_train_steps=3", config=None)
+    assert again.code == 0 and "it goes on from step 2 (attempt 2)" in again.out, again.said
+    assert [path.name for path in (of["recover"] / "resume").iterdir()] == ["step_000003"]
+    scores = read_lines(of["evaluator"] / "evaluations" / "evaluations.jsonl")
+    assert [line["step"] for line in scores] == [1, 2, 3]
+    assert [line for line in again.lines("metrics.jsonl") if "eval/loss" in line] == scores

@@ -18,7 +18,6 @@ SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", 
 
 MUST_AGREE: tuple[tuple[str, str], ...] = (
     *((f"{section}.{name}", name) for section in SECTIONS for name in ("experiment_name", "trial_name")),
-    *((f"{section}.fileroot", "cluster.fileroot") for section in ("saver", "evaluator", "recover", "stats_logger")),
     ("actor.temperature", "gconfig.temperature"),
     ("ref.temperature", "gconfig.temperature"),
     ("critic.mask_no_eos_with_zero", "actor.mask_no_eos_with_zero"),

@@ -19,6 +19,7 @@ _MEMORY = "tests/test_live_memory.py::"
 _RECOVERY = "tests/test_live_recovery.py::"
 _FOLDER = "tests/test_training_hf_folder.py::"
 _TRANSPORTS = "tests/test_training_transports.py::"
+_ELSEWHERE = "tests/ring/test_supervised.py::test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there"
 _ATTACHED = "tests/test_plan_attached.py::"
 
 
@@ -106,6 +107,7 @@ _OF_MEMORY = (
 )
 _ADVANTAGE = ("std_norm", "length_weighted_mean", "leave_one_out", "neg_clipped")
 _RATIO = ("level", "length_norm", "mask_high", "mask_low", "sequence_mask_low")
+_FILEROOTS = ("saver.fileroot", "recover.fileroot", "stats_logger.fileroot", "evaluator.fileroot")
 _COPIES = ("group_size", "temperature", "reward_norm.group_size", "adv_norm.group_size")
 _CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
 _WANDB = (*("mode", "entity", "project", "name", "job_type", "group", "notes", "tags", "config", "id_suffix"),)
@@ -304,7 +306,7 @@ LIVE: MappingProxyType[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("cluster.n_gpus_per_node", _PLAN + "test_n_gpus_per_node_bounds_the_gpus_of_a_node"),
             ("*.experiment_name", _PLAN + "test_a_copy_must_agree[{path}]"),
             ("*.trial_name", _PLAN + "test_a_copy_must_agree[{path}]"),
-            ("*.fileroot", _PLAN + "test_a_copy_must_agree[{path}]"),
+            *_each(_ELSEWHERE, "", *_FILEROOTS),
             *_OF_A_RUN,
             *_OF_ROWS,
             *_OF_A_MODEL,

@@ -40,7 +40,7 @@ class SwanLab(Tracker):
             project=config.project or run.config.experiment_name,
             name=config.name or run.config.trial_name,
             config=configuration(run, config.config),
-            log_dir=str(run.directory / (config.logdir or "swanlab")),
+            log_dir=str(run.trackers / (config.logdir or "swanlab")),
             id=identity,
             resume="allow",
             # No questions, no hold on what our terminal shows, no look at the code.

@@ -27,7 +27,7 @@ class TensorBoard(Tracker):
     def __init__(self, run: Run) -> None:
         config = run.config.stats_logger.tensorboard
         super().__init__(config.log_extras)
-        self.folder = run.directory / config.path
+        self.folder = run.trackers / config.path
         self._writer = EventFileWriter(str(self.folder), flush_secs=FLUSH_S)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

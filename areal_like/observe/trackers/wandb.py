@@ -42,7 +42,7 @@ class WandB(Tracker):
             id=identity.id,
             # A new run never goes on in one of the same name that somebody started elsewhere.
             resume="allow" if identity.is_known else "never",
-            dir=str(run.directory),
+            dir=str(run.trackers),
             settings=self._wandb.Settings(**settings),
         )
         # Its own count of steps must not go back; ours does when a run recovers.

@@ -1,0 +1,18 @@
+"""The scores of evaluations once more, where `evaluator.fileroot` puts them."""
+
+from pathlib import Path
+
+from areal_like.observe.reading import EVALUATION, Line, dump, read_lines
+from areal_like.process import whole
+
+FILE = "evaluations.jsonl"
+
+
+def has_scores(line: Line) -> bool:
+    return any(name.startswith(EVALUATION) for name in line)
+
+
+def write_evaluations(joined: Path, folder: Path) -> None:
+    """All lines of a run's metrics that have scores, as they are now: a recovery has cut some."""
+    scores = filter(has_scores, read_lines(joined))
+    whole.write(folder / FILE, dump(scores))

@@ -1,0 +1,28 @@
+"""Parts of a run that its configuration puts below another folder: looked for when it goes on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal_like.process.places import LINKS, linked, other_roots
+from areal_like.process.run import ATTEMPT
+from launcher.plan.plan import Obstacle
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+
+def moved_parts(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[Obstacle]:
+    """What stands against going on with a run: a part that is not where its link leads, or is wanted elsewhere."""
+    if not (directory / ATTEMPT).is_file():
+        return  # it has never begun
+    wanted = other_roots(config, cwd)
+    for section, name in LINKS.items():
+        key, root, there = f"{section}.fileroot", wanted.get(section), linked(directory, name)
+        if there is not None and not there.is_dir():
+            yield Obstacle(key, f"{directory / name} leads to {there}, which is not there; bring that disk back")
+        elif there is not None and (root is None or not there.is_relative_to(root)):
+            yield Obstacle(key, f"is {root or 'that of the run'}, but this run has its {name} in {there}; leave it out")
+        elif there is None and root is not None:
+            reason = f"is {root}, but this run has its {name} in its own directory {directory}; leave it out"
+            yield Obstacle(key, reason)
