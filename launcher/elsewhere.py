@@ -1,8 +1,9 @@
 """Parts of a run that its configuration puts below another folder: made at its first start."""
 
+import shutil
 from pathlib import Path
 
-from areal_like.process.places import LINKS, make_free, other_roots
+from areal_like.process.places import LINKS, linked, make_free, other_roots
 from areal_like.process.run import Run
 
 
@@ -21,3 +22,13 @@ def lay_links(run: Run) -> tuple[str, ...]:
         link.symlink_to(target)
         told.append(f"{section}.fileroot: {LINKS[section]} -> {target}")
     return tuple(told)
+
+
+def remove_parts(directory: Path) -> None:
+    """What the links of a run lead to, and the folder of its trial there."""
+    for name in LINKS.values():
+        target = linked(directory, name)
+        if target is not None and target.is_dir():
+            shutil.rmtree(target)
+            if not any(target.parent.iterdir()):
+                target.parent.rmdir()

@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 
 from areal_like.data.record import RECORD
+from areal_like.process.places import LINKS
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS
 from launcher.claim import Claimed
+from launcher.elsewhere import remove_parts
 from launcher.run_files import ENDED, PROVENANCE
 from launcher.runs import forget, last_attempt
 from launcher.supervise import Ending
@@ -29,6 +31,7 @@ def give_back(claimed: Claimed, ending: Ending) -> bool:
         return False
     if last_attempt(directory) > 1 or not nothing_began(directory):
         return False
+    remove_parts(directory)
     shutil.rmtree(directory)
     forget(directory)
     return True
@@ -41,7 +44,7 @@ def nothing_began(directory: Path) -> bool:
 
 def _is_worthless(path: Path) -> bool:
     if path.is_symlink():
-        return False
+        return path.name in LINKS.values() and _is_empty(path)
     if path.is_dir():
         return path.name in IN_PASSING or (path.name in WORK and _is_empty(path))
     return path.name in DESCRIPTIONS or path.stat().st_size == 0

@@ -8,7 +8,8 @@ from areal_like.process.places import linked, make_free, other_roots
 from areal_like.process.run import Run
 from areal_like.training.checkpoint import _clear, _remove
 from areal_like.training.manifest import complaints, forget_resume, seal
-from launcher.elsewhere import lay_links
+from launcher.elsewhere import lay_links, remove_parts
+from launcher.give_back import nothing_began
 from launcher.plan.elsewhere import moved_parts
 from tests.planning import loaded, machine_with, plan_of
 
@@ -69,6 +70,14 @@ def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, 
     assert all(reason.endswith("leave it out") for reason in found.values())
     (tmp_path / "kept").rename(tmp_path / "away")
     assert "bring that disk back" in against(begun, *ROOTS)["saver.fileroot"]
+
+
+def test_a_start_that_is_given_back_leaves_none_of_its_folders(begun, tmp_path):
+    assert nothing_began(begun.directory)
+    (begun.resume_states / "state").write_text("something")
+    assert not nothing_began(begun.directory)
+    remove_parts(begun.directory)
+    assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["sft-addition"]
 
 
 def test_a_folder_that_cannot_be_written_into_is_told_by_its_key(tmp_path):
