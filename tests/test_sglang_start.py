@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from areal_like.config.promises import ledger as promises
 from areal_like.config.sglang import SGLangConfig
 from areal_like.process.identity import PORT, RUN_HEADER, TOKEN
 from areal_like.serving.attendant.base import Asked, Facts
@@ -74,13 +75,22 @@ def test_every_key_of_the_section_is_passed_translated_or_named(name):
     word = "other" if isinstance(now, str) or name in ("attention_backend", "sampling_backend", "log_level_http") else 7
     plain, start = started(), started(**{name: OTHERWISE.get(name, not now if isinstance(now, bool) else word)})
     changed = (start.command, start.env) != (plain.command, plain.env)
-    assert changed or start.without_effect or f"sglang.{name}" in keys(start.obstacles)
+    promise = promises.at(f"sglang.{name}")
+    is_refused = promise is not None and promise.state == "refused"
+    assert changed or start.without_effect or is_refused or f"sglang.{name}" in keys(start.obstacles)
 
 
 def test_true_defaults_can_be_set_to_false():
     plain, turned = started(disable_radix_cache=True), started(disable_radix_cache=False, enable_metrics=False)
     for flag in ("--disable-radix-cache", "--enable-metrics"):
         assert flag in plain.command and flag not in turned.command
+
+
+def test_kernels_for_a_gpu_are_refused_on_a_cpu():
+    start = started(on_gpu=False, attention_backend="fa3", sampling_backend="flashinfer")
+    assert keys(start.obstacles) == {"sglang.attention_backend", "sglang.sampling_backend"}
+    assert not started(attention_backend="fa3").obstacles
+    assert not started(on_gpu=False, attention_backend="intel_amx").obstacles
 
 
 def test_on_a_gpu_a_group_shares_its_prompt_and_priorities_stay():

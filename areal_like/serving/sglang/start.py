@@ -60,6 +60,8 @@ GPU_MEMORY_FRACTION = 0.9
 CPU_MEMORY_FRACTION = 0.2
 """On a CPU SGLang computes a negative share itself and dies; the schema's 0.9 is meant for a GPU of its own."""
 CPU_CHOICES = {"attention_backend": "torch_native", "sampling_backend": "pytorch", "grammar_backend": "none"}
+ON_CPU = {"attention_backend": ("torch_native", "intel_amx"), "sampling_backend": ("pytorch",)}
+"""Kernels that SGLang has without a GPU."""
 GPU_LORA_BACKEND, CPU_LORA_BACKEND = "triton", "torch_native"
 ADAPTERS_AT_ONCE = 2
 ALL_TOKENS = 1 << 20
@@ -141,17 +143,21 @@ def _device(sglang: "SGLangConfig", spec: ServerSpec, start: ServerStart) -> Non
     """On a CPU, compiling what the penalties need would take a first request half a minute, and a server that looks for
     requests without a pause would take a core from those that train."""
     fraction: Any = sglang.mem_fraction_static
-    chosen = {name: getattr(sglang, name, None) for name in CPU_CHOICES}
+    kernels = {name: getattr(sglang, name, None) for name in CPU_CHOICES}
     overlap_off = sglang.disable_overlap_schedule
     if not spec.on_gpu:
         start.env |= {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
         start.command += ["--device", "cpu", "--sleep-on-idle"]
         fraction = CPU_MEMORY_FRACTION if fraction in (None, GPU_MEMORY_FRACTION) else fraction
-        chosen = {name: value or CPU_CHOICES[name] for name, value in chosen.items()}
+        kernels = {name: value or CPU_CHOICES[name] for name, value in kernels.items()}
         overlap_off = True
+        for name, there in ON_CPU.items():
+            if kernels[name] not in there:
+                reason = f"{kernels[name]} needs a GPU; leave it out, or take {' or '.join(there)}"
+                start.obstacles.append((f"sglang.{name}", reason))
     start.add("mem_fraction_static", fraction)
     start.add("disable_overlap_schedule", overlap_off)
-    for name, value in chosen.items():
+    for name, value in kernels.items():
         start.add(name, value)
 
 
