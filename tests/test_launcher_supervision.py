@@ -76,11 +76,12 @@ def test_what_every_attempt_would_meet_again_is_the_end_of_the_first(tmp_path):
     assert words in ended.err
 
 
-def test_a_bad_configuration_found_late_is_its_message_alone(tmp_path):
+def test_a_bad_configuration_found_late_is_its_message_and_leaves_no_trial(tmp_path):
     words = "task.name: mine.py has an error in line 3"
     ended = stand(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
-    assert (ended.code, ended.err) == (2, words + "\n")
-    assert left_over(tmp_path) == {}
+    trial = tmp_path / "runs" / "grpo-addition" / "r0001"
+    assert (ended.code, ended.err) == (2, f"{words}\nnothing had begun: {trial} is removed again\n")
+    assert not trial.exists() and left_over(tmp_path) == {}
 
 
 def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_path):
