@@ -16,12 +16,12 @@ BIG = "gpus=8,cores=96,memory=1T,gpu_memory=80G,nodes=2"
 WORDS = ("--config", "grpo.yaml", "rollout=vllm", "actor.path=some/model", "cluster=slurm", "--dry-run=json")
 
 
-def answer(capsys, *words) -> dict:
+def answer(capsys, *words):
     assert main([*WORDS, *words]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def refused(capsys, *words) -> str:
+def refused(capsys, *words):
     assert main([*words]) == 2
     return capsys.readouterr().err
 

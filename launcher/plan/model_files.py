@@ -26,7 +26,7 @@ ADAPTER = "adapter_config.json"
 
 def lacks_model_files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
     """Of all models that a run loads from folders; one that the Hub's cache holds is looked at with what to fetch."""
-    found = []
+    found: list[Obstacle] = []
     for name, engine in trained_models(config):
         scratch = f", or {name}.init_from_scratch=true for random weights" if name != "ref" else ""
         found += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)

@@ -73,7 +73,9 @@ class _Whole(Page):
     def _next(self) -> Iterator[str]:
         command = self.plan.command
         advice = [self.refusal() or f"start it:  {command}"]
-        advice.append(f"all of this as data:  {command} --dry-run=json")
+        is_here = self.plan.machine["here"]
+        data = f"{command} --dry-run=json" if is_here else "this command again, with --dry-run=json"
+        advice.append(f"all of this as data:  {data}")
         advice.append("what a key means:  python -m launcher --help=KEY")
         advice.append(f"who said its value:  {command} --explain KEY")
         yield from self.section("next", [f"  {line}" for line in advice])
