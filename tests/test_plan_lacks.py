@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.models import model_folder
-from areal_like.process.listening import why_no_port
+from areal_like.process.listening import NO_ADDRESS, why_no_port
 from launcher.cli import main
 from tests.planning import machine_with, plan_of
 
@@ -111,13 +111,20 @@ def test_the_key_of_a_port_that_is_taken_is_named(taken):
 
 def test_a_port_is_tried_where_the_run_listens_alone():
     def why(host: str, port: int) -> str:
-        return REFUSED if (host, port) == ("10.0.0.7", 9000) else ""
+        return NO_ADDRESS if host == "10.0.0.7" else ""
 
-    REFUSED = "it is no address of this machine"
-    words = ("rollout.port=9000", "rollout.host=10.0.0.7")
-    assert REFUSED in needs(*words, host=HERE._replace(why_no_port=why))["rollout.port"]
-    far = needs(*words, "cluster=slurm", host=HERE._replace(why_no_port=why))
-    assert "rollout.port" not in far
+    here = HERE._replace(why_no_port=why)
+    for port in (9000, 0):
+        words = (f"rollout.port={port}", "rollout.host=10.0.0.7", "rollout.backend=embedded:d2")
+        assert needs(*words, host=here)["rollout.host"].endswith(f"{NO_ADDRESS}; name an address of this machine")
+        assert "rollout.host" not in needs(*words, "cluster=slurm", host=here)
+
+
+def test_the_folder_of_names_must_take_files(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    key = "cluster.name_resolve.nfs_record_root"
+    assert "nothing can be written into" in needs(f"{key}={tmp_path / 'file' / 'names'}")[key]
+    assert key not in needs()
 
 
 def test_a_start_is_refused_by_key_before_anything_is_made(tmp_path, monkeypatch, capsys, model, taken):

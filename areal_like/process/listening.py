@@ -2,10 +2,12 @@
 
 import errno
 
+NO_ADDRESS = "it is no address of this machine"
+UNKNOWN_HOST = "no machine of this name is known"
 REASONS = {
     errno.EADDRINUSE: "another program listens there",
     errno.EACCES: "only the administrator may listen there",
-    errno.EADDRNOTAVAIL: "it is no address of this machine",
+    errno.EADDRNOTAVAIL: NO_ADDRESS,
 }
 
 
@@ -21,7 +23,7 @@ def why_no_port(host: str, port: int) -> str:
             probe.bind(address)
             probe.listen(1)
     except socket.gaierror:
-        return "no machine of this name is known"
+        return UNKNOWN_HOST
     except OSError as error:
         return REASONS.get(error.errno or 0, error.strerror or str(error))
     return ""

@@ -112,11 +112,16 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         if path.startswith(BUILT_IN) and (why := unprepared(path)):
             found.append(Obstacle(key, why))
     found += [*lacks_models(config, host), *lacks_reward_model(config, host), *lacks_model_files(config, host)]
-    for section, said in {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}.items():
+    roots = {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}
+    folders = {f"{section}.fileroot": said for section, said in roots.items()}
+    names = config.cluster.name_resolve
+    if names.type == "nfs" and not names.nfs_record_root.startswith(config.cluster.fileroot):
+        folders["cluster.name_resolve.nfs_record_root"] = names.nfs_record_root
+    for key, said in folders.items():
         root = host.directory / Path(said).expanduser()
         existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         if not os.access(existing, os.W_OK) or not existing.is_dir():
-            found.append(Obstacle(f"{section}.fileroot", f"nothing can be written into {existing}"))
+            found.append(Obstacle(key, f"nothing can be written into {existing}"))
     return found
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
+from areal_like.process.listening import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK
 from launcher.plan.engines import ATTENDED
 from launcher.plan.host import Host
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 PUBLISHED = "takes a free one and publishes it under its name"
 LEASED = "taken under a lock before the start, tried again when it is in use"
-SERVERS_PORT, WEIGHTS_PORT = "rollout.port", "weights.broadcast.port"
 HIGHEST = 65535
 COLLECTIVE = ("collective", "xccl", "nccl")
 
@@ -63,15 +63,16 @@ def lacks_ports(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: H
         return []
     found = []
     for port in ports:
-        if (
-            port.policy == "fixed"
-            and port.port
-            and port.port <= HIGHEST
-            and (why := host.why_no_port(port.host, port.port))
-        ):
-            key = WEIGHTS_PORT if port.purpose == "weights" else SERVERS_PORT
-            way = "choose another, or 0 for a free one"
-            found.append(Obstacle(key, f"{port.process} cannot listen on {port.host}:{port.port}: {why}; {way}"))
+        is_fixed = port.policy == "fixed" and (port.port or 0) <= HIGHEST
+        is_elsewhere = port.policy == "bound" and port.host != LOOPBACK  # which is always there
+        if (is_fixed or is_elsewhere) and (why := host.why_no_port(port.host, port.port or 0)):
+            section = "weights.broadcast" if port.purpose == "weights" else "rollout"
+            reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
+            is_host = why in (NO_ADDRESS, UNKNOWN_HOST)
+            way = "name an address of this machine" if is_host else "choose another, or 0 for a free one"
+            found.append(Obstacle(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {way}"))
+            if is_host:
+                break
     return found
 
 
