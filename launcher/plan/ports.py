@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PUBLISHED = "takes a free one and publishes it under its name"
 LEASED = "taken under a lock before the start, tried again when it is in use"
 HIGHEST = 65535
+NODE = "the node's address"
+"""Known when the node has been given."""
 COLLECTIVE = ("collective", "xccl", "nccl")
 
 
@@ -25,7 +27,7 @@ def plan_ports(
 ) -> tuple[tuple[Port, ...], list[Obstacle]]:
     """In the order of the processes, and what is wrong with numbers that were asked for."""
     ports: list[Port] = []
-    anywhere = "the node's address" if spans_nodes else "127.0.0.1"
+    anywhere = NODE if spans_nodes else "127.0.0.1"
     if generates(config):
         first, host = config.rollout.port, config.rollout.host or anywhere
         servers = [process for process in processes if process.role == "server"]
@@ -63,8 +65,8 @@ def lacks_ports(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: H
         return []
     found = []
     for port in ports:
-        is_fixed = port.policy == "fixed" and (port.port or 0) <= HIGHEST
-        is_elsewhere = port.policy == "bound" and port.host != LOOPBACK  # which is always there
+        is_fixed = port.policy == "fixed" and port.host != NODE and (port.port or 0) <= HIGHEST
+        is_elsewhere = port.policy == "bound" and port.host not in (LOOPBACK, NODE)
         if (is_fixed or is_elsewhere) and (why := host.why_no_port(port.host, port.port or 0)):
             section = "weights.broadcast" if port.purpose == "weights" else "rollout"
             reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
