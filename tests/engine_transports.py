@@ -38,7 +38,7 @@ async def send(
 
 async def send_flat(one: Talk, flat: Flat, **changes: Any) -> dict[str, Any]:
     processes = (await one.get("/health")).get("processes", 1)
-    host = Host("127.0.0.1", 0, MEETING_S)
+    host = Host("127.0.0.1", 0)
     meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 1 + processes, MEETING_S)
     probe = flat.index.probe
     body = {

@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.serving.attendant.base import Arrival, Asked, Piece, Untouched
 from areal_like.serving.sglang.engine import SGLang
-from areal_like.weights.collective import Host, join
+from areal_like.weights.collective import Host
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat import Flat, flatten
 from areal_like.weights.meeting import Meeting
@@ -86,8 +86,9 @@ def test_a_publication_that_is_gone_never_reaches_a_load(sglang: Server, tmp_pat
     assert sglang.ask(vanished) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
 
 
-def send(meeting: Meeting, flat: Flat, stops: bool = False) -> None:
-    with contextlib.suppress(InterruptedError), join(meeting, 0) as group:
+def send(host: Host, meeting: Meeting, flat: Flat, stops: bool = False) -> None:
+    with contextlib.suppress(InterruptedError), host.open(meeting) as group:
+        group.meet()
         for content in flat.contents:
             if stops:
                 raise InterruptedError("the trainer is gone")
@@ -95,11 +96,11 @@ def send(meeting: Meeting, flat: Flat, stops: bool = False) -> None:
 
 
 async def receive(engine: SGLang, flat: Flat, stops: bool = False) -> None:
-    host = Host("127.0.0.1", 0, MEETING_S)
+    host = Host("127.0.0.1", 0)
     try:
         meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, MEETING_S)
         arrival = Arrival(flat.index.version, flat.index, None, meeting)
-        sending = asyncio.to_thread(send, meeting, flat, stops)
+        sending = asyncio.to_thread(send, host, meeting, flat, stops)
         await asyncio.gather(sending, engine.stage(arrival))
         await engine.commit(arrival)
     finally:

@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_told_by_its_key() -> None:
 
 
 def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwhile() -> None:
-    host, controller = Host("127.0.0.1", 0, 30.0), Controller()
+    host, controller = Host("127.0.0.1", 0), Controller()
     sender = Sender(host, controller.ask, 30.0)
     first, at = flat(1), meeting(host, world=2)
     sender.give(first)
@@ -124,7 +124,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
 
 
 def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_none() -> None:
-    host, controller = Host("127.0.0.1", 0, 30.0), Controller()
+    host, controller = Host("127.0.0.1", 0), Controller()
     sender = Sender(host, controller.ask, 30.0)
     weights = flat(7)
     sender.give(weights)
@@ -143,11 +143,12 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
     host.close()
 
 
-def test_a_group_that_the_trainer_cannot_be_in_is_followed_by_another() -> None:
-    host, controller = Host("127.0.0.1", 0, 30.0), Controller()
+def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
+    host, controller = Host("127.0.0.1", 0), Controller()
     sender = Sender(host, controller.ask, 30.0)
     weights, at = flat(7), meeting(host, world=2)
-    nowhere = at._replace(first_rank=0, group="nowhere", port=free_port("127.0.0.1"), timeout_s=0.3)
+    nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
+    controller.over.add("nowhere")
     controller.meetings += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
     sender.give(weights)
     found = {name: tensor.clone() for name, tensor in receive(at, 1, weights.index)}

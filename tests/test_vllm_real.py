@@ -21,7 +21,7 @@ from areal_like.serving.start import ServerSpec
 from areal_like.serving.vllm.engine import VLLM
 from areal_like.serving.vllm.parser import VLLM as PARSER
 from areal_like.serving.vllm.start import start_vllm
-from areal_like.weights.collective import Host, join
+from areal_like.weights.collective import Host
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.meeting import Meeting
 from tests.planning import loaded
@@ -516,9 +516,9 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         new = model(2)
         arrival = published(server, new)
         assert arrival.folder is not None
-        host = Host("127.0.0.1", 0, 60.0)
+        host = Host("127.0.0.1", 0)
         meeting = Meeting("127.0.0.1", host.port, "g", "gloo", 1, 2, 60.0)
-        sender = threading.Thread(target=_send, args=(meeting, arrival))
+        sender = threading.Thread(target=_send, args=(host, meeting, arrival))
         sender.start()
         running = asyncio.create_task(engine.generate(asked("during", PROMPT, max_new_tokens=300)))
         sent = dataclasses.replace(arrival, folder=None, meeting=meeting)
@@ -540,8 +540,9 @@ async def update_staged(engine: VLLM, arrival: Arrival) -> None:
     await engine.resume()
 
 
-def _send(meeting: Meeting, arrival: Arrival) -> None:
-    with join(meeting, 0) as group:
+def _send(host: Host, meeting: Meeting, arrival: Arrival) -> None:
+    with host.open(meeting) as group:
+        group.meet()
         for bucket in arrival.index.buckets:
             assert arrival.folder is not None
             content = (arrival.folder / bucket.file).read_bytes()

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import threading
@@ -16,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from areal_like.weights import collective
+from areal_like.weights import collective, registry
 from areal_like.weights.check import check
-from areal_like.weights.collective import Host, join
+from areal_like.weights.collective import Group, Host, join
 from areal_like.weights.disk import load
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat import Flat
 from areal_like.weights.meeting import Meeting
-from areal_like.weights.presence import LONGEST_WORD, Presence
+from areal_like.weights.member import LONGEST_LINE, MEMBER, line, proof
 from areal_like.weights.receive import receive, receive_folder
 from tests.weights_group import Beside, Process, flat, meeting, model, send
 
@@ -35,7 +36,7 @@ SOON_S = 60.0
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    found = Host("127.0.0.1", 0, 30.0)
+    found = Host("127.0.0.1", 0)
     yield found
     found.close()
 
@@ -199,47 +200,111 @@ def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() ->
         join(Meeting("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
 
 
-def test_servers_of_a_group_that_the_trainer_cannot_be_in_are_told_within_seconds(host) -> None:
+def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_for(host) -> None:
+    at = meeting(host, world=2, group="g.s3cret", timeout_s=0.3)
+    with pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0\.3 s for the trainer") as broken:
+        join(at, 1)
+    assert "s3cret" not in str(broken.value)
+
+
+def test_who_does_not_know_the_secret_of_a_group_cannot_be_in_it_and_learns_nothing_of_it(host) -> None:
+    """Titles can be guessed. Neither a stranger's word nor its end means anything to the group."""
+    weights = flat()
     at = meeting(host, world=2, group="g.s3cret")
-    comes = Beside(lambda: join(at, 1))
-    with pytest.raises(GroupBroken):
-        host.open(at._replace(port=nobody_listens(), timeout_s=0.5))
-    broken = comes.wait(SOON_S)
-    assert isinstance(broken, GroupBroken)
-    assert "the trainer could not meet" in str(broken) and "s3cret" not in str(broken)
+    stranger = socket.create_connection((host.host, host.port), timeout=SOON_S)
+    stranger.sendall(line({"title": "g", "nonce": "0"}))
+    with host.open(at) as group, stranger.makefile("rb") as heard:
+        shown = json.loads(heard.readline())
+        assert set(shown) == {"nonce", "proof"} and "s3cret" not in str(shown)
+        guess = proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
+        stranger.sendall(line({"who": "process 1 of 1 of the servers", "proof": guess}))
+        stranger.sendall(line({"do": "get", "key": "here"}))
+        assert heard.readline() == b"", "it is shown the door"
+        stranger.close()
+        with pytest.raises(GroupBroken, match=r"does not know the secret|connection"):
+            join(at._replace(group="g.guess3d"), 1)
+        server = Beside(partial(received, at, 1, weights))
+        group.meet()
+        for content in weights.contents:
+            group.send(content)
+    assert server.wait().keys() == model().keys()
+    assert not host._gone
 
 
-def test_what_strangers_say_of_groups_breaks_none_up_and_is_not_kept() -> None:
-    host = Host("127.0.0.1", 0, 30.0)
-    stranger = socket.create_connection(("127.0.0.1", host._presence.port), timeout=SOON_S)
-    stranger.sendall(b"g process 1 of 1 of the servers\n")
-    stranger.close()
+def test_who_listens_in_the_trainer_s_place_is_not_spoken_to() -> None:
+    heard = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def pretend() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                heard.extend(connection.recv(LONGEST_LINE))
+                connection.sendall(line({"nonce": "0" * 64, "proof": "0" * 64}))
+                while part := connection.recv(LONGEST_LINE):
+                    heard.extend(part)
+
+        pretends = Beside(pretend)
+        with pytest.raises(GroupBroken, match="does not know the secret of this group") as broken:
+            join(Meeting("127.0.0.1", listening.getsockname()[1], "g.s3cret", "gloo", 1, 2, 30.0), 1)
+        assert pretends.wait() is None
+    assert b"s3cret" not in heard and heard.count(b"\n") == 1 and "s3cret" not in str(broken.value)
+
+
+def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host) -> None:
+    class Thief(Group):
+        """Is where a member should be, and cannot prove to be that."""
+
+        def _check_peers(self) -> None:
+            self.meeting = self.meeting._replace(group="g.guess3d")
+            super()._check_peers()
+
+    at = meeting(host, world=2, group="g.s3cret")
+
+    def steal() -> None:
+        with Thief(at, 1) as thief:
+            thief.meet()
+
+    thief = Beside(steal)
+    with host.open(at) as group, pytest.raises(GroupBroken, match="in the place of member 1 is not that member"):
+        group.meet()
+    assert isinstance(thief.wait(SOON_S), GroupBroken)
+
+
+NONSENSE = {
+    "without end": b"x" * LONGEST_LINE * 3,
+    "deep": b"[" * 5000 + b"\n",
+    "empty": b"{}\n",
+    "no text": b"\xff\n",
+    "half": b'{"title": "g"}\n',
+}
+
+
+@pytest.mark.parametrize("words", NONSENSE.values(), ids=NONSENSE)
+def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words: bytes) -> None:
+    with socket.create_connection((host.host, host.port), timeout=SOON_S) as talks:
+        with contextlib.suppress(ConnectionError):
+            talks.sendall(words)
+        with contextlib.suppress(ConnectionError):
+            assert talks.recv(1) == b""
     weights = flat()
     at = meeting(host, world=2)
     server = Beside(partial(received, at, 1, weights))
     send(host, at, weights.contents)
     assert server.wait().keys() == model().keys()
-    assert not host._gone
-    host.close()
 
 
-def test_who_talks_without_end_is_not_heard_any_more_and_the_others_are() -> None:
-    gone: list[str] = []
-    presence = Presence("127.0.0.1", gone.append)
-    with socket.create_connection(("127.0.0.1", presence.port), timeout=SOON_S) as talks:
-        with contextlib.suppress(OSError):
-            for _ in range(100):
-                talks.sendall(b"x" * LONGEST_WORD)
-        with contextlib.suppress(ConnectionError):
-            assert talks.recv(1) == b""
-    member = socket.create_connection(("127.0.0.1", presence.port), timeout=SOON_S)
-    member.sendall(b"g process 1\n")
-    member.close()
-    ends = time.monotonic() + SOON_S
-    while not gone and time.monotonic() < ends:
-        time.sleep(0.01)
-    assert gone == ["g process 1"]
-    presence.close()
+def test_strangers_who_say_nothing_make_room_for_each_other_and_never_push_a_member_out(host, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "MOST_STRANGERS", 3)
+    at = meeting(host, world=2)
+    weights = flat()
+    with host.open(at) as group, contextlib.ExitStack() as stack:
+        server = Beside(partial(received, at, 1, weights))
+        group.meet()
+        silent = [stack.enter_context(socket.create_connection((host.host, host.port), SOON_S)) for _ in range(9)]
+        assert silent[0].recv(1) == b"", "the oldest made room"
+        for content in weights.contents:
+            group.send(content)
+    assert server.wait().keys() == model().keys()
 
 
 def test_it_listens_where_it_is_told_alone(host) -> None:

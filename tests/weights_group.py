@@ -102,7 +102,7 @@ def _receive_for_ever(port: int, rank: int, world: int) -> None:
 
 
 def _send_for_ever(world: int, is_stuck: bool) -> None:
-    host = Host("127.0.0.1", 0, LIMIT_S)
+    host = Host("127.0.0.1", 0)
     print("ready", host.port, flush=True)
     with host.open(meeting(host, world)) as group:
         group.meet()

@@ -23,7 +23,9 @@ from torch import Tensor
 
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.meeting import Meeting
-from areal_like.weights.presence import Member, Presence
+from areal_like.weights.member import PEER, Member, is_proof, new_nonce, proof
+from areal_like.weights.registry import Board, Registry
+from areal_like.weights.store import Remote, Store
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ c10d: Any = dist
 
 SOURCE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*")
 KEY = "weights.broadcast.timeout_s"
-PRESENCE, HERE, GO, BROKEN = "presence", "here", "go", "broken"
+HERE, GO, BROKEN, NONCE = "here", "go", "broken", "nonce-"
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 LOOK_S = 0.25
 """How often it is looked whether the group was broken up, where nothing else tells."""
@@ -41,70 +43,51 @@ LOOK_S = 0.25
 class Host:
     """Where groups meet: it listens in the trainer's process, on `host` alone. When it closes, who waits there ends."""
 
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self.host = host
         self._gone: dict[str, str] = {}
         """By each group that is open: who of it went without a word."""
-        listening = socket.create_server((host, port), backlog=256)
-        self.port: int = listening.getsockname()[1]
-        self._store: Any = c10d.TCPStore(
-            host,
-            self.port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout_s),
-            master_listen_fd=listening.detach(),
-        )
-        self._presence = Presence(host, self._on_gone)
-        self._store.set(PRESENCE, str(self._presence.port))
+        self._registry = Registry(host, port, self._on_gone)
+        self.port: int = self._registry.port
 
     def open(self, meeting: Meeting) -> "Group":
-        """As the first rank of a group; comes back at once: `meet` waits for the others. Where the trainer cannot be
-        in it, those who wait there already are told."""
-        self._gone[meeting.group] = ""
-        try:
-            return Group(meeting, 0, self._gone)
-        except GroupBroken as broken:
-            del self._gone[meeting.group]
-            with contextlib.suppress(RuntimeError):
-                c10d.PrefixStore(meeting.group, self._store).compare_set(BROKEN, "", str(broken))
-            raise
+        """As the first rank of a group; comes back at once: `meet` waits for the others."""
+        self._gone[meeting.title] = ""
+        return Group(meeting, 0, self._registry.open(meeting.title, meeting.group), self._gone)
 
     def close(self) -> None:
-        self._presence.close()
-        self._store = None
+        self._registry.close()
 
-    def _on_gone(self, told: str) -> None:
-        """What is said of groups that are not open comes from nobody who is in one."""
-        group, _, who = told.partition(" ")
-        if self._gone.get(group) == "":
-            self._gone[group] = f"{who} is gone"
+    def _on_gone(self, title: str, who: str) -> None:
+        if self._gone.get(title) == "":
+            self._gone[title] = f"{who} is gone"
 
 
 class Group:
     """One member. Rank 0 sends and the others receive, all the same buckets in the same order. Everything raises
     GroupBroken when the group is broken up, when one of it is gone, and past the limit of a wait."""
 
-    def __init__(self, meeting: Meeting, rank: int, gone: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, meeting: Meeting, rank: int, board: Board | None = None, gone: dict[str, str] | None = None
+    ) -> None:
+        """`board` and `gone` are the trainer's own; the others ask for what is there."""
         self.meeting, self.rank = meeting, rank
         self._why, self._bucket = "", 0
         self._gone: dict[str, str] = {} if gone is None else gone
         self._store: Any = None
         self._member: Member | None = None
         self._group: Any = None
-        limit_s = meeting.timeout_s
         with self._in_words("could not meet"):
-            root = c10d.TCPStore(
-                meeting.host,
-                meeting.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=limit_s),
-            )
-            self._store = c10d.PrefixStore(meeting.group, root)
-            if rank > 0:
-                port = int(root.get(PRESENCE))
-                self._member = Member(meeting.host, port, f"{meeting.group} {self._who}", limit_s)
+            self._store = Store(board or Remote(self._come()), meeting.timeout_s)
+
+    def _come(self) -> Member:
+        """To where the others meet, as soon as the trainer is there."""
+        at = self.meeting
+        try:
+            self._member = Member(at.host, at.port, at.group, at.title, self._who, at.timeout_s)
+        except TimeoutError:
+            raise GroupBroken(f"{KEY}: waited {at.timeout_s:g} s for the trainer to come") from None
+        return self._member
 
     def meet(self) -> Self:
         """Comes back when all are there."""
@@ -116,6 +99,8 @@ class Group:
             else:
                 self._until(lambda: bool(self._store.check([GO])), "the trainer and the other servers to come")
             self._group = self._connect()
+            if self.meeting.backend == "gloo":
+                self._check_peers()
         return self
 
     def send(self, content: Tensor) -> None:
@@ -135,7 +120,7 @@ class Group:
         self._why = self._why or why
         if self._store is None:  # it never got to where groups meet
             return
-        with contextlib.suppress(RuntimeError):  # where groups meet nobody is left
+        with contextlib.suppress(RuntimeError, OSError):  # where groups meet nobody is left
             self._store.compare_set(BROKEN, "", why)
 
     def __enter__(self) -> Self:
@@ -152,7 +137,7 @@ class Group:
             self.break_up(f"{self._who} left it: {fault}")
         if self._member is not None:
             self._member.leave()
-        self._gone.pop(self.meeting.group, None)
+        self._gone.pop(self.meeting.title, None)
         self._group = None
 
     def _connect(self) -> Any:
@@ -169,6 +154,34 @@ class Group:
         self._until(made.done, "the connections of the group")
         return made.result()
 
+    def _check_peers(self) -> None:
+        """gloo connects with whoever comes first to an address; NCCL knows its own by a number that only they read.
+        Each member proves to each other one, over their very connection, that it is who was meant."""
+        me, world, secret = self.rank, self.meeting.world, self.meeting.group
+        self._store.set(f"{NONCE}{me}", new_nonce())
+        nonces = [f"{NONCE}{rank}" for rank in range(world)]
+        self._until(lambda: bool(self._store.check(nonces)), "the other members to say their nonces")
+        words = [self._store.get(name).decode() for name in nonces]
+        proofs = [proof(secret, PEER, str(me), str(rank), word) for rank, word in enumerate(words)]
+        mine = torch.frombuffer(bytearray("".join(proofs).encode()), dtype=torch.uint8)
+        theirs = torch.empty_like(mine)
+        self._wait_for(self._group.alltoall_base(theirs, mine, [], []), "proofs of the other members")
+        shown = bytes(theirs.numpy())
+        size = len(shown) // world
+        for rank in range(world):
+            part = shown[rank * size : (rank + 1) * size].decode("latin-1")
+            if not is_proof(part, secret, PEER, str(rank), str(me), words[me]):
+                raise GroupBroken(f"what is connected in the place of member {rank} is not that member")
+
+    def _wait_for(self, work: Any, what: str) -> None:
+        """Of gloo."""
+        try:
+            self._until(lambda: _is_done(work), what)
+        except GroupBroken:
+            _leave_behind(self._group, work)
+            raise
+        work.wait()
+
     def _broadcast(self, content: Tensor) -> None:
         self._bucket += 1
         options = c10d.BroadcastOptions()
@@ -176,17 +189,16 @@ class Group:
         is_gloo = self.meeting.backend == "gloo"
         sent = content if is_gloo else content.to(torch.device("cuda", torch.cuda.current_device()))
         work = self._group.broadcast([sent], options)
+        if is_gloo:
+            self._wait_for(work, f"bucket {self._bucket}")
+            return
         try:
-            self._until(lambda: _is_done(work) if is_gloo else work.is_completed(), f"bucket {self._bucket}")
+            self._until(work.is_completed, f"bucket {self._bucket}")
         except GroupBroken:
-            if is_gloo:
-                _leave_behind(self._group, work)
-            else:
-                self._group.abort()
+            self._group.abort()
             raise
         work.wait()
-        if not is_gloo:
-            content.copy_(sent)
+        content.copy_(sent)
 
     def _num_here(self) -> int:
         return int(self._store.add(HERE, 0))
@@ -210,7 +222,7 @@ class Group:
         """Whether somebody broke it up, or went."""
         if self._store.check([BROKEN]):
             self._why = self._why or self._store.get(BROKEN).decode()
-        elif why := self._gone.get(self.meeting.group):
+        elif why := self._gone.get(self.meeting.title):
             self.break_up(why)
 
     @contextlib.contextmanager

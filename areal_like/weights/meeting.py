@@ -10,7 +10,7 @@ class Meeting(NamedTuple):
     host: str
     port: int
     group: str
-    """Its title, and after a dot what nobody guesses: who knows its name can be in it."""
+    """Its title, and after a dot a secret: who knows all of it can be in it, which is proved and never sent."""
     backend: str
     """gloo or nccl."""
     first_rank: int

@@ -125,7 +125,7 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
         commands.write(json.dumps(command) + "\n")
         commands.flush()
 
-    host = Host("127.0.0.1", 0, LIMIT_S)
+    host = Host("127.0.0.1", 0)
     rooms: list[Flat | None] = [None, None]
     copies: list[float] = []
     times = {"disk": Times(), "collective": Times()}

@@ -58,7 +58,7 @@ class Trainer:
     """In the test's own process; it speaks to servers as the controller would, too."""
 
     def __init__(self) -> None:
-        self.host = Host("127.0.0.1", 0, 60.0)
+        self.host = Host("127.0.0.1", 0)
         self._number = 0
 
     def meeting(self, world: int) -> Meeting:

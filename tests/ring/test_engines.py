@@ -78,7 +78,7 @@ def test_a_start_that_is_broken_off_leaves_nothing_in_shared_memory(engine: str,
     words = (f"rollout={engine}", f"{engine}.python={need(engine)}", "rollout.setup_timeout=300")
     with running(tmp_path, *words) as going:
         ends = time.monotonic() + 400
-        while not (going.directory.is_dir() and (made := segments(going))):
+        while not ((going.directory / "run.json").exists() and (made := segments(going))):
             assert going.process.poll() is None and time.monotonic() < ends, going.said()
             time.sleep(0.02)
         assert "server/0 ready" not in going.said()

@@ -27,7 +27,7 @@ class Collective:
         if engine.world.is_first:
             broadcast = run.config.weights.broadcast
             try:
-                self._host = Host(broadcast.host, broadcast.port, broadcast.timeout_s)
+                self._host = Host(broadcast.host, broadcast.port)
             except OSError as fault:
                 at = f"{broadcast.host}:{broadcast.port}"
                 said = f"{at} cannot be listened on: {fault.strerror or fault}; choose another, or port 0"

@@ -103,13 +103,7 @@ class Sender:
 
     def _send(self, flat: Flat, meeting: Meeting) -> None:
         began = time.monotonic()
-        try:
-            opened = self._host.open(meeting)
-        except GroupBroken as broken:  # the servers are told, and the controller by them; it has another group then
-            log.warning("weights v%d cannot be sent now: %s", flat.index.version, broken)
-            time.sleep(PAUSE_S)
-            return
-        with opened as group:
+        with self._host.open(meeting) as group:
             watch = threading.Thread(target=self._watch, args=(group,), name="weights: watch", daemon=True)
             watch.start()
             try:
