@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store as TorchStore
 
 from areal_like.weights.member import Member, as_bytes, as_text
 from areal_like.weights.registry import Board
@@ -40,7 +40,7 @@ class Remote:
         return as_bytes(self._member.ask(do="compare_set", key=key, expected=as_text(expected), value=as_text(wanted)))
 
 
-class Store(dist.Store):
+class Store(TorchStore):
     """As torch wants it. Faults are RuntimeErrors, as those of torch's own stores."""
 
     def __init__(self, values: Board | Remote, timeout_s: float) -> None:
