@@ -1,6 +1,8 @@
 """A run's folder in shared memory is new, its user's and nobody else's, or it is not used."""
 
 import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from areal_like.process.errors import Failure
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.folders import new_version
 from areal_like.weights.index import Index, read_index, write_index
-from launcher.guardian import guarded
+from tests.commands import REPOSITORY
 
 
 @pytest.fixture
@@ -59,10 +61,21 @@ def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why)
         assert sorted(folder.parent.rglob("*")) == before, "what is not ours stays"
 
 
-def test_a_guardian_wants_the_folder_new(folder, capsys):
+def test_a_guardian_wants_the_folder_new(folder):
     folder.mkdir(mode=0o700)
-    assert guarded(lambda: 0, folder) == 1
-    assert capsys.readouterr().err.startswith(f"{folder}: is there already, made by user {os.getuid()}; start again")
+    code = (
+        "import sys, pathlib; from launcher.guardian import guarded; sys.exit(guarded(int, pathlib.Path(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{folder}: is there already, made by user {os.getuid()}; start again")
     assert folder.is_dir()
 
 

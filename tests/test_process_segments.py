@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.memory import SHARED_MEMORY, memory_folder
+from areal_like.process.memory import SHARED_MEMORY, make_new, memory_folder
 from areal_like.process.segments import NAMES, Segment, Watch, mapped_by, present, remove
 from tests.attendant_processes import attendant, environment, program, write_run
 
@@ -59,17 +60,36 @@ def made_by(said: str) -> list[str]:
 @pytest.mark.parametrize("tracker", ["alive", "killed"])
 @pytest.mark.parametrize("how", ["told to end", "the engine is killed"])
 def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others: list[str], how: str, tracker: str):
-    with attendant(write_run(tmp_path), *program(MAKES), TRACKER=tracker) as one:
+    directory, memory = with_memory(tmp_path)
+    make_new(memory)
+    with attendant(directory, *program(MAKES), TRACKER=tracker) as one:
         one.until_said("made ")
         made = made_by(one.said)
         assert left(made) == made
+        until_written_down(memory)
         if how == "told to end":
             one.process.terminate()
         else:
             (engine,) = Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()
             os.kill(int(engine), signal.SIGKILL)
         assert one.code() == (0 if how == "told to end" else 1)
-        assert (left(made), left(others)) == ([], others)
+        assert (left(made), left(others), list(memory.iterdir())) == ([], others, [])
+    memory.rmdir()
+
+
+def with_memory(root: Path) -> tuple[Path, Path]:
+    """The directory of a run, and its folder in shared memory, which nobody has made yet."""
+    directory, run_id = write_run(root), uuid.uuid4().hex[:12]
+    facts = json.loads((directory / "run.json").read_text())
+    (directory / "run.json").write_text(json.dumps({**facts, "run_id": run_id}))
+    return directory, memory_folder(run_id)
+
+
+def until_written_down(memory: Path) -> None:
+    ends = time.monotonic() + 60
+    while sum(len(json.loads(path.read_text())) for path in memory.glob("segments-*.json")) < 3:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
 
 
 GUARDED = """
@@ -100,10 +120,7 @@ sys.exit(guarded(launch, memory))
 
 @pytest.mark.parametrize("victim", ["attendant", "launcher", "guardian"])
 def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, others: list[str], victim: str):
-    directory, run_id = write_run(tmp_path), uuid.uuid4().hex[:12]
-    facts = json.loads((directory / "run.json").read_text())
-    (directory / "run.json").write_text(json.dumps({**facts, "run_id": run_id}))
-    memory = memory_folder(run_id)
+    directory, memory = with_memory(tmp_path)
     words = [str(directory), str(memory), victim, *program(MAKES)]
     started = subprocess.Popen(
         [sys.executable, "-c", GUARDED, *words],
