@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.process.memory import SHARED_MEMORY, make_new, memory_folder
-from areal_like.process.segments import NAMES, Segment, Watch, mapped_by, present, remove
+from areal_like.process.segments import NAMES, Segment, Watch, mapped_by, present, remove, remove_recorded
 from tests.attendant_processes import attendant, environment, program, write_run
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
@@ -149,12 +149,16 @@ def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: 
     assert left(others) == others
 
 
-def test_what_somebody_maps_or_what_has_only_the_name_is_not_removed(others: list[str]):
+def test_what_somebody_maps_or_what_has_only_the_name_is_not_removed(tmp_path: Path, others: list[str]):
     known = {segment.name: segment for segment in present()}
     mapped, unmapped = (known[name] for name in others)
     assert mapped.inode in mapped_by([os.getpid()]) and unmapped.inode not in mapped_by([os.getpid()])
-    remove([mapped, Segment(unmapped.name, unmapped.inode + 1), Segment("psm_that_is_gone", 1)])
+    assert remove([mapped, Segment(unmapped.name, unmapped.inode + 1), Segment("psm_that_is_gone", 1)]) == [mapped]
     assert left(others) == others
+    record = tmp_path / "segments-server-0.json"
+    record.write_text(json.dumps([mapped]))
+    remove_recorded(tmp_path)
+    assert left(others) == others and record.exists(), "it is tried again when the run has ended"
     with (SHARED_MEMORY / unmapped.name).open("r+b") as file, mmap.mmap(file.fileno(), 64):
         remove([unmapped])
     assert left(others) == others

@@ -63,15 +63,17 @@ def mapped_by(pids: Iterable[int]) -> set[int]:
     return found
 
 
-def remove(segments: Iterable[Segment]) -> None:
-    """Those that are still there, ours, and mapped by nobody."""
+def remove(segments: Iterable[Segment]) -> list[Segment]:
+    """Those that are still there, ours, and mapped by nobody. Returns what is still in use."""
     left = [segment for segment in segments if _is_ours(segment)]
     if not left:
-        return
-    in_use = mapped_by(int(name) for name in os.listdir("/proc") if name.isdigit())
+        return []
+    mapped = mapped_by(int(name) for name in os.listdir("/proc") if name.isdigit())
+    in_use = [segment for segment in left if segment.inode in mapped]
     for segment in left:
-        if segment.inode not in in_use:
+        if segment not in in_use:
             (SHARED_MEMORY / segment.name).unlink(missing_ok=True)
+    return in_use
 
 
 def _is_ours(segment: Segment) -> bool:
@@ -118,8 +120,8 @@ class Watch:
 
     def remove(self) -> None:
         """When the processes have ended."""
-        remove(self._mine)
-        self._record.unlink(missing_ok=True)
+        if not remove(self._mine):
+            self._record.unlink(missing_ok=True)
 
     def _watch(self) -> None:
         while not self._ends.wait(LOOK_S):
@@ -132,7 +134,9 @@ def record_of(memory: Path, name: str) -> Path:
 
 
 def remove_recorded(memory: Path, name: str = "*") -> None:
-    """What was written down by processes that could not remove it themselves; they have ended."""
+    """What was written down by processes that could not remove it themselves; they have ended. What one of their
+    children still has, as it is slow to die, stays written down for the next time."""
     for record in sorted(memory.glob(f"{RECORD}{name}.json")):
-        remove(Segment(str(name), int(inode)) for name, inode in json.loads(record.read_text(encoding="utf-8")))
-        record.unlink()
+        said = json.loads(record.read_text(encoding="utf-8"))
+        if not remove([Segment(str(name), int(inode)) for name, inode in said]):
+            record.unlink()
