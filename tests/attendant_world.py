@@ -240,7 +240,7 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
     facts = await engine.ready()
     parts = put_together(run, "vllm", engine, facts)
     gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-    proxy = Proxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use)
+    proxy = Proxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use, facts)
     server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
     served = await serve(server.application(), "127.0.0.1")
     try:

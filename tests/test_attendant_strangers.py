@@ -13,8 +13,8 @@ from aiohttp import web
 
 from areal_like.process.http import serve
 from areal_like.serving.attendant import relay
-from areal_like.serving.attendant.strangers import LEAST_URGENT
 from areal_like.serving.open_routes import GENERATING, READING
+from areal_like.serving.request import LEAST_URGENT
 from tests.attendant_world import Client, TinyEngine, group, running, until
 
 PART = b"data: " + b"x" * 65000 + b"\n\n"
@@ -26,6 +26,26 @@ NAMED = {
     "session_params": {"id": "s"},
     "kv_transfer_params": {"do_remote_prefill": True},
 }
+
+
+HUGE = 1 << 63
+BAD = (
+    *({"n": n} for n in (0, -1, 129, HUGE, 1.5, "2", True)),
+    *({"max_tokens": n} for n in (-1, HUGE, "many")),
+    *({"min_tokens": n} for n in (-1, HUGE)),
+    *({"sampling_params": {key: HUGE}} for key in ("min_tokens", "n", "logprobs", "top_k", "whatever")),
+    *({"temperature": t} for t in (1e-50, -1, 3, "hot")),
+    *({"repetition_penalty": p} for p in (1e-50, 0, 1e9)),
+    *({"prompt": p} for p in ([HUGE], [-1], ["a", 5], [[[5]]], [5] * 100, "x" * 10_000, 5, {})),
+    {"stop": ["x"] * 1000},
+    {"stop": "x" * 5000},
+    {"stop_token_ids": [HUGE]},
+    {"logit_bias": {str(n): 1 for n in range(5000)}},
+    {"guided_regex": "(a*)*b"},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+    {"sampling_params": 5},
+    {"chat_template_kwargs": {"x": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}},
+)
 
 
 class Talkative:
@@ -149,8 +169,8 @@ def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path
         assert await post(client, path, said) == 200
         kept = {"model": "m", "prompt": [5, 9], "sampling_params": {"temperature": 0.5}}
         assert engine.bodies == [kept | {"priority": LEAST_URGENT if path in GENERATING else -5}]
-        for bad in ([1], "x", None):
-            assert await post(client, path, bad) == 400
+        for bad in ([1], "x", None, *BAD):
+            assert await post(client, path, bad) == 400, bad
         assert len(engine.bodies) == 1
 
     before_one(tmp_path, test)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -102,6 +102,35 @@ def error(status: int, message: str) -> web.Response:
 
 async def read_json(request: web.Request) -> Any:
     return orjson.loads(await request.read() or b"null")
+
+
+async def read_frame(request: web.Request) -> Frame:
+    """Raises Refused where the body is none."""
+    try:
+        frame = unpack(await request.read())
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
+        raise Refused(400, f"the body is not a frame: {broken}") from broken
+    if not isinstance(frame.header, dict):
+        raise Refused(400, "the body is a frame without a header")
+    return frame
+
+
+def field(said: Any, name: str, kind: type, default: Any = None) -> Any:
+    """One field of a body; null is as good as not said, where that is allowed. Raises Refused."""
+    value = said.get(name) if isinstance(said, Mapping) else None
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise Refused(400, f"{name}: missing from the body, or not of the right type")
+    return value
+
+
+def number(said: Any, name: str, least: int = 0) -> int:
+    """The same for a whole number."""
+    value: int = field(said, name, int)
+    if not least <= value < 1 << 53:
+        raise Refused(400, f"{name}: {value} is not a whole number from {least} on")
+    return value
 
 
 class Served:

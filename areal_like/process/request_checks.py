@@ -10,7 +10,7 @@ from aiohttp import web
 HOST: web.AppKey[str] = web.AppKey("host", str)
 """Where the application was told to listen."""
 
-JSON, BYTES = "application/json", "application/octet-stream"
+JSON = "application/json"
 CROSS_SITE = ("cross-site", "same-site")
 MIB = 1 << 20
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from areal_like.process.errors import Refused
+from areal_like.process.http import field
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Index, parse_index
 from areal_like.weights.meeting import Meeting
@@ -78,17 +79,7 @@ def parse_ids(said: Any) -> set[str] | None:
     ids = said.get("ids") if isinstance(said, Mapping) else None
     if ids != "all" and not isinstance(ids, list):
         raise Refused(400, 'ids: give a list of ids of groups, or "all"')
-    return None if ids == "all" else set(ids)
-
-
-def field(said: Any, name: str, kind: type, default: Any = None) -> Any:
-    """One field of a body; null is as good as not said, where that is allowed."""
-    value = said.get(name) if isinstance(said, Mapping) else None
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise Refused(400, f"{name}: missing from the body, or not of the right type")
-    return value
+    return None if ids == "all" else set(map(str, ids))
 
 
 def _index(said: Mapping[str, Any]) -> Index:

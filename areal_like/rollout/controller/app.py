@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from areal_like.process.errors import Refused
-from areal_like.process.frames import pack, unpack
-from areal_like.process.http import answer, binary, read_json
+from areal_like.process.frames import pack
+from areal_like.process.http import answer, binary, field, number, read_frame, read_json
 from areal_like.process.identity import PROCESS_HEADER
 from areal_like.rollout.batches import Batch
 from areal_like.rollout.groups import Lease, Result
@@ -51,18 +51,19 @@ class Routes:
 
     async def hello(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._controller.hello(said["worker"], said["incarnation"], said["datasets"])
+        self._controller.hello(field(said, "worker", str), number(said, "incarnation"), _datasets(said))
         settings = self._controller.settings
         plan = {"synchronous": settings.synchronous, "max_concurrent": settings.max_concurrent}
         return answer({"ok": True, "plan": plan})
 
     async def lease(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        controller, loop, worker = self._controller, self._loop, said["worker"]
+        controller, loop, worker = self._controller, self._loop, field(said, "worker", str)
+        want = number(said, "want")
 
         def some() -> list[Lease] | None:
             gone = request.transport is None or request.transport.is_closing()
-            return [] if controller.over or gone else loop.lease(worker, said["want"]) or None
+            return [] if controller.over or gone else loop.lease(worker, want) or None
 
         leases = await controller.bell.until(some, HOLD_S)
         if controller.over:
@@ -74,22 +75,24 @@ class Routes:
         return answer({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
 
     async def finish(self, request: web.Request) -> web.Response:
-        frame = unpack(await request.read())
-        loop, worker = self._loop, frame.header["worker"]
+        frame = await read_frame(request)
+        loop, worker = self._loop, field(frame.header, "worker", str)
         blobs = iter(frame.blobs)
-        loop.settling.count_rewards(worker, frame.header.get("counts", {}))
-        loop.finish(worker, [_result(said, blobs) for said in frame.header["results"]])
+        results = [_result(said, blobs) for said in field(frame.header, "results", list)]
+        loop.settling.count_rewards(worker, field(frame.header, "counts", dict, {}))
+        loop.finish(worker, results)
         self._controller.moved()
         return answer({"void": loop.take_voided(worker)})
 
     async def another_server(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
+        lease, gone = field(said, "lease", str), field(said, "gone", str)
         controller.servers.look_now()
-        address = await controller.bell.until(lambda: loop.another_server(worker, said["lease"], said["gone"]), HOLD_S)
+        address = await controller.bell.until(lambda: loop.another_server(worker, lease, gone), HOLD_S)
         controller.moved()
-        if address is None and controller.is_there(said["gone"]):
-            address = said["gone"]
+        if address is None and controller.is_there(gone):
+            address = gone
         if address is None:
             return answer({"wait": True})
         return answer({"server": address} if address else {"void": True})
@@ -113,25 +116,33 @@ class Routes:
         )
 
     async def publish(self, request: web.Request) -> web.Response:
-        await self._controller.publish(await read_json(request))
+        said = await read_json(request)
+        number(said, "version")
+        try:
+            await self._controller.publish(said)
+        except (KeyError, TypeError, AttributeError) as misfit:
+            raise Refused(400, f"the body is no publication: {type(misfit).__name__}: {misfit}") from misfit
         return answer({"ok": True})
 
     async def send(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        found = await self._controller.sending.next_round(said["version"], HOLD_S)
+        found = await self._controller.sending.next_round(number(said, "version", -1), HOLD_S)
         loop = self._controller.loop
         return answer({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 
     async def sending(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return answer(await self._controller.sending.end_of_round(said["group"], HOLD_S))
+        return answer(await self._controller.sending.end_of_round(field(said, "group", str), HOLD_S))
 
     async def batch(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        loop, rank = self._loop, said["rank"]
+        loop, rank = self._loop, number(said, "rank")
+        step, world = number(said, "step"), number(said, "world", 1)
+        if rank >= world:
+            raise Refused(400, f"rank: {rank} is not below world={world}")
 
         def formed() -> Batch | str | None:
-            return loop.batch(said["step"], rank, said["world"])
+            return loop.batch(step, rank, world)
 
         batch: Batch | str | None = await self._controller.bell.until(formed, HOLD_S)
         self._controller.moved()
@@ -143,28 +154,45 @@ class Routes:
 
     async def done(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._loop.done(said["step"])
+        self._loop.done(number(said, "step"))
         self._controller.moved()
         return answer({"ok": True})
 
     async def state(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return binary(pack(*snapshot(self._loop, said["step"], self._controller.digest)))
+        return binary(pack(*snapshot(self._loop, number(said, "step"), self._controller.digest)))
 
     async def finished(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._controller.finished(bool(said["early"]))
+        self._controller.finished(field(said, "early", bool))
         return answer({"ok": True})
 
 
 def _result(said: dict[str, Any], blobs: Any) -> Result:
     """Its arrays are copied, so that they do not hold those of the others of the message in memory."""
+    status, blob = field(said, "status", str), b""
+    if status == "done":
+        part = next(blobs, None)
+        if part is None:
+            raise Refused(400, "results: one that is done has no arrays in the frame")
+        blob = bytes(part)
     return Result(
-        lease=said["lease"],
-        status=said["status"],
-        facts=said.get("facts", []),
-        blob=bytes(next(blobs)) if said["status"] == "done" else b"",
-        error=said.get("error", ""),
-        error_kind=said.get("error_kind", ""),
-        timings=said.get("timings", {}),
+        lease=field(said, "lease", str),
+        status=status,
+        facts=field(said, "facts", list, []),
+        blob=blob,
+        error=field(said, "error", str, ""),
+        error_kind=field(said, "error_kind", str, ""),
+        timings=field(said, "timings", dict, {}),
     )
+
+
+def _datasets(said: Any) -> dict[str, Any]:
+    datasets: dict[str, Any] = field(said, "datasets", dict)
+    for name in ("train", "valid"):
+        part = datasets.get(name)
+        if part is not None or name == "train":
+            field(part, "digest", str)
+            number(part, "rows")
+    field(datasets["train"], "row_hashes", list)
+    return datasets

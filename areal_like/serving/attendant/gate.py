@@ -3,11 +3,14 @@
 import asyncio
 import heapq
 import itertools
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from areal_like.serving.attendant.base import MOST_AT_ONCE
+from areal_like.serving.request import LEAST_URGENT
+from areal_like.serving.turns import USED_S
 
 
 class Gate:
@@ -22,6 +25,12 @@ class Gate:
         self._empty = asyncio.Event()
         self._empty.set()
         self._busy_s, self._busy_since = 0.0, 0.0
+        self._last_of_run = -math.inf
+
+    @property
+    def is_used_by_a_run(self) -> bool:
+        """Whether one has asked for something lately."""
+        return time.monotonic() - self._last_of_run < USED_S
 
     @property
     def waiting(self) -> int:
@@ -39,6 +48,8 @@ class Gate:
     @asynccontextmanager
     async def turn(self, priority: int, number: int) -> AsyncIterator[None]:
         """Smaller priorities go first, and among equal ones smaller numbers."""
+        if priority < LEAST_URGENT:
+            self._last_of_run = time.monotonic()
         mine = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (priority, number, next(self._ties), mine))
         self._let_in()

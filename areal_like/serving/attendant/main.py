@@ -92,7 +92,7 @@ class Attendant:
         parts = put_together(self._run, kind, engine, facts)
         if self._attach is not None:
             stack.push_async_callback(leave, parts.rest, (TOLD, UPDATE))
-        proxy = Proxy(started.address, secret, parts.gate, parts.rest, parts.in_use, started.proofs)
+        proxy = Proxy(started.address, secret, parts.gate, parts.rest, parts.in_use, facts, started.proofs)
         stack.push_async_callback(proxy.close)
         name = shown_name(self._run.config.actor.path)
         guard, opens = self._guard, self._run.opens_generation

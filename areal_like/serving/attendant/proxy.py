@@ -3,7 +3,7 @@ Everything else that an engine can do stays behind this process."""
 
 import asyncio
 import itertools
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import aiohttp
@@ -12,13 +12,16 @@ from aiohttp import web
 
 from areal_like.process.errors import Refused
 from areal_like.process.http import read_json
+from areal_like.serving.attendant.base import MOST_AT_ONCE, Facts
 from areal_like.serving.attendant.gate import Gate
 from areal_like.serving.attendant.in_use import InUse
 from areal_like.serving.attendant.relay import Relay
 from areal_like.serving.attendant.rest import Rest
-from areal_like.serving.attendant.strangers import LEAST_URGENT, allowed, in_its_turn
+from areal_like.serving.attendant.strangers import Model, allowed, in_its_turn, sequences
 from areal_like.serving.open_routes import ASKING, GENERATING, READING
 from areal_like.serving.proven import Proofs, ProvenConnector
+from areal_like.serving.request import LEAST_URGENT
+from areal_like.serving.turns import SHARE_BESIDE_A_RUN, Turns
 
 KEPT_HEADER = "Accept"
 """Of a client's request. Others could command the engine, or name a request of somebody else."""
@@ -32,13 +35,24 @@ class Proxy:
     """`address` is the engine's. Generation takes its turn with what the run asks for, and rests when it does."""
 
     def __init__(
-        self, address: str, secret: str, gate: Gate, rest: Rest, in_use: InUse, proofs: Proofs | None = None
+        self,
+        address: str,
+        secret: str,
+        gate: Gate,
+        rest: Rest,
+        in_use: InUse,
+        facts: Facts,
+        proofs: Proofs | None = None,
     ) -> None:
         self._address, self._gate, self._rest, self._in_use = address, gate, rest, in_use
         self._proofs = proofs
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._session: aiohttp.ClientSession | None = None
         self._numbers = itertools.count(1 << 40)
+        self.knows: Callable[[Mapping[str, str]], bool] = lambda headers: False
+        """Whether a client shows the key."""
+        self._model = Model(facts.vocab_size, facts.context_length)
+        self._turns = Turns(lambda: MOST_AT_ONCE // SHARE_BESIDE_A_RUN if gate.is_used_by_a_run else MOST_AT_ONCE)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -55,7 +69,8 @@ class Proxy:
         return await self._asked(request, b"")
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        return await self._asked(request, orjson.dumps(allowed(await read_json(request))))
+        said = allowed(await read_json(request), self._model, self.knows(request.headers))
+        return await self._asked(request, orjson.dumps(said))
 
     async def _asked(self, request: web.Request, body: bytes) -> web.StreamResponse:
         answer = await self._pass_on(request, body)
@@ -65,14 +80,19 @@ class Proxy:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """An answer that was interrupted for new weights is asked for again, if none of it is at the client yet. The
         turn is as long as the engine is busy with it, however slowly the client speaks or listens."""
-        body = orjson.dumps(in_its_turn(await read_json(request)))
+        said = in_its_turn(await read_json(request), self._model, self.knows(request.headers))
+        async with self._turns.take(sequences(said), lambda: is_gone(request)):
+            answer = await self._generated(request, orjson.dumps(said))
+        return await answer.finish() if isinstance(answer, Relay) else answer
+
+    async def _generated(self, request: web.Request, body: bytes) -> web.Response | Relay:
         while True:
             async with self._gate.turn(LEAST_URGENT, next(self._numbers)):
                 if self._in_use.fault is not None:
                     raise Refused(503, f"this server is broken: {self._in_use.fault}")
                 answer = await self._pass_on(request, body, self._rest.taken_back)
             if answer is not None:
-                return await answer.finish() if isinstance(answer, Relay) else answer
+                return answer
 
     async def _pass_on(
         self, request: web.Request, body: bytes, taken_back: int | None = None
@@ -106,13 +126,17 @@ async def _relayed(request: web.Request, source: aiohttp.ClientResponse, kind: s
     return relay
 
 
+def is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
 async def while_there(request: web.Request, doing: Awaitable[T]) -> T:
     """Gives up when the client has gone: the other side then sees that nobody waits for its answer."""
     task = asyncio.ensure_future(doing)
     try:
         while not task.done():
             await asyncio.wait([task], timeout=GONE_AFTER_S)
-            if not task.done() and (request.transport is None or request.transport.is_closing()):
+            if not task.done() and is_gone(request):
                 raise ConnectionResetError("the client is gone")
         return task.result()
     finally:

@@ -53,6 +53,7 @@ class AttendantServer:
         self._gate, self._rest, self._in_use = parts.gate, parts.rest, parts.in_use
         self._generation, self._updates, self._proxy = parts.generation, parts.updates, proxy
         guard.on_new_attempt = self._on_new_attempt
+        proxy.knows = guard.knows
         self._tasks: set[asyncio.Task[None]] = set()
 
     def application(self) -> web.Application:

@@ -1,12 +1,12 @@
-"""What somebody without the run's token may say to an engine of others: what to generate, and nothing of whose request
-it is, where its parts are kept, or when it is its turn."""
+"""What a client of others may say to an engine of others: what to generate, within what the model and its context can
+use, and nothing of whose request it is, where its parts are kept, or when it is its turn."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from areal_like.process.errors import Refused
+from areal_like.serving.request import LEAST_URGENT, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS, shown
 
-LEAST_URGENT = 1 << 62
-"""After all that the run asks for, whose groups are numbered from 0."""
 NAMES = frozenset(
     (
         *("rid", "request_id", "session_id", "session_params"),
@@ -17,19 +17,164 @@ NAMES = frozenset(
     )
 )
 """Keys of vLLM's and SGLang's bodies that name a request, a place, another process or a program."""
+GRAMMARS = frozenset(
+    (
+        *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag"),
+        *("json_schema", "regex", "ebnf", "prompt_embeds", "input_embeds"),
+    )
+)
+"""Programs for the engine: compiling a hostile one can end it."""
+LENGTHS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "min_tokens",
+    "min_new_tokens",
+    "truncate_prompt_tokens",
+)
+COUNTS = ("n", "best_of", "beam_width")
+CHANCES = ("logprobs", "top_logprobs", "prompt_logprobs", "top_logprobs_num", "logprob_start_len")
+REALS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 2),
+    "length_penalty": (-10, 10),
+}
+PROMPTS = ("prompt", "token_ids", "tokens", "input_ids", "text")
+TOKENS = ("stop_token_ids", "allowed_token_ids", "token_ids_logprob", "logprob_token_ids")
 INNER = "sampling_params"
+LEAST_TEMPERATURE = 0.01
+MOST_ANSWERS, MOST_CHANCES, MOST_PROMPTS, MOST_BIASES = 128, 20, 256, 1024
+MOST_CHARACTERS = 32
+"""Of a text, for each token of the context."""
+DEEPEST, LARGEST = 16, 1 << 31
 
 
-def allowed(said: Any) -> dict[str, Any]:
-    """The rest of a body; raises Refused where it is none."""
+class Model(NamedTuple):
+    vocab_size: int
+    context_length: int
+
+
+def allowed(said: Any, model: Model, is_known: bool = False) -> dict[str, Any]:
+    """The rest of a body; raises Refused where it is none, or holds what nobody can use. `is_known`: the client has the
+    key."""
     if not isinstance(said, dict):
         raise Refused(400, "the body is an object")
     kept = {key: value for key, value in said.items() if key not in NAMES}
     if isinstance(inner := kept.get(INNER), dict):
         kept[INNER] = {key: value for key, value in inner.items() if key not in NAMES}
+    for part in (kept, kept.get(INNER) or {}):
+        if not isinstance(part, dict):
+            raise Refused(400, f"{INNER}: {shown(part)} is not an object")
+        for key, value in part.items():
+            if value is not None:
+                part[key] = _bounded(key, value, model, is_known)
     return kept
 
 
-def in_its_turn(said: Any) -> dict[str, Any]:
+def in_its_turn(said: Any, model: Model, is_known: bool = False) -> dict[str, Any]:
     """What is to be generated when the run wants nothing."""
-    return allowed(said) | {"priority": LEAST_URGENT}
+    return allowed(said, model, is_known) | {"priority": LEAST_URGENT}
+
+
+def sequences(said: Mapping[str, Any]) -> int:
+    """How many answers a body that is allowed asks for."""
+    how = said.get(INNER) or said
+    prompt = said.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+    return prompts * max(how.get(key) or 1 for key in COUNTS)
+
+
+def _bounded(key: str, value: Any, model: Model, is_known: bool) -> Any:
+    if key in LENGTHS:
+        return min(_whole(key, value, -1 if key == "truncate_prompt_tokens" else 0, LARGEST), model.context_length)
+    if key in COUNTS:
+        return _whole(key, value, 1, MOST_ANSWERS)
+    if key in CHANCES:
+        return value if isinstance(value, bool) else _whole(key, value, -1, MOST_CHANCES)
+    if key == "top_k":
+        return min(_whole(key, value, -1, LARGEST), model.vocab_size)
+    if key == "seed":
+        return _whole(key, value, -(1 << 63), (1 << 64) - 1) % (1 << 63)
+    if key in REALS:
+        return _real(key, value)
+    if key in TOKENS:
+        return _tokens(key, value, model, MOST_STOP_TOKENS if key == "stop_token_ids" else model.vocab_size)
+    if key in PROMPTS:
+        return _prompt(key, value, model)
+    if key in ("stop", "bad_words"):
+        return _texts(key, value)
+    if key == "logit_bias" and (not isinstance(value, dict) or len(value) > MOST_BIASES):
+        raise Refused(400, f"logit_bias: give an object of at most {MOST_BIASES} tokens")
+    if key == INNER:
+        return value
+    if not is_known and (key in GRAMMARS or (key == "response_format" and "schema" in str(value))):
+        raise Refused(400, f"{key}: only callers with the key may send programs for the engine")
+    _check_rest(key, value, 0)
+    return value
+
+
+def _whole(key: str, value: Any, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise Refused(400, f"{key}: {shown(value)} is not a whole number from {least} to {most}")
+    return value
+
+
+def _real(key: str, value: Any) -> Any:
+    least, most = REALS[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise Refused(400, f"{key}: {shown(value)} is not a number from {least:g} to {most:g}")
+    if key in ("temperature", "top_p") and 0 < value < (LEAST_TEMPERATURE if key == "temperature" else 1e-6):
+        raise Refused(400, f"{key}: {value} is too small")
+    return value
+
+
+def _tokens(key: str, value: Any, model: Model, most: int) -> Any:
+    if not isinstance(value, list) or len(value) > most:
+        raise Refused(400, f"{key}: give a list of at most {most} token ids")
+    for token in value:
+        if type(token) is not int or not 0 <= token < model.vocab_size:
+            raise Refused(400, f"{key}: {shown(token)} is no token of this model (0 to {model.vocab_size - 1})")
+    return value
+
+
+def _prompt(key: str, value: Any, model: Model) -> Any:
+    """A text, token ids, or several of either."""
+    if isinstance(value, str):
+        if len(value) > MOST_CHARACTERS * model.context_length:
+            raise Refused(
+                400, f"{key}: {len(value)} characters do not fit into {model.context_length} tokens of context"
+            )
+        return value
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > MOST_PROMPTS:
+            raise Refused(400, f"{key}: {len(value)} prompts are too many; send at most {MOST_PROMPTS} at once")
+        if any(isinstance(one, list) and one and isinstance(one[0], str | list) for one in value):
+            raise Refused(400, f"{key}: lists of lists of token ids go no deeper")
+        if len({type(one) for one in value}) > 1:
+            raise Refused(400, f"{key}: give texts, or lists of token ids, and not both")
+        return [_prompt(key, one, model) for one in value]
+    return _tokens(key, value, model, model.context_length)
+
+
+def _texts(key: str, value: Any) -> Any:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) and len(text) <= LONGEST_STOP for text in texts):
+        raise Refused(400, f"{key}: {shown(value)} is not a list of texts of at most {LONGEST_STOP} characters")
+    if len(texts) > MOST_STOPS:
+        raise Refused(400, f"{key}: {len(texts)} texts are too many; send at most {MOST_STOPS}")
+    return value
+
+
+def _check_rest(key: str, value: Any, depth: int) -> None:
+    """What is not known here is passed on as it is, as long as its numbers are small and it is not deep."""
+    if depth > DEEPEST:
+        raise Refused(400, f"{key}: it goes deeper than {DEEPEST} levels")
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_rest(key, one, depth + 1)
+    elif isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
+        raise Refused(400, f"{key}: {shown(value)} is too large")

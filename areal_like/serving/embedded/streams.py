@@ -13,12 +13,12 @@ from aiohttp import web
 from areal_like.serving.embedded.driver import Driver
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.request import BadRequest, Finished, Group
+from areal_like.serving.turns import USED_S
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-USED_S = 600.0
 GONE_AFTER_S = 0.25
 """How often it is looked whether a client that waits is still there."""
 

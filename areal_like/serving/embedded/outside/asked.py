@@ -84,9 +84,9 @@ def answers_of(said: Mapping[str, Any]) -> int:
 def priority_of(said: Mapping[str, Any]) -> int:
     """Among clients; all of them come after the run."""
     priority = said.get("priority") or 0
-    if type(priority) is not int or not -HIGHEST_PRIORITY < priority < HIGHEST_PRIORITY:
-        raise BadRequest(f"priority: {shown(priority)} is not a whole number of 32 bits")
-    return LEAST_URGENT + priority
+    if type(priority) is not int:
+        raise BadRequest(f"priority: {shown(priority)} is not a whole number")
+    return LEAST_URGENT + max(-HIGHEST_PRIORITY, min(priority, HIGHEST_PRIORITY))
 
 
 def check_text(text: str, context_length: int) -> None:

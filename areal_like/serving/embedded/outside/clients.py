@@ -10,14 +10,12 @@ from aiohttp import web
 from areal_like.process.errors import Refused
 from areal_like.serving.embedded.outside import asked
 from areal_like.serving.embedded.outside.logprobs import Chance
-from areal_like.serving.embedded.outside.turns import Turns
 from areal_like.serving.embedded.streams import Streams
 from areal_like.serving.request import BadRequest, Finished, Group, shown
+from areal_like.serving.turns import SHARE_BESIDE_A_RUN, Turns
 
 MOST_LOGITS = 1 << 28
 """Of a prompt whose log-probabilities are asked for: they stand in memory all at once."""
-SHARE_BESIDE_A_RUN = 4
-"""The part of the engine's sequences that clients have while a run uses it: one in so many."""
 
 
 class Outside:

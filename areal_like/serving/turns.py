@@ -9,6 +9,10 @@ from areal_like.process.errors import Refused
 
 MOST_WAITING = 4096
 """Sequences."""
+SHARE_BESIDE_A_RUN = 4
+"""The part of the engine's sequences that clients have while a run uses it: one in so many."""
+USED_S = 600.0
+"""For so long after it has asked for something, a run uses a server."""
 GONE_AFTER_S = 0.25
 
 
