@@ -112,8 +112,8 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         if path.startswith(BUILT_IN) and (why := unprepared(path)):
             found.append(Obstacle(key, why))
     found += [*lacks_models(config, host), *lacks_reward_model(config, host), *lacks_model_files(config, host)]
-    roots = {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}
-    folders = {f"{section}.fileroot": said for section, said in roots.items()}
+    roots: dict[str, str | Path] = {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}
+    folders: dict[str, str | Path] = {f"{section}.fileroot": said for section, said in roots.items()}
     names = config.cluster.name_resolve
     if names.type == "nfs" and not names.nfs_record_root.startswith(config.cluster.fileroot):
         folders["cluster.name_resolve.nfs_record_root"] = names.nfs_record_root
