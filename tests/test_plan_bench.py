@@ -18,7 +18,7 @@ def test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking(kind):
     words = ("bench=true", "saver.freq_steps=2", "recover.freq_epochs=1", "total_train_n_seqs=8")
     words += ("stats_logger.wandb.mode=online", "stats_logger.swanlab.mode=cloud")
     plan = plan_of(kind, *words)
-    assert plan.cannot_start == ()
+    assert plan.cannot_start == plan.needs == (), "trackers that it does not use need not be here"
     decided = {resolved.key: (resolved.value, resolved.reason) for resolved in plan.auto}
     assert decided["total_train_steps"][0] == plan.batch.total_steps == 5
     values: Any = settled(loaded(kind, *words), plan.auto)

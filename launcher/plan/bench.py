@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
 
 BENCH_STEPS = WARM_UP_STEPS + 4
+SERVICES = ("wandb", "swanlab")
+"""Trackers that a run which measures sends nothing to."""
 CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
 
 
@@ -30,7 +32,7 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
         for clock in CLOCKS:
             if getattr(section, clock) is not None:
                 yield Resolved(f"{name}.{clock}", None, "bench: steps alone are measured")
-    for name in ("wandb", "swanlab"):
+    for name in SERVICES:
         if getattr(config.stats_logger, name).mode not in (None, "disabled"):
             yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: a run that measures is sent nowhere")
     if config.recover.mode != "disabled":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.checks.named import BUILT_IN
+from areal_like.config.install import pip_install
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_there
 from areal_like.process.run import CONFIG, FACTS
 from launcher.plan.host import Host
@@ -72,9 +73,10 @@ def lacks_data(loaded: "Loaded", host: Host) -> list[Obstacle]:
             looked = ", ".join(dict.fromkeys(str(path) for path in _candidates(data.path, loaded, host)))
             lacking.append(Obstacle(f"{section}.path", f"there is no file or folder {data.path} (looked for {looked})"))
         lacking += [
-            Obstacle(f"{section}.path", f"{data.path} is read by the package {package}; pip install {package}")
+            Obstacle(f"{section}.path", f"{data.path} is read by the package {package}, which is not installed; {how}")
             for package in _packages(found)
             if find_spec(package) is None
+            for how in (f"{pip_install(package)} installs it",)
         ]
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
