@@ -15,8 +15,8 @@ from tests.training_runs import make_run, world
 
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft", "reward_model"])
 def test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking(kind):
-    words = ("bench=true", "saver.freq_steps=2", "recover.freq_epochs=1", "total_train_n_seqs=8")
-    words += ("stats_logger.wandb.mode=online", "stats_logger.swanlab.mode=cloud")
+    tracked = ("stats_logger.wandb.mode=online", "stats_logger.swanlab.mode=cloud")
+    words = ("bench=true", "saver.freq_steps=2", "recover.freq_epochs=1", "total_train_n_seqs=8", *tracked)
     plan = plan_of(kind, *words)
     assert plan.cannot_start == plan.needs == (), "trackers that it does not use need not be here"
     decided = {resolved.key: (resolved.value, resolved.reason) for resolved in plan.auto}

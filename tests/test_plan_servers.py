@@ -207,7 +207,8 @@ def test_what_sglang_no_longer_does():
     assert "sglang.torchao_config" in {obstacle.key for obstacle in plan.cannot_start}
     plan = plan_of("grpo", *BIG_MODEL, "rollout=sglang", "sglang.enable_fast_load=true", gpus=2)
     assert any(warning.startswith("sglang.enable_fast_load: accepted, and without effect") for warning in plan.warnings)
-    assert promises.at("sglang.torchao_config").state == "refused"
+    promise = promises.at("sglang.torchao_config")
+    assert promise is not None and promise.state == "refused"
 
 
 def test_sglang_on_a_cpu():

@@ -46,9 +46,10 @@ def is_added(name: str) -> bool:
 def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: int) -> "Adapter":
     """Changes the model: its linear layers get adapters that change nothing yet, and only these are trained."""
     saved = modules_to_save(model, config, where)
+    alpha: Any = config.lora_alpha  # peft declares whole numbers, and computes with any
     settings = LoraConfig(
         r=config.lora_rank,
-        lora_alpha=int(alpha) if int(alpha := config.lora_alpha) == alpha else alpha,  # peft writes whole ones so
+        lora_alpha=int(alpha) if alpha == int(alpha) else alpha,
         lora_dropout=config.lora_dropout,
         target_modules=targets(model, config, where, saved),
         modules_to_save=saved or None,
