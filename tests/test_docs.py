@@ -25,6 +25,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,10 @@ PAGES = {
     path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 GENERATED = ("reference.md", "keys.md", "metrics.md")
-PROSE = ("README", "algorithms", "configuration", "data", "own-task", "running", "serving", "status", "weights")
+PROSE = (
+    *("README", "algorithms", "configuration", "data", "own-task", "running", "serving", "status", "trackers"),
+    "weights",
+)
 CHECKED = [f"{name}.md" for name in PROSE]
 """Pages whose names of files and keys are looked up."""
 WRITTEN = sorted(set(PAGES) - set(GENERATED))
@@ -321,6 +325,24 @@ def pip_install(words: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
+def tensorboard(words: list[str]) -> tuple[int, str]:
+    with warnings.catch_warnings(action="ignore"):  # parts of it are deprecated by others
+        from tensorboard.program import TensorBoard
+
+    program = TensorBoard()
+    program.configure(words)
+    assert Path(program.flags.logdir).is_dir()
+    return 0, ""
+
+
+def synchronize(words: list[str]) -> tuple[int, str]:
+    """Sending needs a service: its own parser takes the command, for a run that is there."""
+    (script,) = entry_points(group="console_scripts", name=words[0])
+    script.load().commands["sync"].make_context("sync", words[2:], resilient_parsing=True)
+    assert Path(words[2]).parents[1].is_dir()
+    return 0, ""
+
+
 def activate(words: list[str]) -> tuple[int, str]:
     assert f"VENV ?= {words[1].removesuffix('/bin/activate')}\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
     return 0, ""
@@ -334,6 +356,9 @@ PROGRAMS: dict[str, Callable[[list[str]], tuple[int, str]]] = {
     "make": make,
     "pip install ": pip_install,
     "source ": activate,
+    "tensorboard ": tensorboard,
+    "wandb sync ": synchronize,
+    "swanlab sync ": synchronize,
 }
 
 

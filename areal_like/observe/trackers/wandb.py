@@ -28,6 +28,7 @@ class WandB(Tracker):
             settings["api_key"] = config.wandb_api_key
         if config.mode == "shared":
             settings |= {"x_primary": True, "x_label": "observer"}
+        self._wandb.setup(self._wandb.Settings(silent=True))  # what it says before there is a run
         identity = run_id(run, "wandb", config.id, config.id_suffix)
         self._run: Any = self._wandb.init(
             mode=config.mode,
