@@ -12,6 +12,7 @@ from areal_like.data.tasks.addition import Addition
 from areal_like.observe.metrics import documented
 from areal_like.rollout.audit import audit
 from tests.ring.start import LIMIT_S, Ended, environment, processes_of, run, shared_memory, warnings_in
+from tests.tracker_packages import tensorboard_events, wandb_history
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -30,6 +31,7 @@ def quick(root: Path) -> Ended:
         f"total_train_steps={STEPS}",
         "evaluator.freq_steps=20",
         "evaluator.num_examples=400",
+        "stats_logger.wandb.mode=offline",
         WANDB_API_KEY="a-key-that-must-not-be-seen",
     )
     assert ended.code == 0, ended.said
@@ -167,6 +169,23 @@ def test_tensorboard_gets_the_same_numbers(quick):
     said = {line["step"]: line["reward/mean"] for line in quick.lines("metrics.jsonl") if "reward/mean" in line}
     assert seen.keys() == said.keys()
     assert all(abs(seen[step] - said[step]) < 1e-6 for step in said)
+
+
+def test_trackers_are_shown_samples_and_distributions(quick):
+    """Also what was sent last, although the run ends without waiting for other threads than theirs."""
+    events = tensorboard_events(quick.directory / "tensorboard")
+    assert [table.step for table in events.Tensors("samples/train")] == [1, *range(10, STEPS + 1, 10)]
+    assert [table.step for table in events.Tensors("samples/eval")] == list(range(0, STEPS + 1, 20))
+    (file,) = quick.directory.glob("wandb/offline-run-*/*.wandb")
+    sent = wandb_history(file)
+    assert {row["step"] for row in sent if "reward/mean" in row} == set(range(1, STEPS + 1))
+    shown = [row for row in sent if "samples/eval.path" in row]
+    assert [row["step"] for row in shown] == list(range(0, STEPS + 1, 20))
+    table = json.loads((file.parent / "files" / shown[-1]["samples/eval.path"]).read_text())
+    answer = dict(zip(table["columns"], table["data"][0], strict=True))
+    left, right = map(int, answer["prompt"].rstrip("=").split("+"))
+    assert (answer["score"] == 1.0) == (answer["answer"] == f"{left + right:03d}<eos>")
+    assert any(sum(row.get("distributions/train/advantage.values", ())) for row in sent)
 
 
 def test_a_checkpoint_is_complete_and_lists_its_parts(quick):
