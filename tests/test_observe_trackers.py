@@ -4,13 +4,14 @@ they want a service (tests/test_trackers_real.py has the real ones)."""
 import math
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.log_extras import LogExtras
+from areal_like.config.log_extras import LogExtras as LogExtrasConfig
 from areal_like.config.stats_logger import TRACKERS, is_on
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import fan_out, open_tracker
@@ -138,6 +139,9 @@ def test_a_package_that_is_not_installed_is_named(run: Run, monkeypatch: pytest.
     assert len(warnings) == 1 and f"install -c constraints.txt {name} installs it" in warnings[0]
 
 
+LogExtras: Any = LogExtrasConfig
+
+
 class Kept(Tracker):
     """Remembers what it gets, fails at one step, waits at another."""
 
@@ -202,7 +206,7 @@ def test_a_tracker_that_hangs_holds_up_no_step_and_fills_no_memory() -> None:
         trackers.log(step, {"train/loss": 1.0})
         if step % 100 == 0:
             caught_up = threading.Event()
-            trackers._workers[1].put(lambda tracker, event=caught_up: event.set())
+            trackers._workers[1].put(partial(lambda event, tracker: event.set(), caught_up))
             caught_up.wait()
     assert sound.got == list(steps)[: len(sound.got)] and len(sound.got) > MOST_WAITING
     assert len(trackers._workers[0]._work) == MOST_WAITING
@@ -236,7 +240,7 @@ def test_extras_come_after_the_first_step_and_at_their_interval() -> None:
         (LogExtras(interval=3), None),
     ],
 )
-def test_extras_are_what_is_asked_for(config: LogExtras, parts: Any) -> None:
+def test_extras_are_what_is_asked_for(config: Any, parts: Any) -> None:
     tracker = Kept()
     Tracker.__init__(tracker, config)
     tracker.log_extras(EXTRAS)

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,8 +45,7 @@ def tensorboard_values(folder: Path, tag: str) -> list[tuple[int, float]]:
 def wandb_records(file: Path) -> Iterator[Any]:
     """The records of a .wandb file, as the package's own messages. Its Python reader is gone since 0.31: the file is a
     LevelDB log, and `wandb sync` reads it in Go."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    record_type = import_module("wandb.proto.wandb_internal_pb2").Record
     data, at, whole = file.read_bytes(), HEADER, b""
     assert data[:4] == b":W&B"
     while at + HEADER <= len(data):
@@ -58,7 +58,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
         at += HEADER + length
         whole = chunk if kind in (FULL, FIRST) else whole + chunk
         if kind in (FULL, LAST):
-            record = Record()
+            record = record_type()
             record.ParseFromString(whole)
             yield record
 
@@ -70,13 +70,11 @@ def wandb_history(file: Path) -> list[dict[str, Any]]:
 
 
 def swanlab_records(file: Path) -> Iterator[Any]:
-    from swanlab.proto.swanlab.record.v1.record_pb2 import Record
-    from swanlab.sdk.internal.core_python.store import DataStoreReader
-
-    reader = DataStoreReader()
+    record_type = import_module("swanlab.proto.swanlab.record.v1.record_pb2").Record
+    reader = import_module("swanlab.sdk.internal.core_python.store").DataStoreReader()
     reader.open(file)
     while (data := reader.scan()) is not None:
-        record = Record()
+        record = record_type()
         record.ParseFromString(data)
         yield record
     reader.close()
