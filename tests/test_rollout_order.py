@@ -112,6 +112,12 @@ def test_answers_are_evaluated_greedily_unless_there_are_several():
     assert settings_of(grpo("gconfig.top_p=0.9")).sampling["top_p"] == 0.9
 
 
+def test_what_the_evaluator_says_of_versions_and_failures_reaches_the_loop():
+    usual, asked = settings_of(grpo()), settings_of(grpo("evaluator.pin=true", "evaluator.max_failed_share=0.3"))
+    assert (usual.evaluation_pin, usual.evaluation_max_failed_share) == (False, 0.1)
+    assert (asked.evaluation_pin, asked.evaluation_max_failed_share) == (True, 0.3)
+
+
 def test_without_a_clock_or_when_measuring_nothing_is_evaluated():
     assert settings_of(grpo()).evaluation_clock is not None
     assert settings_of(grpo("bench=true")).evaluation_clock is None
