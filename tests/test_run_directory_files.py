@@ -2,6 +2,7 @@
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_what_a_further_start_would_write_over_is_kept(tmp_path):
             loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "trial_name=t", f"seed={seed}"])
             plan = build_plan(loaded)
             write_description(loaded, plan, f"id{attempt}", tmp_path, tmp_path, attempt)
-        write_surroundings(directory, [], loaded.redactor, lambda text, seed=seed: f"{text}\nseed {seed}\n", attempt)
+        write_surroundings(directory, [], loaded.redactor, partial(_seeded, seed), attempt)
         before[attempt] = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
         for name in ("summary.json", "curve.svg"):
             (directory / name).write_text(f"the end of attempt {attempt}")
@@ -104,6 +105,11 @@ def test_what_a_further_start_would_write_over_is_kept(tmp_path):
     assert (directory / "summary.until-attempt-3.json").read_text() == "the end of attempt 3"
     assert "seed=9" in (directory / "command.txt").read_text()
     assert open_run(directory).config.seed == 9
+
+
+def _seeded(seed: int, text: str) -> str:
+    """Surroundings that differ from start to start."""
+    return f"{text}\nseed {seed}\n"
 
 
 def test_a_start_that_was_cut_short_does_not_write_over_what_is_kept(tmp_path):
