@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.plan import render
-from launcher.plan.render import show
+from launcher.plan.page import show
 from launcher.plan.render_processes import ranges
 from tests.planning import BIG_MODEL, plan_of
 
