@@ -5,7 +5,9 @@ import asyncio
 import ipaddress
 from typing import NamedTuple
 
+import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 HOST: web.AppKey[str] = web.AppKey("host", str)
 """Where the application was told to listen."""
@@ -75,7 +77,7 @@ async def read_body(request: web.Request, limits: BodyLimits, is_of_run: bool) -
         raise web.HTTPRequestTimeout(text=f"the body did not arrive within {seconds:g} s") from None
     except web.HTTPRequestEntityTooLarge as large:
         raise web.HTTPRequestEntityTooLarge(most, most + 1, text=_too_large(most)) from large
-    except web.RequestPayloadError as broken:
+    except (web.RequestPayloadError, ConnectionError, aiohttp.ClientError, HttpProcessingError) as broken:
         raise web.HTTPBadRequest(text=f"the body is broken: {broken}") from broken
     return bounded
 
