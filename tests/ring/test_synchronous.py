@@ -1,14 +1,31 @@
 """Synchronous runs give the same bits, also across a kill."""
 
+import asyncio
 import hashlib
+import itertools
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from areal_like.process.http import application
+from areal_like.process.identity import Guard
 from areal_like.rollout.audit import audit
-from tests.ring.start import SHORT, Ended, run, running, warnings_in
+from areal_like.rollout.controller.app import Routes
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.server import EmbeddedServer
+from areal_like.serving.open_routes import OPEN_PATHS
+from tests.hostile import routes_of, throw_all
+from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
+from tests.tiny_models import tiny_qwen3
+
+if TYPE_CHECKING:
+    from areal_like.rollout.controller.controller import Controller
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -31,11 +48,48 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return ended
 
 
-def test_the_same_run_twice_has_the_same_rewards_losses_and_weights(once, tmp_path):
-    again = run(tmp_path, *WORDS)
+def test_the_same_run_twice_has_the_same_rewards_losses_and_weights_whatever_strangers_throw_at_it(once, tmp_path):
+    with running(tmp_path, *WORDS) as process:
+        process.wait_for_step(1)
+        with hostile_requests_at(process) as statuses:
+            again = process.wait()
     assert again.code == 0, again.said
+    assert 401 in statuses and not {200, 500} & statuses
+    assert again.summary["attempts"] == 1
     assert numbers(again) == numbers(once)
     assert bits(again) == bits(once)
+
+
+@contextmanager
+def hostile_requests_at(process: Running) -> Iterator[set[int]]:
+    """By somebody without the token, at each route of the server and of the controller that wants one, until the end of
+    the block; yields the statuses of the answers."""
+    entries = process.entries()
+    addresses = {name: entries[name].address for name in ("server/0", "rollout/0")}
+    statuses: set[int] = set()
+    over = threading.Event()
+
+    async def throw() -> None:
+        server = EmbeddedServer(Engine(tiny_qwen3()), Guard("x"), "r", "m", 1)
+        controller = application(None)
+        controller.add_routes(Routes(cast("Controller", None)).table())
+        apps = {"server/0": server.application(), "rollout/0": controller}
+        for seed in itertools.count():
+            for name, app in apps.items():
+                for method, path in set(routes_of(app)) - {("GET", one) for one in OPEN_PATHS}:
+                    if over.is_set():
+                        return
+                    with suppress(OSError):  # it ends
+                        found = await throw_all(addresses[name], [(method, path)], seed, 4, at_once=2)
+                        statuses.update(*found.values())
+
+    thread = threading.Thread(target=lambda: asyncio.run(throw()))
+    thread.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_every_sample_is_of_the_version_that_it_trains(once):
