@@ -71,9 +71,7 @@ def test_the_server_before_an_engine_of_others_answers_and_generates_the_same(
 
 
 @pytest.mark.timeout(3600 if FULL else 300)
-def test_the_controller_refuses_what_is_malformed_and_lives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without the token, and with it."""
-
+def test_the_controller_refuses_strangers_and_lives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         from areal_like.discovery import MemoryStore
 

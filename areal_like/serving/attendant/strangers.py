@@ -85,7 +85,8 @@ def sequences(said: Mapping[str, Any]) -> int:
     how = said.get(INNER) or said
     prompt = said.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-    return prompts * max(how.get(key) or 1 for key in COUNTS)
+    answers: int = max(how.get(key) or 1 for key in COUNTS)
+    return prompts * answers
 
 
 def _bounded(key: str, value: Any, model: Model, is_known: bool) -> Any:
