@@ -11,7 +11,6 @@ from launcher.terminal import bold, width
 
 PLANNED = "Planned"
 """How the comment of an option begins that can be planned and not be started."""
-KEEP_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def usage() -> str:
@@ -69,7 +68,7 @@ def group_lines(group: str) -> list[str]:
     lines = []
     for path in options:
         name = f"{group}={path.stem}"
-        text = textwrap.wrap(f"{name}  {comment_on_top(path)}", width(), subsequent_indent="    ", **KEEP_WORDS)
+        text = wrapped(f"{name}  {comment_on_top(path)}")
         lines += [f"{bold(name)}{text[0].removeprefix(name)}", *text[1:]]
     return lines
 
@@ -99,3 +98,8 @@ def comment_on_top(path: Path) -> str:
 def first_sentence(text: str) -> str:
     """`Dr. GRPO` ends none: a sentence ends after a word of three letters or more."""
     return re.split(r"(?<=[a-z)]{3}\.)\s+(?=[A-Z])", text)[0]
+
+
+def wrapped(text: str) -> list[str]:
+    """Names of options stay whole."""
+    return textwrap.wrap(text, width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

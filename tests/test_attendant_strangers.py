@@ -29,6 +29,7 @@ NAMED = {
 
 
 HUGE = 1 << 63
+PROMPTS: tuple[Any, ...] = ([HUGE], [-1], ["a", 5], [[[5]]], [5] * 100, "x" * 10_000, 5, {})
 BAD = (
     *({"n": n} for n in (0, -1, 129, HUGE, 1.5, "2", True)),
     *({"max_tokens": n} for n in (-1, HUGE, "many")),
@@ -36,7 +37,7 @@ BAD = (
     *({"sampling_params": {key: HUGE}} for key in ("min_tokens", "n", "logprobs", "top_k", "whatever")),
     *({"temperature": t} for t in (1e-50, -1, 3, "hot")),
     *({"repetition_penalty": p} for p in (1e-50, 0, 1e9)),
-    *({"prompt": p} for p in ([HUGE], [-1], ["a", 5], [[[5]]], [5] * 100, "x" * 10_000, 5, {})),
+    *({"prompt": p} for p in PROMPTS),
     {"stop": ["x"] * 1000},
     {"stop": "x" * 5000},
     {"stop_token_ids": [HUGE]},
@@ -125,8 +126,14 @@ def test_a_client_that_does_not_read_its_answer_holds_up_no_update_and_has_it_la
 
 def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "WRITE_S", 0.3)
-    cut, cut_off = relay.Relay._cut_off, []
-    monkeypatch.setattr(relay.Relay, "_cut_off", lambda self: (cut_off.append(self), cut(self)))
+    cut = relay.Relay._cut_off
+    cut_off: list[relay.Relay] = []
+
+    def noted(self: relay.Relay) -> None:
+        cut_off.append(self)
+        cut(self)
+
+    monkeypatch.setattr(relay.Relay, "_cut_off", noted)
 
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 100

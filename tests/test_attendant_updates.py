@@ -1,6 +1,7 @@
 """New weights for an engine of others: what is refused before it, what is noticed after it, and who waits for it."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from tests.attendant_world import (
 from tests.tiny_models import tiny_qwen3
 
 NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
+
+
+def has_made(engine: TinyEngine, tokens: int, asking: "asyncio.Task[Any]") -> bool:
+    """So many tokens in all, or all that it was asked for."""
+    return engine.tokens >= tokens or asking.done()
 
 
 def same(version: int) -> int:
@@ -81,8 +87,8 @@ def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path,
         client.engine.log.clear()
         for version in (2, 3):
             await until(lambda: len(client.engine.doing) > 0 or asking.done())
-            made = client.engine.tokens
-            await until(lambda made=made: client.engine.tokens >= made + 8 or asking.done())
+            enough = client.engine.tokens + 8
+            await until(partial(has_made, client.engine, enough, asking))
             await client.update(tmp_path, version, version, mode=mode)
         later = await client.generate(group("later"))
         found = await asking

@@ -15,6 +15,7 @@ from tests.embedded_servers import Client, group, over_http, published, until
 from tests.tiny_models import VOCAB, tiny_qwen3
 
 HUGE = 1 << 63
+STOPS: tuple[Any, ...] = ("x" * 2000, ["x"] * 500, [[]], {"x": 1})
 TOKENS = "/inference/v1/generate"
 
 
@@ -36,7 +37,7 @@ TOKENS = "/inference/v1/generate"
         *({"sampling": {"repetition_penalty": value}} for value in (1e-50, 0, 1e300)),
         *({"sampling": {"frequency_penalty": value}} for value in (-3, 1e300)),
         *({"sampling": {key: HUGE}} for key in ("min_new_tokens", "max_new_tokens", "max_tokens", "top_k")),
-        *({"sampling": {"stop": value}} for value in ("x" * 2000, ["x"] * 500, [[]], {"x": 1})),
+        *({"sampling": {"stop": value}} for value in STOPS),
         *({"sampling": {"stop_token_ids": value}} for value in (5, [HUGE], [5] * 2000, "5", [None])),
     ],
 )
@@ -96,7 +97,7 @@ def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> No
     (alone,) = engine.generate([good])
     for one in (good, bad):
         engine.submit(one)
-    found = {}
+    found: dict[str, Any] = {}
     while engine.has_work:
         found.update((one.id, one) for one in engine.step())
     assert (found["b"].error or "").startswith("sampling: this request's penalties")

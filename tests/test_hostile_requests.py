@@ -13,6 +13,7 @@ from areal_like.rollout.controller.app import Routes
 from tests import attendant_world, embedded_servers
 from tests.controller_world import World, make_run
 from tests.hostile import routes_of, throw_all
+from tests.tiny_models import tiny_qwen3
 
 pytestmark = pytest.mark.hypothesis  # `.ci/run --full` throws 10,000 at each route
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
@@ -31,7 +32,7 @@ def test_the_embedded_server_answers_and_generates_the_same(
 ) -> None:
     async def main() -> None:
         async with embedded_servers.running(is_open=is_open) as client:
-            weights = embedded_servers.published(tmp_path, 1, embedded_servers.tiny_qwen3(1))
+            weights = embedded_servers.published(tmp_path, 1, tiny_qwen3(1))
             await client.call("POST", "/control/update_weights", weights)
             before = await client.generate(embedded_servers.group("g"))
             routes = routes_of(client.server.application())

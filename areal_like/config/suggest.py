@@ -126,8 +126,8 @@ class _Tree:
         in_place = above == path.rpartition(".")[0] or path.count(".") == above.count(".") + 1
         if in_place and (found := _match(leaf, self.below[above], at_top=not above)):
             return _join(above, found)
-        if in_place and (found := _alike(leaf, self.short.get(above, {}), IN_SECTION)):
-            return self.short[above][found[0]]
+        if in_place and (short := _alike(leaf, self.short.get(above, {}), IN_SECTION)):
+            return self.short[above][short[0]]
         if not above:
             return self._elsewhere(above, leaf)
         return self._synonym(path) or self._elsewhere(above, leaf)

@@ -54,7 +54,7 @@ def _is_own(request: web.Request, host: str) -> bool:
     except ValueError:
         return False
     local = request.transport.get_extra_info("sockname") if request.transport is not None else None
-    return address.is_loopback or (bool(local) and str(address) == local[0].partition("%")[0])
+    return address.is_loopback or (local is not None and str(address) == local[0].partition("%")[0])
 
 
 async def read_body(request: web.Request, limits: BodyLimits, is_of_run: bool) -> web.Request:

@@ -10,14 +10,14 @@ import orjson
 from aiohttp import web
 
 from areal_like.process.errors import Failure, Refused
-from areal_like.process.http import answer, application, read_json
+from areal_like.process.http import answer, application, field, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.serving.attendant.base import Engine, Facts, Stopped
 from areal_like.serving.attendant.parts import Parts
 from areal_like.serving.attendant.proxy import Proxy
 from areal_like.serving.open_routes import largest_body, paths
-from areal_like.serving.orders import LARGEST_CALL, field, parse_ids, parse_mode, parse_order, parse_probe, routes
+from areal_like.serving.orders import LARGEST_CALL, parse_ids, parse_mode, parse_order, parse_probe, routes
 from areal_like.weights.errors import GroupBroken
 
 GONE_AFTER_S = 0.25

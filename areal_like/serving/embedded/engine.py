@@ -280,8 +280,8 @@ class Engine:
     def _refuse(self) -> None:
         """Ends groups whose own numbers cannot be used, and leaves all others as they are."""
         unusable, self._unusable = self._unusable, {}
-        for why in set(unusable.values()):
-            self.abort(why, lambda ticket, why=why: unusable.get(ticket.number) == why)
+        for reason in set(unusable.values()):
+            self.abort(reason, _is_numbered({number for number, why in unusable.items() if why == reason}))
 
     def _clean(self) -> None:
         """Ends groups whose numbers are broken, and leaves nothing of these in the cache: a product of 0 and nan would
@@ -348,3 +348,7 @@ class Engine:
         self.cache.reserve(rows.count, self._room.width, rows.count, int(rows.cached[: rows.count].max()))
         self._runner.sequences([rows.sequence(row) for row in of_row], of_row)
         self.counts.recomputed += len(of_row)
+
+
+def _is_numbered(numbers: set[int]) -> Callable[[Ticket], bool]:
+    return lambda ticket: ticket.number in numbers

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from areal_like import __version__
 from areal_like.process.errors import Refused
-from areal_like.process.http import answer, application, read_json
+from areal_like.process.http import answer, application, field, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.serving.embedded.batching.queue import Ticket
@@ -26,7 +26,7 @@ from areal_like.serving.embedded.weights.named_adapters import NamedAdapters
 from areal_like.serving.embedded.weights.update import Updates
 from areal_like.serving.embedded.weights.update_routes import UpdateRoutes
 from areal_like.serving.open_routes import largest_body, paths
-from areal_like.serving.orders import AUTO, KEEP, LARGEST_CALL, field, parse_ids, parse_mode, routes
+from areal_like.serving.orders import AUTO, KEEP, LARGEST_CALL, parse_ids, parse_mode, routes
 from areal_like.serving.request import BadRequest, Finished, Group, parse_group
 from areal_like.weights.collective import gpus
 from areal_like.weights.versions import NEVER_TOLD

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from aiohttp import web
 
 from areal_like.process.errors import Refused
-from areal_like.process.http import answer, read_json
+from areal_like.process.http import answer, field, read_json
 from areal_like.process.identity import Guard
 from areal_like.serving.embedded.weights.update import Updates
-from areal_like.serving.orders import ADAPTER, field, parse_mode, parse_order, parse_probe
+from areal_like.serving.orders import ADAPTER, parse_mode, parse_order, parse_probe
 from areal_like.weights.errors import GroupBroken
 
 
