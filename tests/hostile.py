@@ -2,8 +2,10 @@
 connections and bodies that never end."""
 
 import asyncio
+import os
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -38,23 +40,44 @@ KEYS = (
         "name",
     ),
 )
-KINDS = ("application/json", "text/plain", "multipart/form-data", "application/octet-stream", "", "application/json")
+KINDS = (*["application/json"] * 8, "text/plain", "multipart/form-data", "application/octet-stream", "")
 HOSTS = ("evil.example", "127.0.0.1", "localhost", "", "[::1]", "127.0.0.1.evil.example", "\xff")
-ANSWER_S = 20.0
+ANSWER_S = 60.0
+"""Against hanging alone."""
+NONE, HUNG = 0, -1
+"""In place of a status."""
+SERVER_ERRORS = (500, 501, 502, 504)
+TRICKLE_S = 0.02
+LENGTH, CLOSES = re.compile(rb"(?i)\r\ncontent-length: *(\d+)"), re.compile(rb"(?i)\r\nconnection: *close|^HTTP/1\.0")
+FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+COUNT = 10_000 if FULL else 300
+"""At each route."""
 
 
 class Case(NamedTuple):
-    """What is written to a socket, and whether the connection is then half-closed, or dropped without waiting."""
+    """What is written to a socket. Then the answer is read, or the connection is half-closed, or dropped without
+    waiting, or it trickles on without an end until the server has enough of it."""
 
     sent: bytes
-    half_closed: bool
-    dropped: bool
+    half_closed: bool = False
+    dropped: bool = False
+    endless: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the connection can be used again."""
+        return not (self.half_closed or self.dropped or self.endless)
 
 
 def routes_of(app: web.Application) -> list[tuple[str, str]]:
     """Method and path, from the router itself: a new route is covered by itself."""
     found = [(route.method, route.resource.canonical) for route in app.router.routes() if route.resource]
     return sorted({(method, path) for method, path in found if method != "HEAD"})
+
+
+def bad(found: dict[tuple[str, str], dict[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
+    """Routes that answered with a fault of the server's own, or not at all while the connection stood."""
+    return {route: counts for route, counts in found.items() if set(counts) & {*SERVER_ERRORS, HUNG}}
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
@@ -68,7 +91,7 @@ def value(chance: random.Random, depth: int = 0) -> Any:
     if kind == 2:
         return chance.random() * 10 ** chance.randrange(-50, 300)
     if kind == 3:
-        return [chance.choice((5, 9, -1, 1 << 40, "5", None, 2.5)) for _ in range(chance.choice((0, 1, 3, 500)))]
+        return chance.choices((5, 9, -1, 1 << 40, "5", None, 2.5), k=chance.choice((0, 1, 3, 3, 3, 500)))
     if kind < 6 and depth < 3:
         return {chance.choice(KEYS): value(chance, depth + 1) for _ in range(chance.randrange(8))}
     if kind == 6 and depth < 3:
@@ -89,11 +112,13 @@ def body(chance: random.Random) -> bytes:
         return b'{"prompt": "\\ud800"}' if chance.random() < 0.5 else b'{"n": NaN, "seed": 1e999}'
     if kind == 3 and chance.random() < 0.1:
         return b"x" * (3 << 20)
-    said = {chance.choice(KEYS): value(chance) for _ in range(chance.randrange(1, 12))}
-    if chance.random() < 0.5:  # nearly what is asked for
-        said |= {"token_ids": [5, 9], "prompt": [5, 9], "max_tokens": 2}
-        said["sampling_params"] = {"max_tokens": 2, chance.choice(KEYS): value(chance)}
-    return orjson.dumps(said)
+    if chance.random() < 0.4:
+        return orjson.dumps({chance.choice(KEYS): value(chance) for _ in range(chance.randrange(1, 12))})
+    sampling: dict[str, Any] = {"max_tokens": 2}
+    whole: dict[str, Any] = {"token_ids": [5, 9], "prompt": [5, 9], "max_tokens": 2, "sampling_params": sampling}
+    whole["messages"] = [{"role": "user", "content": "12"}]
+    chance.choice((whole, sampling))[chance.choice(KEYS)] = value(chance)  # one thing alone is wrong
+    return orjson.dumps(whole)
 
 
 def case(chance: random.Random, method: str, path: str, address: str, heads: Sequence[str] = ()) -> Case:
@@ -109,49 +134,133 @@ def case(chance: random.Random, method: str, path: str, address: str, heads: Seq
     if chance.random() < 0.1:
         lines.append(chance.choice(("Content-Encoding: gzip", "Expect: nonsense", "X: " + "y" * 9000, "Upgrade: h2c")))
     end = chance.random()
-    if end < 0.1:
+    if end < 0.06:
         lines.append("Transfer-Encoding: chunked")
-        content = b'5\r\n{"n":\r\n' if end < 0.05 else b"zz\r\n" + content[:100]
-    elif end < 0.2:
+        content = b'5\r\n{"n":\r\n' if end < 0.03 else b"zz\r\n" + content[:100]
+    elif end < 0.12:
         lines.append(f"Content-Length: {chance.choice((len(content) + 100, 1 << 40, -1, 'x'))}")
     else:
         lines.append(f"Content-Length: {len(content)}")
-    sent = "\r\n".join((*lines, "Connection: close", "", "")).encode("latin-1") + content
-    is_part = end < 0.2
+    sent = _written(lines, content)
+    is_part = end < 0.12
     if chance.random() < 0.05:
-        sent, is_part = sent[: chance.randrange(len(sent))], True
-    return Case(sent, half_closed=is_part or chance.random() < 0.1, dropped=chance.random() < 0.2)
+        sent, is_part = sent[: chance.randrange(1, len(sent))], True
+    return Case(sent, half_closed=is_part or chance.random() < 0.05, dropped=chance.random() < 0.1)
 
 
-async def throw(address: str, one: Case) -> int:
-    """Status of the answer; 0 for none. What is not whole is half-closed or dropped, so that nothing waits."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+def slow_case(chance: random.Random, method: str, path: str, address: str, heads: Sequence[str] = ()) -> Case:
+    """Headers that never end, or a body that does not, whose length is given or not."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {address}", "Content-Type: application/json", *heads]
+    kind = chance.randrange(3)
+    if kind == 0:
+        return Case("\r\n".join((*lines, "X: y")).encode("latin-1"), endless=True)
+    if kind == 1:
+        return Case(_written([*lines, f"Content-Length: {1 << 19}"], b'{"prompt": "'), endless=True)
+    return Case(_written([*lines, "Transfer-Encoding: chunked"], b"fffff\r\n{"), endless=True)
+
+
+def _written(lines: Sequence[str], content: bytes) -> bytes:
+    return "\r\n".join((*lines, "", "")).encode("latin-1") + content
+
+
+class Connection:
+    """To one address; opened again when the server or a case has closed it."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host, int(port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def throw(self, one: Case) -> int:
+        """Status of the answer; NONE where there was none, and HUNG where the server did not even close. What is not
+        whole is half-closed or dropped, so that nothing waits."""
+        is_used = self._streams is not None
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+        is_reusable, status = False, NONE
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                status, is_reusable = await _answer(*self._streams, one)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        except TimeoutError:
+            return HUNG
+        finally:
+            if not is_reusable:
+                self.close()
+        # The server may have closed after the answer before.
+        return await self.throw(one) if is_used and status == NONE and one.is_whole else status
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, one: Case) -> tuple[int, bool]:
+    """The status, and whether the connection is as it was before."""
+    writer.write(one.sent)
+    if one.dropped:
+        return NONE, False
+    if one.half_closed and writer.can_write_eof():
+        writer.write_eof()
+    if one.endless:
+        return await _trickle(reader, writer), False
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = int(head.split(None, 2)[1])
+    length = LENGTH.search(head)
+    if not one.is_whole or length is None or CLOSES.search(head):
+        return status, False
+    await reader.readexactly(int(length[1]))
+    return status, True
+
+
+async def _trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+    line = asyncio.ensure_future(reader.readline())
     try:
-        writer.write(one.sent)
-        if one.dropped:
-            return 0
-        if one.half_closed and writer.can_write_eof():
-            writer.write_eof()
-        line = await asyncio.wait_for(reader.readline(), ANSWER_S)
-        words = line.split()
-        return int(words[1]) if len(words) > 1 else 0
-    except (ConnectionError, TimeoutError):
-        return 0
+        while not line.done():
+            await asyncio.wait([line], timeout=TRICKLE_S)
+            writer.write(b"x")
+        words = line.result().split()
     finally:
-        writer.transport.abort()
+        line.cancel()
+    return int(words[1]) if len(words) > 1 else NONE
 
 
 async def throw_all(
-    address: str, routes: Iterable[tuple[str, str]], seed: int, count: int, heads: Sequence[str] = (), at_once: int = 8
+    address: str,
+    routes: Iterable[tuple[str, str]],
+    seed: int,
+    count: int,
+    heads: Sequence[str] = (),
+    at_once: int = 8,
+    make: Callable[..., Case] = case,
 ) -> dict[tuple[str, str], dict[int, int]]:
     """So many at each route; how often each status came."""
     found: dict[tuple[str, str], dict[int, int]] = {}
+
+    async def some(counts: dict[int, int], cases: Iterator[Case]) -> None:
+        connection = Connection(address)
+        try:
+            for one in cases:
+                status = await connection.throw(one)
+                counts[status] = counts.get(status, 0) + 1
+        finally:
+            connection.close()
+
     for method, path in routes:
         chance = random.Random(f"{seed} {method} {path}")
+        cases = (make(chance, method, path, address, heads) for _ in range(count))
         counts = found.setdefault((method, path), {})
-        for start in range(0, count, at_once):
-            some = [case(chance, method, path, address, heads) for _ in range(min(at_once, count - start))]
-            for status in await asyncio.gather(*(throw(address, one) for one in some)):
-                counts[status] = counts.get(status, 0) + 1
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(at_once, count)):
+                group.create_task(some(counts, cases))
     return found
+
+
+async def throw_slowly(
+    address: str, routes: Iterable[tuple[str, str]], seed: int, count: int, heads: Sequence[str] = ()
+) -> dict[tuple[str, str], dict[int, int]]:
+    """What never ends, at all routes at once: each costs the server's limit of time and no work."""
+    each = (throw_all(address, [route], seed, count, heads, count, slow_case) for route in routes)
+    return {route: counts for some in await asyncio.gather(*each) for route, counts in some.items()}

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from areal_like.serving.start import ServerSpec
 from areal_like.weights.disk import publish
 from areal_like.weights.index import read_index
 from tests.engine_environments import need
+from tests.engine_programs import Program
 from tests.tiny_models import tiny_qwen3, write_tiny_model
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class Server(NamedTuple):
     config: Any
     model: Path
     log: Path
-    process: "subprocess.Popen[bytes]"
+    program: Program
 
     def ask(self, what: Callable[[SGLang], Awaitable[T]]) -> T:
         """With an engine of its own, as an attendant has one."""
@@ -106,21 +105,13 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
     assert not start.obstacles, start.obstacles
     log = folder / "sglang.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*start.command, *flags],
-            env={**os.environ, **variables(folder), **start.env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        program = Program([*start.command, *flags], {**os.environ, **variables(folder), **start.env}, folder, output)
     try:
-        server = Server(f"127.0.0.1:{port}", config, model, log, process)
+        server = Server(f"127.0.0.1:{port}", config, model, log, program)
         _wait_for(server)
         yield server
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        program.end()
         shutil.rmtree(memory_folder("test"), ignore_errors=True)
 
 
@@ -151,7 +142,7 @@ def _wait_for(server: Server) -> None:
 
     ends = time.monotonic() + LONGEST_START_S
     while True:
-        assert server.process.poll() is None, server.log.read_text(errors="replace")[-4000:]
+        assert server.program.is_alive, server.log.read_text(errors="replace")[-4000:]
         try:
             return server.ask(nothing)
         except NotReady as not_yet:

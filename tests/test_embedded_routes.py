@@ -1,6 +1,8 @@
 """Routes that vLLM has: a client of vLLM's finds them with their shapes, and each tells the truth."""
 
+import asyncio
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,12 @@ import pytest
 import torch
 
 from areal_like import __version__
-from tests.embedded_servers import Client, group, over_http, published
+from tests.embedded_servers import Client, group, over_http, published, until
 from tests.test_embedded_engine import expected_logprobs
 from tests.tiny_models import EOS_ID, tiny_qwen3, write_tiny_model
 
 MODEL = "builtin:tiny"
+HANGS_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -192,5 +195,37 @@ def test_a_server_says_what_it_is_and_what_it_did(folder: Path, tmp_path: Path) 
         _, models = await client.open("GET", "/v1/models")
         assert [(one["id"], one["max_model_len"]) for one in models["data"]] == [(MODEL, 64)]
         assert math.isfinite(models["data"][0]["created"])
+
+    over_http(test, folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "call"),
+    [
+        ("/tokenize", {"prompt": "12+34="}, "encode"),
+        ("/v1/completions", {"prompt": "12+34=", "max_tokens": 2}, "encode"),
+        ("/detokenize", {"tokens": [5, 9]}, "decode"),
+    ],
+)
+def test_while_a_tokenizer_is_busy_the_server_answers_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, object], call: str
+) -> None:
+    is_busy, released = threading.Event(), threading.Event()
+
+    async def test(client: Client) -> None:
+        whole = getattr(client.engine.tokenizer, call)
+
+        def blocked(*given: Any) -> Any:
+            is_busy.set()
+            assert released.wait(HANGS_S)
+            return whole(*given)
+
+        monkeypatch.setattr(client.engine.tokenizer, call, blocked)
+        asking = asyncio.ensure_future(client.open("POST", path, body))
+        await until(is_busy.is_set)
+        assert (await client.open("GET", "/health"))[0] == 200
+        assert not asking.done()
+        released.set()
+        assert (await asking)[0] == 200
 
     over_http(test, folder)

@@ -10,12 +10,16 @@ import aiohttp
 import pytest
 
 from areal_like.process.identity import headers
-from tests.engine_answers import PARITY, check_in_flight, keep_in_flight, long_groups
+from areal_like.serving.open_routes import CLIENT_PATHS, GENERATING, OPEN_PATHS
+from tests.engine_answers import PARITY, check_in_flight, keep_in_flight, long_groups, off
 from tests.engine_talk import WORKER, Talk, group, talk, talking
 from tests.engines import SECRET, LiveServer, started
+from tests.hostile import COUNT, FULL, bad, throw_all
 
 IN_FLIGHT, UPDATES, CONNECTIONS = 256, 10, 1000
 TOKENS = 64
+HOSTILE = COUNT
+"""Requests at each route."""
 
 
 def test_256_requests_in_flight_go_through_ten_updates_and_none_is_lost(server: LiveServer) -> None:
@@ -47,6 +51,29 @@ def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
         assert (await one.get("/health"))["status"] == "ok"
 
     talk(server, test)
+
+
+@pytest.mark.timeout(7200 if FULL else 600)
+def test_after_hostile_requests_by_clients_with_the_key_answers_are_the_same_and_right(server: LiveServer) -> None:
+    """At each route for clients; the key lets them through to the engine itself."""
+
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        asked = group("g", n=2, seed=7, greedy=True, max_new_tokens=12)
+        (before,) = await one.generate(asked)
+        routes = [*(("GET", path) for path in OPEN_PATHS), *(("POST", path) for path in CLIENT_PATHS)]
+        found = await throw_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
+        assert not bad(found), found
+        assert 200 in found["POST", GENERATING[0]] and 400 in found["POST", GENERATING[0]]
+        await one.until(lambda said: said["running"] == said["waiting"] == 0)
+        (after,) = await one.generate(asked)
+        assert [sample["token_ids"] for sample in after] == [sample["token_ids"] for sample in before]
+        seeds = {server.version: 1}
+        assert max(off(asked["prompt"], sample, seeds) for sample in after) <= PARITY
+        health = await one.get("/health")
+        assert (health["status"], health["version"]) == ("ok", server.version) and server.is_alive()
+
+    talk(server, test, limit_s=7200 if FULL else 240)
 
 
 @pytest.mark.xdist_group("embedded")

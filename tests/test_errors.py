@@ -1,5 +1,6 @@
 """The promise: every problem at once, each with its key, its place, what is allowed and what was meant; exit 2."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.compose import load
+from areal_like.config.generation import LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.serving.request import BadRequest, parse_group
 
 GOOD = "experiment_name: e\nactor: {path: m}\n"
 
@@ -281,6 +284,27 @@ class TestContradictions:
     def test_a_temperature_that_leaves_no_numbers_is_refused(self, tmp_path: Path) -> None:
         text = only(GOOD, tmp_path, "gconfig.temperature=1e-50")
         assert text.startswith("gconfig.temperature ") and "is 1e-50; take 0 " in text
+
+    @pytest.mark.parametrize(
+        ("key", "value", "words"),
+        [
+            ("stop", ["x"] * (MOST_STOPS + 1), f"has {MOST_STOPS + 1} texts; servers look for {MOST_STOPS} at most"),
+            ("stop", ["x" * (LONGEST_STOP + 1)], f"has a text of {LONGEST_STOP + 1} characters"),
+            ("stop", [""], "has an empty text"),
+            ("stop_token_ids", [5] * (MOST_STOP_TOKENS + 1), f"has {MOST_STOP_TOKENS + 1} token ids"),
+            ("temperature", 2e6, ""),
+            ("max_new_tokens", 1 << 40, ""),
+            ("n_samples", 1 << 20, ""),
+        ],
+    )
+    def test_what_every_server_would_refuse_is_refused_before_one_is_started(
+        self, tmp_path: Path, key: str, value: object, words: str
+    ) -> None:
+        lines = [one.text() for one in problems(GOOD + f"gconfig: {json.dumps({key: value})}\n", tmp_path)]
+        assert any(line.startswith(f"gconfig.{key}") and words in line for line in lines), lines
+        said = {"n": value} if key == "n_samples" else {"sampling": {key: value}}
+        with pytest.raises(BadRequest):
+            parse_group({"prompt": [5], **said}, vocab_size=60)
 
     def test_so_do_limits_that_leave_nothing_between_them(self, tmp_path: Path) -> None:
         text = only(GOOD, tmp_path, "actor.behav_imp_weight_floor=3", "actor.behav_imp_weight_cap=2")

@@ -17,6 +17,7 @@ import pytest
 from areal_like.process.memory import SHARED_MEMORY, make_new, memory_folder
 from areal_like.process.segments import NAMES, Segment, Watch, mapped_by, present, remove, remove_recorded
 from tests.attendant_processes import attendant, environment, program, write_run
+from tests.engine_programs import Program
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
 
@@ -132,6 +133,22 @@ def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, o
     assert started.returncode == {"attendant": 0, "launcher": 1, "guardian": -signal.SIGKILL}[victim], errors
     made = made_by((directory / "output").read_text())
     assert (left(made), left(others), memory.exists()) == ([], others, False)
+
+
+@pytest.mark.parametrize("tracker", ["there", "killed"])
+def test_an_engine_that_a_test_starts_by_itself_leaves_nothing(tmp_path: Path, others: list[str], tracker: str):
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        started = Program([sys.executable, "-c", MAKES], {**os.environ, "TRACKER": tracker}, tmp_path, file)
+    try:
+        ends = time.monotonic() + 60
+        while "\n" not in output.read_text():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+    finally:
+        started.end()
+    made = made_by(output.read_text())
+    assert len(made) == 3 and (left(made), left(others)) == ([], others)
 
 
 def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: Path, others: list[str]):

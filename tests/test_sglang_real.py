@@ -228,7 +228,7 @@ def test_who_gives_up_leaves_nothing_running(sglang: Server):
 
 def test_a_server_without_work_leaves_the_cores_to_others(sglang: Server):
     sglang.ask(lambda engine: engine.statistics())
-    pids = [sglang.process.pid, *(seen.pid for seen in below(sglang.process.pid))]
+    pids = [sglang.program.pid, *(seen.pid for seen in below(sglang.program.pid))]
 
     def share() -> float:
         """Of a core, over a second: one that looks for work without end would take a whole one, for ever."""

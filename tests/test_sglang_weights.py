@@ -69,7 +69,7 @@ def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, t
             await engine.commit(arrival)
 
     sglang.ask(updated)
-    assert sglang.process.poll() is None
+    assert sglang.program.is_alive
 
 
 def test_a_publication_that_is_gone_never_reaches_a_load(sglang: Server, tmp_path: Path):

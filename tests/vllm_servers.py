@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,11 +23,14 @@ from areal_like.serving.vllm.start import start_vllm
 from areal_like.weights.disk import publish
 from areal_like.weights.index import read_index
 from tests.engine_environments import need
+from tests.engine_programs import Program
 from tests.planning import loaded
 from tests.tiny_models import write_tiny_model
 
 SECRET = "only-in-tests"
 START_S = 300.0
+GENTLE_END_S = 2.0
+"""As an attendant gives it."""
 SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
 """vLLM's attention on a CPU wants heads of a multiple of 32; a vocabulary that is no round number is filled up."""
 
@@ -66,7 +67,7 @@ class Server:
         ours["VLLM_CPU_KVCACHE_SPACE"] = "1"
         self.env = {**os.environ, **start.env, **ours}
         self._log = (root / "log").open("wb")
-        self._child: subprocess.Popen[bytes] | None = None
+        self._program: Program | None = None
 
     @property
     def address(self) -> str:
@@ -76,9 +77,7 @@ class Server:
         return VLLM(self.address, SECRET, self.config, self.model_folder)
 
     def start(self) -> None:
-        self._child = subprocess.Popen(
-            self.command, env=self.env, cwd=self.root, stdout=self._log, stderr=self._log, start_new_session=True
-        )
+        self._program = Program(self.command, self.env, self.root, self._log)
         talk(self, _until_ready)
 
     def log(self) -> str:
@@ -86,16 +85,11 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        return self._program is not None and self._program.is_alive
 
     def close(self) -> None:
-        if self._child is not None:
-            os.killpg(self._child.pid, signal.SIGTERM)
-            try:
-                self._child.wait(120)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._child.pid, signal.SIGKILL)
-                self._child.wait()
+        if self._program is not None:
+            self._program.end(GENTLE_END_S)
         self._log.close()
 
     def arrival(self, model: PreTrainedModel, version: int) -> Arrival:

@@ -4,20 +4,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from areal_like.config.generation import LEAST_TEMPERATURE
+from areal_like.config.generation import (
+    HIGHEST,
+    LEAST_REPETITION_PENALTY,
+    LEAST_TEMPERATURE,
+    LONGEST_STOP,
+    MOST_SAMPLES,
+    MOST_STOP_TOKENS,
+    MOST_STOPS,
+    MOST_TOKENS,
+)
 
 LARGEST_SEED = (1 << 64) - 1
 LARGEST_PRIORITY = (1 << 61) - 1
 """That a call of the run may say."""
 LEAST_URGENT = 1 << 62
 """Priority of clients of others: after all that the run asks for."""
-MOST_TOKENS = (1 << 31) - 1
-MOST_SAMPLES, MOST_GROUPS = 1 << 16, 1 << 24
-"""Answers to one prompt; groups of one step."""
+MOST_GROUPS = 1 << 24
+"""Of one step."""
 LONGEST_DEADLINE_S = 1e9
 LONGEST_NAME = 512
-MOST_STOPS, LONGEST_STOP, MOST_STOP_TOKENS = 256, 1024, 1024
-"""Texts that end an answer, the characters of one, and tokens that end an answer."""
 SHOWN = 80
 """Characters of a value that are repeated in a complaint about it."""
 
@@ -174,11 +180,11 @@ def parse_sampling(said: Any, vocab_size: int, context_length: int = MOST_TOKENS
 
 
 NUMBERS: tuple[tuple[str, float, float, bool], ...] = (
-    ("temperature", 0, 1e6, False),
+    ("temperature", 0, HIGHEST, False),
     ("top_p", 0, 1, True),
     ("min_p", 0, 1, False),
     ("frequency_penalty", -2, 2, False),
-    ("repetition_penalty", 0.01, 1e6, False),
+    ("repetition_penalty", LEAST_REPETITION_PENALTY, HIGHEST, False),
 )
 """Of sampling: key, least, most, and whether it must be above the least."""
 

@@ -7,7 +7,7 @@ that a user would change. Rules about what only this machine lacks are the plan'
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from areal_like.config.generation import LEAST_TEMPERATURE
+from areal_like.config.generation import LEAST_TEMPERATURE, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
 from areal_like.config.suggest import nearest
 
 Get = Callable[[str], Any]
@@ -29,6 +29,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "rw": ("prompt", "chosen", "rejected", "tools"),
 }
 """What is read of a row, by the type of its dataset. Of `rl` it is also whatever a reward asks for."""
+SAMPLING = ("gconfig", "evaluator.benchmarks.gconfig")
+"""Sections of sampling."""
 SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
@@ -87,10 +89,28 @@ def _lengths(get: Get) -> Iterator[Finding]:
 
 def _temperatures(get: Get) -> Iterator[Finding]:
     """Logits divided by less are no numbers any more."""
-    for key in ("gconfig.temperature", "evaluator.benchmarks.gconfig.temperature"):
+    for section in SAMPLING:
+        key = f"{section}.temperature"
         temperature = get(key)
         if temperature is not None and 0 < temperature < LEAST_TEMPERATURE:
             yield (key,), f"is {temperature:g}; take 0 (always the likeliest token), or {LEAST_TEMPERATURE} and more"
+
+
+def _stops(get: Get) -> Iterator[Finding]:
+    """Servers look for no more of them in each answer."""
+    for section in SAMPLING:
+        texts, tokens = get(f"{section}.stop") or [], get(f"{section}.stop_token_ids") or []
+        if len(texts) > MOST_STOPS:
+            yield (f"{section}.stop",), f"has {len(texts)} texts; servers look for {MOST_STOPS} at most: leave some out"
+        longest = max(map(len, texts), default=0)
+        if longest > LONGEST_STOP:
+            message = f"has a text of {longest} characters; servers look for {LONGEST_STOP} at most: shorten it"
+            yield (f"{section}.stop",), message
+        if "" in texts:
+            yield (f"{section}.stop",), "has an empty text, which would end every answer at once: leave it out"
+        if len(tokens) > MOST_STOP_TOKENS:
+            message = f"has {len(tokens)} token ids; servers look for {MOST_STOP_TOKENS} at most: leave some out"
+            yield (f"{section}.stop_token_ids",), message
 
 
 def _clipping(get: Get) -> Iterator[Finding]:
@@ -247,6 +267,7 @@ def _separate_adapter(get: Get) -> Iterator[Finding]:
 RULES = (
     _lengths,
     _temperatures,
+    _stops,
     _clipping,
     _overlong,
     _curriculum,

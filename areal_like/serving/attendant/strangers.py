@@ -4,8 +4,9 @@ use, and nothing of whose request it is, where its parts are kept, or when it is
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from areal_like.config.generation import LEAST_REPETITION_PENALTY, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
 from areal_like.process.errors import Refused
-from areal_like.serving.request import LEAST_URGENT, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS, shown
+from areal_like.serving.request import LEAST_URGENT, shown
 
 NAMES = frozenset(
     (
@@ -40,7 +41,7 @@ REALS: Mapping[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "frequency_penalty": (-2, 2),
     "presence_penalty": (-2, 2),
-    "repetition_penalty": (0.01, 2),
+    "repetition_penalty": (LEAST_REPETITION_PENALTY, 2),
     "length_penalty": (-10, 10),
 }
 PROMPTS = ("prompt", "token_ids", "tokens", "input_ids", "text")

@@ -1,0 +1,65 @@
+"""A program of others that a test starts, which leaves nothing: no process, and nothing in /dev/shm."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.process.descendants import PAUSE_S, TRACKER_S, become_subreaper, is_tracker, kill, table
+from areal_like.process.segments import Watch
+
+HANGS_S = 120.0
+
+
+class Program:
+    """One start of it, in a session of its own."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, output: Any) -> None:
+        become_subreaper()  # or what it leaves behind could not be collected
+        self._segments = Watch(folder / "segments.json")
+        self._popen = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def end(self, gentle_s: float = 0.0) -> None:
+        """With so long to end by itself; then at once. Python's resource trackers may do their work before."""
+        self._segments.look()
+        if gentle_s and self.is_alive:
+            self._popen.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(gentle_s)
+        began = time.monotonic()
+        while alive := self._alive():
+            passed_s = time.monotonic() - began
+            assert passed_s < HANGS_S, f"processes that do not end: {alive}"
+            kill(pid for pid in alive if passed_s > TRACKER_S or not is_tracker(pid))
+            time.sleep(PAUSE_S)
+        self._segments.close()
+        self._segments.remove()
+
+    def _alive(self) -> list[int]:
+        """All of its session that are left, without those that have ended."""
+        self._popen.poll()
+        left = [seen for seen in table().values() if seen.session == self._popen.pid]
+        for seen in left:
+            if seen.state == "Z" and seen.parent == os.getpid():
+                os.waitpid(seen.pid, 0)
+        return [seen.pid for seen in left if seen.state != "Z"]
