@@ -1,0 +1,39 @@
+"""No warning speaks in a healthy run: each shipped experiment, algorithm and command of README, cut to a few steps."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.commands import REPOSITORY
+from tests.ring.start import run, warnings_in
+
+pytestmark = [pytest.mark.slow]
+
+STEPS = 15
+LARGE = {"smollm2_sft.yaml": 2}
+"""Steps of those that take seconds each."""
+NEXT = (REPOSITORY / "README.md").read_text().partition("**Change something.**")[2].partition("**Stop and go on.**")[0]
+README_RUNS = re.findall(r"^\$ python -m launcher (--config .*?) *#", NEXT, flags=re.M)
+EXPERIMENTS = sorted(path.name for path in (REPOSITORY / "experiments").glob("*.yaml"))
+ALGORITHMS = sorted(path.stem for path in (REPOSITORY / "conf" / "algorithm").glob("*.yaml"))
+RUNS = [
+    *(f"--config {name}" for name in EXPERIMENTS),
+    *(f"--config grpo.yaml algorithm={name}" for name in ALGORITHMS if name != "ppo"),
+    *(line for line in README_RUNS if "--multirun" not in line),
+]
+
+
+def plan_warnings(text: str) -> list[str]:
+    """But for those that say how small the machine is."""
+    return [line for line in re.findall(r"^warning: .*$", text, flags=re.M) if "CPU cores" not in line]
+
+
+@pytest.mark.parametrize("line", sorted(set(RUNS)))
+def test_a_healthy_run_gives_no_warning(line: str, tmp_path: Path) -> None:
+    _, config, *words = shlex.split(line)
+    short = (f"total_train_steps={LARGE.get(config, STEPS)}", "recover.mode=disabled")
+    ended = run(tmp_path, *words, *short, config=config, limit_s=900)
+    assert ended.code == 0, ended.said
+    assert warnings_in(ended.out + ended.err) == [] == plan_warnings(ended.err), ended.said
