@@ -96,9 +96,9 @@ def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_p
 
 
 def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
-    ended = stand(tmp_path, "rollout.setup_timeout=1.5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30).wait()
+    ended = stand(tmp_path, "rollout.setup_timeout=5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30).wait()
     assert ended.code == 1
-    assert "rollout.setup_timeout: server/0 was not ready within 1.5 s" in ended.err
+    assert "rollout.setup_timeout: server/0 was not ready within 5 s" in ended.err
     assert "    loading the model" in ended.err
     assert "rollout/0 ready" in ended.out
 

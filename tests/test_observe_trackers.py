@@ -179,9 +179,10 @@ def test_a_tracker_that_fails_says_so_once_and_the_others_go_on() -> None:
     assert sound.got == [1, 2, 3, "closed"]
 
 
-def test_the_end_waits_no_longer_for_a_tracker_than_its_limit() -> None:
+def test_the_end_waits_no_longer_for_a_tracker_than_its_limit(run: Run) -> None:
     warnings: list[str] = []
-    trackers, hanging, sound = Trackers(warnings.append, 0.05), Kept(waits_at=1), Kept()
+    run.config.stats_logger.flush_timeout_s = 0.05
+    trackers, hanging, sound = Trackers.of(run, warnings.append), Kept(waits_at=1), Kept()
     trackers.add("hanging", lambda: hanging)
     trackers.add("sound", lambda: sound)
     trackers.log(1, {"train/loss": 1.0})

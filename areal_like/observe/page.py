@@ -15,7 +15,8 @@ A value that was not finite is null. When a run goes back to a checkpoint, the l
 
 An evaluation is written when it is complete, as one line: its means are over all rows, but for those that failed or
 were rejected, which are counted beside them. Before the first and after the last step, and everywhere with
-`evaluator.pin=true`, one version of the weights answers all of it. Without that an evaluation beside training may be
+`evaluator.pin=true`, one version of the weights answers all of it; it is given up for the newest only where all
+servers that had it died and it is nowhere else. Without that an evaluation beside training may be
 answered by several, `eval/version_min` to `eval/version_max`; `step` is then the oldest of them. The terminal and the
 summary show the same numbers, the versions where they are several, and the rows that failed. Where more rows failed or
 were rejected than `evaluator.max_failed_share` allows there is no score: it is null, the reason is shown in its place,

@@ -40,8 +40,8 @@ def test_each_batch_comes_from_the_version_before_it(ended: Ended) -> None:
     for event in events:
         if event["event"] == "trained":
             assert all(versions[group] == {event["step"]} for group in event["groups"])
-    evaluated = [event["answers"] for event in events if event["event"] == "evaluated"]
-    assert evaluated == [{"0": 200}, {str(STEPS): 200}]
+    evaluated = [(event["versions"], event["answers"]) for event in events if event["event"] == "evaluated"]
+    assert evaluated == [([0, 0], 200), ([STEPS, STEPS], 200)]
 
 
 def test_trainer_and_server_agree_on_every_version(ended: Ended) -> None:
