@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.checks import named
+from areal_like.config.problems import ConfigError
+from areal_like.data.named import Places
 from areal_like.data.shapes import WANTED
-from areal_like.data.tasks import BUILT_IN, TEST, TRAIN
+from areal_like.data.tasks import BUILT_IN, TEST, TRAIN, make_task
 from areal_like.data.tasks.counting import Counting
 from areal_like.data.tasks.reversing import Reversing
 from areal_like.data.tasks.sorting import Sorting
@@ -120,6 +122,14 @@ def test_what_was_drawn_before_counts_once():
 def test_arguments_that_cannot_be_are_refused(kind, args, said):
     with pytest.raises(ValueError, match=said):
         kind(**args)
+
+
+def test_a_task_whose_rows_cannot_be_asked_for_by_split_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text("class Base:\n    def rows(self): ...\nclass Mine(Base): ...\n")
+    with pytest.raises(
+        ConfigError, match=r"^task\.name: rows of mine\.py:Mine takes \(\) and is called as rows\(split\):"
+    ):
+        make_task("mine.py:Mine", {}, Places(tmp_path, tmp_path))
 
 
 def test_a_split_that_is_not_there_is_refused(task):

@@ -145,15 +145,17 @@ def test_good_trajectories_pass_the_check(run):
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be made: MINE line 92, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be made: MINE line 95, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is no workflow: it has no method `async def run(self, eng"),
+        ("mine.py:Partial", {}, "workflow.name: run of mine.py:Partial takes (row) and is called as run(engine, row):"),
         ("mine.py:ROW", {}, "workflow.name: mine.py:ROW is dict, not a class"),
         ("singel_turn", {}, "workflow.name: 'singel_turn' is not built in; did you mean single_turn?"),
     ],
 )
 def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(tmp_path, name, args, said):
     more = "ROW = {}\nclass Sync:\n    def run(self, engine, row): ...\n"
+    more += "class Base:\n    async def run(self, row): ...\nclass Partial(Base): ...\n"
     more += "class Fails:\n    def __init__(self):\n        raise OSError('away')\n"
     (tmp_path / "mine.py").write_text(MINE + more)
     with pytest.raises(ConfigError) as caught:

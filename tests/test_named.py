@@ -15,6 +15,34 @@ def reward(prompt, completion, *, scale=1.0): ...
 async def open_reward(prompt=None, completion=None, **row): ...
 class Workflow:
     def __init__(self, turns, tool=None): ...
+    async def run(self, engine, row): ...
+class NoEngine:
+    async def run(self, row): ...
+class Late:
+    def run(self, engine, row): ...
+class NoRun:
+    turns = 2
+    async def rnu(self, engine, row): ...
+class Bound:
+    run = make_run()
+class Starred:
+    async def run(self, *args): ...
+class Static:
+    @staticmethod
+    async def run(engine, row, *, turns=1): ...
+class Wrapped:
+    @traced
+    async def run(self, row): ...
+class Rows:
+    def rows(self): ...
+class Task:
+    def rows(self, split): ...
+    def reward(self, completion): ...
+class Judge:
+    def __call__(self, completion): ...
+class GoodJudge:
+    def __call__(self, prompt, completion, answer, *, steps): ...
+def half(completion, *, answer): ...
 class Inherited(Base):
     pass
 def loss(logprobs, advantages, *, weights, beta=0.1): ...
@@ -24,7 +52,13 @@ number: int = 3
 number = 4
 late = None
 if True:
-    def hidden(a): ...
+    class Choice:
+        async def run(self, row): ...
+else:
+    class Choice:
+        async def run(self, engine, row): ...
+if True:
+    def hidden(prompt, completion): ...
     late = reward
 """
 
@@ -51,6 +85,13 @@ def refused(tmp_path: Path, *overrides: str) -> str:
         ["reward.name=code.py:open_reward", "+reward.args.anything=2"],
         ["workflow.name=pkg.mod:Workflow", "+workflow.args.turns=2"],
         ["workflow.name=code.py:Inherited", "+workflow.args.who=knows"],
+        ["workflow.name=code.py:Choice"],
+        ["workflow.name=code.py:Bound"],
+        ["workflow.name=code.py:Starred"],
+        ["workflow.name=code.py:Static"],
+        ["workflow.name=code.py:Wrapped"],
+        ["task.name=code.py:Task", "reward.name=addition"],
+        ["reward.name=code.py:GoodJudge"],
         ["reward.name=code.py:alias"],
         ["reward.name=code.py:hidden"],
         ["reward.name=code.py:late"],
@@ -78,6 +119,16 @@ def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: 
         (["workflow.name=pkg.mod:Workflow", "+workflow.args.turn=2"], "did you mean turns?"),
         (["reward.name=cod.py:reward"], "there is no file cod.py"),
         (["reward.name='code.py:'"], "names nothing"),
+        (
+            ["workflow.name=code.py:NoEngine"],
+            "takes (self, row) and is called as run(engine, row); write `async def run(self, engine, row)`",
+        ),
+        (["workflow.name=code.py:Late"], "run of code.py:Late (line 12) is not async; write `async def run(self,"),
+        (["workflow.name=code.py:NoRun"], "code.py:NoRun has no method run; write `async def run(self, engine, row)`"),
+        (["task.name=code.py:Rows"], "takes (self) and is called as rows(split); write `def rows(self, split)`"),
+        (["task.name=code.py:Task"], "takes (self, completion) and is called as reward(prompt, completion); write"),
+        (["reward.name=code.py:Judge"], "takes (self, completion) and is called as __call__(prompt, completion); wr"),
+        (["reward.name=code.py:half"], "takes (completion, *, answer) and is called as half(prompt, completion); wr"),
         (["actor.loss=gspo"], "is not built in. There are: ppo, importance_sampling;"),
         (["actor.loss=pkg.mod.los"], "has no los; did you mean loss?"),
         (["actor.loss=code.py"], "names nothing"),

@@ -20,7 +20,7 @@ from areal_like.config.checks.named import is_built_in, spelled
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
 
-__all__ = ["Places", "is_built_in", "load", "make", "pick", "problem", "where"]
+__all__ = ["Places", "check_call", "is_built_in", "load", "make", "pick", "problem", "where"]
 
 
 class Places(NamedTuple):
@@ -76,6 +76,19 @@ def make(key: str, args_key: str, name: str, thing: Any, args: dict[str, Any]) -
         if isinstance(fault, KeyboardInterrupt):
             raise
         raise problem(key, f"{name} could not be made: {where(fault, _source(thing))}", fault) from fault
+
+
+def check_call(key: str, name: str, thing: Any, method: str, *given: str) -> None:
+    """Raises where the method `method` of `thing` cannot be called with the arguments that a run gives it."""
+    try:
+        signature = inspect.signature(getattr(thing, method))
+    except ValueError:  # a method of a C extension may have no signature to read
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as misfit:
+        call = f"{method}({', '.join(given)})"
+        raise problem(key, f"{method} of {name} takes {signature} and is called as {call}: {misfit}") from None
 
 
 def where(fault: BaseException, file: str | None = None) -> str:

@@ -1,7 +1,8 @@
 """Tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing` (or `pkg.module.thing`), or
 `file.py:thing`.
 
-Code of a user's is read, never imported: that it is there, and takes the arguments that the configuration gives it.
+Code of a user's is read, never imported: that it is there, takes the arguments that the configuration gives it, and has
+methods that can be called as a run calls them.
 What cannot be read so (a signature made at run time) is left to the worker; so is a module that is not on this machine,
 but for that of a loss: trainers are where the command is given.
 """
@@ -15,6 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.checks.methods import misfits
 from areal_like.config.suggest import nearest
 
 BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
@@ -56,17 +58,19 @@ def is_built_in(name: str) -> bool:
 
 def findings(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
     """What is wrong with what is named, as (keys, message); `folder` is that of the experiment's file."""
+    reward = values.get("reward")
+    rewards = isinstance(reward, dict) and reward.get("name") is None
     for section in ("task", "workflow", "reward"):
         said = values.get(section)
         if isinstance(said, dict) and isinstance(said.get("name"), str):
-            yield from _named(section, f"{section}.name", said["name"], said.get("args") or {}, folder)
+            yield from _named(section, f"{section}.name", said["name"], said.get("args") or {}, folder, rewards)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
         yield from _named("actor.loss", "actor.loss", actor["loss"], actor.get("loss_args") or {}, folder)
 
 
 def _named(
-    kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path
+    kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path, rewards: bool = False
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     known = BUILT_IN[kind]
     if is_built_in(name):
@@ -122,6 +126,8 @@ def _named(
         yield from _arguments(kind, key, name, arguments, signature)
         if kind == "actor.loss":
             yield from _inputs(name, arguments, signature)
+    if kind != "actor.loss":
+        yield from (((key,), misfit) for misfit in misfits(kind, name, definition, rewards))
 
 
 def _arguments(
@@ -190,20 +196,32 @@ LITERAL = ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.JoinedS
 
 
 def _look_up(tree: ast.Module, thing: str) -> tuple[set[str], Definition | None]:
-    """The names at the top of a module, and the definition of one of them."""
+    """The names at the top of a module, and the definition of one of them, where there is one alone."""
     names: set[str] = set()
-    found: Definition | None = None
     for node in ast.walk(tree) if _branches(tree) else tree.body:
         if isinstance(node, Definition):
             names.add(node.name)
-            found = node if node.name == thing else found
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-    return names, found
+    definitions = [node for node in _top(tree.body) if isinstance(node, Definition) and node.name == thing]
+    plain = len(definitions) == 1 or all(node in tree.body for node in definitions)
+    return names, definitions[-1] if definitions and plain else None
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, and those below an `if`, a `try` or a `with`: not those of functions and classes."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _top(node.body)
+            yield from _top(getattr(node, "orelse", []))
+            yield from _top(getattr(node, "finalbody", []))
+            for handler in getattr(node, "handlers", []):
+                yield from _top(handler.body)
 
 
 def _plain_value(tree: ast.Module, thing: str) -> str | None:

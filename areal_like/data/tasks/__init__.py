@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.data.named import Places, is_built_in, load, make, pick, problem
+from areal_like.data.named import Places, check_call, is_built_in, load, make, pick, problem
 from areal_like.data.tasks.addition import Addition
 from areal_like.data.tasks.base import TEST, TRAIN, Row, Task, Worth
 from areal_like.data.tasks.counting import Counting
@@ -25,4 +25,5 @@ def make_task(name: str, args: dict[str, Any], places: Places) -> Task:
     task: Task = make("task.name", "task.args", name, kind, args)
     if not callable(getattr(task, "rows", None)):
         raise problem("task.name", f"{name} is no task: it has no method rows(split)")
+    check_call("task.name", name, task, "rows", "split")
     return task

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from areal_like.data.named import Places, is_built_in, load, make, pick, problem
+from areal_like.data.named import Places, check_call, is_built_in, load, make, pick, problem
 from areal_like.rollout.episodes.workflows.base import Workflow
 from areal_like.rollout.episodes.workflows.single_turn import SingleTurn
 
@@ -21,4 +21,5 @@ def make_workflow(name: str | None, args: dict[str, Any], places: Places) -> Wor
     workflow: Workflow = make("workflow.name", "workflow.args", name, kind, args)
     if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
         raise problem("workflow.name", f"{name} is no workflow: it has no method `async def run(self, engine, row)`")
+    check_call("workflow.name", name, workflow, "run", "engine", "row")
     return workflow

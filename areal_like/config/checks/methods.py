@@ -1,0 +1,87 @@
+"""Whether the methods of a user's class, read and never run, can be called as a run calls them."""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Method(NamedTuple):
+    """`given` are the positional arguments of each call; `more` says whether others may be asked for by name."""
+
+    name: str
+    given: tuple[str, ...]
+    form: str
+    is_async: bool = False
+    more: bool = False
+
+
+RUN = Method("run", ("engine", "row"), "async def run(self, engine, row)", is_async=True)
+ROWS = Method("rows", ("split",), "def rows(self, split)")
+REWARD = Method("reward", ("prompt", "completion"), "def reward(self, prompt, completion, **row)", more=True)
+CALL = Method("__call__", ("prompt", "completion"), "def __call__(self, prompt, completion, **row)", more=True)
+FUNCTION = Method("", ("prompt", "completion"), "def reward(prompt, completion, **row)", more=True)
+
+REQUIRED = {"workflow": RUN, "task": ROWS, "reward": CALL}
+"""Section -> what a class that its `name` names must have."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def misfits(kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool) -> Iterator[str]:
+    """Why what `name` names cannot be used; nothing where the source alone does not tell. `rewards` says whether a
+    task's own reward would be called."""
+    if isinstance(definition, ast.ClassDef):
+        yield from _method(name, definition, REQUIRED[kind], is_required=True)
+        if kind == "task" and rewards:
+            yield from _method(name, definition, REWARD, is_required=False)
+    elif kind == "reward" and not definition.decorator_list:
+        yield from _arguments(name, definition, FUNCTION, is_bound=False)
+
+
+def _method(name: str, definition: ast.ClassDef, method: Method, is_required: bool) -> Iterator[str]:
+    own = [node for node in definition.body if isinstance(node, Function) and node.name == method.name]
+    if definition.decorator_list:
+        return
+    if not own:
+        if is_required and not definition.bases and not definition.keywords and _says_all(definition, method):
+            yield f"{name} has no method {method.name}; write `{method.form}`"
+        return
+    decorators = {node.id if isinstance(node, ast.Name) else "" for node in own[-1].decorator_list}
+    if decorators - {"staticmethod", "classmethod"}:
+        return
+    if method.is_async and not isinstance(own[-1], ast.AsyncFunctionDef):
+        yield f"{method.name} of {name} (line {own[-1].lineno}) is not async; write `{method.form}`"
+    yield from _arguments(name, own[-1], method, is_bound="staticmethod" not in decorators)
+
+
+def _says_all(definition: ast.ClassDef, method: Method) -> bool:
+    """Whether nothing in the body of the class may bring the method in another way."""
+    plain = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Expr, ast.Pass)
+    for node in definition.body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if isinstance(node, Function) and node.name == "__getattr__":
+            return False
+        if targets and any(not isinstance(each, ast.Name) or each.id == method.name for each in targets):
+            return False
+        if not targets and not isinstance(node, plain):
+            return False
+    return True
+
+
+def _arguments(name: str, function: Function, method: Method, is_bound: bool) -> Iterator[str]:
+    arguments = function.args
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    taken = positional[1:] if is_bound else positional
+    by_name = [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
+    needed = max(0, len(taken) - len(arguments.defaults))
+    too_few = len(taken) < len(method.given) and arguments.vararg is None
+    too_many = not method.more and (needed > len(method.given) or bool(by_name))
+    if too_few or too_many or (is_bound and not positional and arguments.vararg is None):
+        of = f"{method.name} of {name}" if method.name else name
+        takes = ast.unparse(arguments)
+        call = f"{method.name or name.rpartition(':')[2].rpartition('.')[2]}({', '.join(method.given)})"
+        yield f"{of} (line {function.lineno}) takes ({takes}) and is called as {call}; write `{method.form}`"
