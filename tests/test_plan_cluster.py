@@ -92,8 +92,16 @@ def test_roles_run_in_their_images():
         assert f'/t.sif bash -c "${role}"' in script
 
 
-def test_a_missing_image_cannot_start():
+def test_a_cluster_that_is_refused_lacks_nothing_more():
+    plan = plan_of("grpo", *TWO_NODES, "launcher.slurm.container_type=apptainer")
+    assert [obstacle.key for obstacle in plan.cannot_start] == ["cluster.type"]
+
+
+def test_a_missing_image_cannot_start(monkeypatch):
+    monkeypatch.setattr("areal_like.config.limits.RUN", ())
     overrides = (*TWO_NODES, "launcher.slurm.container_type=apptainer")
+    for obstacle in plan_of("grpo", *overrides).cannot_start:
+        assert obstacle.reason.endswith("name an image, or set launcher.slurm.container_type=none")
     keys = {obstacle.key for obstacle in plan_of("grpo", *overrides).cannot_start}
     assert {"launcher.slurm.trainer_image", "launcher.slurm.inference_server_image"} <= keys
     keys = {obstacle.key for obstacle in plan_of("sft", "cluster=slurm", "cluster.n_gpus_per_node=1").cannot_start}

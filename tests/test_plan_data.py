@@ -75,6 +75,13 @@ def test_what_is_not_there_is_said_with_the_places(host, path):
     assert path.startswith("/") or str(host.directory) in reason
 
 
+@pytest.mark.parametrize(("path", "num_packages"), [("foo.parquet", 0), ("nofolder", 0), ("org/tiny", 2)])
+def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkeypatch, path, num_packages):
+    monkeypatch.setattr("launcher.plan.data.find_spec", lambda package: None)
+    packages = [reason for reason in against(experiment(host, path), host) if "is read by the package" in reason]
+    assert len(packages) == num_packages
+
+
 @pytest.mark.parametrize(("path", "words"), [("rows.csv", "no reader"), ("", "names no data; set train_dataset.path=")])
 def test_what_can_be_nowhere_is_said(host, path, words):
     found = against(experiment(host, path), host)

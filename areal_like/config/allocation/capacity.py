@@ -76,9 +76,3 @@ def _worth_knowing(
             f"the nodes of a {cluster.type} cluster are taken to be like this machine: {found} ({machine.how}). "
             f"Write how many they have",
         )
-    processes = sum(part.world_size for part in (allocation.rollout, allocation.actor) if part)
-    if not devices.num_gpus and cluster.type == "local" and processes > machine.num_cpu_cores:
-        yield Finding(
-            keys["rollout"] if allocation.rollout else keys["actor"],
-            f"{allocation} is {processes} processes on {plural(machine.num_cpu_cores, 'CPU core')} without a GPU: slow",
-        )

@@ -27,7 +27,7 @@ def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -
         yield Finding(
             key,
             f"{shown} is not possible: fsdp does not do {what}. {FSDP_DOES}; experts are sharded like all "
-            f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}",
+            f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}{_or_one(dims)}",
             also,
         )
     elif part.ffn:
@@ -115,7 +115,7 @@ def not_run_here(parallel: Parallel, key: str, also: tuple[str, ...] = ()) -> It
         yield Finding(
             key,
             f"{parallel} wants megatron, which is not a backend of this framework. Use fsdp: {as_fsdp(parallel)} "
-            f"takes the same {devices(parallel.world_size)}",
+            f"takes the same {devices(parallel.world_size)}{_or_one(parallel)}",
             also,
         )
     if parallel.backend in SERVERS and parallel.pipeline > 1:
@@ -130,6 +130,11 @@ def not_run_here(parallel: Parallel, key: str, also: tuple[str, ...] = ()) -> It
 
 def as_fsdp(dims: Dims) -> str:
     return f"fsdp:{_fsdp_sizes(dims)}"
+
+
+def _or_one(dims: Dims) -> str:
+    """The sizes that fit any machine."""
+    return "" if dims.world_size == 1 else ", on a machine that has them; fsdp:d1 starts on any"
 
 
 def _fsdp_sizes(dims: Dims) -> Dims:

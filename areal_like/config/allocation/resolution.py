@@ -95,7 +95,7 @@ class _Resolution:
                 continue
             text = (
                 f"{key}={part} leaves its sizes open, but {MODE_KEY}=manual takes everything from the backend keys. "
-                f"Write a name with sizes ({part.backend or example}:d4), or {MODE_KEY}=auto"
+                f"Write a name with sizes ({part.backend or example}:d1), or {MODE_KEY}=auto"
             )
             self.problems.append(Finding(key, text, (MODE_KEY,)))
             self.unsure.add(key)
