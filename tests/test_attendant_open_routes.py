@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from areal_like.process.http import application, serve
+from areal_like.process.errors import Refused
+from areal_like.process.http import Caller, application, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.embedded import PassThrough
@@ -82,6 +83,24 @@ def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_an_attendant(tm
         assert client.parts.gate.is_open
 
     attendant_world.attended(tmp_path, test)
+
+
+def test_the_run_that_attached_last_commands_the_server_whatever_its_clock_says() -> None:
+    async def main() -> None:
+        async with embedded_servers.running() as behind:
+            guard = behind.server._guard
+            guard.attempt = 1 << 40  # a run whose clock was far ahead was here
+            async with passing(behind.address) as first, passing(behind.address) as second:
+                assert guard.attempt == (1 << 40) + 2
+                async with Caller(Identity("rollout", 0), OURS) as caller:
+                    with pytest.raises(Refused, match="of attempt"):
+                        await caller.json("GET", first, "/control/statistics")
+                    assert await caller.json("GET", second, "/control/statistics")
+                async with Caller(Identity("rollout", 0, attempt=2), OURS) as recovered:
+                    assert await recovered.json("GET", first, "/control/statistics")
+                assert guard.attempt == (1 << 40) + 3
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("path", ASKING)

@@ -13,8 +13,11 @@ from aiohttp import web
 
 from areal_like.process.http import serve
 from areal_like.serving.attendant import relay
+from areal_like.serving.attendant.base import MOST_AT_ONCE
+from areal_like.serving.attendant.strangers import sequences
 from areal_like.serving.open_routes import GENERATING, READING
 from areal_like.serving.request import LEAST_URGENT
+from areal_like.serving.turns import SHARE_BESIDE_A_RUN
 from tests.attendant_world import Client, TinyEngine, group, running, until
 
 PART = b"data: " + b"x" * 65000 + b"\n\n"
@@ -45,6 +48,10 @@ BAD = (
     {"guided_regex": "(a*)*b"},
     {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
     {"sampling_params": 5},
+    {"messages": [{"role": "user", "content": "x" * 2048}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 1000}] * 3}]},
+    {"messages": [{"role": "user", "content": "x"} for _ in range(200)]},
+    {"tools": [{"type": "function", "function": {"name": "f", "description": "x" * 3000}}]},
     {"chat_template_kwargs": {"x": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}},
 )
 
@@ -179,6 +186,36 @@ def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path
         for bad in ([1], "x", None, *BAD):
             assert await post(client, path, bad) == 400, bad
         assert len(engine.bodies) == 1
+
+    before_one(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ({}, 1),
+        ({"prompt": [5, 9], "n": 3}, 3),
+        ({"prompt": ["a", "b"], "n": 3}, 6),
+        ({"prompt": [[5], [9]], "n": 2, "best_of": 4}, 8),
+        ({"token_ids": [5, 9], "sampling_params": {"n": 5}}, 5),
+        ({"prompt": ["a", "b"], "n": 5, "sampling_params": {"temperature": 1}}, 10),
+    ],
+)
+def test_each_answer_to_each_prompt_is_counted(said: dict[str, Any], count: int) -> None:
+    assert sequences(said) == count
+
+
+def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_path: Path) -> None:
+    async def test(client: Client, engine: Talkative) -> None:
+        many = {"prompt": [[5]] * 32, "n": 128}
+        assert await post(client, GENERATING[0], many) == 200
+        await client.update(tmp_path, 1, 1)
+        await client.generate(group("g", max_new_tokens=1))
+        turns = client.server._proxy._turns
+        assert turns.most == MOST_AT_ONCE // SHARE_BESIDE_A_RUN
+        for n, status in ((128, 400), (9, 400), (8, 200)):
+            assert await post(client, GENERATING[0], many | {"n": n}) == status, n
+        assert len(engine.bodies) == 2 and (turns.running, turns.waiting) == (0, 0)
 
     before_one(tmp_path, test)
 

@@ -10,7 +10,7 @@ from areal_like.process.errors import Refused
 from areal_like.serving.embedded.batching.rows import Rows
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, Sampling, parse_group
-from areal_like.serving.turns import Turns
+from areal_like.serving.turns import MOST_WAITING, Turns
 from tests.embedded_servers import Client, group, over_http, published, until
 from tests.tiny_models import VOCAB, tiny_qwen3
 
@@ -55,7 +55,13 @@ def test_what_exceeds_the_context_alone_is_cut_to_it() -> None:
 
 def test_the_request_that_ended_a_server_is_refused() -> None:
     async def test(client: Client) -> None:
-        for how in ({"min_tokens": HUGE}, {"n": HUGE}, {"temperature": 1e-50}, {"repetition_penalty": 1e-50}):
+        for how in (
+            {"min_tokens": HUGE},
+            {"n": HUGE},
+            {"n": 129},
+            {"temperature": 1e-50},
+            {"repetition_penalty": 1e-50},
+        ):
             status, said = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": how})
             assert status == 400 and next(iter(how)) in said["error"]["message"]
         status, _ = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2}})
@@ -108,17 +114,23 @@ def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> No
 def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         outside = client.server._outside
-        assert outside._share() == client.engine.max_running == 64
+        assert outside.turns.most == client.engine.max_running == 64
+        many = {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2, "n": 17}}
+        assert (await client.open("POST", TOKENS, many))[0] == 200
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.generate(group("a"))
-        assert outside._share() == 16
+        assert outside.turns.most == 16
+        status, said = await client.open("POST", TOKENS, many)
+        assert status == 400 and "ask for at most 16 at once" in said["error"]["message"]
+        many["sampling_params"]["n"] = 16
+        assert (await client.open("POST", TOKENS, many))[0] == 200
 
     over_http(test)
 
 
 def test_turns_are_bounded_in_order_and_given_back() -> None:
     async def main() -> None:
-        turns = Turns(lambda: 4)
+        turns = Turns(4, lambda: False)
         order: list[str] = []
         gone = {"c": False}
 
@@ -134,14 +146,39 @@ def test_turns_are_bounded_in_order_and_given_back() -> None:
         gone["c"] = True
         with pytest.raises(ConnectionResetError):
             await tasks["c"]
-        with pytest.raises(Refused) as refused:
-            async with turns.take(1 << 20, lambda: False):
-                raise AssertionError
-        assert refused.value.status == 429
+        for count, status in ((MOST_WAITING, 429), (1 << 20, 400)):
+            with pytest.raises(Refused) as refused:
+                async with turns.take(count, lambda: False):
+                    raise AssertionError
+            assert refused.value.status == status
         for name in "abd":
             holds[name].set()
             await tasks[name]
         assert order == ["a", "b", "d"] and (turns.running, turns.waiting) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_request_above_the_share_of_clients_is_refused_beside_a_run_also_where_it_waited() -> None:
+    async def main() -> None:
+        is_used, end = False, asyncio.Event()
+        turns = Turns(64, lambda: is_used)
+
+        async def one(count: int) -> None:
+            async with turns.take(count, lambda: False):
+                await end.wait()
+
+        first, second, third = (asyncio.create_task(one(count)) for count in (64, 17, 16))
+        await until(lambda: turns.running == 64 and turns.waiting == 33)
+        is_used = True
+        end.set()
+        with pytest.raises(Refused, match=r"17 sequences are too many .* ask for at most 16") as refused:
+            await second
+        assert refused.value.status == 400
+        await asyncio.gather(first, third)
+        with pytest.raises(Refused, match="4096 sequences are too many"):
+            await one(4096)
+        assert (turns.running, turns.waiting) == (0, 0)
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

@@ -79,6 +79,7 @@ def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) ->
         ({"temperature": -1}, 400, "temperature: -1 "),
         ({"max_tokens": "many"}, 400, "max_tokens: 'many' "),
         ({"n": 0}, 400, "n: 0 "),
+        ({"n": 129}, 400, "n: 129 is not a whole number from 1 to 128"),
     ],
 )
 def test_a_completion_that_cannot_be_given_is_refused_with_the_field(

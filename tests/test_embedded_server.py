@@ -100,6 +100,7 @@ def test_the_run_gets_no_token_before_it_gave_weights() -> None:
             "version": -1,
             "engine": "embedded",
             "engine_version": __version__,
+            "attempt": 1,
             "processes": 1,
             "devices": [],
         }

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 
 import aiohttp
 import orjson
@@ -28,14 +27,16 @@ ONE_CALL_S = 10.0
 
 
 class PassThrough:
-    """Who attached last owns the server: calls carry a number of attempts that only grows, as the run's own could be
-    smaller than that of the run before. `secret` is the key of the other side, which proves itself first."""
+    """Who attached last owns the server: calls carry a number of attempts above what the server knows of, as the run's
+    own could be smaller than that of the run before. `secret` is the key of the other side, which proves itself
+    first."""
 
     def __init__(self, proofs: Proofs, secret: str, guard: Guard, run_id: str, key_variable: str) -> None:
         self._proofs, self._address = proofs, proofs.address
         self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
         self._session: aiohttp.ClientSession | None = None
-        self._attempt = int(time.time())
+        self._attempt: int | None = None
+        self._asking = asyncio.Lock()
         guard.on_new_attempt = self._on_new_attempt
         self._guard = guard
 
@@ -68,9 +69,10 @@ class PassThrough:
 
     async def ready(self, me: Identity, waiting: Waiting) -> None:
         """Takes the server over: what it held of another run is forgotten."""
-        said = headers(Identity(me.role, me.index, self._attempt, me.incarnation), self._secret)
         while True:
             try:
+                attempt = await self._newest_attempt()
+                said = headers(Identity(me.role, me.index, attempt, me.incarnation), self._secret)
                 status, content = await self._ask("/control/statistics", said)
                 break
             except (aiohttp.ClientConnectionError, TimeoutError):
@@ -85,13 +87,21 @@ class PassThrough:
         if status >= 400:
             raise Failure(f"rollout.server_addresses: {self._address} refuses this run: {message_of(content)}")
 
+    async def _newest_attempt(self) -> int:
+        """Ours: one more than the server knew when this run began to use it, or was recovered."""
+        async with self._asking:
+            if self._attempt is None:
+                _, content = await self._ask(HEALTH, {})
+                self._attempt = 1 + int(orjson.loads(content).get("attempt", 0))
+            return self._attempt
+
     async def gone(self) -> Failure:
         """Ends when it does not answer any more."""
         silences, why = 0, ""
         while silences < MOST_SILENCES:
             await asyncio.sleep(LOOK_S)
             try:
-                await self._ask("/health", {})
+                await self._ask(HEALTH, {})
             except (aiohttp.ClientError, TimeoutError) as fault:
                 silences += 1
                 why = str(fault) or type(fault).__name__
@@ -111,17 +121,17 @@ class PassThrough:
         said = {"Content-Type": request.headers.get("Content-Type", "application/json")}
         if path not in OPEN_PATHS:
             said["Authorization"] = f"Bearer {self._secret}"
-        if path not in (*OPEN_PATHS, *CLIENT_PATHS):
-            said |= {
-                PROCESS_HEADER: request.headers.get(PROCESS_HEADER, "?"),
-                ATTEMPT_HEADER: str(self._attempt),
-                INCARNATION_HEADER: request.headers.get(INCARNATION_HEADER, "1"),
-            }
         body = await request.read()
-        call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=said)
         try:
+            if path not in (*OPEN_PATHS, *CLIENT_PATHS):
+                said |= {
+                    PROCESS_HEADER: request.headers.get(PROCESS_HEADER, "?"),
+                    ATTEMPT_HEADER: str(await self._newest_attempt()),
+                    INCARNATION_HEADER: request.headers.get(INCARNATION_HEADER, "1"),
+                }
+            call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=said)
             source = await while_there(request, call)
-        except aiohttp.ClientError as fault:
+        except (aiohttp.ClientError, TimeoutError) as fault:
             raise Refused(503, f"{self._address} does not answer: {fault or type(fault).__name__}") from fault
         async with source:
             response = web.StreamResponse(status=source.status)
@@ -149,4 +159,4 @@ class PassThrough:
         return self._session
 
     def _on_new_attempt(self, attempt: int) -> None:
-        self._attempt = max(self._attempt + 1, int(time.time()))
+        self._attempt = None

@@ -21,7 +21,7 @@ from areal_like.serving.attendant.strangers import Model, allowed, in_its_turn, 
 from areal_like.serving.open_routes import ASKING, GENERATING, READING
 from areal_like.serving.proven import Proofs, ProvenConnector
 from areal_like.serving.request import LEAST_URGENT
-from areal_like.serving.turns import SHARE_BESIDE_A_RUN, Turns
+from areal_like.serving.turns import Turns
 
 KEPT_HEADER = "Accept"
 """Of a client's request. Others could command the engine, or name a request of somebody else."""
@@ -52,7 +52,7 @@ class Proxy:
         self.knows: Callable[[Mapping[str, str]], bool] = lambda headers: False
         """Whether a client shows the key."""
         self._model = Model(facts.vocab_size, facts.context_length)
-        self._turns = Turns(lambda: MOST_AT_ONCE // SHARE_BESIDE_A_RUN if gate.is_used_by_a_run else MOST_AT_ONCE)
+        self._turns = Turns(MOST_AT_ONCE, lambda: gate.is_used_by_a_run)
 
     def routes(self) -> list[web.RouteDef]:
         return [

@@ -50,7 +50,7 @@ INNER = "sampling_params"
 LEAST_TEMPERATURE = 0.01
 MOST_ANSWERS, MOST_CHANCES, MOST_PROMPTS, MOST_BIASES = 128, 20, 256, 1024
 MOST_CHARACTERS = 32
-"""Of a text, for each token of the context."""
+"""Of a text, or of all texts in a list of messages, for each token of the context."""
 DEEPEST, LARGEST = 16, 1 << 31
 
 
@@ -83,11 +83,13 @@ def in_its_turn(said: Any, model: Model, is_known: bool = False) -> dict[str, An
 
 def sequences(said: Mapping[str, Any]) -> int:
     """How many answers a body that is allowed asks for."""
-    how = said.get(INNER) or said
-    prompt = said.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-    answers: int = max(how.get(key) or 1 for key in COUNTS)
+    prompts = max(_prompts(said.get(key)) for key in PROMPTS)
+    answers: int = max(how.get(key) or 1 for how in (said, said.get(INNER) or {}) for key in COUNTS)
     return prompts * answers
+
+
+def _prompts(value: Any) -> int:
+    return len(value) if isinstance(value, list) and value and isinstance(value[0], str | list) else 1
 
 
 def _bounded(key: str, value: Any, model: Model, is_known: bool) -> Any:
@@ -115,7 +117,9 @@ def _bounded(key: str, value: Any, model: Model, is_known: bool) -> Any:
         return value
     if not is_known and (key in GRAMMARS or (key == "response_format" and "schema" in str(value))):
         raise Refused(400, f"{key}: only callers with the key may send programs for the engine")
-    _check_rest(key, value, 0)
+    characters = _check_rest(key, value, 0)
+    if characters > MOST_CHARACTERS * model.context_length:
+        raise Refused(400, f"{key}: {characters} characters do not fit into {model.context_length} tokens of context")
     return value
 
 
@@ -171,12 +175,17 @@ def _texts(key: str, value: Any) -> Any:
     return value
 
 
-def _check_rest(key: str, value: Any, depth: int) -> None:
-    """What is not known here is passed on as it is, as long as its numbers are small and it is not deep."""
+def _check_rest(key: str, value: Any, depth: int) -> int:
+    """What is not known here (messages, tools, ...) is passed on as it is, as long as its numbers are small and it is
+    not deep. How many characters are in it: any text may get into the prompt by the chat template."""
     if depth > DEEPEST:
         raise Refused(400, f"{key}: it goes deeper than {DEEPEST} levels")
-    if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            _check_rest(key, one, depth + 1)
-    elif isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + _check_rest(key, one, depth + 1) for name, one in value.items())
+    if isinstance(value, list):
+        return sum(_check_rest(key, one, depth + 1) for one in value)
+    if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
         raise Refused(400, f"{key}: {shown(value)} is too large")
+    return 0

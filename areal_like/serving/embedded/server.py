@@ -77,7 +77,7 @@ class EmbeddedServer:
 
     async def health(self, request: web.Request) -> web.Response:
         facts = {"run_id": self._run_id, "model": self._model, "version": self._version}
-        facts |= {"engine": "embedded", "engine_version": __version__}
+        facts |= {"engine": "embedded", "engine_version": __version__, "attempt": self._guard.attempt}
         facts |= {"processes": 1, "devices": gpus(self._engine.weights.device)}
         return answer({"status": "paused" if self._driver.is_paused else "ok", **facts})
 

@@ -12,7 +12,7 @@ from areal_like.serving.embedded.outside import asked
 from areal_like.serving.embedded.outside.logprobs import Chance
 from areal_like.serving.embedded.streams import Streams
 from areal_like.serving.request import BadRequest, Finished, Group, shown
-from areal_like.serving.turns import SHARE_BESIDE_A_RUN, Turns
+from areal_like.serving.turns import Turns
 
 MOST_LOGITS = 1 << 28
 """Of a prompt whose log-probabilities are asked for: they stand in memory all at once."""
@@ -25,7 +25,7 @@ class Outside:
         self.streams, self.model, self.seed = streams, model, seed
         self.engine = streams.driver.engine
         self.tokenizer = self.engine.tokenizer
-        self.turns = Turns(self._share)
+        self.turns = Turns(self.engine.max_running, lambda: streams.is_used_by_a_run)
 
     async def encode(self, text: Any, special: bool) -> list[int]:
         """Beside the event loop, as a long text takes its time; raises BadRequest."""
@@ -48,11 +48,6 @@ class Outside:
             beside = f", with adapters {', '.join(adapters)}" if adapters else ""
             raise Refused(404, f"model: {shown(model)} is not served here; this is {self.model!r}{beside}")
         return str(model)
-
-    def _share(self) -> int:
-        """Sequences of clients that may be in the engine now: a part of what it can while a run uses it."""
-        most = self.engine.max_running
-        return max(1, most // SHARE_BESIDE_A_RUN) if self.streams.is_used_by_a_run else most
 
     async def generate(self, request: web.Request, groups: Sequence[Group]) -> list[Finished]:
         """In the order of the groups. Each takes its own turn; where one fails, the others are given up."""
