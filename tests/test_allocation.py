@@ -308,7 +308,7 @@ def test_manual_takes_everything_from_the_backend_keys():
     assert [problem.key for problem in refuse("manual")] == ["rollout.backend", "actor.backend"]
     (problem,) = refuse("manual", "vllm:d2", {"actor": "fsdp", "ref": "fsdp:d4"})
     assert problem.key == "actor.backend"
-    assert "manual" in problem.message and "fsdp:d4" in problem.message
+    assert "manual" in problem.message and "fsdp:d1" in problem.message
 
 
 def test_servers_in_an_experiment_without_servers():
