@@ -27,6 +27,8 @@ def unpack(data: bytes | memoryview) -> Frame:
     head = orjson.loads(view[LENGTH_BYTES:start])
     blobs = []
     for size in head["sizes"]:
+        if type(size) is not int or size < 0:
+            raise ValueError("the size of a part is no whole number")
         blobs.append(view[start : start + size])
         start += size
     if start != len(view):

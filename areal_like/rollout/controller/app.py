@@ -1,7 +1,7 @@
 """The controller's routes. Those that wait hold a call back for at most two seconds, and are asked again."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -10,7 +10,8 @@ from areal_like.process.frames import pack
 from areal_like.process.http import answer, binary, field, number, read_frame, read_json
 from areal_like.process.identity import PROCESS_HEADER
 from areal_like.rollout.batches import Batch
-from areal_like.rollout.groups import Lease, Result
+from areal_like.rollout.controller import bodies
+from areal_like.rollout.groups import Lease
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.recovery import snapshot
 
@@ -51,14 +52,14 @@ class Routes:
 
     async def hello(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._controller.hello(field(said, "worker", str), number(said, "incarnation"), _datasets(said))
+        self._controller.hello(bodies.name(said, "worker"), number(said, "incarnation"), bodies.datasets(said))
         settings = self._controller.settings
         plan = {"synchronous": settings.synchronous, "max_concurrent": settings.max_concurrent}
         return answer({"ok": True, "plan": plan})
 
     async def lease(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        controller, loop, worker = self._controller, self._loop, field(said, "worker", str)
+        controller, loop, worker = self._controller, self._loop, bodies.name(said, "worker")
         want = number(said, "want")
 
         def some() -> list[Lease] | None:
@@ -75,11 +76,9 @@ class Routes:
         return answer({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
 
     async def finish(self, request: web.Request) -> web.Response:
-        frame = await read_frame(request)
-        loop, worker = self._loop, field(frame.header, "worker", str)
-        blobs = iter(frame.blobs)
-        results = [_result(said, blobs) for said in field(frame.header, "results", list)]
-        loop.settling.count_rewards(worker, field(frame.header, "counts", dict, {}))
+        worker, counts, results = bodies.finished(await read_frame(request))
+        loop = self._loop
+        loop.settling.count_rewards(worker, counts)
         loop.finish(worker, results)
         self._controller.moved()
         return answer({"void": loop.take_voided(worker)})
@@ -116,12 +115,7 @@ class Routes:
         )
 
     async def publish(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        number(said, "version")
-        try:
-            await self._controller.publish(said)
-        except (KeyError, TypeError, AttributeError) as misfit:
-            raise Refused(400, f"the body is no publication: {type(misfit).__name__}: {misfit}") from misfit
+        await self._controller.publish(bodies.publication(await read_json(request)))
         return answer({"ok": True})
 
     async def send(self, request: web.Request) -> web.Response:
@@ -136,10 +130,8 @@ class Routes:
 
     async def batch(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        loop, rank = self._loop, number(said, "rank")
-        step, world = number(said, "step"), number(said, "world", 1)
-        if rank >= world:
-            raise Refused(400, f"rank: {rank} is not below world={world}")
+        (rank, world), step = bodies.place_of_rank(said), number(said, "step")
+        loop = self._loop
 
         def formed() -> Batch | str | None:
             return loop.batch(step, rank, world)
@@ -166,33 +158,3 @@ class Routes:
         said = await read_json(request)
         self._controller.finished(field(said, "early", bool))
         return answer({"ok": True})
-
-
-def _result(said: dict[str, Any], blobs: Any) -> Result:
-    """Its arrays are copied, so that they do not hold those of the others of the message in memory."""
-    status, blob = field(said, "status", str), b""
-    if status == "done":
-        part = next(blobs, None)
-        if part is None:
-            raise Refused(400, "results: one that is done has no arrays in the frame")
-        blob = bytes(part)
-    return Result(
-        lease=field(said, "lease", str),
-        status=status,
-        facts=field(said, "facts", list, []),
-        blob=blob,
-        error=field(said, "error", str, ""),
-        error_kind=field(said, "error_kind", str, ""),
-        timings=field(said, "timings", dict, {}),
-    )
-
-
-def _datasets(said: Any) -> dict[str, Any]:
-    datasets: dict[str, Any] = field(said, "datasets", dict)
-    for name in ("train", "valid"):
-        part = datasets.get(name)
-        if part is not None or name == "train":
-            field(part, "digest", str)
-            number(part, "rows")
-    field(datasets["train"], "row_hashes", list)
-    return datasets

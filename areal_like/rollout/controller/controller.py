@@ -176,7 +176,11 @@ class Controller:
     async def publish(self, told: dict[str, Any]) -> None:
         try:
             publication = await asyncio.to_thread(read_publication, told)
+        except OSError as fault:
+            raise Refused(400, f"folder: {fault.strerror or fault}") from fault
         except BadWeights as refusal:
+            if told.get("transport") == "collective":  # nothing was read but the call itself
+                raise Refused(400, str(refusal)) from refusal
             self.fail(Failure(f"weights v{told['version']} cannot be published: {refusal}"))
             raise Refused(409, str(refusal)) from refusal
         self.servers.publish(publication)

@@ -1,0 +1,135 @@
+"""What calls to the controller carry, read whole before anything is changed: what is malformed is refused with 400."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from areal_like.process.errors import Refused
+from areal_like.process.frames import Frame
+from areal_like.process.http import field, number
+from areal_like.rollout.groups import Result
+from areal_like.rollout.settling import REWARD_COUNTS
+from areal_like.rollout.trajectory import FINISHES
+
+DONE = "done"
+STATUSES = (DONE, "rejected", "failed")
+LONGEST_NAME = 512
+MOST_RANKS = 1 << 16
+WHOLE = ("length", "generated", "version_min", "version_max")
+"""Of the facts of a sample."""
+
+
+def name(said: Any, key: str) -> str:
+    value: str = field(said, key, str)
+    if not 0 < len(value) <= LONGEST_NAME:
+        raise Refused(400, f"{key}: {len(value)} characters are no name; give 1 to {LONGEST_NAME}")
+    return value
+
+
+def datasets(said: Any) -> dict[str, Any]:
+    """Of the training rows, and of those held out where there are any."""
+    found: dict[str, Any] = field(said, "datasets", dict)
+    for part in ("train", "valid"):
+        dataset = found.get(part)
+        if dataset is None and part == "valid":
+            continue
+        field(dataset, "digest", str)
+        rows, hashes = number(dataset, "rows"), field(dataset, "row_hashes", list)
+        if len(hashes) != rows or not all(isinstance(one, str) for one in hashes):
+            raise Refused(400, f"datasets.{part}: row_hashes must be {rows} texts, one for each of its rows")
+    return found
+
+
+def finished(frame: Frame) -> tuple[str, dict[str, int], list[Result]]:
+    """The worker, what it counted since its beginning, and what came of its leases."""
+    worker, said = name(frame.header, "worker"), field(frame.header, "results", list)
+    counts = field(frame.header, "counts", dict, {})
+    for key in counts:
+        if key not in REWARD_COUNTS:
+            raise Refused(400, f"counts: {key[:80]!r} is not counted; {', '.join(REWARD_COUNTS)} are")
+        number(counts, key)
+    num_done = sum(isinstance(one, dict) and one.get("status") == DONE for one in said)
+    if num_done != len(frame.blobs):
+        raise Refused(400, f"results: {num_done} are done, and the frame has arrays of {len(frame.blobs)}")
+    blobs = iter(frame.blobs)
+    return worker, counts, [_result(one, blobs) for one in said]
+
+
+def _result(said: Any, blobs: Any) -> Result:
+    """Its arrays are copied, so that they do not hold those of the others of the message in memory."""
+    status = field(said, "status", str)
+    if status not in STATUSES:
+        raise Refused(400, f"status: {status[:80]!r} is none of {', '.join(STATUSES)}")
+    timings = field(said, "timings", dict, {})
+    _each(timings, "timings", is_finite)
+    facts = field(said, "facts", list, [])
+    if status == DONE:
+        _check_facts(facts)
+    return Result(
+        lease=field(said, "lease", str),
+        status=status,
+        facts=facts if status == DONE else [],
+        blob=bytes(next(blobs)) if status == DONE else b"",
+        error=field(said, "error", str, ""),
+        error_kind=field(said, "error_kind", str, ""),
+        timings=timings,
+    )
+
+
+def _check_facts(facts: Sequence[Any]) -> None:
+    if not facts:
+        raise Refused(400, "facts: a result that is done has those of at least one sample")
+    for fact in facts:
+        for key in WHOLE:
+            number(fact, key)
+        if not fact["version_min"] <= fact["version_max"]:
+            raise Refused(400, f"version_min: {fact['version_min']} is above version_max={fact['version_max']}")
+        if not is_finite(fact.get("reward")):
+            raise Refused(400, "reward: missing from the facts of a sample, or no finite number")
+        if field(fact, "finish", str) not in FINISHES:
+            raise Refused(400, f"finish: must be one of {', '.join(FINISHES)}")
+        _each(field(fact, "rewards", dict), "rewards", is_finite)
+        _each(field(fact, "metrics", dict, {}), "metrics", lambda value: value is None or is_finite(value))
+        for key in ("env", "prompt_hash"):
+            field(fact, key, str, "")
+
+
+def publication(said: Any) -> dict[str, Any]:
+    """Where its weights are is looked at later."""
+    number(said, "version")
+    transport = field(said, "transport", str, "disk")
+    if transport == "disk":
+        if "\0" in field(said, "folder", str):
+            raise Refused(400, "folder: is no path")
+    elif transport == "collective":
+        field(said, "index", dict)
+        place = field(said, "meeting", dict)
+        name(place, "host")
+        if not 0 < number(place, "port") < 1 << 16:
+            raise Refused(400, f"port: {place['port']} is none")
+        if not all(isinstance(one, str) for one in field(place, "devices", list)):
+            raise Refused(400, "devices: must be a list of texts")
+    else:
+        raise Refused(400, f"transport: {transport[:80]!r} is neither disk nor collective")
+    found: dict[str, Any] = said
+    return found
+
+
+def place_of_rank(said: Any) -> tuple[int, int]:
+    """A rank of the trainer, and how many there are."""
+    rank, world = number(said, "rank"), number(said, "world", 1)
+    if world > MOST_RANKS:
+        raise Refused(400, f"world: {world} ranks are more than there can be ({MOST_RANKS})")
+    if rank >= world:
+        raise Refused(400, f"rank: {rank} is not below world={world}")
+    return rank, world
+
+
+def is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _each(values: Mapping[str, Any], key: str, fits: Callable[[Any], bool]) -> None:
+    for one, value in values.items():
+        if not fits(value):
+            raise Refused(400, f"{key}.{one[:80]}: is no finite number")
