@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import sys
 import time
@@ -14,7 +15,8 @@ import torch
 from transformers import PreTrainedModel
 
 import areal_like
-from areal_like.process.identity import PORT, TOKEN
+from areal_like.process.identity import PORT, PROCESS, RUN_ID, TOKEN
+from areal_like.process.memory import memory_folder
 from areal_like.serving.attendant.base import Arrival, Asked, NotReady, Piece
 from areal_like.serving.found import find
 from areal_like.serving.start import ServerSpec
@@ -63,7 +65,14 @@ class Server:
         packages = root / "packages"
         packages.mkdir()
         (packages / "areal_like").symlink_to(Path(areal_like.__file__).parent)
-        ours = {TOKEN: SECRET, "PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        ours = {
+            TOKEN: SECRET,
+            PROCESS: "server/0",
+            RUN_ID: f"test{os.getpid()}vllm",
+            "PYTHONPATH": str(packages),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
         ours["VLLM_CPU_KVCACHE_SPACE"] = "1"
         self.env = {**os.environ, **start.env, **ours}
         self._log = (root / "log").open("wb")
@@ -90,6 +99,7 @@ class Server:
     def close(self) -> None:
         if self._program is not None:
             self._program.end(GENTLE_END_S)
+        shutil.rmtree(memory_folder(self.env[RUN_ID]), ignore_errors=True)
         self._log.close()
 
     def arrival(self, model: PreTrainedModel, version: int) -> Arrival:

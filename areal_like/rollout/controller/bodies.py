@@ -13,6 +13,8 @@ from areal_like.rollout.trajectory import FINISHES
 
 DONE = "done"
 STATUSES = (DONE, "rejected", "failed")
+IN_FILES = ("disk", "adapter")
+"""Ways of weights that go through a folder."""
 LONGEST_NAME = 512
 MOST_RANKS = 1 << 16
 WHOLE = ("length", "generated", "version_min", "version_max")
@@ -98,7 +100,7 @@ def publication(said: Any) -> dict[str, Any]:
     """Where its weights are is looked at later."""
     number(said, "version")
     transport = field(said, "transport", str, "disk")
-    if transport == "disk":
+    if transport in IN_FILES:
         if "\0" in field(said, "folder", str):
             raise Refused(400, "folder: is no path")
     elif transport == "collective":
@@ -110,7 +112,7 @@ def publication(said: Any) -> dict[str, Any]:
         if not all(isinstance(one, str) for one in field(place, "devices", list)):
             raise Refused(400, "devices: must be a list of texts")
     else:
-        raise Refused(400, f"transport: {transport[:80]!r} is neither disk nor collective")
+        raise Refused(400, f"transport: {transport[:80]!r} is none of {', '.join(IN_FILES)}, collective")
     found: dict[str, Any] = said
     return found
 
