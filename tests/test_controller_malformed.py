@@ -22,7 +22,7 @@ from tests.rollout_world import facts
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(3600 if FULL else 300)]
 HUGE = 1 << 53
-NUMBERS = (None, "1", 1.5, True, -1, HUGE, [], {})
+NUMBERS: tuple[Any, ...] = (None, "1", 1.5, True, -1, HUGE, [], {})
 DATASET = {"rows": 2, "digest": "d1", "row_hashes": ["a", "b"]}
 HELLO = {"worker": "episodes/0", "incarnation": 1, "datasets": {"train": DATASET, "valid": None}}
 INDEX: dict[str, Any] = {"version": 1, "run_id": "run1", "buckets": [], "tensors": [], "probe": None}
@@ -97,7 +97,12 @@ OTHERS: dict[str, list[Any]] = {
     "/state": without({"step": 0}, "step", *NUMBERS),
     "/finished": without({"early": False}, "early", None, 0, "no"),
 }
-NOT_EVEN_OBJECTS = (None, [], 1, "x", [[1]])
+NOT_EVEN_OBJECTS: tuple[Any, ...] = (None, [], 1, "x", [[1]])
+
+
+COUNTS: tuple[Any, ...] = ([], {"x": 1}, {"errors": -1}, {"errors": "1"}, {"errors": None})
+TIMINGS: tuple[Any, ...] = ([], {"total_s": "1"}, {"total_s": None})
+HEADS: tuple[Any, ...] = (None, [], 1, {}, {"sizes": []}, {"header": [], "sizes": []})
 
 
 def malformed_frames(lease: str) -> list[bytes]:
@@ -106,11 +111,11 @@ def malformed_frames(lease: str) -> list[bytes]:
     headers = [
         *without(header, "worker", None, 1, ""),
         *without(header, "results", None, {}, 1, [1], [None], [[]], [result, result]),
-        *({**header, "counts": counts} for counts in ([], {"x": 1}, {"errors": -1}, {"errors": "1"}, {"errors": None})),
+        *({**header, "counts": counts} for counts in COUNTS),
         *without(header, "results.0.lease", None, 1),
         *without(header, "results.0.status", None, 1, "finished", "failed", "rejected"),
         *without(header, "results.0.facts", None, [], {}, [1], [{}], [None]),
-        *({**header, "results": [{**result, "timings": one}]} for one in ([], {"total_s": "1"}, {"total_s": None})),
+        *({**header, "results": [{**result, "timings": one}]} for one in TIMINGS),
         *({**header, "results": [{**result, key: 1}]} for key in ("error", "error_kind")),
     ]
     for key in ("length", "generated", "version_min", "version_max"):
@@ -121,7 +126,7 @@ def malformed_frames(lease: str) -> list[bytes]:
     headers += without(header, "results.0.facts.0.version_min", 5)  # above the newest
     sizes = (None, 1, [-1, 4], ["3"], [1.5], [True, 2], [2], [4], [1 << 40])
     wrong = [frame({"header": header, "sizes": size}, b"abc") for size in sizes]
-    wrong += [frame(head, b"") for head in (None, [], 1, {}, {"sizes": []}, {"header": [], "sizes": []})]
+    wrong += [frame(head, b"") for head in HEADS]
     whole = pack(header, [b"abc"])
     wrong += [whole[:-1], whole + b"x", whole[:20], b"", b"x", b"\xff" * 8, b"[" * 50_000]
     return [*(pack(one, [b"abc"]) for one in headers), pack(header), pack(header, [b"a", b"b"]), *wrong]
