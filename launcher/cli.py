@@ -118,6 +118,8 @@ def _answer(arguments: Arguments) -> int:
 
 def _single(arguments: Arguments) -> int:
     from areal_like.config.compose import load
+    from areal_like.config.copies import COPIES
+    from launcher.followers import follows_of
 
     assert arguments.config is not None
     overrides, elsewhere = arguments.overrides, None
@@ -127,7 +129,8 @@ def _single(arguments: Arguments) -> int:
         elsewhere = Elsewhere(arguments.for_machine, arguments.model_config)
         overrides = [*elsewhere.overrides, *overrides]
     known = elsewhere.machine if elsewhere is not None else None
-    loaded = load(arguments.config, overrides, arguments.schema_class, known)
+    copies = {**COPIES, **follows_of(arguments.config)}
+    loaded = load(arguments.config, overrides, arguments.schema_class, known, copies)
     if arguments.schema is True:
         return _print_schema([loaded.schema])
     if arguments.explain is not None:

@@ -1,12 +1,17 @@
 """A run's configuration is written down without references. When the run is resumed with another value, what followed
 that key must follow it again."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.checks.interpolation import WHOLE
+from areal_like.config.copies import following
 from areal_like.config.loaded import MISSING, at
+from areal_like.config.sources.shipped import find_config
+from areal_like.process.run import CONFIG, FACTS
 
 
 def references(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -22,12 +27,16 @@ def followers(values: Mapping[str, Any], follows: Mapping[str, str], words: Sequ
     """Overrides for the keys that follow one of those that `words` change; not for those that have been given a value
     of their own."""
     names = [word.partition("=")[0].lstrip("+") for word in words]
-    changed, found = {ALIASES.get(name, name) for name in names}, []
-    waiting = {path: target for path, target in follows.items() if path not in changed}
-    while ready := [path for path, target in waiting.items() if target in changed]:
-        for path in ready:
-            target = waiting.pop(path)
-            if at(values, path, MISSING) == at(values, target):
-                found.append(f"{path}=${{{target}}}")
-                changed.add(path)
-    return found
+    flat = {path: at(values, path, MISSING) for path in (*follows, *follows.values())}
+    changed = {ALIASES.get(name, name) for name in names}
+    return [f"{path}=${{{follows[path]}}}" for path in following(flat, follows, changed)]
+
+
+def follows_of(config: str | Path) -> dict[str, str]:
+    """Which keys followed which, where the file is the configuration of a run."""
+    file = find_config(config)
+    said = file.parent / FACTS
+    if file.name != CONFIG or not said.is_file():
+        return {}
+    follows: dict[str, str] = json.loads(said.read_text(encoding="utf-8")).get("follows", {})
+    return follows

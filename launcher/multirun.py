@@ -8,11 +8,13 @@ from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import Composition, load
+from areal_like.config.copies import COPIES
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import is_secret, parse_words
 from areal_like.door import follow
 from launcher.arguments import Arguments
+from launcher.followers import follows_of
 from launcher.plan import build_plan
 from launcher.plan.described import Elsewhere
 from launcher.start import refuse
@@ -48,6 +50,7 @@ class _Points:
     def __init__(self, arguments: Arguments) -> None:
         assert arguments.config is not None
         self.config, self.schema_class = arguments.config, arguments.schema_class
+        self.copies = {**COPIES, **follows_of(arguments.config)}
         self.elsewhere = Elsewhere(arguments.for_machine, arguments.model_config)
         words = [*self.elsewhere.overrides, *arguments.overrides]
         self.overrides = [word for word in words if not is_hydra_override(word)]
@@ -61,7 +64,7 @@ class _Points:
         self.fixed = [word.text for word in parsed if not word.parsed.is_sweep_override()]
 
     def load(self, overrides: list[str]) -> Loaded:
-        return load(self.config, overrides, self.schema_class, self.elsewhere.machine)
+        return load(self.config, overrides, self.schema_class, self.elsewhere.machine, self.copies)
 
     def check(self, overrides: list[str]) -> list[Problem]:
         try:

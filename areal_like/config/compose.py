@@ -6,7 +6,7 @@ they are written, before Hydra merges, so that a message has a file and a line; 
 provenance, and the result is held against what Hydra composed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from areal_like.config.allocation import Machine, machine
 from areal_like.config.allocation.experiment import allocate
 from areal_like.config.checks.finish import finish
 from areal_like.config.checks.references import set_below_references
+from areal_like.config.copies import COPIES, following
 from areal_like.config.dialects.areal import legacy
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build, experiment_of, redactor
@@ -34,20 +35,29 @@ from areal_like.config.sources.yaml_reader import Node, YamlFile
 
 
 def load(
-    config: str | Path, overrides: Sequence[str] = (), schema: str | None = None, known: Machine | None = None
+    config: str | Path,
+    overrides: Sequence[str] = (),
+    schema: str | None = None,
+    known: Machine | None = None,
+    copies: Mapping[str, str] = COPIES,
 ) -> Loaded:
     """Composes and checks one experiment; raises ConfigError with every problem that was found. `known` stands in for
-    the machine at hand."""
-    return Composition(config, overrides, schema, known).load()
+    the machine at hand. `copies` are the keys of the file that follow others which the overrides set."""
+    return Composition(config, overrides, schema, known, copies).load()
 
 
 class Composition:
     """One composition, step by step; `problems` gathers what is wrong on the way."""
 
     def __init__(
-        self, config: str | Path, overrides: Sequence[str], schema: str | None, known: Machine | None = None
+        self,
+        config: str | Path,
+        overrides: Sequence[str],
+        schema: str | None,
+        known: Machine | None = None,
+        copies: Mapping[str, str] = COPIES,
     ) -> None:
-        self.known = known
+        self.known, self.copies = known, copies
         self.path = find_config(config)
         self.library = Library(self.path)
         self.words, self.problems = parse_words(overrides)
@@ -102,7 +112,8 @@ class Composition:
 
         try:
             with hydra_source.serving(hydra_source.Served(root.content, self.library.options_of)):
-                layers = [self._layer(root, name, package) for name, package in hydra_source.merge_order()]
+                set_anew = {leaf.path for value in overrides.values for leaf in value.leaves}
+                layers = [self._layer(root, name, package, set_anew) for name, package in hydra_source.merge_order()]
                 on_top = [Layer("override", value.hydra, value.leaves, value.deletes) for value in overrides.values]
                 self.problems += set_below_references([*layers, *on_top], self.schema)
                 defaults = self.schema.defaults(self._opened([*layers, *on_top]))
@@ -120,8 +131,9 @@ class Composition:
             raise ProvenanceMismatch(_difference(raw, replay.tree))
         return raw, replay
 
-    def _layer(self, root: Root, name: str, package: str) -> Layer:
-        """One file as a layer: read, checked, and served to Hydra without what is wrong in it."""
+    def _layer(self, root: Root, name: str, package: str, set_anew: set[str]) -> Layer:
+        """One file as a layer: read, checked, and served to Hydra without what is wrong in it; and without the user's
+        copies of what the command line sets."""
         package = "" if name == ROOT else package
         file, body = root.part(name)
         read = Reader(self.schema, lambda line: f"{file.shown}:{line}", package).read(Node(body, 1))
@@ -129,11 +141,15 @@ class Composition:
         self.foreign += read.foreign
         below = f"{package}." if package else ""
         tree = Replay(self.schema, {})
-        for leaf in read.leaves:
+        leaves = tuple(read.leaves)
+        if name == ROOT:
+            copies = set(following({leaf.path: leaf.value for leaf in leaves}, self.copies, set_anew))
+            leaves = tuple(leaf for leaf in leaves if leaf.path not in copies)
+        for leaf in leaves:
             if leaf.path.startswith(below):
                 tree.set(leaf.path.removeprefix(below), leaf.value)
         root.serve(name, tree.tree)
-        return Layer(self._kind(root, name), file.shown, tuple(read.leaves))
+        return Layer(self._kind(root, name), file.shown, leaves)
 
     def _kind(self, root: Root, name: str) -> LayerKind:
         if name == ROOT:
