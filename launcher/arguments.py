@@ -7,6 +7,7 @@ from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
+from launcher.spaced import spaced
 
 VERBS = {
     "run": "start the experiment (the default)",
@@ -29,6 +30,7 @@ FLAGS = {
     "--model-config": "FILE",
     "--version": None,
 }
+OPTIONAL = tuple(flag for flag, value in FLAGS.items() if value is not None and value.startswith("["))
 OF_A_DRY_RUN = ("--for", "--model-config")
 MEANT = {"resume": "resume=RUN", "start": "run", "train": "run"}
 """What other programs call it."""
@@ -65,8 +67,13 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     arguments, problems = Arguments(), []
     waiting = list(words)
     bare: list[str] = []
+    is_operand = False
     while waiting:
         word = waiting.pop(0)
+        if not is_operand and (_is_bare(word) or word.endswith("=")) and (problem := spaced(word, waiting)):
+            problems.append(problem)
+            continue
+        is_operand = word in (*OPERANDS, *OPTIONAL)
         if _is_bare(word):
             bare.append(word)
             continue
@@ -135,7 +142,7 @@ def names_file(word: str) -> bool:
     """Whether a bare word can only be meant as the value of --config: by its suffix, or as there is such a file."""
     from areal_like.config.sources.shipped import find_config
 
-    if word.endswith((".yaml", ".yml")):
+    if word.endswith((".yaml", ".yml", ".toml")):
         return True
     try:
         find_config(word)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.places import lost_parts
 from areal_like.process.run import CONFIG, Run
 from areal_like.training.manifest import damage
 from launcher.checkpoints import complete_steps, newest_sound, step_folder
@@ -31,6 +32,8 @@ def left_by(run: Run) -> str:
 def why_not(run_dir: Path, mode: str | None = None, bench: bool | None = None) -> str:
     """Of a run without any checkpoint that can be resumed: the reason, and the key that changes it. What is not given
     is read from the run's own configuration."""
+    if lost := lost_parts(run_dir):
+        return lost
     own = own_values(run_dir) if mode is None else {}
     mode = mode if mode is not None else (own.get("recover") or {}).get("mode")
     if own.get("bench") if bench is None else bench:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from areal_like.config.allocation.experiment import generates
 from areal_like.config.loaded import Loaded
@@ -16,6 +17,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.config.redact import SHORTEST, without
 from areal_like.process.checkpoints import step_of
 from areal_like.process.errors import Failure
+from areal_like.process.places import owner_of
 from areal_like.process.result import report
 from areal_like.process.run import Run
 from launcher.checkpoints import complete_steps
@@ -48,16 +50,21 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
     except Failure as failure:
         return _refused(str(failure), FAILED)
     except OSError as error:
-        return _refused(cannot_write(error, plan.run_dir), FAILED if error.errno in NO_ROOM else BAD_CONFIGURATION)
+        return _refused(
+            cannot_write(error, loaded.config, plan.run_dir), FAILED if error.errno in NO_ROOM else BAD_CONFIGURATION
+        )
     secret = secrets.token_hex(32)
     os.environ.update(variables)  # for all processes, and for the trackers in this one
     hidden = (secret, *sorted((value for value in variables.values() if len(value) >= SHORTEST), key=len, reverse=True))
     return _Launch(loaded, claimed, secret, hidden).run()
 
 
-def cannot_write(error: OSError, run_dir: str) -> str:
-    why = f"{error.filename or run_dir}: {error.strerror or error}"
-    return f"cluster.fileroot: {why}; make room there, or name another folder"
+def cannot_write(error: OSError, config: Any, run_dir: str) -> str:
+    """Begins with the key that names the folder."""
+    place = str(error.filename or run_dir)
+    room = "make room there, or name" if error.errno in NO_ROOM else "name"
+    key = owner_of(Path(os.path.abspath(place)), config, Path.cwd())
+    return f"{key}: {place}: {error.strerror or error}; {room} another folder"
 
 
 def is_full(folder: Path) -> bool:
@@ -114,7 +121,7 @@ class _Launch:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            ending = Ending("failed", FAILED, cannot_write(error, self.plan.run_dir))
+            ending = Ending("failed", FAILED, cannot_write(error, self.run_.config, self.plan.run_dir))
         if ending.outcome == "lost":  # the directory may be another launcher's
             self.progress.close()
             tell(self._clean(ending.message), sys.stderr)
@@ -125,7 +132,9 @@ class _Launch:
         self.progress.close()
         if ending.outcome == "failed" and is_full(self.run_.directory) and "No space left" not in ending.message:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whoever met it could not write that down
-            ending = ending._replace(message=f"{cannot_write(full, self.plan.run_dir)}\n{ending.message}")
+            ending = ending._replace(
+                message=f"{cannot_write(full, self.run_.config, self.plan.run_dir)}\n{ending.message}"
+            )
         ending = ending._replace(message=self._clean(ending.message))
         for number in TAKEN:  # how it ended is settled, and told now
             signal.signal(number, signal.SIG_IGN)
@@ -193,7 +202,8 @@ class _Launch:
                 self.run_.directory, ending.outcome, ending.code, self.began, attempts, ending.message or None
             )
         except OSError as error:
-            text = f"{ending.message}\nthe summary could not be written: {cannot_write(error, self.plan.run_dir)}"
+            why = cannot_write(error, self.run_.config, self.plan.run_dir)
+            text = f"{ending.message}\nthe summary could not be written: {why}"
         if ending.outcome == "refused":
             tell(ending.message, sys.stderr)
         else:

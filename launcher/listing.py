@@ -6,9 +6,12 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from areal_like.process.run import CONFIG, FACTS
+
+if TYPE_CHECKING:
+    from areal_like.discovery.slot import Claim
 
 SUMMARY = "summary.json"
 MOST = 12
@@ -32,7 +35,11 @@ def state(directory: Path) -> str:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether a process that can be seen from here holds the name of the run's launcher."""
+    return holder(directory) is not None
+
+
+def holder(directory: Path) -> "Claim | None":
+    """The process that holds the name of the run's launcher, where it runs as far as can be seen from here."""
     import yaml
 
     from areal_like.discovery.owner import runs, this_process
@@ -44,12 +51,12 @@ def is_running(directory: Path) -> bool:
         names = Path(values["cluster"]["name_resolve"]["nfs_record_root"]).expanduser()
         run = [getpass.getuser(), str(values["experiment_name"]), str(values["trial_name"])]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return False  # nothing is known of it, and this only describes it
+        return None  # nothing is known of it, and this only describes it
     root = Path(_json(directory / FACTS).get("cwd", ".")) / names
     claim = read_claim(root.joinpath(*map(file_part, run), "launcher", f"0{CLAIM}"))
     if claim is None or claim.owner is None:
-        return False
-    return not claim.owner.is_near(this_process()) or runs(claim.owner)
+        return None
+    return claim if not claim.owner.is_near(this_process()) or runs(claim.owner) else None
 
 
 def _started(directory: Path) -> float:

@@ -46,7 +46,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
         tell(str(failure), sys.stderr)
         return FAILED
     except OSError as error:
-        tell(cannot_write(error, plan.run_dir), sys.stderr)
+        tell(cannot_write(error, loaded.config, plan.run_dir), sys.stderr)
         return FAILED if error.errno in NO_ROOM else BAD_CONFIGURATION
     os.environ.update(variables)
     key = os.environ.get(claimed.run.config.rollout.api_key_var, "")
@@ -99,7 +99,7 @@ def _serve(claimed: Claimed, key: str, say: Callable[[str], None], command: str)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        return Ending("failed", FAILED, cannot_write(error, claimed.plan.run_dir))
+        return Ending("failed", FAILED, cannot_write(error, config, claimed.plan.run_dir))
 
 
 class _Servers(Supervisor):

@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 import pytest
 
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS, cannot_start, infer_experiment, legacy, subclass_keys
+from areal_like.config.problems import ConfigError
+from tests.planning import load_text
 
 
 class TestInference:
@@ -26,6 +28,30 @@ class TestInference:
     )
     def test_by_the_sections(self, body, experiment):
         assert infer_experiment(body) == experiment
+
+
+class TestDropped:
+    @pytest.mark.parametrize(
+        ("text", "key", "instead"),
+        [
+            ("actor: {group_adv_norm: true}", "actor.group_adv_norm", "actor.adv_norm.mean_level=group"),
+            ("actor: {group_reward_norm: true}", "actor.group_reward_norm", "actor.reward_norm.mean_level=group"),
+            ("server_only: false", "server_only", "launcher serve"),
+        ],
+    )
+    def test_a_key_that_areal_has_dropped_leads_to_what_replaces_it(self, text, key, instead):
+        with pytest.raises(ConfigError) as refused:
+            load_text(f"experiment_name: x\n{text}\n")
+        (problem,) = (problem for problem in refused.value.problems if problem.key == key)
+        assert "AReaL had it once, and has dropped it" in problem.message and instead in problem.message
+        assert "--schema" not in problem.message
+
+    def test_what_replaces_them_is_there(self):
+        words = [f"actor.{norm}.{level}=group" for norm in NORMS for level in ("mean_level", "std_level")]
+        assert load_text("experiment_name: x\n", *words).config.actor.adv_norm.std_level == "group"
+
+
+NORMS = ("adv_norm", "reward_norm")
 
 
 class TestLegacy:

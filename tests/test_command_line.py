@@ -135,6 +135,32 @@ class TestUnknownWords:
             assert run.refusal(*words).startswith("--config: is missing")
 
 
+class TestSpaces:
+    @pytest.mark.parametrize(
+        ("words", "meant"),
+        [
+            ("actor.lr 1e-4", "actor.lr=1e-4"),
+            ("actor.lr = 1e-4", "actor.lr=1e-4"),
+            ("actor.lr =1e-4", "actor.lr=1e-4"),
+            ("actor.lr= 1e-4", "actor.lr=1e-4"),
+            ("actor.lr", "actor.lr=..."),
+            ("actor.learning_rate 1e-4", "actor.learning_rate=1e-4"),
+            ("seed -1", "seed=-1"),
+            ("total_steps 3", "total_steps=3"),
+        ],
+    )
+    def test_a_key_with_spaces_is_told_how_to_write_it(self, run: Run, words: str, meant: str) -> None:
+        said = run.refusal("--config", "grpo", *words.split(), "--dry-run")
+        assert said == f"{meant.partition('=')[0]} [command line]: is a key: write {meant}, without spaces\n"
+
+
+def test_a_toml_file_is_told_what_is_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "rl.toml").write_text("max_steps = 3\n[model]\nname = 'x'\n")
+    for words in (["--config", "rl.toml"], ["rl.toml"]):
+        said = run.refusal(*words, "--dry-run")
+        assert said.startswith("rl.toml: is TOML") and "grpo.yaml" in said and said.count("\n") == 1
+
+
 class TestComplaints:
     def test_a_value_that_a_key_cannot_have_is_told_where_it_was_said(self, run: Run) -> None:
         """Not at each of the keys that follow it, whose defaults nobody has touched."""

@@ -1,16 +1,20 @@
 """Parts of a run below other folders than its own: where they are made, and what stands against going on."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from areal_like.config.problems import ConfigError
 from areal_like.process.places import linked, make_free, other_roots
 from areal_like.process.run import Run
 from areal_like.training.checkpoint import _clear, _remove
 from areal_like.training.manifest import complaints, forget_resume, seal
 from launcher.elsewhere import lay_links, remove_parts
 from launcher.give_back import nothing_began
-from launcher.plan.elsewhere import moved_parts
+from launcher.launch import cannot_write
+from launcher.plan.elsewhere import kept_parts, moved_parts
+from launcher.reading import read_checkpoint
 from tests.planning import loaded, machine_with, plan_of
 
 ROOTS = ("saver.fileroot=kept", "recover.fileroot=kept", "stats_logger.fileroot=tracked")
@@ -64,12 +68,50 @@ def test_what_has_its_links_goes_on(begun):
 
 
 def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, tmp_path):
-    assert set(against(begun)) == {"saver.fileroot", "recover.fileroot", "stats_logger.fileroot"}
     found = against(begun, *ROOTS, "saver.fileroot=other", "evaluator.fileroot=other")
     assert set(found) == {"saver.fileroot", "evaluator.fileroot"}
     assert all(reason.endswith("leave it out") for reason in found.values())
     (tmp_path / "kept").rename(tmp_path / "away")
     assert "bring that disk back" in against(begun, *ROOTS)["saver.fileroot"]
+
+
+def test_what_is_left_out_stays_where_the_links_lead(begun, tmp_path):
+    assert against(begun) == {}
+    kept = list(kept_parts(loaded("sft").config, begun.directory, begun.cwd))
+    assert f"recover.fileroot: this run has its resume in {begun.resume_states}, and keeps them there" in kept
+    assert len(kept) == 3 and not list(kept_parts(loaded("sft", *ROOTS).config, begun.directory, begun.cwd))
+
+
+def test_a_disk_that_is_gone_is_all_that_is_told(begun, tmp_path):
+    (begun.directory / "config.yaml").write_text("experiment_name: sft-addition\n")
+    (tmp_path / "kept").rename(tmp_path / "away")
+    gone = f"{begun.directory}/checkpoints leads to {tmp_path}/kept/sft-addition/t/checkpoints"
+    host = machine_with()._replace(directory=tmp_path)
+    plan = plan_of("sft", f"resume={begun.directory}", host=host)
+    assert {each.key for each in plan.cannot_start} == {"saver.fileroot", "recover.fileroot"}
+    with pytest.raises(ConfigError, match="bring that disk back") as refused:
+        read_checkpoint(begun.directory, None, lambda folder: None, print)
+    assert gone in refused.value.text() and "no checkpoint" not in refused.value.text()
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        ("/proc/foo", "saver.fileroot"),
+        ("/proc/foo/sft-addition/t/checkpoints", "saver.fileroot"),
+        ("/kept", "recover.fileroot"),
+        ("/names/user", "cluster.name_resolve.nfs_record_root"),
+        ("/runs/sft-addition", "cluster.fileroot"),
+    ],
+)
+def test_what_cannot_be_written_is_told_by_the_key_of_its_folder(place, key):
+    roots = ("saver.fileroot=/proc/foo", "recover.fileroot=/kept/below", "fileroot=/runs")
+    config = loaded("sft", *roots, "cluster.name_resolve.nfs_record_root=/names").config
+    error = OSError(errno.ENOENT, "No such file or directory", place)
+    told = f"{key}: {place}: No such file or directory; name another folder"
+    assert cannot_write(error, config, "/runs/sft-addition/t") == told
+    full = cannot_write(OSError(errno.ENOSPC, "No space left on device"), config, "/runs/sft-addition/t")
+    assert full.startswith("cluster.fileroot: /runs/sft-addition/t: No space") and "make room there" in full
 
 
 def test_a_start_that_is_given_back_leaves_none_of_its_folders(begun, tmp_path):

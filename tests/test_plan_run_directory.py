@@ -1,13 +1,17 @@
 """Which directory a run would use: found by looking, and never made."""
 
 import json
+import os
 
 import pytest
 
+from areal_like.discovery import announce, names_for
+from areal_like.process.identity import Identity
+from launcher.cfg import configuration_text
 from launcher.checkpoints import complete_steps
 from launcher.plan import render
 from launcher.plan.run_directory import next_trial
-from tests.planning import machine_with, plan_of
+from tests.planning import loaded, machine_with, plan_of
 
 
 def made(folder, *complete_steps, config=True):
@@ -227,3 +231,19 @@ def test_fewer_steps_than_are_done_are_refused_with_both_numbers(tmp_path):
 @pytest.mark.parametrize("said", [["8"], ["5", "resume_step=3"], ["5", "recover.skip_progress=true"]])
 def test_steps_that_are_yet_to_come_are_let_through(tmp_path, said):
     assert going_on(tmp_path, {}, f"total_train_steps={said[0]}", *said[1:]) == {}
+
+
+def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp_path):
+    """Whether it has a checkpoint or not; its names tell who holds it, and a plan looks at these."""
+    run = made(tmp_path / "grpo-addition" / "mine")
+    values = loaded("grpo", "trial_name=mine", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")
+    (run / "config.yaml").write_text(configuration_text(values))
+    with names_for(values.config, tmp_path, "launcher/0 of mine") as names:
+        announce(names, Identity("launcher", 0), "")
+        for words, key in ((["resume=mine"], "resume"), (["trial_name=mine"], "trial_name")):
+            for anew in (False, True):
+                directory, plan = directory_of(tmp_path, *words, anew=anew)
+                (reason,) = (each.reason for each in (*plan.cannot_start, *plan.needs) if each.key == key)
+                assert f"{run} is running, held by process {os.getpid()} (launcher/0 of mine)" in reason
+                assert directory.state == "exists" and "checkpoint" not in reason
+    assert directory_of(tmp_path, "trial_name=mine", "recover.mode=auto")[0].state == "continues"

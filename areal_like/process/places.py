@@ -26,6 +26,28 @@ def linked(directory: Path, name: str) -> Path | None:
     return link.resolve() if link.is_symlink() else None
 
 
+def lost_parts(directory: Path) -> str:
+    """Which parts of a run are on a disk that is not there, and what to do; empty where all are there."""
+    found = {name: linked(directory, name) for name in LINKS.values()}
+    lost = [f"{directory / name} leads to {to}" for name, to in found.items() if to is not None and not to.is_dir()]
+    what = "which are" if len(lost) > 1 else "which is"
+    return f"{' and '.join(lost)}, {what} not there; bring that disk back" if lost else ""
+
+
+def owner_of(file: Path, config: Any, cwd: Path) -> str:
+    """The key that says where a file of a run is; that of the run's own root where no other does."""
+    folders = {f"{section}.fileroot": root for section, root in other_roots(config, cwd).items()}
+    names = config.cluster.name_resolve
+    own = _absolute(config.cluster.fileroot, cwd)
+    if names.type == "nfs" and not (record := _absolute(names.nfs_record_root, cwd)).is_relative_to(own):
+        folders["cluster.name_resolve.nfs_record_root"] = record
+    for key, root in folders.items():
+        # a folder above is one that had to be made on the way
+        if file.is_relative_to(root) or (root.is_relative_to(file) and not own.is_relative_to(file)):
+            return key
+    return "cluster.fileroot"
+
+
 def make_free(folder: Path) -> Path:
     """Makes this folder, or the first with a number behind its name that is free."""
     for number in count(1):

@@ -13,7 +13,7 @@ from launcher.plan.auto import resolve_auto, settled, with_threads
 from launcher.plan.batch import plan_batch
 from launcher.plan.bench import bench_obstacles, bench_unread
 from launcher.plan.data import data_to_fetch, lacks_data, resolved_datasets
-from launcher.plan.elsewhere import moved_parts
+from launcher.plan.elsewhere import kept_parts, moved_parts
 from launcher.plan.engines import engine_facts, engine_name
 from launcher.plan.host import Host, here
 from launcher.plan.hub import resolved_models
@@ -100,6 +100,8 @@ def build_plan(
     warnings += room_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
     warnings += data_to_fetch(loaded, host)
+    if directory.state == "continues":
+        warnings += kept_parts(config, Path(directory.path), host.directory)
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,

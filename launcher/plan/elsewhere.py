@@ -21,8 +21,17 @@ def moved_parts(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> I
         key, root, there = f"{section}.fileroot", wanted.get(section), linked(directory, name)
         if there is not None and not there.is_dir():
             yield Obstacle(key, f"{directory / name} leads to {there}, which is not there; bring that disk back")
-        elif there is not None and (root is None or not there.is_relative_to(root)):
-            yield Obstacle(key, f"is {root or 'that of the run'}, but this run has its {name} in {there}; leave it out")
+        elif there is not None and root is not None and not there.is_relative_to(root):
+            yield Obstacle(key, f"is {root}, but this run has its {name} in {there}; leave it out")
         elif there is None and root is not None:
             reason = f"is {root}, but this run has its {name} in its own directory {directory}; leave it out"
             yield Obstacle(key, reason)
+
+
+def kept_parts(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[str]:
+    """Of a run that goes on: the parts that stay where its first start has put them, where nothing says so now."""
+    wanted = other_roots(config, cwd)
+    for section, name in LINKS.items():
+        there = linked(directory, name)
+        if there is not None and section not in wanted and (directory / ATTEMPT).is_file():
+            yield f"{section}.fileroot: this run has its {name} in {there}, and keeps them there"

@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_like.discovery.owner import this_process
+from areal_like.process.places import lost_parts
 from launcher.checkpoints import complete_steps, resumable_steps, step_folder
 from launcher.going_on import why_not
+from launcher.listing import holder
 from launcher.plan.host import Host
 from launcher.plan.plan import Obstacle, RunDirectory
 from launcher.runs import find_runs, last_attempt, not_one
@@ -38,9 +41,20 @@ def plan_run_directory(
         return RunDirectory(str(path), trial, "new", "does not exist yet"), []
     if not any(path.iterdir()):
         return RunDirectory(str(path), trial, "new", "exists and is empty"), []
+    if (running := _running(path)) is not None:
+        return running
     if anew:
         return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
     return _existing(config, path, host)
+
+
+def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[Obstacle]] | None:
+    """Where another launcher is at work. One on another machine may be dead, which only a start finds out."""
+    claim = holder(path)
+    if claim is None or claim.owner is None or not claim.owner.is_near(this_process()):
+        return None
+    reason = f"{path} is running, held by {claim}; stop that one first, or name another with trial_name="
+    return RunDirectory(str(path), path.name, "exists", reason), [Obstacle(key, reason)]
 
 
 def next_trial(experiment: Path) -> tuple[str, str]:
@@ -67,7 +81,7 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: Host) -> tuple[R
         reason = f"recover.mode={mode}: from step {steps[-1]}"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
     if mode == "auto":
-        reason = "recover.mode=auto: no complete checkpoint, from the start"
+        reason = f"recover.mode=auto: {lost_parts(path) or 'no complete checkpoint, from the start'}"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
     reason = (
         f"resume must find a checkpoint in {path}, and {why_not(path)}; set recover.mode=auto to begin at the start"
@@ -86,10 +100,13 @@ def _resumed(
         where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
         return RunDirectory(str(where), where.name, "missing", reason), [Obstacle("resume", reason)]
     (path,) = found
+    if (running := _running(path, "resume")) is not None:
+        return running
     steps, wanted = resumable_steps(path), config.resume_step
     if not steps:
         reason = f"{path} cannot be resumed: {why_not(path)}{_from_its_model(config, path)}"
-        return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume", reason)]
+        against = [] if lost_parts(path) else [Obstacle("resume", reason)]  # of a lost part its own key tells
+        return RunDirectory(str(path), path.name, "exists", reason), against
     if wanted is not None and wanted >= 0 and wanted not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])
         reason = f"{path} has no complete checkpoint of step {wanted}; it has those of steps {listed}"

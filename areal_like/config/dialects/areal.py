@@ -24,6 +24,15 @@ SUBCLASS_KEYS: dict[str, str] = {
 }
 """Top-level keys that AReaL's example scripts add in a configuration class of their own, and which examples do."""
 
+DROPPED_KEYS: dict[str, str] = {
+    "group_adv_norm": "set actor.adv_norm.mean_level=group and actor.adv_norm.std_level=group for true, and leave it "
+    "out for false",
+    "group_reward_norm": "set actor.reward_norm.mean_level=group and actor.reward_norm.std_level=group for true, and "
+    "leave it out for false",
+    "server_only": "leave it out; `python -m launcher serve --config FILE` starts the servers alone",
+}
+"""Last part of keys that AReaL had and has dropped -> what to write instead."""
+
 _UNREADABLE_SUFFIXES = (".arrow", ".csv", ".tsv", ".xlsx", ".zip", ".gz", ".zst")
 _VISION_MODEL = re.compile(
     r"(?:^|[-_.\d])(?:vlm?|vision)(?:[-_.\d]|$)|internvl|smolvlm|llava|pixtral|paligemma|idefics|minicpm-v",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from areal_like.config.dialects.areal import subclass_keys
+from areal_like.config.dialects.areal import DROPPED_KEYS, subclass_keys
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.problems import Problem
 from areal_like.config.schema import Schema
@@ -33,6 +33,8 @@ class Hints:
         if package and self._means_the_top(problem.key, package):
             message = f"{UNKNOWN}; the file of a group sets keys below its folder's name ({package})"
             return replace(problem, message=f"{message}; begin it with `# @package _global_` to set others")
+        if (instead := DROPPED_KEYS.get(problem.key.rpartition(".")[2])) is not None:
+            return replace(problem, message=f"{UNKNOWN}: AReaL had it once, and has dropped it; {instead}")
         if self.own_class:
             return problem
         known = subclass_keys({name: node.plain() for name, node in self.body.items()})

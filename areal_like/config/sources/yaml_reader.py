@@ -67,6 +67,12 @@ class YamlFile:
         return node.value if node is not None and isinstance(node.value, list) else []
 
 
+TOML = (
+    "is TOML, as prime-rl has its configurations, and YAML is read here: begin with a shipped experiment such as "
+    "grpo.yaml, and carry over what you need (docs/keys.md says where each key of prime-rl is)"
+)
+
+
 class _Refused(Exception):
     def __init__(self, line: int, message: str) -> None:
         self.line, self.message = line, message
@@ -93,6 +99,8 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
 
     if path.is_dir():
         return refuse("is a directory; name a YAML file")
+    if path.suffix == ".toml":
+        return refuse(TOML)
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
