@@ -6,6 +6,7 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.limits import MODEL, NOT_YET, RUN, SECTIONS, SUPERVISED, refusals, refuse
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
+from launcher.plan import render
 from launcher.start import refuse as refuse_start
 from tests.planning import loaded, plan_of
 
@@ -198,6 +199,28 @@ def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overri
     assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
     assert plan.cannot_start == ()
     assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
+
+
+def test_what_a_file_sets_for_its_own_algorithm_is_no_warning_beside_another():
+    keys = "actor.eps_clip_higher", "actor.use_decoupled_loss"
+    plan = plan_of("grpo", "algorithm=prime_rl")
+    assert not [warning for warning in plan.warnings if warning.startswith(keys)]
+    (unread,) = plan.unread_body_values
+    assert (unread.key, unread.reason) == (keys[0], "has no effect: actor.loss is importance_sampling")
+    assert "values of your file that the chosen algorithm or engine does not read" in render(plan)
+    typed = plan_of("grpo", "algorithm=prime_rl", "actor.eps_clip_higher=0.3", "actor.recompute_logprob=true")
+    assert len([warning for warning in typed.warnings if warning.startswith(keys)]) == 2
+    assert plan_of("grpo").unread_body_values == typed.unread_body_values == ()
+
+
+def test_keys_of_an_engine_that_does_not_run_are_one_warning():
+    words = ("sglang.enable_nan_detection=true", "vllm.seed=3")
+    plan = plan_of("grpo", *words, "rollout=embedded")
+    (warning,) = [each for each in plan.warnings if each.startswith(("sglang.", "vllm."))]
+    assert warning == ("sglang.enable_nan_detection, vllm.seed: have no effect: embedded is the engine that serves")
+    assert not [each for each in plan_of("grpo", words[0], "rollout=sglang").warnings if each.startswith("sglang.")]
+    (alone,) = [each for each in plan_of("grpo", words[0]).warnings if each.startswith("sglang.")]
+    assert alone == "sglang.enable_nan_detection: has no effect: embedded is the engine that serves"
 
 
 def test_keys_of_adapters_have_an_effect_where_there_are_adapters():

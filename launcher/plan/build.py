@@ -33,6 +33,7 @@ from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
 from launcher.plan.settings import beaten_body_values, changed_settings, place_of, settings_over_base
 from launcher.plan.slurm import plan_slurm
+from launcher.plan.unread import unread_body_values
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -112,6 +113,7 @@ def build_plan(
         changed=changed_settings(loaded, shown),
         over_base=settings_over_base(loaded, shown),
         beaten_body_values=beaten_body_values(loaded, shown),
+        unread_body_values=unread_body_values(loaded, allocation),
         allocation=_allocation(config, allocation),
         auto=tuple(auto.values()),
         processes=processes,

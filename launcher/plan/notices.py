@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import generates, servers_on_cpu, starts_servers, trained_models
+from areal_like.config.checks.named import is_built_in
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.limits import without_effect
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import Host
 from launcher.plan.hub import to_fetch
@@ -17,15 +17,12 @@ from launcher.plan.plan import Batch, Memory
 from launcher.plan.ports import COLLECTIVE
 from launcher.plan.reward import has_reward_model
 from launcher.plan.servers import ServerStart
-from launcher.plan.settings import is_written
+from launcher.plan.unread import unread_warnings
 from launcher.plan.words import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
-
-CHOOSES = "task.name"
-"""What a group says by being chosen; its other keys are nobody's own words."""
 
 MEMORY_KEYS = {
     "vllm": "vllm.gpu_memory_utilization",
@@ -51,9 +48,7 @@ def notices(
     yield from _models(config, host)
     yield from _precision(config, allocation, host)
     yield from _batch(batch, allocation)
-    for key, message in without_effect(config):
-        if key == CHOOSES or is_written(loaded, key):
-            yield f"{key}: {message}"
+    yield from unread_warnings(loaded, allocation)
     if generates(config):
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():
@@ -118,7 +113,9 @@ def _batch(batch: Batch, allocation: Allocation | None) -> Iterator[str]:
 
 
 def _rollout(config: GRPOConfig, allocation: Allocation | None, host: Host) -> Iterator[str]:
-    if staleness_bound(config) and not config.actor.use_decoupled_loss:
+    actor = config.actor
+    clips_old = actor.loss == "ppo" or (is_built_in(actor.loss) and actor.recompute_logprob)
+    if staleness_bound(config) and clips_old and not actor.use_decoupled_loss:  # any other ratio corrects by itself
         yield (
             f"actor.use_decoupled_loss: off, while samples may be {staleness_bound(config)} weight versions old; "
             f"true corrects for that"

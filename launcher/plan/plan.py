@@ -42,6 +42,14 @@ class BaseSetting(NamedTuple):
     base: Any = None
 
 
+class UnreadBodyValue(NamedTuple):
+    """A value in the body of the user's file that means nothing to the algorithm or engine that was chosen."""
+
+    key: str
+    reason: str
+    where: str
+
+
 class BeatenBodyValue(NamedTuple):
     """A value from the body of the user's file that a group chosen on the command line replaced."""
 
@@ -190,6 +198,7 @@ class Plan(NamedTuple):
     changed: tuple[Setting, ...]
     over_base: tuple[BaseSetting, ...]
     beaten_body_values: tuple[BeatenBodyValue, ...]
+    unread_body_values: tuple[UnreadBodyValue, ...]
     allocation: dict[str, Any]
     auto: tuple[Resolved, ...]
     processes: tuple[Process, ...]

@@ -22,6 +22,7 @@ class _Whole(Page):
         yield from self._auto()
         yield from self._settings()
         yield from self.replaced()
+        yield from self._unread()
         yield from self.section("processes", process_lines(plan, self.width))
         yield from self.items("memory", [*plan.memory.words, *(f"not known: {why}" for why in plan.memory.unknown)])
         yield from self._ports()
@@ -52,6 +53,11 @@ class _Whole(Page):
     def _settings(self) -> Iterator[str]:
         rows = [(s.key, f"= {show(s.value)}", _story(s)) for s in self.plan.changed]
         yield from self.section("settings that differ from the default", self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
+
+    def _unread(self) -> Iterator[str]:
+        rows = [(each.key, each.where, each.reason) for each in self.plan.unread_body_values]
+        title = "values of your file that the chosen algorithm or engine does not read"
+        yield from self.section(title, self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
 
     def _ports(self) -> Iterator[str]:
         rows = [
