@@ -12,6 +12,7 @@ from areal_like.process.descendants import catches, collect_orphans
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.run import Run, StartPoint
 from areal_like.training.manifest import damage
+from launcher.awaited import Awaited
 from launcher.checkpoints import complete_steps, step_folder
 from launcher.child import Child, Death
 from launcher.crew import Crew
@@ -87,6 +88,7 @@ class Supervisor:
         self._steps_bytes = self._steps_file_bytes()
         self._works = False
         self._stillness = Stillness()
+        self._awaited = Awaited(f"{limits.setup_s:g} s, {limits.setup_key}")
         self._looked = self._said = self._last_end = 0.0
 
     def watch(self, started: Callable[[], None] = _nothing, turn: Callable[[], None] = _nothing) -> Ending:
@@ -289,11 +291,8 @@ class Supervisor:
             self._dump_stacks()
             message = never_ready(late, self.limits.setup_s, self.limits.setup_key, self.run.directory)
             return Ending("failed", FAILED, message)
-        if missing and missing[0].age_s > WORD_S and self._time_for_a_word():
-            limit = f"{self.limits.setup_s:g} s, {self.limits.setup_key}"
-            for child in missing:
-                last = "".join(child.last_lines(1)) or "nothing in its log yet"
-                self._say(f"  waiting for {child.me.name} ({child.age_s:.0f} s of {limit}): {last}")
+        for line in self._awaited.words(missing):
+            self._say(line)
         return None
 
     def _time_for_a_word(self) -> bool:

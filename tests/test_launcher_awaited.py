@@ -1,0 +1,52 @@
+"""What is said of processes that are not ready yet: nothing in a usual start, then one line in half a minute."""
+
+from areal_like.process.identity import Identity
+from launcher.awaited import WORD_S, Awaited
+
+LIMIT = "300 s, rollout.setup_timeout"
+
+
+class Child:
+    def __init__(self, *lines, age_s=0.0):
+        self.me, self.age_s, self._lines = Identity("server", 0), age_s, list(lines)
+
+    def last_lines(self, count):
+        return self._lines[-count:]
+
+
+def words_at(ages, *lines):
+    """What is said at each age of one server."""
+    now = 0.0
+    awaited = Awaited(LIMIT, lambda: now)
+    said = []
+    for now in ages:
+        said.append(awaited.words([Child(*lines, age_s=now)]))
+    return said
+
+
+def test_a_start_of_the_usual_length_says_nothing():
+    assert words_at([5, 10, 20, WORD_S - 1], "loading") == [[]] * 4
+
+
+def test_a_longer_one_says_what_is_awaited_once_in_a_while():
+    said = words_at(range(0, 100), "loading")
+    assert [second for second, lines in enumerate(said) if lines] == [30, 60, 90]
+    assert said[30] == [f"  waiting for server/0 (30 s of {LIMIT}): loading"]
+
+
+def test_who_was_started_anew_has_its_own_time():
+    awaited = Awaited(LIMIT, lambda: 500.0)
+    assert awaited.words([Child("loading", age_s=2.0)]) == []
+
+
+def test_a_warning_of_an_engine_is_not_shown():
+    warnings = [
+        "(EngineCore pid=7) WARNING 11-22 16:01:02 [cpu.py:1] no NUMA nodes",
+        "[2026-11-22 16:01:02] WARNING server.py:3: falling back",
+        "2026-11-22 16:01:02,000 server/0 WARNING slow disk",
+        "/lib/x.py:3: UserWarning: old",
+        "  warnings.warn(",
+    ]
+    assert words_at([40], "INFO loading", *warnings) == [[f"  waiting for server/0 (40 s of {LIMIT}): INFO loading"]]
+    assert words_at([40], *warnings) == [[f"  waiting for server/0 (40 s of {LIMIT})"]]
+    assert words_at([40]) == [[f"  waiting for server/0 (40 s of {LIMIT}): nothing in its log yet"]]
