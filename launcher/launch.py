@@ -26,6 +26,7 @@ from launcher.crew import Crew
 from launcher.env_file import read_env_files
 from launcher.give_back import give_back
 from launcher.plan import Plan
+from launcher.plan.epochs import ends_first
 from launcher.policy import BAD_CONFIGURATION, Policy
 from launcher.run_files import put_back_configuration
 from launcher.runs import last_attempt
@@ -99,7 +100,7 @@ class _Launch:
             self.progress.evaluation,
             self.say,
             on_phase=self._phase,
-            on_total=self.progress.set_total,
+            on_total=self._total,
         )
 
     def run(self) -> int:
@@ -167,6 +168,12 @@ class _Launch:
 
     def _phase(self, what: str, at: float) -> None:
         self.progress.phase(what, at - self.began)
+
+    def _total(self, steps: int) -> None:
+        self.progress.set_total(steps)
+        end = ends_first(self.loaded, steps)
+        if end is not None and end not in self.plan.warnings:
+            self.say(f"  {end}")
 
     def _clean(self, text: str) -> str:
         return without(self.loaded.redactor.everywhere(text), self.hidden)

@@ -57,7 +57,8 @@ def usage() -> str:
         bold("Short names"),
         *(f"  {short:<22} {real}" for short, real in ALIASES.items()),
         "",
-        "Exit codes: 0 done, 1 failed, 2 wrong configuration, 75 stopped early with a checkpoint, 130 interrupted.",
+        "Exit codes: 0 done, 1 failed, 2 wrong configuration, 130 interrupted, 75 stopped early: start it again (with",
+        "recover.mode=auto and a trial_name= it goes on; with recover.mode=disabled, the default, it begins anew).",
     ]
     return "\n".join(lines)
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planning import plan_of
+from launcher.plan.epochs import ends_first
+from tests.planning import loaded, plan_of
 
 EIGHT = ("gconfig.n_samples=8",)
 
@@ -139,3 +140,37 @@ def test_one_is_not_several():
         if warning.startswith("train_dataset.batch_size:")
     )
     assert "1 sample for 2 ranks x 1 optimizer step are" in warning
+
+
+def early(*words, experiment="grpo"):
+    return [line for line in plan_of(experiment, *words).warnings if line.startswith("total_train_epochs")]
+
+
+def test_data_that_end_before_the_steps_are_told_with_the_epochs_to_set():
+    few = ("total_train_steps=400", "total_train_epochs=1", "train_dataset.batch_size=32")
+    told = (
+        "total_train_epochs: 1 of them end the run after 251 steps, before total_train_steps=400; "
+        "set total_train_epochs=2"
+    )
+    assert early(*few) == [told]
+    assert early(*few, "total_train_epochs=2") == early(*few, "+task.args.digits=3") == []
+    assert early(*few, "total_train_n_seqs=320") == [] and told not in early(*few, "bench=true")
+    assert all(early(experiment=name) == [] for name in ("grpo", "ppo", "sft", "reward_model"))
+    assert ends_first(loaded("grpo", *few), 251) == told and ends_first(loaded("grpo", *few), 400) is None
+
+
+def test_the_rows_of_a_file_are_counted(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a", "answer": "b"}\n' * 10)
+    words = (
+        f"train_dataset.path={file}",
+        "valid_dataset=null",
+        "task.name=null",
+        "train_dataset.batch_size=4",
+        "total_train_steps=9",
+    )
+    (told,) = early(*words, "total_train_epochs=2", experiment="sft")
+    assert "after 4 steps" in told and told.endswith("set total_train_epochs=5")
+    assert (
+        "after 6 steps" in early(*words, "total_train_epochs=2", "train_dataset.drop_last=false", experiment="sft")[0]
+    )

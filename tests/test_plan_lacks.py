@@ -137,3 +137,23 @@ def test_a_start_is_refused_by_key_before_anything_is_made(tmp_path, monkeypatch
     for key in ("actor.path", "embedded.device", "rollout.port"):
         assert any(line.startswith(f"{key} [") for line in said.splitlines()), said
     assert "Traceback" not in said and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("named", ["{root}/sft-addition/mine", "sft-addition/mine", "mine"])
+def test_a_run_in_place_of_a_model_is_told_its_newest_checkpoint(tmp_path, named):
+    run = tmp_path / "sft-addition" / "mine"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text("experiment_name: sft-addition\n")
+    words = (f"actor.path={named.format(root=tmp_path)}", f"cluster.fileroot={tmp_path}")
+    host = machine_with()._replace(directory=tmp_path)
+
+    def told():
+        return {each.key: each.reason for each in plan_of("grpo", *words, host=host).needs}
+
+    assert "has no complete checkpoint yet" in told()["actor.path"]
+    for step in (3, 12):
+        checkpoint = run / "checkpoints" / f"step_{step:06d}"
+        checkpoint.mkdir()
+        (checkpoint / ".complete").touch()
+    assert told()["actor.path"].endswith(f"its newest checkpoint is actor.path={checkpoint}")
+    assert not {"ref.path", "tokenizer_path"} & told().keys()

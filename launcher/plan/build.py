@@ -15,6 +15,7 @@ from launcher.plan.bench import bench_obstacles, bench_unread
 from launcher.plan.data import data_to_fetch, lacks_data, resolved_datasets
 from launcher.plan.elsewhere import kept_parts, moved_parts
 from launcher.plan.engines import engine_facts, engine_name
+from launcher.plan.epochs import planned_end
 from launcher.plan.host import Host, here
 from launcher.plan.hub import resolved_models
 from launcher.plan.lacks import lacks
@@ -101,6 +102,7 @@ def build_plan(
     warnings += room_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
     warnings += data_to_fetch(loaded, host)
+    warnings += filter(None, [None if serves else planned_end(loaded, host)])
     if directory.state == "continues":
         warnings += kept_parts(config, Path(directory.path), host.directory)
     return Plan(

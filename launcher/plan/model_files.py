@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.experiment import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN
+from areal_like.process.checkpoints import complete
+from areal_like.process.places import CHECKPOINTS
+from areal_like.process.run import CONFIG as RUN_CONFIG
 from launcher.plan.host import Host
 from launcher.plan.model_shape import read_config
 from launcher.plan.plan import Obstacle
 from launcher.plan.reward import KEY as REWARD
 from launcher.plan.reward import has_reward_model, reward_model
+from launcher.runs import find_runs
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -27,14 +31,41 @@ ADAPTER = "adapter_config.json"
 def lacks_model_files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
     """Of all models that a run loads from folders; one that the Hub's cache holds is looked at with what to fetch."""
     found: list[Obstacle] = []
+    runs = set()
     for name, engine in trained_models(config):
+        if engine.path in runs:
+            continue
+        if (run := _run(engine.path, config, host)) is not None:
+            runs.add(engine.path)
+            found.append(Obstacle(f"{name}.path", _of_run(f"{name}.path", engine.path, run)))
+            continue
         scratch = f", or {name}.init_from_scratch=true for random weights" if name != "ref" else ""
         found += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)
     if isinstance(config, GRPOConfig) and has_reward_model(config):
         model = reward_model(config, host)
         if model is not None and not model.lack:
             found += _in_folder(REWARD, model.path, host, True)
-    return found + list(_tokenizer(config, host))
+    return found + ([] if getattr(config, "tokenizer_path", "") in runs else list(_tokenizer(config, host)))
+
+
+def _run(path: str, config: "BaseExperimentConfig", host: Host) -> Path | None:
+    """The run that a path is, or names, where it is no model. Of names with a slash, most are on the Hub."""
+    if not path or path.startswith(BUILT_IN) or (host.directory / Path(path).expanduser() / CONFIG).is_file():
+        return None
+    root = host.directory / Path(config.cluster.fileroot).expanduser()
+    for folder in (host.directory / Path(path).expanduser(), root / path):
+        if (folder / RUN_CONFIG).is_file() and (folder / CHECKPOINTS).is_dir():
+            return folder
+    runs = find_runs(path, root, host.directory) if "/" not in path else []
+    return runs[0] if len(runs) == 1 else None
+
+
+def _of_run(key: str, path: str, run: Path) -> str:
+    checkpoints = complete(run / CHECKPOINTS)
+    if not checkpoints:
+        return f"{path} is a run ({run}), which has no complete checkpoint yet; name the folder of a model"
+    newest = checkpoints[-1][1]
+    return f"{path} is a run, and the folder of a model is wanted; its newest checkpoint is {key}={newest}"
 
 
 def missing_weights(folder: Path) -> str:
