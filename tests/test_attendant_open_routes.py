@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 
 from areal_like.process.errors import Refused
+from areal_like.process.greeting import Proofs
 from areal_like.process.http import Caller, application, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.embedded import PassThrough
 from areal_like.serving.open_routes import ASKING, CLIENT_PATHS, OPEN_PATHS
-from areal_like.serving.proven import Proofs
 from tests import attendant_world, embedded_servers
 from tests.raw_http import DISGUISES, METHODS, status_of
 
@@ -27,7 +27,7 @@ OURS = "the key of this run alone"
 async def passing(address: str) -> AsyncIterator[str]:
     """The address of a pass-through before a server of ours."""
     through = PassThrough(
-        Proofs(address, embedded_servers.SECRET), embedded_servers.SECRET, Guard(OURS, 1), "run-2", "THEIR_KEY"
+        address, embedded_servers.SECRET, Proofs(embedded_servers.SECRET), Guard(OURS, 1), "run-2", "THEIR_KEY"
     )
     await through.ready(Identity("server", 0), Waiting("the server", 10.0, "rollout.setup_timeout"))
     served = await serve(through.application(), "127.0.0.1")

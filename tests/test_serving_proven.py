@@ -1,76 +1,28 @@
 """A server proves itself before it is sent the token: at the start, on every new connection, and to who attaches."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from areal_like.process.errors import TimedOut
+from areal_like.process.greeting import Proofs, Unproven
 from areal_like.process.http import application, serve
 from areal_like.process.identity import RUN_HEADER, RUN_ID, TOKEN, Guard
-from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, new_nonce, prove
+from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER
+from areal_like.process.proven import greet
+from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.base import Stopped
+from areal_like.serving.attendant.detection import detect
 from areal_like.serving.calls import Calls
 from areal_like.serving.guard import RequireToken
-from areal_like.serving.proven import Proofs, Unproven, greet
 from tests.attendant_processes import SECRET as RUN_SECRET
 from tests.attendant_processes import attendant, write_run
 from tests.embedded_servers import SECRET as KEY
 from tests.embedded_servers import running
-
-SECRET, SEAL = "the token of a run", "run1 server/0 1.1"
-
-
-class Listener:
-    """What somebody else puts on a port: keeps every byte that it is sent, and answers as `reply` says."""
-
-    def __init__(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self.heard = b""
-        self._reply = reply
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[Any]] = set()
-
-    async def start(self, port: int = 0) -> "Listener":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
-        try:
-            while True:
-                request = await reader.readuntil(b"\r\n\r\n")
-                self.heard += request
-                writer.write(await self._reply(request))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def close(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        while self._open:
-            await asyncio.wait(self._open)
-
-
-def http(**headers: str) -> bytes:
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 200 OK\r\n{lines}Content-Length: 0\r\n\r\n".encode()
-
-
-async def foreign(_: bytes) -> bytes:
-    return http()
-
-
-async def replays(_: bytes) -> bytes:
-    """A proof that was once right, for another nonce."""
-    return http(X_Areal_Run=SEAL, X_Areal_Proof=prove(SECRET, new_nonce(), 1, SEAL) or "")
+from tests.impostors import SEAL, SECRET, Listener, foreign, http, passing_on, replays
 
 
 async def ours(port: int = 0) -> Any:
@@ -116,7 +68,7 @@ def test_a_server_proves_itself_and_only_then_hears_the_token() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(address, SECRET, SEAL))
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
         await calls.post("/pause")
         before, _, after = server.heard.partition(b"POST /pause")
         assert f"GET {PATH}".encode() in before and SECRET.encode() not in before
@@ -132,7 +84,7 @@ def test_who_took_the_port_hears_no_token(reply: Any) -> None:
     async def main() -> None:
         stranger = await Listener(reply).start()
         address = f"127.0.0.1:{stranger.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(address, SECRET, SEAL))
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
         with pytest.raises(Stopped, match="does not prove itself"):
             await calls.post("/generate", {"prompt": "a prompt of the run"})
         assert stranger.heard.startswith(f"GET {PATH}".encode())
@@ -148,22 +100,15 @@ def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_s
     async def main() -> None:
         server = await ours()
 
-        async def passes_on(request: bytes) -> bytes:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(request)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            writer.close()
-            return answer
-
-        stranger = await Listener(passes_on).start()
+        stranger = await Listener(passing_on(server.port)).start()
         for address, is_proven in ((f"127.0.0.1:{server.port}", True), (f"127.0.0.1:{stranger.port}", False)):
             greeting = await greet(address)
             assert greeting.seal == SEAL and len(greeting.proof) == 64
             if is_proven:
-                Proofs(address, SECRET, SEAL).check(greeting)
+                Proofs(SECRET, SEAL).check(greeting)
                 continue
             with pytest.raises(Unproven, match="does not prove that it knows the secret"):
-                Proofs(address, SECRET, SEAL).check(greeting)
+                Proofs(SECRET, SEAL).check(greeting)
         await stranger.close()
         await server.close()
         await stranger.close()
@@ -175,7 +120,7 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(address, SECRET, SEAL))
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
         await calls.post("/pause")
         assert calls._session is not None and calls._session.connector is not None
         await calls._session.connector.close()  # as all connections of a process that has died
@@ -193,16 +138,57 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
     asyncio.run(main())
 
 
-def test_many_connections_at_once_are_proved_by_few_questions() -> None:
+def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(address, SECRET, SEAL))
-        await asyncio.gather(*(calls.post("/generate", {}) for _ in range(50)))
-        questions = server.heard.count(f"GET {PATH}".encode())
-        assert 1 <= questions < 50 and server.heard.count(b"POST /generate") == 50
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        await asyncio.gather(*(calls.post("/generate", {}) for _ in range(20)))
+        assert server.heard.count(b"POST /generate") == 20
+        assert all(one.startswith(f"GET {PATH}".encode()) for one in server.heard_by_connection)
         await calls.close()
         await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_proof_over_another_connection_is_none() -> None:
+    """A stranger lets the port go when it has been called, and the right server takes it."""
+
+    async def main() -> None:
+        async def hands_over(request: bytes) -> bytes:
+            if not servers:
+                stranger.give_the_port_up()
+                servers.append(await ours(stranger.port))
+            return await replays(request)
+
+        servers: list[Listener] = []
+        stranger = Listener(hands_over)
+        stranger.on_connection = lambda: hands_over(b"")
+        await stranger.start()
+        calls = Calls("vLLM", f"127.0.0.1:{stranger.port}", SECRET, Proofs(SECRET, SEAL))
+        with pytest.raises(Stopped, match="does not prove itself"):
+            await calls.post("/generate", {"prompt": "a prompt of the run"})
+        assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
+        await calls.post("/generate")
+        assert SECRET.encode() in servers[0].heard
+        await calls.close()
+        for one in (stranger, *servers):
+            await one.close()
+
+    asyncio.run(main())
+
+
+def test_what_answers_like_an_engine_is_not_asked_with_the_key_what_it_is() -> None:
+    """It has taken the place of a server that had proved itself."""
+
+    async def main() -> None:
+        stranger = await Listener(replays).start()
+        with pytest.raises(TimedOut):
+            waiting = Waiting("the server", 0.0, "rollout.setup_timeout")
+            await detect(f"127.0.0.1:{stranger.port}", KEY, Proofs(KEY), waiting)
+        assert stranger.heard and KEY.encode() not in stranger.heard
+        await stranger.close()
 
     asyncio.run(main())
 
@@ -259,8 +245,8 @@ def test_a_server_of_ours_proves_itself_on_its_port(tmp_path: Path) -> None:
         async with running() as server:
             greeting = await greet(server.address)
             assert greeting.is_ours and RUN_HEADER not in greeting.seal
-            Proofs(server.address, KEY).check(greeting)
+            Proofs(KEY).check(greeting)
             with pytest.raises(Unproven):
-                Proofs(server.address, "another key").check(greeting)
+                Proofs("another key").check(greeting)
 
     asyncio.run(main())

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from areal_like.process.descendants import below
+from areal_like.process.greeting import Proofs
 from areal_like.process.identity import RUN_HEADER
+from areal_like.process.proven import greet
 from areal_like.serving.attendant.base import Asked, Facts, Piece
-from areal_like.serving.proven import Proofs, greet
 from areal_like.serving.sglang.engine import SGLang
 from tests.sglang_servers import EXACT, PROMPT, SECRET, SHAPE, Server, reference
 from tests.tiny_models import EOS_ID
@@ -59,7 +60,7 @@ def test_no_route_of_the_server_answers_without_the_token(sglang: Server):
     for path in ("/metrics", "/docs", "/no/such/route"):
         assert _call(sglang, path)[0] == 401
     assert [_call(sglang, path)[0] for path in OPEN] == [200, 200]
-    Proofs(sglang.address, SECRET, "test server/0 1.1").check(asyncio.run(greet(sglang.address)))
+    Proofs(SECRET, "test server/0 1.1").check(asyncio.run(greet(sglang.address)))
 
 
 def _call(sglang: Server, path: str, method: str = "GET", token: str | None = None) -> tuple[int, Any, bytes]:

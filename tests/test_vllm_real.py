@@ -13,10 +13,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from areal_like.process.greeting import Proofs
 from areal_like.process.identity import RUN_HEADER
+from areal_like.process.proven import greet
 from areal_like.serving.attendant.base import Arrival, Piece, Unfit
 from areal_like.serving.parser import refused
-from areal_like.serving.proven import Proofs, greet
 from areal_like.serving.start import ServerSpec
 from areal_like.serving.vllm.engine import VLLM
 from areal_like.serving.vllm.parser import VLLM as PARSER
@@ -122,7 +123,7 @@ def test_every_route_but_the_signs_of_life_wants_the_token(server):
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
         called += [("get", path) for path in ("/metrics", "/openapi.json", "/docs", "/nothing", "/health/", "//health")]
         greeting = await greet(server.address)
-        Proofs(server.address, SECRET, greeting.seal).check(greeting)
+        Proofs(SECRET, greeting.seal).check(greeting)
         wrong = {"Authorization": "Bearer another"}
         async with aiohttp.ClientSession() as session:
             for headers in ({}, wrong):

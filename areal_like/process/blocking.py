@@ -1,20 +1,56 @@
 """The calls of a process that has no event loop. Every route that it calls may be called again."""
 
 import http.client
+import time
 from typing import Any
 
 import orjson
 
 from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.frames import Frame, unpack
+from areal_like.process.greeting import Proofs, Question, Unproven
 from areal_like.process.identity import Identity, headers
+
+PROOF_S = 30.0
+"""A server may be busy. A call has its own limit, which may be shorter."""
+
+
+class _ProvenConnection(http.client.HTTPConnection):
+    """Its server proves itself each time that it is opened, before anything else is sent."""
+
+    def __init__(self, address: str, timeout_s: float, proofs: Proofs) -> None:
+        super().__init__(address, timeout=timeout_s)
+        self._proofs = proofs
+
+    def connect(self) -> None:
+        super().connect()
+        try:
+            self._prove()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prove(self) -> None:
+        limit_s = min(PROOF_S, self.timeout or PROOF_S)
+        ends = time.monotonic() + limit_s
+        question = Question(self.sock.getpeername())
+        self.sock.sendall(question.content)
+        greeting = None
+        while greeting is None:
+            left_s = ends - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"no proof within {limit_s:g} s")
+            self.sock.settimeout(left_s)
+            greeting = question.hear(self.sock.recv(1 << 14))
+        self.sock.settimeout(self.timeout)
+        self._proofs.check_connection(greeting)
 
 
 class BlockingCaller:
-    """One connection per address, kept open."""
+    """One connection per address, kept open. A server proves that it knows the token before the token is sent."""
 
     def __init__(self, me: Identity, secret: str) -> None:
-        self._headers = headers(me, secret)
+        self._headers, self._proofs = headers(me, secret), Proofs(secret)
         self._connections: dict[str, http.client.HTTPConnection] = {}
 
     def json(self, method: str, address: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Any:
@@ -39,9 +75,9 @@ class BlockingCaller:
             self._drop(address)  # a connection that was kept open may have been closed by the other side
             try:
                 status, content = self._send(method, address, path, data, timeout_s)
-            except (OSError, http.client.HTTPException) as fault:
+            except (OSError, http.client.HTTPException, Unproven) as fault:
                 raise self._lost(address, path, fault) from fault
-        except (OSError, http.client.HTTPException) as fault:
+        except (OSError, http.client.HTTPException, Unproven) as fault:
             raise self._lost(address, path, fault) from fault
         if status >= 400:
             raise Refused(status, message_of(content))
@@ -50,7 +86,7 @@ class BlockingCaller:
     def _send(self, method: str, address: str, path: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = http.client.HTTPConnection(address, timeout=timeout_s)
+            connection = self._connections[address] = _ProvenConnection(address, timeout_s, self._proofs)
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)

@@ -13,8 +13,10 @@ from aiohttp import web
 from areal_like.process.connections import RUNNER, Runner
 from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.frames import Frame, unpack
+from areal_like.process.greeting import Proofs
 from areal_like.process.identity import Guard, Identity, headers
-from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER
+from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, place_of
+from areal_like.process.proven import ProvenConnector
 from areal_like.process.request_checks import HOST, BodyLimits, Refusal, read_body, refuse_page
 
 DEFAULT_LIMITS = BodyLimits()
@@ -79,9 +81,9 @@ def application(
 
 
 def _proof(request: web.Request, guard: Guard) -> web.Response:
-    """For the port of the connection, whatever the question says of it."""
-    place = None if request.transport is None else request.transport.get_extra_info("sockname")
-    proof = guard.prove(request.headers.get(NONCE_HEADER, ""), place[1]) if place else None
+    """For the address and port of the connection, whatever the question says of them."""
+    place = None if request.transport is None else place_of(request.transport.get_extra_info("sockname"))
+    proof = None if place is None else guard.prove(request.headers.get(NONCE_HEADER, ""), place)
     if proof is None:
         return error(400, f"{NONCE_HEADER}: send 32 bytes as 64 hexadecimal digits")
     return web.Response(headers={PROOF_HEADER: proof})
@@ -164,15 +166,16 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
 
 class Caller:
-    """Calls of one process; connections are pooled."""
+    """Calls of one process to others of its run; connections are pooled. A server proves that it knows the token on
+    each connection before the token goes over it."""
 
     def __init__(self, me: Identity, secret: str) -> None:
-        self._headers = headers(me, secret)
+        self._headers, self._proofs = headers(me, secret), Proofs(secret)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            connector=ProvenConnector(self._proofs, keepalive_timeout=60),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None),
         )

@@ -91,9 +91,9 @@ class Guard:
         shown = said.get("Authorization", "").encode(errors="surrogateescape")
         return hmac.compare_digest(shown, self._secret.encode())
 
-    def prove(self, nonce: str, port: int) -> str | None:
-        """That this server knows the token, to whoever asks it on that port."""
-        return prove(self._token, nonce, port, "")
+    def prove(self, nonce: str, place: str) -> str | None:
+        """That this server knows the token, to whoever asks it at that address and port."""
+        return prove(self._token, nonce, place, "")
 
     def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
         """Status and message for a call that must not be answered; None lets it in."""

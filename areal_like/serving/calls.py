@@ -6,8 +6,9 @@ from typing import Any
 import aiohttp
 import orjson
 
+from areal_like.process.greeting import Proofs
+from areal_like.process.proven import ProvenConnector
 from areal_like.serving.attendant.base import Stopped
-from areal_like.serving.proven import Proofs, ProvenConnector
 
 CONNECT_S = 10.0
 KEPT_S = 2.0

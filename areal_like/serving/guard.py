@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from areal_like.process.identity import RUN_HEADER, seal, token
-from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, prove
+from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, place_of, prove
 
 OPEN = (("GET", "/health"), ("GET", "/ping"))
 """They say that it lives, and do nothing."""
@@ -49,9 +49,11 @@ class RequireToken:
         return len(said) == 1 and hmac.compare_digest(said[0], self._secret)
 
     async def _prove(self, scope: Message, send: Send) -> None:
-        """For the port of the connection, whatever the question says of it."""
-        asked, (_, port) = _all_of(scope, NONCE_HEADER), scope["server"]
-        proof = prove(self._token, asked[0].decode("latin-1"), port, self._own_seal) if len(asked) == 1 else None
+        """For the address and port of the connection, whatever the question says of them."""
+        asked, place = _all_of(scope, NONCE_HEADER), place_of(scope["server"])
+        proof = None
+        if place is not None and len(asked) == 1:
+            proof = prove(self._token, asked[0].decode("latin-1"), place, self._own_seal)
         headers = [(b"content-length", b"0")]
         if proof is not None:
             headers.append((PROOF_HEADER.lower().encode(), proof.encode()))

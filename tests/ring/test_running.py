@@ -2,14 +2,15 @@
 when its guardian is killed nothing of it stays."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from areal_like.process.blocking import BlockingCaller
-from areal_like.process.errors import Refused
-from areal_like.process.identity import Identity
+from areal_like.process.http import message_of
+from areal_like.process.identity import Identity, headers
 from areal_like.rollout.controller.app import Routes
 from tests.ring.start import SHORT, Running, left_behind, listening_ports, run, running
 
@@ -45,14 +46,13 @@ def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
     entries = ring.entries()
     for name, routes in ROUTES.items():
         me = CALLERS[name]
-        caller = BlockingCaller(Identity(me.role, me.index, attempt), secret)
-        for method, path in routes:
-            try:
-                caller.json(method, entries[name].address, path, {})
-                found.setdefault(200, []).append(path)
-            except Refused as refused:
-                found.setdefault(refused.status, []).append(f"{path}: {refused.message}")
-        caller.close()
+        said = {**headers(Identity(me.role, me.index, attempt), secret), "Content-Type": "application/json"}
+        with closing(HTTPConnection(entries[name].address, timeout=60)) as connection:
+            for method, path in routes:
+                connection.request(method, path, b"{}", said)
+                response = connection.getresponse()
+                content = response.read()
+                found.setdefault(response.status, []).append(f"{path}: {message_of(content)}")
     return found
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
+from areal_like.process.greeting import Proofs, Unproven
+from areal_like.process.proven import greet
 from areal_like.process.run import Run
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.base import Engine, Stopped
@@ -14,7 +16,6 @@ from areal_like.serving.attendant.kinds import connect
 from areal_like.serving.attendant.readiness import until_ready
 from areal_like.serving.attendant.rest import Rest
 from areal_like.serving.attendant.start import Started
-from areal_like.serving.proven import Proofs, Unproven, greet
 
 LOOK_S = 1.0
 NOT_OURS = (
@@ -66,7 +67,7 @@ async def prove_attached(address: str, secret: str, key_variable: str, waiting: 
         await asyncio.sleep(LOOK_S)
     if not greeting.is_ours:
         return None
-    proofs = Proofs(address, secret, greeting.seal)
+    proofs = Proofs(secret, greeting.seal)
     try:
         proofs.check(greeting)
     except Unproven as unproven:
@@ -74,8 +75,8 @@ async def prove_attached(address: str, secret: str, key_variable: str, waiting: 
         raise Failure(
             f"rollout.api_key_var: the server at {address} does not prove that it knows the key that this run would "
             f"send it; either it has a key and {key_variable} holds {known}, or it is not the server that you mean, or "
-            "it listens on another port than the one in its address (a tunnel must keep the number). Put the key of "
-            f"the serving run in {key_variable}; nothing was sent"
+            "it does not listen on the very address and port that the connection was made to (a tunnel must keep "
+            f"both). Put the key of the serving run in {key_variable}; nothing was sent"
         ) from unproven
     return proofs
 

@@ -7,6 +7,8 @@ import aiohttp
 import orjson
 
 from areal_like.process.errors import Failure
+from areal_like.process.greeting import Proofs
+from areal_like.process.proven import ProvenConnector
 from areal_like.process.waiting import Waiting
 
 EMBEDDED, VLLM, SGLANG = "embedded", "vllm", "sglang"
@@ -24,10 +26,11 @@ def host_and_port(said: str) -> str:
     return address
 
 
-async def detect(address: str, secret: str, waiting: Waiting) -> str:
-    """Asks until something answers."""
+async def detect(address: str, secret: str, proofs: Proofs | None, waiting: Waiting) -> str:
+    """Asks until something answers; with `proofs` nothing is sent before it has proved itself."""
     key = {"Authorization": f"Bearer {secret}"} if secret else {}
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ONE_CALL_S)) as session:
+    limit = aiohttp.ClientTimeout(total=ONE_CALL_S)
+    async with aiohttp.ClientSession(connector=ProvenConnector(proofs), timeout=limit) as session:
         while True:
             try:
                 return await _kind(session, f"http://{address}", key)

@@ -8,14 +8,15 @@ import orjson
 from aiohttp import web
 
 from areal_like.process.errors import Failure, Refused
+from areal_like.process.greeting import Proofs
 from areal_like.process.http import answer, application, message_of
 from areal_like.process.identity import ATTEMPT_HEADER, INCARNATION_HEADER, PROCESS_HEADER, Guard, Identity, headers
+from areal_like.process.proven import ProvenConnector
 from areal_like.process.request_checks import BodyLimits
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.proxy import while_there
 from areal_like.serving.open_routes import ASKING, CLIENT_PATHS, HEALTH, OPEN_PATHS
 from areal_like.serving.orders import LARGEST_CALL
-from areal_like.serving.proven import Proofs, ProvenConnector
 
 CONTROL = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
 ASKED = ("fingerprint", "statistics")
@@ -31,8 +32,8 @@ class PassThrough:
     own could be smaller than that of the run before. `secret` is the key of the other side, which proves itself
     first."""
 
-    def __init__(self, proofs: Proofs, secret: str, guard: Guard, run_id: str, key_variable: str) -> None:
-        self._proofs, self._address = proofs, proofs.address
+    def __init__(self, address: str, secret: str, proofs: Proofs, guard: Guard, run_id: str, key_variable: str) -> None:
+        self._address, self._proofs = address, proofs
         self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
         self._session: aiohttp.ClientSession | None = None
         self._attempt: int | None = None

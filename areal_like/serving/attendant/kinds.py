@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from areal_like.process.greeting import Proofs
 from areal_like.process.run import Run
 from areal_like.serving.attendant.base import Engine
-from areal_like.serving.proven import Proofs
 
 LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
 """By kind: how its section of the configuration calls what limits prompt and answer together."""

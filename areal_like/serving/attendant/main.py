@@ -71,7 +71,7 @@ class Attendant:
         kind = self._kind or rollout.server_type
         proofs = await prove_attached(address, secret, rollout.api_key_var, waiting)
         if kind == "auto":
-            kind = await detect(address, secret, waiting)
+            kind = await detect(address, secret, proofs, waiting)
             log.info("%s is %s", what, kind)
         if kind != EMBEDDED:
             engine = AttachedEngine(self._run, kind, address, secret, waiting, proofs)
@@ -79,7 +79,7 @@ class Attendant:
             return await self._translate(stack, kind, await attached.start(), secret)
         if proofs is None:
             raise Failure(f"rollout.server_addresses: {NOT_OURS.format(address=address)}")
-        passing = PassThrough(proofs, secret, self._guard, self._run.run_id, rollout.api_key_var)
+        passing = PassThrough(address, secret, proofs, self._guard, self._run.run_id, rollout.api_key_var)
         stack.push_async_callback(passing.close)
         await passing.ready(self._me, waiting)
         await self._enter(stack, passing.application())

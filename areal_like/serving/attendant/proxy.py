@@ -11,7 +11,9 @@ import orjson
 from aiohttp import web
 
 from areal_like.process.errors import Refused
+from areal_like.process.greeting import Proofs
 from areal_like.process.http import read_json
+from areal_like.process.proven import ProvenConnector
 from areal_like.serving.attendant.base import MOST_AT_ONCE, Facts
 from areal_like.serving.attendant.gate import Gate
 from areal_like.serving.attendant.in_use import InUse
@@ -19,7 +21,6 @@ from areal_like.serving.attendant.relay import Relay
 from areal_like.serving.attendant.rest import Rest
 from areal_like.serving.attendant.strangers import Model, allowed, in_its_turn, sequences
 from areal_like.serving.open_routes import ASKING, GENERATING, READING
-from areal_like.serving.proven import Proofs, ProvenConnector
 from areal_like.serving.request import LEAST_URGENT
 from areal_like.serving.turns import Turns
 

@@ -3,9 +3,10 @@
 import asyncio
 
 from areal_like.process.errors import Failure
+from areal_like.process.greeting import Proofs, Unproven
+from areal_like.process.proven import greet
 from areal_like.process.waiting import Waiting
 from areal_like.serving.attendant.base import Engine, Facts, NotReady, Stopped, Unfit
-from areal_like.serving.proven import Proofs, Unproven
 
 PAUSE_S = 0.2
 ONE_TRY_S = 60.0
@@ -24,7 +25,7 @@ async def until_ready(engine: Engine, address: str, proofs: Proofs | None, waiti
         left_s = max(0.1, waiting.limit_s - waiting.waited_s)
         try:
             if proofs is not None:
-                await _check(proofs)
+                await _check(proofs, address)
             return await asyncio.wait_for(engine.ready(), min(ONE_TRY_S, left_s))
         except TimeoutError:
             reason = "a generation did not come to its end"
@@ -37,9 +38,9 @@ async def until_ready(engine: Engine, address: str, proofs: Proofs | None, waiti
         await asyncio.sleep(PAUSE_S)
 
 
-async def _check(proofs: Proofs) -> None:
+async def _check(proofs: Proofs, address: str) -> None:
     try:
-        await proofs.prove()
+        proofs.check(await greet(address))
     except (OSError, TimeoutError) as fault:
         raise NotReady("nothing answers there yet") from fault
     except Unproven as unproven:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure, TimedOut
+from areal_like.process.greeting import Proofs
 from areal_like.process.identity import PORT, RUN_ID, identity, seal, token
 from areal_like.process.leases import Lease, lease
 from areal_like.process.run import LOOPBACK, Run
@@ -17,7 +18,6 @@ from areal_like.serving.attendant.base import Engine, Facts
 from areal_like.serving.attendant.child import Child, import_folder
 from areal_like.serving.attendant.kinds import connect
 from areal_like.serving.attendant.readiness import PortTaken, until_ready
-from areal_like.serving.proven import Proofs
 
 TRIES = 4
 
@@ -75,7 +75,7 @@ class OwnEngine:
         child = self._child = Child(command, said, self._run.cwd, record_of(self._run.memory, identity().file_name))
         gone = self._gone = asyncio.create_task(self._watch(child))
         folder = model_folder(self._run.config.actor.path, self._run.cwd)
-        proofs = Proofs(address, token(), seal({**os.environ, **said}))
+        proofs = Proofs(token(), seal({**os.environ, **said}))
         engine = connect(self._kind, address, token(), self._run, folder, proofs)
         ready = asyncio.create_task(until_ready(engine, address, proofs, waiting))
         try:

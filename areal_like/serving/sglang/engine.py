@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.greeting import Proofs
 from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, Piece, ReadBack, Stopped, Unfit
 from areal_like.serving.calls import Calls, Refusal
 from areal_like.serving.found import unsupported
 from areal_like.serving.model_facts import eos_token_ids, longest_sequence, vocab_size
-from areal_like.serving.proven import Proofs
 from areal_like.serving.request import parse_sampling
 from areal_like.serving.sglang.receiver import Receiver
 from areal_like.serving.sglang.sampling import Abilities, body_of, is_cut, piece_of, prompt_logprobs

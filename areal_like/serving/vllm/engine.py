@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.greeting import Proofs
 from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, Piece, ReadBack, Stopped, Unfit
 from areal_like.serving.calls import Calls, Refusal
 from areal_like.serving.found import unsupported
 from areal_like.serving.model_facts import eos_token_ids, vocab_size
-from areal_like.serving.proven import Proofs
 from areal_like.serving.vllm.sampling import body_of, is_greedy, logprob_of, piece_of, prompt_logprobs
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
