@@ -152,19 +152,25 @@ def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
     asyncio.run(main())
 
 
-def test_a_proof_over_another_connection_is_none() -> None:
+def test_a_proof_over_another_connection_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger lets the port go when it has been called, and the right server takes it."""
 
     async def main() -> None:
-        async def hands_over(request: bytes) -> bytes:
-            if not servers:
-                stranger.give_the_port_up()
-                servers.append(await ours(stranger.port))
-            return await replays(request)
+        async def hand_over() -> None:
+            stranger.give_the_port_up()
+            servers.append(await ours(stranger.port))
+            handed_over.set()
 
-        servers: list[Listener] = []
-        stranger = Listener(hands_over)
-        stranger.on_connection = lambda: hands_over(b"")
+        async def connect(connector: Any, *request: Any, **more: Any) -> Any:
+            connection = await real_connect(connector, *request, **more)
+            await handed_over.wait()
+            return connection
+
+        real_connect = aiohttp.TCPConnector.connect
+        monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect)
+        handed_over, servers = asyncio.Event(), list[Listener]()
+        stranger = Listener(replays)
+        stranger.on_connection = hand_over
         await stranger.start()
         calls = Calls("vLLM", f"127.0.0.1:{stranger.port}", SECRET, Proofs(SECRET, SEAL))
         with pytest.raises(Stopped, match="does not prove itself"):
