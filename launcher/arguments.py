@@ -70,8 +70,8 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     is_operand = False
     while waiting:
         word = waiting.pop(0)
-        if not is_operand and (_is_bare(word) or word.endswith("=")) and (problem := spaced(word, waiting)):
-            problems.append(problem)
+        if not is_operand and (_is_bare(word) or word.endswith("=")) and (key := spaced(word, waiting)):
+            problems.append(key)
             continue
         is_operand = word in (*OPERANDS, *OPTIONAL)
         if _is_bare(word):
