@@ -30,7 +30,7 @@ def host(tmp_path, monkeypatch):
 
 def experiment(host, path, *words):
     file = host.directory.parent / "beside" / "mine.yaml"
-    text = f"defaults: [sft, _self_]\nexperiment_name: mine\ntask: {{name: null}}\ntrain_dataset: {{path: '{path}'}}\n"
+    text = f"defaults: [sft, _self_]\nexperiment_name: mine\ntask: {{name: null}}\ntrain_dataset: {{path: '{path}', batch_size: 8}}\n"
     file.write_text(f"{text}valid_dataset: null\n")
     return load(file, words)
 
@@ -73,6 +73,40 @@ def test_what_is_not_there_is_said_with_the_places(host, path):
     (reason,) = against(experiment(host, path), host)
     assert reason.startswith(f"there is no file or folder {path} (looked for ")
     assert path.startswith("/") or str(host.directory) in reason
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "key", "words"),
+    [
+        ("rows/other.jsonl", ROWS, KEY, "has no train.jsonl, and no parquet files of that name; name the file itself"),
+        ("rows/train.jsonl", "\n", KEY, "train.jsonl has no rows: it is empty"),
+        ("rows/train.json", "[]", KEY, "train.json has no rows: it is empty"),
+        ("rows/train.jsonl", ROWS, "train_dataset.batch_size", "21 rows make a batch, but {place} has only 20: lower"),
+        (
+            "rows/train.json",
+            "[1, 2]",
+            "train_dataset.batch_size",
+            "21 rows make a batch, but {place} has only 2: lower",
+        ),
+    ],
+)
+def test_rows_that_are_too_few_are_known_before_the_start(host, file, content, key, words):
+    place = host.directory / file
+    place.parent.mkdir()
+    place.write_text(content)
+    plan = build_plan(experiment(host, "rows", "train_dataset.batch_size=21"), host=host)
+    (need,) = plan.needs
+    assert need.key == key and words.format(place=place) in need.reason
+    enough = ("train_dataset.batch_size=21", "train_dataset.drop_last=false")
+    assert (against(experiment(host, "rows", *enough), host) == []) is (key != KEY)
+
+
+@pytest.mark.parametrize(("task", "words"), [("addition", ()), ("counting", ("+task.args.num_rows=100",))])
+def test_a_batch_that_is_larger_than_a_task_is_known_before_the_start(host, task, words):
+    size = "train_dataset.batch_size=9000"
+    (reason,) = against(experiment(host, task, size, f"task.name={task}", *words), host)
+    assert reason.startswith(f"9000 rows make a batch, but the train split of task {task} has only ")
+    assert against(experiment(host, task, f"task.name={task}"), host) == []
 
 
 @pytest.mark.parametrize(("path", "num_packages"), [("foo.parquet", 0), ("nofolder", 0), ("org/tiny", 2)])

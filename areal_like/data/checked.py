@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.examples import Examples, Tokens, sequences_of
+from areal_like.data.folders import is_empty
 from areal_like.data.named import problem
 from areal_like.data.shapes import Shape, is_chat
 from areal_like.data.sources import Found
@@ -90,7 +91,7 @@ class _Check:
         hashes = np.array(array("Q", self._hashes()), np.uint64)
         rows, source, most = self._found.rows, self._found.source, self._dataset.max_length
         if not len(hashes):
-            raise problem(f"{self._section}.path", f"{source} has no rows: it is empty")
+            raise problem(f"{self._section}.path", is_empty(source))
         shaped, tokens = Shaped(rows, self._shape), None
         if with_tokens:
             tokens = self._told(shaped, lambda: self._examples.tokens(shaped))

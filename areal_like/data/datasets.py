@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.data.checked import Rows, check
+from areal_like.data.folders import too_few
 from areal_like.data.named import Places, problem, where
 from areal_like.data.record import known_of
 from areal_like.data.sources import Found, Source
@@ -65,8 +66,7 @@ def load_datasets(
     valid = None if chosen is None or chosen.fake is not None else load("valid", chosen)
     size = config.train_dataset.batch_size
     if config.train_dataset.drop_last and len(train) < size:
-        few = f"{size} rows make a batch, but {train.source} has only {len(train)}"
-        raise problem("train_dataset.batch_size", f"{few}: lower it, or set train_dataset.drop_last=false")
+        raise problem("train_dataset.batch_size", too_few(size, train.source, len(train)))
     return Datasets(train, valid, task)
 
 

@@ -4,17 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.data.folders import ONE_SPLIT, SPLIT_NAMES, SPLITS, no_split, split_files
 from areal_like.data.hub import read_hub, snapshot
 from areal_like.data.hub_cache import is_hub_name
 from areal_like.data.lines import LineRows, read_list
 from areal_like.data.named import Places, problem
-from areal_like.data.tables import ONE_SPLIT, SPLITS, read_parquet, read_saved, saved_splits
-
-SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "validation", "test")}
-"""What the split of an experiment's dataset may be called where its data is of several."""
-
-IN_FOLDER = ("{}.jsonl", "{}.json", "{}.parquet", "{}-*.parquet", "data/{}-*.parquet")
-"""Where a folder may have the rows of a split."""
+from areal_like.data.tables import read_parquet, read_saved, saved_splits
 
 
 class Found(NamedTuple):
@@ -99,12 +94,9 @@ class Source(NamedTuple):
             self.refuse(f"{folder} holds the rows of one", "split")
         if (folder / ONE_SPLIT).is_file():
             return _numbered(read_saved(self.key, folder), str(folder))
-        patterns = [pattern.format(name) for name in self.names for pattern in IN_FOLDER]
-        for pattern in patterns:
-            if files := sorted(folder.glob(pattern)):
-                return self._of_files([file.resolve() for file in files])
-        message = f"the folder {folder} has no {' or '.join(patterns[:: len(IN_FOLDER)])}"
-        raise problem(self.key, f"{message}, and no parquet files of that name; name the file itself")
+        if files := split_files(folder, self.names):
+            return self._of_files(files)
+        raise problem(self.key, no_split(folder, self.names))
 
 
 def _numbered(rows: Sequence[Any], source: str) -> Found:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.install import pip_install
+from areal_like.data.folders import ONE_SPLIT, SPLITS
 from areal_like.data.named import problem
 from areal_like.data.tasks.base import Row, RowSequence
 
 ROWS_AT_ONCE = 1024
-ONE_SPLIT, SPLITS = "state.json", "dataset_dict.json"
-"""What `save_to_disk` leaves in the folder of one dataset, and of several by name."""
 
 
 class TableRows(RowSequence):

@@ -84,7 +84,7 @@ def build_plan(
     else:
         missing, against = list(standing_against), []
     missing += [*lacks(config, allocation, placement, host), *lacks_ports(ports, config, host)]
-    missing += lacks_data(loaded, host) if host.is_here else []
+    missing += lacks_data(loaded, host, counts=not serves) if host.is_here else []
     missing += [*lacks_room(config, allocation, placement, memory, host), *lacks_node_room(cluster, host)]
     refusals = [
         *bench_obstacles(config, directory),

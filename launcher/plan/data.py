@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.checks.named import BUILT_IN
 from areal_like.config.install import pip_install
@@ -13,6 +13,7 @@ from areal_like.process.run import CONFIG, FACTS
 from launcher.plan.host import Host
 from launcher.plan.hub import offline_switch
 from launcher.plan.plan import Obstacle, Resolved
+from launcher.plan.rows import lacks_rows, lacks_task_rows
 
 if TYPE_CHECKING:
     from areal_like.config.dataset import DatasetConfig
@@ -64,8 +65,9 @@ def missing_datasets(loaded: "Loaded", host: Host) -> list[Dataset]:
     return list({(each.name, each.revision): each for each in reversed(missing)}.values())[::-1]
 
 
-def lacks_data(loaded: "Loaded", host: Host) -> list[Obstacle]:
-    """Files that are not there, packages that their formats need, and datasets that may not be fetched."""
+def lacks_data(loaded: "Loaded", host: Host, counts: bool = True) -> list[Obstacle]:
+    """Files that are not there, packages that their formats need, datasets that may not be fetched, and, where it
+    `counts` (servers alone read no rows), too few rows."""
     lacking = []
     for section, data in _named(loaded):
         found = _found(data.path, loaded, host)
@@ -78,11 +80,21 @@ def lacks_data(loaded: "Loaded", host: Host) -> list[Obstacle]:
             if find_spec(package) is None
             for how in (f"{pip_install(package)} installs it",)
         ]
+        lacking += lacks_rows(section, data, found) if found is not None and counts else ()
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
         why = f"{switch} is set, so that nothing is fetched"
         lacking.append(Obstacle(each.key, not_there(each.name, each.revision, host.hub, why)))
-    return lacking
+    return [*lacking, *(_of_task(loaded, host) if counts else ())]
+
+
+def _of_task(loaded: "Loaded", host: Host) -> list[Obstacle]:
+    """Of a task that rows to train on are taken from."""
+    config = loaded.config
+    data, name = config.train_dataset, _task(config)
+    if name is None or data.path not in ("", name) or not _reads_rows(config):
+        return []
+    return lacks_task_rows(name, dict(config.task.args), data, (loaded.file.resolve().parent, host.directory))
 
 
 def data_to_fetch(loaded: "Loaded", host: Host) -> Iterator[str]:
@@ -94,14 +106,24 @@ def data_to_fetch(loaded: "Loaded", host: Host) -> Iterator[str]:
 def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
     """Datasets whose rows are at their path: not random tokens, and not of a task or an environment."""
     config = loaded.config
-    environments, path = getattr(config, "environments", None), config.train_dataset.path
-    if config.train_dataset.fake is not None or (environments is not None and environments.train):
-        return
-    task = path if config.task.name is None and path in BUILT_IN["task"] else config.task.name
-    for section in SECTIONS:
+    task = _task(config)
+    for section in SECTIONS if _reads_rows(config) else ():
         data = getattr(config, section)
         if data is not None and data.fake is None and data.path not in ("", task):
             yield section, data
+
+
+def _reads_rows(config: Any) -> bool:
+    """Whether there are rows at all, and not random tokens or an environment."""
+    environments = getattr(config, "environments", None)
+    return config.train_dataset.fake is None and not (environments is not None and environments.train)
+
+
+def _task(config: Any) -> str | None:
+    """A task of ours may also be named as the place that rows come from."""
+    path: str = config.train_dataset.path
+    name: str | None = config.task.name
+    return path if name is None and path in BUILT_IN["task"] else name
 
 
 def _found(path: str, loaded: "Loaded", host: Host) -> Path | None:
