@@ -30,7 +30,8 @@ def host(tmp_path, monkeypatch):
 
 def experiment(host, path, *words):
     file = host.directory.parent / "beside" / "mine.yaml"
-    text = f"defaults: [sft, _self_]\nexperiment_name: mine\ntask: {{name: null}}\ntrain_dataset: {{path: '{path}', batch_size: 8}}\n"
+    data = f"train_dataset: {{path: '{path}', batch_size: 8}}"
+    text = f"defaults: [sft, _self_]\nexperiment_name: mine\ntask: {{name: null}}\n{data}\n"
     file.write_text(f"{text}valid_dataset: null\n")
     return load(file, words)
 
