@@ -149,7 +149,7 @@ def early(*words, experiment="grpo"):
 def test_data_that_end_before_the_steps_are_told_with_the_epochs_to_set():
     few = ("total_train_steps=400", "total_train_epochs=1", "train_dataset.batch_size=32")
     told = (
-        "total_train_epochs: 1 of them end the run after 251 steps, before total_train_steps=400; "
+        "total_train_epochs: is 1, which ends the run after 251 steps, before total_train_steps=400; "
         "set total_train_epochs=2"
     )
     assert early(*few) == [told]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.checks.named import BUILT_IN
 from launcher.plan.host import Host
 from launcher.plan.settings import is_written
+from launcher.plan.words import plural
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
@@ -35,7 +36,7 @@ def ends_first(loaded: "Loaded", steps: int) -> str | None:
         return None
     epochs = ceil(config.total_train_steps * config.total_train_epochs / steps)
     return (
-        f"total_train_epochs: {config.total_train_epochs} of them end the run after {steps} steps, before "
+        f"total_train_epochs: is {config.total_train_epochs}, which ends the run after {plural(steps, 'step')}, before "
         f"{STEPS}={config.total_train_steps}; set total_train_epochs={epochs}"
     )
 
