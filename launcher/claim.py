@@ -8,12 +8,11 @@ from typing import NamedTuple
 from areal_like.config.loaded import Loaded, build
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import Names, NameTaken, announce, names_for
+from areal_like.process.abandoned import clear_abandoned
 from areal_like.process.identity import Identity
-from areal_like.process.memory import memory_folder
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.waiting import Waiting
 from launcher.elsewhere import lay_links
-from launcher.guardian import clear
 from launcher.held import hold
 from launcher.lineage import go_back
 from launcher.plan import Plan, build_plan
@@ -65,7 +64,7 @@ def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> Claimed:
 def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> Claimed:
     """The directory is ours by now: what this start is goes into it, and where it begins."""
     directory, config = run.directory, run.config
-    _free_memory(directory)
+    clear_abandoned()
     remarks: tuple[str, ...] = ()
     if plan.run_directory.state == "replaced":
         remarks = (_move_aside(directory),)
@@ -110,13 +109,6 @@ def _take_name(names: Names, ttl_s: float) -> None:
         message = f"{taken}: this run is running; stop that one first, or name another with trial_name="
         raise ConfigError([Problem("trial_name", message)]) from None
     names.clear()
-
-
-def _free_memory(directory: Path) -> None:
-    """What an earlier start has left in shared memory, should launcher and guardian have been killed together."""
-    run_id = str(facts(directory).get("run_id", ""))
-    if run_id.isalnum():
-        clear(memory_folder(run_id))
 
 
 def _move_aside(directory: Path) -> str:

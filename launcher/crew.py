@@ -11,7 +11,7 @@ from pathlib import Path
 import areal_like
 from areal_like.config.redact import SECRET
 from areal_like.process.descendants import end_leftovers
-from areal_like.process.identity import PROCESS, RUN_DIR, TOKEN, Identity
+from areal_like.process.identity import PROCESS, RUN_DIR, RUN_ID, TOKEN, Identity
 from areal_like.process.leases import Lease, lease
 from areal_like.process.run import Run
 from areal_like.process.segments import remove_recorded
@@ -106,6 +106,7 @@ class Crew:
         """With what stood for something in the plan. Other secrets are in the launcher's environment already."""
         env = {name: value for name, value in process.env.items() if value != SECRET}
         env[TOKEN] = self._secret
+        env[RUN_ID] = self._run.run_id
         env |= {name: str(self._port(MASTER)) for name, value in env.items() if value == PORT}
         log = str(Path(process.log).with_name(log_name(me))) if self._write_logs else ""
         return replace(process, env=env, log=log)

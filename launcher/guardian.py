@@ -1,10 +1,12 @@
 """The first process of a start: it forks the launcher and nothing else, and outlives everything that comes of it.
 
 Each of the two holds one end of a pipe that closes when the other is gone, however it went. Whoever is left then ends
-every process of the run: both are subreapers, so that all orphans fall to them.
+every process of the run: both are subreapers, so that all orphans fall to them. The guardian clears the shared memory;
+the launcher does where the guardian is gone. Once it is cleared anybody can make a folder of that name.
 """
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -12,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from areal_like.process.abandoned import clear, clear_abandoned
 from areal_like.process.descendants import become_subreaper, end_all, take_name
 from areal_like.process.errors import Failure
-from areal_like.process.memory import make_new, remove_memory
-from areal_like.process.segments import remove_recorded
+from areal_like.process.memory import make_new
 from launcher.terminal import tell
 
 FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
@@ -57,6 +59,7 @@ def guarded(launch: Callable[[], int], memory: Path) -> int:
     code = os.waitstatus_to_exitcode(status)
     left = end_all()
     clear(memory)
+    clear_abandoned()
     if left:
         tell(f"these processes could not be ended: {', '.join(map(str, left))}", sys.stderr)
     if code >= 0:
@@ -64,12 +67,6 @@ def guarded(launch: Callable[[], int], memory: Path) -> int:
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
     tell(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", sys.stderr)
     return FAILED
-
-
-def clear(memory: Path) -> None:
-    """All of the run in shared memory, when its processes have ended."""
-    remove_recorded(memory)
-    remove_memory(memory)
 
 
 def _pass_signals_on(launcher: int) -> None:
@@ -88,6 +85,7 @@ def _pass_signals_on(launcher: int) -> None:
 def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -> None:
     """Never returns."""
     code = FAILED
+    ends = threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True)
     try:
         os.setpgid(0, 0)
         become_subreaper()
@@ -98,7 +96,7 @@ def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _stop_before_it_began)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True).start()
+        ends.start()
         code = launch()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
@@ -108,7 +106,8 @@ def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -
         sys.excepthook(*sys.exc_info())
     finally:
         end_all()
-        clear(memory)
+        if _is_closed(guardian_lives):
+            ends.join()  # it clears the memory and ends this process
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -119,6 +118,10 @@ def _be_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -
 
 def _stop_before_it_began(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(STOPPED_EARLY)
+
+
+def _is_closed(pipe: int) -> bool:
+    return bool(select.select([pipe], [], [], 0)[0])
 
 
 def _end_with_guardian(guardian_lives: int, memory: Path) -> None:

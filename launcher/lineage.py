@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.process.checkpoints import attempt_of, step_of
+from areal_like.process.memory import is_private
 from areal_like.process.run import ATTEMPT, Run, StartPoint
+from areal_like.process.segments import RECORD
 from areal_like.training.manifest import damage
 from launcher.checkpoints import complete_steps, set_aside_after, step_folder
 from launcher.run_files import write_attempt
@@ -37,8 +39,9 @@ def go_back(run: Run, attempt: int, began: int, at_most: int | None = None) -> B
         remarks.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
     if checkpoint is not None and not checkpoint.is_dir():
         (checkpoint,) = [path for path in moved if path.name == checkpoint.name]
-    for folder in (run.memory, run.weights):
-        _empty(folder)
+    if is_private(run.memory):
+        _empty(run.memory)
+    _empty(run.weights)
     write_attempt(run.directory, StartPoint(attempt, step, checkpoint, began))
     return Back(step, checkpoint, tuple(remarks))
 
@@ -56,8 +59,11 @@ def _candidates(run: Run, at_most: int | None) -> list[Path]:
 
 
 def _empty(folder: Path) -> None:
-    """Weights that were on their way: the servers hold what they took."""
+    """Weights that were on their way: the servers hold what they took. What engines have in shared memory stays
+    written down."""
     for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith(RECORD):
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

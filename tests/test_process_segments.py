@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.process.abandoned import clear_abandoned, living
 from areal_like.process.memory import SHARED_MEMORY, make_new, memory_folder
 from areal_like.process.segments import NAMES, Segment, Watch, mapped_by, present, remove, remove_recorded
 from tests.attendant_processes import attendant, environment, program, write_run
@@ -93,6 +94,13 @@ def until_written_down(memory: Path) -> None:
         time.sleep(0.01)
 
 
+def until_none_lives(memory: Path) -> None:
+    ends = time.monotonic() + 60
+    while memory.name.rpartition(".")[2] in living():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
 GUARDED = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
@@ -108,8 +116,9 @@ def launch():
         time.sleep(0.01)
     while sum(len(json.loads(path.read_text())) for path in memory.glob("segments-*.json")) < 3:
         time.sleep(0.01)
-    victims = {"attendant": attendant.pid, "launcher": os.getpid(), "guardian": os.getppid()}
-    os.kill(victims[victim], signal.SIGKILL)
+    victims = {"attendant": attendant.pid, "guardian": os.getppid(), "launcher": os.getpid()}
+    for pid in victims.values() if victim == "all" else [victims[victim]]:
+        os.kill(pid, signal.SIGKILL)
     if victim == "attendant":
         attendant.wait()
         return 0
@@ -119,7 +128,7 @@ sys.exit(guarded(launch, memory))
 """
 
 
-@pytest.mark.parametrize("victim", ["attendant", "launcher", "guardian"])
+@pytest.mark.parametrize("victim", ["attendant", "launcher", "guardian", "all"])
 def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, others: list[str], victim: str):
     directory, memory = with_memory(tmp_path)
     words = [str(directory), str(memory), victim, *program(MAKES)]
@@ -130,8 +139,11 @@ def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, o
         text=True,
     )
     _, errors = started.communicate(timeout=120)  # who is left holds the pipe until all is cleared
-    assert started.returncode == {"attendant": 0, "launcher": 1, "guardian": -signal.SIGKILL}[victim], errors
     made = made_by((directory / "output").read_text())
+    if victim == "all":
+        until_none_lives(memory)
+        clear_abandoned()  # as every start does, of whatever run
+    assert started.returncode == {"attendant": 0, "launcher": 1}.get(victim, -signal.SIGKILL), errors
     assert (left(made), left(others), memory.exists()) == ([], others, False)
 
 

@@ -72,9 +72,9 @@ def test_what_a_receiver_that_was_killed_has_left_is_cleared_away_by_the_next(me
     end(killed)
     replaced = Pretends("8002")
     folder = receive(replaced)
-    assert [path for path in memory.iterdir()] == [folder.parent]
+    assert list(memory.glob("sglang-*")) == [folder.parent]
     replaced.close()
-    assert not list(memory.iterdir())
+    assert not list(memory.glob("sglang-*"))
 
 
 def test_what_a_receiver_that_lives_has_is_left_alone(memory) -> None:
@@ -87,7 +87,7 @@ def test_what_a_receiver_that_lives_has_is_left_alone(memory) -> None:
         assert all(folder.is_dir() and folder.parent != its for folder in folders)
         one.close()
         other.close()
-        assert list(memory.iterdir()) == [its]
+        assert list(memory.glob("sglang-*")) == [its]
     finally:
         end(lives)
 
@@ -96,7 +96,7 @@ def test_it_has_a_folder_for_each_run_whose_weights_come(memory, tmp_path) -> No
     one = Pretends("8001")
     assert receive(one).parent.parent == memory
     assert receive(one, run_id="run2").parent.parent == tmp_path / "run2"
-    assert not list(memory.iterdir())
+    assert not list(memory.glob("sglang-*"))
     one.close()
 
 
@@ -118,7 +118,7 @@ def test_where_shared_memory_is_too_small_they_come_to_the_run_directory(memory,
         assert folder.is_dir() and folder.parent.parent == (memory if buckets is small else tmp_path / "weights")
     assert caplog.text.count("has no room for") == 1
     one.close()
-    assert not list((tmp_path / "weights").iterdir())
+    assert not list((tmp_path / "weights").glob("sglang-*"))
 
 
 def test_a_place_that_cannot_be_made_is_told_by_its_name(memory, tmp_path) -> None:

@@ -14,7 +14,7 @@ RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIK
 ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 
 RUN_ID = "AREAL_LIKE_RUN_ID"
-"""What a server of others is told besides."""
+"""By this a process is known to be of a run whose folder it does not know; a server of others reads it."""
 
 PORT = "<port>"
 """Stands in a command for a number that is known when the process is started."""

@@ -6,6 +6,7 @@ programs give, is ours, and is mapped by a process below the one that looks. It 
 """
 
 import json
+import logging
 import os
 import re
 import stat
@@ -15,17 +16,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.process.descendants import below
-from areal_like.process.memory import SHARED_MEMORY
+from areal_like.process.memory import SHARED_MEMORY, is_private
 from areal_like.process.whole import write
 
 NAMES = re.compile(
-    r"psm_\w+|sem\.(mp|loky)-\S+|torch_\d+_\S+|nccl-\w+|cuda\.shm\.\S+"  # Python, torch, NCCL and CUDA
-    r"|sglang_(loads|host_pool)_\S+|sgl_shm_\S+|multi_tokenizer_args_\d+|vllm_(offload|ec)_\S+"
+    r"psm_\w+|sem\.(mp|loky)-[^\s/]+|torch_\d+_[^\s/]+|nccl-\w+|cuda\.shm\.[^\s/]+"  # Python, torch, NCCL and CUDA
+    r"|sglang_(loads|host_pool)_[^\s/]+|sgl_shm_[^\s/]+|multi_tokenizer_args_\d+|vllm_(offload|ec)_[^\s/]+"
 )
 LOOK_S = 0.05
 MOST_LOOKS = 100
 """What was not mapped by a process of ours in so many looks is another program's."""
-RECORD = "segments-"
+RECORD, LONGEST_RECORD = "segments-", 1 << 20
+
+log = logging.getLogger(__name__)
 
 
 class Segment(NamedTuple):
@@ -77,6 +80,8 @@ def remove(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def _is_ours(segment: Segment) -> bool:
+    if not NAMES.fullmatch(segment.name):
+        return False
     try:
         state = (SHARED_MEMORY / segment.name).lstat()
     except FileNotFoundError:
@@ -110,7 +115,7 @@ class Watch:
             self._strangers[each] = self._strangers.get(each, 0) + 1
         if mine:
             self._mine |= mine
-            if self._record.parent.is_dir():
+            if is_private(self._record.parent):
                 write(self._record, json.dumps(sorted(self._mine)))
 
     def close(self) -> None:
@@ -120,7 +125,7 @@ class Watch:
 
     def remove(self) -> None:
         """When the processes have ended."""
-        if not remove(self._mine):
+        if not remove(self._mine) and is_private(self._record.parent):
             self._record.unlink(missing_ok=True)
 
     def _watch(self) -> None:
@@ -133,10 +138,48 @@ def record_of(memory: Path, name: str) -> Path:
     return memory / f"{RECORD}{name}.json"
 
 
-def remove_recorded(memory: Path, name: str = "*") -> None:
+def remove_recorded(memory: Path, name: str = "*") -> bool:
     """What was written down by processes that could not remove it themselves; they have ended. What one of their
-    children still has, as it is slow to die, stays written down for the next time."""
+    children still has, as it is slow to die, stays written down for the next time. Returns whether all is removed.
+    Whoever can write records chooses what is removed: a folder that others can write to is not looked into."""
+    if not is_private(memory):
+        return True
+    is_all = True
     for record in sorted(memory.glob(f"{RECORD}{name}.json")):
-        said = json.loads(record.read_text(encoding="utf-8"))
-        if not remove([Segment(str(name), int(inode)) for name, inode in said]):
-            record.unlink()
+        segments = _recorded(record)
+        if segments is None:
+            continue
+        if remove(segments):
+            is_all = False
+        else:
+            record.unlink(missing_ok=True)
+    return is_all
+
+
+def _recorded(record: Path) -> list[Segment] | None:
+    """None, and a line in the log, where it is not as a `Watch` writes it."""
+    try:
+        handle = os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb") as file:
+            state = os.fstat(handle)
+            if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid():
+                raise ValueError("it is not a file of this user")
+            return segments_in(file.read(LONGEST_RECORD))
+    except FileNotFoundError:
+        return None  # its process has removed it just now
+    except (OSError, ValueError, RecursionError) as fault:
+        log.warning("%s is ignored: %s", record, fault)
+        return None
+
+
+def segments_in(content: bytes) -> list[Segment]:
+    """Raises ValueError for what is no record."""
+    entries = json.loads(content)
+    if not isinstance(entries, list):
+        raise ValueError("it is not a list of names and numbers")
+    for entry in entries:
+        match entry:
+            case [str(name), int()] if NAMES.fullmatch(name):
+                continue
+        raise ValueError(f"{str(entry)[:100]} is not a segment of an engine")
+    return [Segment(*entry) for entry in entries]

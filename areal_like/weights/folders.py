@@ -6,15 +6,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from areal_like.process.memory import check_above
+from areal_like.process.memory import make_below
 
 
 @contextlib.contextmanager
 def new_version(folder_root: Path, version: int) -> Iterator[Path]:
     """Gives a folder to write a version into, and renames it to its final name when that has ended well. A folder of
     that version that is left over from an earlier attempt is replaced."""
-    folder_root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_above(folder_root)
+    make_below(folder_root)
     final = final_folder(folder_root, version)
     new, old = (folder_root / f".{final.name}.{os.getpid()}.{suffix}" for suffix in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)  # process ids come again

@@ -25,8 +25,9 @@ from areal_like.weights.place import is_room
 log = logging.getLogger(__name__)
 
 MODULE = "areal_like.serving.sglang.receive"
-BEGINS, IN_USE = "sglang-", "in-use"
-"""How the folders of receivers begin, and the file in each that its receiver keeps locked as long as it lives."""
+BEGINS, IN_USE, TURN = "sglang-", "in-use", ".receivers"
+"""How the folders of receivers begin, the file in each that its receiver keeps locked as long as it lives, and the one
+beside them that is locked by whoever makes or clears them. Who holds the lock of the run's folder uses that."""
 
 
 class Receiver:
@@ -159,7 +160,7 @@ class Receiver:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One at a time makes folders in it or clears them away."""
-    held = os.open(folder, os.O_RDONLY)
+    held = os.open(folder / TURN, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
