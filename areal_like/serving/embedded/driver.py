@@ -5,10 +5,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TypeVar
 
+from areal_like.serving.embedded.beside import Beside
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.request import Finished
 
@@ -34,6 +35,7 @@ class Driver:
         on_broken: Callable[[BaseException], None],
     ) -> None:
         self.engine = engine
+        self._beside = Beside(engine)
         self._holders: set[str] = set()
         self._drained: list[Future[int]] = []
         self._stands_still = False
@@ -78,6 +80,12 @@ class Driver:
                 future.set_result(result)
 
         self.post(carry_out)
+        return future
+
+    def work(self, begin: Callable[[], Generator[None, None, T]]) -> "Future[T]":
+        """The same for work in pieces that clients want: the run goes before it, and a pause stops it."""
+        future: Future[T] = Future()
+        self.post(lambda: self._beside.add(begin, future))
         return future
 
     def pause(self, mode: str = "keep", who: str = TOLD) -> "Future[int]":
@@ -152,11 +160,18 @@ class Driver:
         finished = self.engine.take_finished() if stops else self.engine.step()
         if finished:
             self._on_finished(finished)
+        if self._goes_on_beside:
+            self._beside.go_on()
         return True
 
     @property
     def _goes_on(self) -> bool:
-        return bool(self._drained) or (self.engine.has_work and not self._stands_still)
+        generates = self.engine.has_work and not self._stands_still
+        return bool(self._drained) or generates or self._goes_on_beside
+
+    @property
+    def _goes_on_beside(self) -> bool:
+        return not self.is_paused and self._beside.may_go_on
 
     def _until_late(self) -> float:
         """Seconds until a group's time is over."""

@@ -9,7 +9,7 @@ prompt is computed in pieces, one a step, so that what runs is not held up by it
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from areal_like.serving.embedded.batching.admission import Admission
 from areal_like.serving.embedded.batching.cache import BLOCK, blocks
 from areal_like.serving.embedded.batching.followed import completed
 from areal_like.serving.embedded.batching.long_prompt import PIECE
+from areal_like.serving.embedded.batching.prompt_chances import Chances, prompt_chances
 from areal_like.serving.embedded.batching.queue import Queue, Ticket
 from areal_like.serving.embedded.batching.room import Room
 from areal_like.serving.embedded.batching.rows import Interrupted, Rows
@@ -71,7 +72,7 @@ class Engine:
         self.version = self.base_version = NEVER_TOLD
         self.tokenizer = tokenizer or LazyTokenizer(None)
         self.counts = Counts()
-        self._queue = Queue()
+        self._queue, self._piece = Queue(), piece
         self._room = Room(self._rows, self.cache, self.max_running)
         parts = self._queue, self._rows, self._room, self._runner, self.counts
         self._admission = Admission(*parts, lambda: self.adapters.current, piece)
@@ -104,6 +105,10 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return bool(self._rows.count or self._interrupted or (self.admits and self._queue.has_next))
+
+    @property
+    def is_wanted_by_the_run(self) -> bool:
+        return self._queue.holds_clients_back
 
     @property
     def num_running(self) -> int:
@@ -210,11 +215,10 @@ class Engine:
         """Of each token after the first, given those before it, by the live weights at temperature 1."""
         return self._runner.logprobs(token_ids, adapter)
 
-    @torch.inference_mode()
-    def prompt_chances(self, group: Group, number: int) -> tuple[list[float], list[dict[int, float]]]:
-        """Of each token of a prompt after the first: its log-probability, and so many of the likeliest in its place."""
+    def prompt_chances(self, group: Group, number: int) -> Generator[None, None, Chances]:
+        """Of a prompt, with so many of the likeliest tokens in each place; computed in pieces."""
         adapter = self.adapters.named(group.adapter) if group.adapter else None
-        return self._runner.prompt_chances(group.prompt, number, adapter)
+        return prompt_chances(self._runner, self.weights, group.prompt, number, adapter, self._piece)
 
     def statistics(self) -> dict[str, Any]:
         return {

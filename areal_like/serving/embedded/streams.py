@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -51,6 +51,19 @@ class Streams:
     async def call(self, command: Callable[[], T]) -> T:
         """Has the engine's thread carry something out between two steps."""
         return await asyncio.wrap_future(self.driver.call(command))
+
+    async def work(self, request: web.Request, begin: Callable[[], Generator[None, None, T]]) -> T:
+        """Has the engine's thread work in pieces, after the run. Where the client goes away, the work ends and a
+        ConnectionError is raised."""
+        future = asyncio.wrap_future(self.driver.work(begin))
+        try:
+            while not future.done():
+                await asyncio.wait([future], timeout=GONE_AFTER_S)
+                if not future.done() and (request.transport is None or request.transport.is_closing()):
+                    raise ConnectionResetError("the client is gone")
+            return future.result()
+        finally:
+            future.cancel()
 
     async def run(
         self, request: web.Request, groups: Sequence[Group], attempt: int | None = None

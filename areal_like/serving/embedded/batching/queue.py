@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from areal_like.serving.request import BadRequest, Group, Sample
+from areal_like.serving.request import LARGEST_PRIORITY, BadRequest, Group, Sample
 
 if TYPE_CHECKING:
     from areal_like.serving.embedded.weights.lora import Adapter
@@ -102,6 +102,13 @@ class Queue:
     def has_next(self) -> bool:
         """Whether anyone may begin once nothing else is running."""
         return bool(self._current or self._unordered or any(_is_complete(step) for step in self._steps.values()))
+
+    @property
+    def holds_clients_back(self) -> bool:
+        """Whether a group of a run is the next to begin, or a synchronous step has the engine."""
+        if self._current is not None or any(_is_complete(step) for step in self._steps.values()):
+            return True
+        return bool(self._unordered) and self._unordered[0].group.priority <= LARGEST_PRIORITY
 
 
 def _is_complete(step: dict[int, Ticket]) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 
 from areal_like.serving.embedded.batching import attention
 from areal_like.serving.embedded.batching.cache import BLOCK, Extend, Fill, Piece, SlotCache
@@ -78,20 +79,25 @@ class Runner:
 
     def logprobs(self, token_ids: Sequence[int], adapter: Adapter | None = None) -> list[float]:
         """Of each token after the first, given those before it, at temperature 1."""
-        return self.prompt_chances(token_ids, 0, adapter)[0]
-
-    def prompt_chances(
-        self, token_ids: Sequence[int], number: int, adapter: Adapter | None
-    ) -> tuple[list[float], list[dict[int, float]]]:
-        """The same, and so many of the likeliest tokens in the place of each."""
         self._lora.plan([adapter])
         ids = torch.tensor([list(token_ids)], device=self.device)
         logits = self.model(input_ids=ids, use_cache=False).logits[0, :-1].float()
-        logprobs = torch.log_softmax(logits, -1)
-        best = logprobs.topk(min(number, logprobs.shape[1]))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        alternatives = [dict(zip(tokens, chances, strict=True)) for tokens, chances in pairs]
-        return logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist(), alternatives
+        logprobs: list[float] = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0].tolist()
+        return logprobs
+
+    def all_logits(self, ids: torch.Tensor, start: int, cache: Cache, adapter: Adapter | None) -> torch.Tensor:
+        """After each token of a part of one sequence, behind those before it, whose keys and values are in `cache`."""
+        self._lora.plan([adapter])
+        at = torch.arange(start, start + len(ids), device=self.device)
+        mask = torch.arange(start + len(ids), device=self.device) <= at[:, None] if start else None
+        logits: torch.Tensor = self.model(
+            input_ids=ids[None],
+            position_ids=at[None],
+            attention_mask=None if mask is None else mask[None, None],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[0]
+        return logits
 
     def _with_adapters_of(self, rows: Iterable[int]) -> None:
         """The next run of the model has a sequence for each of these rows."""

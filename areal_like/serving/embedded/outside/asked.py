@@ -1,10 +1,10 @@
 """What clients of OpenAI's and vLLM's interfaces ask for, in the engine's words. What they set and the engine does not
 do is refused, not ignored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from areal_like.serving.request import LEAST_URGENT, BadRequest, shown
+from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, shown
 
 MOST_ALTERNATIVES = 5
 """As in OpenAI's interface."""
@@ -13,6 +13,8 @@ MOST_ANSWERS = 128
 MOST_PROMPTS = 256
 MOST_CHARACTERS = 32
 """Of a text, for each token of the context: no tokenizer makes fewer tokens of one that has meaning."""
+MOST_SCORED = 1 << 18
+"""Tokens of prompts whose log-probabilities stand in one answer, where each of its choices repeats them."""
 HIGHEST_PRIORITY = 1 << 31
 MUST_BE_NEUTRAL = {
     "stream": (None, False),
@@ -79,6 +81,16 @@ def answers_of(said: Mapping[str, Any]) -> int:
     if type(n) is not int or not 1 <= n <= MOST_ANSWERS:
         raise BadRequest(f"n: {shown(n)} is not a whole number from 1 to {MOST_ANSWERS}")
     return n
+
+
+def check_scored(groups: Sequence[Group]) -> None:
+    """Before log-probabilities of their prompts are computed."""
+    tokens = sum(len(group.prompt) * group.n for group in groups)
+    if tokens > MOST_SCORED:
+        raise BadRequest(
+            f"prompt: log-probabilities of {tokens} tokens (prompts times n) are too many at once; ask for at most "
+            f"{MOST_SCORED}"
+        )
 
 
 def priority_of(said: Mapping[str, Any]) -> int:

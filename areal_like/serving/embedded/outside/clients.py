@@ -14,9 +14,6 @@ from areal_like.serving.embedded.streams import Streams
 from areal_like.serving.request import BadRequest, Finished, Group, shown
 from areal_like.serving.turns import Turns
 
-MOST_LOGITS = 1 << 28
-"""Of a prompt whose log-probabilities are asked for: they stand in memory all at once."""
-
 
 class Outside:
     """`model` is the name under which they ask for it; `seed` is for requests that have none of their own."""
@@ -26,6 +23,8 @@ class Outside:
         self.engine = streams.driver.engine
         self.tokenizer = self.engine.tokenizer
         self.turns = Turns(self.engine.max_running, lambda: streams.is_used_by_a_run)
+        self._scoring = Turns(1, lambda: False)
+        """Prompts are scored one after another: only the first of them takes a place of those who generate."""
 
     async def encode(self, text: Any, special: bool) -> list[int]:
         """Beside the event loop, as a long text takes its time; raises BadRequest."""
@@ -62,10 +61,8 @@ class Outside:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _generate_one(self, request: web.Request, group: Group) -> Finished:
-        def is_gone() -> bool:
-            return request.transport is None or request.transport.is_closing()
-
-        async with self.turns.take(group.n, is_gone), contextlib.aclosing(self.streams.run(request, [group])) as run:
+        turn = self.turns.take(group.n, lambda: _is_gone(request))
+        async with turn, contextlib.aclosing(self.streams.run(request, [group])) as run:
             finished = [one async for part in run for one in part]
         (done,) = finished
         if done.error is not None and done.ticket < 0:
@@ -74,15 +71,25 @@ class Outside:
             raise Refused(503, done.error)
         return done
 
-    async def prompt_chances(self, group: Group, number: int) -> list[Chance]:
-        """Of a prompt's tokens at temperature 1, with so many of the likeliest in each place."""
+    async def prompt_chances(self, request: web.Request, group: Group, number: int) -> list[Chance]:
+        """Of a prompt's tokens at temperature 1, with so many of the likeliest in each place. It takes its turn as one
+        sequence."""
         if len(group.prompt) >= self.engine.context_length:
             raise BadRequest(
                 f"prompt: {len(group.prompt)} tokens are too many for {self.engine.context_length} of context"
             )
-        most = MOST_LOGITS // self.engine.vocab_size
-        if len(group.prompt) > most:
-            raise BadRequest(f"prompt: log-probabilities of more than {most} tokens are too much at once; shorten it")
-        found = await self.streams.call(lambda: self.engine.prompt_chances(group, number))
+
+        def is_gone() -> bool:
+            return _is_gone(request)
+
+        try:
+            async with self._scoring.take(1, is_gone), self.turns.take(1, is_gone):
+                found = await self.streams.work(request, lambda: self.engine.prompt_chances(group, number))
+        except ConnectionError as gone:
+            raise Refused(503, str(gone)) from gone
         first: Chance = (group.prompt[0], None, {})
         return [first, *zip(group.prompt[1:], *found, strict=True)]
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()

@@ -34,6 +34,12 @@ class Wishes:
     with_stop: bool
     prompt_alone: bool
 
+    @property
+    def scored(self) -> int | None:
+        """How many of the likeliest tokens are wanted beside each of a prompt; None: nobody wants to know."""
+        echoed = self.logprobs if self.echo else None
+        return max((number for number in (self.prompt_logprobs, echoed) if number is not None), default=None)
+
 
 class Completions:
     """`/v1/completions`."""
@@ -51,11 +57,13 @@ class Completions:
             await self._outside.load_tokenizer()  # where there is none, that is told before anything is generated
             wishes = self._wishes(said)
             groups = await self._groups(said, number, wishes)
+            if wishes.scored is not None:
+                asked.check_scored(groups)
             if wishes.prompt_alone:
                 answers: list[list[Sample]] = [[Sample([], [], [], "length")] * group.n for group in groups]
             else:
                 answers = [one.samples for one in await self._outside.generate(request, groups)]
-            prompts = await self._prompt_chances(groups, wishes)
+            prompts = await self._prompt_chances(request, groups, wishes)
         except BadRequest as bad:
             raise Refused(400, asked.as_the_client_named_it(str(bad))) from bad
         return answer(await asyncio.to_thread(self._content, said, number, groups, answers, prompts, wishes))
@@ -109,13 +117,11 @@ class Completions:
             return [prompt]
         raise BadRequest("prompt: give a text, a list of texts, a list of token ids, or a list of such lists")
 
-    async def _prompt_chances(self, groups: list[Group], wishes: Wishes) -> list[list[Chance]]:
+    async def _prompt_chances(self, request: web.Request, groups: list[Group], wishes: Wishes) -> list[list[Chance]]:
         """Of each prompt; empty where nobody wants to know."""
-        echoed = wishes.logprobs if wishes.echo else None
-        numbers = [number for number in (wishes.prompt_logprobs, echoed) if number is not None]
-        if not numbers:
+        if wishes.scored is None:
             return [[] for _ in groups]
-        return [await self._outside.prompt_chances(group, max(numbers)) for group in groups]
+        return [await self._outside.prompt_chances(request, group, wishes.scored) for group in groups]
 
     def _content(
         self,

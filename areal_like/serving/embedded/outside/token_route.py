@@ -32,12 +32,15 @@ class TokenRoute:
         try:
             group = self._group(said, how)
             prompt_logprobs = asked.alternatives_of(how, "prompt_logprobs")
+            if prompt_logprobs is not None:
+                asked.check_scored([replace(group, n=1)])
             if group.sampling.stop:
                 await self._outside.load_tokenizer()
             (finished,) = await self._outside.generate(request, [group])
             prompt = None
             if prompt_logprobs is not None:
-                prompt = as_prompt(await self._outside.prompt_chances(group, prompt_logprobs), None)
+                chances = await self._outside.prompt_chances(request, group, prompt_logprobs)
+                prompt = await asyncio.to_thread(as_prompt, chances, None)
         except BadRequest as bad:
             raise Refused(400, asked.as_the_client_named_it(str(bad))) from bad
         with_logprobs = asked.alternatives_of(how, "logprobs") is not None

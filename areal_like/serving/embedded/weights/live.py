@@ -21,6 +21,7 @@ class LiveWeights:
             if tensor.data_ptr() % ALIGNMENT:  # it lies where it lies in a file
                 tensor.data = tensor.data.clone()
         self._standby: dict[str, torch.Tensor] | None = None
+        self.swaps = 0
 
     @property
     def device(self) -> torch.device:
@@ -57,6 +58,7 @@ class LiveWeights:
     @torch.no_grad()
     def swap(self) -> None:
         assert self._standby is not None, "nothing is staged"
+        self.swaps += 1
         for name, parameter in self._live.items():
             parameter.data, self._standby[name] = self._standby[name], parameter.data
 
