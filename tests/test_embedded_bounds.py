@@ -115,15 +115,17 @@ def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -
     async def test(client: Client) -> None:
         outside = client.server._outside
         assert outside.turns.most == client.engine.max_running == 64
-        many: dict[str, Any] = {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2, "n": 17}}
-        assert (await client.open("POST", TOKENS, many))[0] == 200
+
+        def many(n: int) -> dict[str, Any]:
+            return {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2, "n": n}}
+
+        assert (await client.open("POST", TOKENS, many(17)))[0] == 200
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.generate(group("a"))
         assert outside.turns.most == 16
-        status, said = await client.open("POST", TOKENS, many)
+        status, said = await client.open("POST", TOKENS, many(17))
         assert status == 400 and "ask for at most 16 at once" in said["error"]["message"]
-        many["sampling_params"]["n"] = 16
-        assert (await client.open("POST", TOKENS, many))[0] == 200
+        assert (await client.open("POST", TOKENS, many(16)))[0] == 200
 
     over_http(test)
 
