@@ -193,8 +193,9 @@ def test_a_folder_that_cannot_be_written_is_one_message(tmp_path):
     (tmp_path / "runs").write_text("a file")
     ended = stand(tmp_path).wait()
     assert ended.code == 2
-    assert ended.err.startswith("cluster.fileroot: "), ended.err
-    assert len(ended.err.splitlines()) == 1
+    title, problem = ended.err.splitlines()
+    assert title == "this run cannot start here:" and problem.startswith("cluster.fileroot "), ended.err
+    assert problem.endswith("/runs is a file; set another folder")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -123,7 +123,8 @@ def _files(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
         root = host.directory / Path(said).expanduser()
         existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         if not os.access(existing, os.W_OK) or not existing.is_dir():
-            found.append(Obstacle(key, f"nothing can be written into {existing}"))
+            why = "is a file" if not existing.is_dir() else "is closed to this user"
+            found.append(Obstacle(key, f"nothing can be written into {root}: {existing} {why}; set another folder"))
     return found
 
 
