@@ -87,7 +87,12 @@ def test_who_takes_the_port_of_a_server_that_died_after_a_call_hears_nothing_of_
 def test_a_connection_is_proved_once_and_its_calls_go_on_without(caller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs: list[str] = []
     real = Guard.prove
-    monkeypatch.setattr(Guard, "prove", lambda guard, nonce, at: proofs.append(at) or real(guard, nonce, at))
+
+    def noted(guard: Guard, nonce: str, place: str) -> str | None:
+        proofs.append(place)
+        return real(guard, nonce, place)
+
+    monkeypatch.setattr(Guard, "prove", noted)
 
     async def main() -> None:
         served = await ours()
