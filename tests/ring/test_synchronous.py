@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -79,9 +79,11 @@ def hostile_requests_at(process: Running) -> Iterator[set[int]]:
                 for method, path in set(routes_of(app)) - {("GET", one) for one in OPEN_PATHS}:
                     if over.is_set():
                         return
-                    with suppress(OSError):  # it ends
+                    try:
                         found = await throw_all(addresses[name], [(method, path)], seed, 4, at_once=2)
                         statuses.update(*found.values())
+                    except* OSError:
+                        pass  # the run has ended
 
     thread = threading.Thread(target=lambda: asyncio.run(throw()))
     thread.start()
