@@ -181,10 +181,12 @@ class Connection:
         try:
             async with asyncio.timeout(ANSWER_S):
                 status, is_reusable = await _answer(*self._streams, one)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         except TimeoutError:
             return HUNG
+        except OSError:
+            pass  # the server has closed the connection, which a half-close of ours says as well
         finally:
             if not is_reusable:
                 self.close()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from areal_like.process import connections
+from areal_like.process import connections, http
 from areal_like.process.http import answer, application, read_json, serve
 from areal_like.process.identity import Guard
 from areal_like.process.request_checks import BodyLimits
@@ -176,3 +176,30 @@ def test_what_is_no_http_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) 
 
     serving(test)
     assert "Traceback" not in caplog.text
+
+
+def test_a_call_that_is_held_back_when_the_server_ends_leaves_no_fault_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that ends after the server has given up waiting for it."""
+    monkeypatch.setattr(http, "SHUTDOWN_S", 0.5)
+
+    async def main() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def hold(request: web.Request) -> web.Response:
+            begun.set()
+            await goes_on.wait()
+            return answer({})
+
+        app = application(None)
+        app.add_routes([web.post("/hold", hold)])
+        served = await serve(app, "127.0.0.1")
+        asked = asyncio.create_task(status(served.address, asking(served.address, "/hold")))
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.75, goes_on.set)
+        await served.close()
+        await asked
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if record.exc_info], caplog.text

@@ -81,10 +81,14 @@ RUNNER: web.AppKey[Runner] = web.AppKey("runner", Runner)
 
 
 class _Brief(logging.Filter):
-    """A request that is no HTTP is a line of the log, without a traceback."""
+    """A request that is no HTTP is a line of the log, without a traceback. A call that is still held back when the
+    server ends is cut off, which aiohttp (3.14) takes for a fault of its own: `shutdown` has cancelled the future that
+    tells it of the call's end."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         fault = record.exc_info[1] if record.exc_info else None
+        if isinstance(fault, asyncio.InvalidStateError):
+            return False
         if isinstance(fault, HttpProcessingError):
             record.msg, record.args = "a request that is not valid HTTP: %s", (fault.message.splitlines()[:1],)
             record.exc_info = record.exc_text = None
