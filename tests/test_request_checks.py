@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from areal_like.process import connections, http
+from areal_like.process import connections
 from areal_like.process.http import answer, application, read_json, serve
 from areal_like.process.identity import Guard
 from areal_like.process.request_checks import BodyLimits
@@ -178,12 +179,9 @@ def test_what_is_no_http_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) 
     assert "Traceback" not in caplog.text
 
 
-def test_a_call_that_is_held_back_when_the_server_ends_leaves_no_fault_in_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_log(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nor one that ends after the server has given up waiting for it."""
-    monkeypatch.setattr(http, "SHUTDOWN_S", 0.5)
-
     async def main() -> None:
         begun, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -197,9 +195,13 @@ def test_a_call_that_is_held_back_when_the_server_ends_leaves_no_fault_in_the_lo
         served = await serve(app, "127.0.0.1")
         asked = asyncio.create_task(status(served.address, asking(served.address, "/hold")))
         await begun.wait()
-        asyncio.get_running_loop().call_later(0.75, goes_on.set)
-        await served.close()
-        await asked
+        closing = asyncio.create_task(served.close())
+        server: Any = served._runner._server
+        while not any(protocol._handler_waiter for protocol in server.connections):
+            await asyncio.sleep(0)
+        goes_on.set()
+        closing.cancel()
+        await asyncio.wait([closing, asked])
 
     asyncio.run(main())
     assert not [record for record in caplog.records if record.exc_info], caplog.text
