@@ -309,7 +309,7 @@ def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_
     body, written = filled(option)
     file = tmp_path / "filled.yaml"
     file.write_text(dump(body))
-    (tmp_path / "mine.py").write_text("def thing(digits=1): ...\n")
+    (tmp_path / "mine.py").write_text("def thing(*given, digits=1): ...\n")
     before, after = load(file), load(file, [str(option)])
     unfilled = {path for path in written if before.origin(path).kind != "file" and before.get(path) != {}}
     assert {path for path in unfilled if before.schema.keys[path].kind.name != "map"} == set()
