@@ -48,9 +48,9 @@ class Program:
                 self._popen.wait(gentle_s)
         began = time.monotonic()
         while alive := self._alive():
-            passed_s = time.monotonic() - began
-            assert passed_s < HANGS_S, f"processes that do not end: {alive}"
-            kill(pid for pid in alive if passed_s > TRACKER_S or not is_tracker(pid))
+            assert time.monotonic() < began + HANGS_S, f"processes that do not end: {alive}"
+            trackers_too = time.monotonic() > began + TRACKER_S
+            kill(pid for pid in alive if trackers_too or not is_tracker(pid))
             time.sleep(PAUSE_S)
         self._segments.close()
         self._segments.remove()
