@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.engine_environments import ENGINES, need
+from tests.support.engine_environments import ENGINES, need
 
 if TYPE_CHECKING:
-    from tests.engines import LiveServer
-    from tests.sglang_servers import Server
+    from tests.support.engines import LiveServer
+    from tests.support.sglang_servers import Server
 
-pytest_plugins = ["pytester", "tests.live_keys"]
+pytest_plugins = ["pytester", "tests.support.live_keys"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C (nohup: the end of the terminal), and so would
 # the runs that tests do this to.
@@ -40,7 +40,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 @pytest.fixture(scope="session", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES])
 def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["LiveServer"]:
     """A real server of each engine, which lives through all tests of it."""
-    from tests.engines import started
+    from tests.support.engines import started
 
     need(request.param)
     with started(request.param, tmp_path_factory.mktemp(request.param)) as server:
@@ -50,7 +50,7 @@ def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def server(one_server: "LiveServer") -> "LiveServer":
     """The same, and in order."""
-    from tests.engine_talk import sound
+    from tests.support.engine_talk import sound
 
     return sound(one_server)
 
@@ -58,7 +58,7 @@ def server(one_server: "LiveServer") -> "LiveServer":
 @pytest.fixture(scope="session")
 def own_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
     """A real SGLang by itself, with nothing of a run around it."""
-    from tests.sglang_servers import tiny_sglang
+    from tests.support.sglang_servers import tiny_sglang
 
     with tiny_sglang(tmp_path_factory.mktemp("sglang")) as server:
         yield server
@@ -67,7 +67,7 @@ def own_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
 @pytest.fixture
 def sglang(own_sglang: "Server", tmp_path_factory: pytest.TempPathFactory) -> "Server":
     """The same, with the weights that it was started with."""
-    from tests.sglang_servers import bring, published
+    from tests.support.sglang_servers import bring, published
 
     first = published(tmp_path_factory.mktemp("weights"), 0)
     own_sglang.ask(lambda engine: bring(engine, first))
@@ -75,6 +75,6 @@ def sglang(own_sglang: "Server", tmp_path_factory: pytest.TempPathFactory) -> "S
 
 
 def pytest_sessionfinish() -> None:
-    if training_runs := sys.modules.get("tests.training_runs"):
+    if training_runs := sys.modules.get("tests.support.training_runs"):
         for memory in training_runs.MEMORY:
             shutil.rmtree(memory, ignore_errors=True)

@@ -32,9 +32,9 @@ from areal_like.process.memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.found import find  # noqa: E402
 from areal_like.weights.flat import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
-from tests.engine_talk import Talk, group, talking  # noqa: E402
-from tests.engine_transports import send_flat  # noqa: E402
-from tests.engines import ENGINES, LiveServer  # noqa: E402
+from tests.support.engine_talk import Talk, group, talking  # noqa: E402
+from tests.support.engine_transports import send_flat  # noqa: E402
+from tests.support.engines import ENGINES, LiveServer  # noqa: E402
 
 EXACT = {"min_new_tokens": models.NEW, "max_new_tokens": models.NEW}
 TRANSPORTS = ("disk", "collective")

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from areal_like.training.engine import Engine
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.whole import whole
-from tests.training_runs import make_engine
+from tests.support.training_runs import make_engine
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

@@ -21,7 +21,7 @@ from transformers import (
 from areal_like.data.tasks.addition import Addition
 from areal_like.training.sequences import Sequences
 from tests.bench.training_packing import SHAPE, log_uniform, mean_of, sequences_of
-from tests.training_runs import make_engine
+from tests.support.training_runs import make_engine
 
 SMOLLM2 = LlamaConfig(
     vocab_size=49152,

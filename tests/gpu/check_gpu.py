@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from areal_like.config.train_engine import CompileConfig  # noqa: E402
 from tests.gpu import checks  # noqa: E402
 from tests.gpu.throughput import PUBLISHED, throughput  # noqa: E402
-from tests.training_runs import section  # noqa: E402
+from tests.support.training_runs import section  # noqa: E402
 
 BUDGET_S = 440.0
 """No check begins after so long."""

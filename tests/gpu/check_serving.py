@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from areal_like.serving.found import find  # noqa: E402
-from tests.engines import ENGINES  # noqa: E402
 from tests.gpu import serving_checks  # noqa: E402
 from tests.gpu.check_gpu import BUDGET_S, Check, machine, run  # noqa: E402
+from tests.support.engines import ENGINES  # noqa: E402
 
 CHECKS = {
     "parity": serving_checks.parity,

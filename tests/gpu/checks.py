@@ -16,7 +16,7 @@ from areal_like.training.engine import Engine
 from areal_like.training.sequences import Sequences
 from areal_like.training.whole import whole
 from tests.gpu.models import TINY, engine_of, learn, on_cpu, sequences_of
-from tests.training_runs import section
+from tests.support.training_runs import section
 
 Found = dict[str, Any]
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from areal_like.training.engine import Engine
 from areal_like.training.sequences import MicroBatch, Sequences
-from tests.training_runs import make_engine
+from tests.support.training_runs import make_engine
 
 TINY = Qwen3Config(
     vocab_size=300,

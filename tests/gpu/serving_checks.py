@@ -14,12 +14,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from areal_like.process.errors import Refused
-from tests.engine_answers import PARITY, apart, check_in_flight, generating, keep_in_flight, long_groups, off
-from tests.engine_talk import Talk, group, talk
-from tests.engine_transports import send
-from tests.engines import PROBE, LiveServer, Models, model, started
 from tests.gpu.models import QWEN3_0_6B, TINY
 from tests.ring.server import flip_a_byte
+from tests.support.engine_answers import PARITY, apart, check_in_flight, generating, keep_in_flight, long_groups, off
+from tests.support.engine_talk import Talk, group, talk
+from tests.support.engine_transports import send
+from tests.support.engines import PROBE, LiveServer, Models, model, started
 
 Found = dict[str, Any]
 Update = Callable[[int], Awaitable[dict[str, Any]]]

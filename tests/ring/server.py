@@ -18,8 +18,8 @@ from areal_like.process.errors import Refused
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Identity
 from areal_like.process.run import Run, open_run
 from areal_like.process.waiting import Waiting
-from tests.commands import REPOSITORY
 from tests.ring.start import environment
+from tests.support.commands import REPOSITORY
 
 SECRET = "only-in-tests"
 CONTROLLER = Identity("rollout", 0, attempt=1)

@@ -17,8 +17,8 @@ from areal_like.discovery import Entry, open_names, parse
 from areal_like.process.identity import TOKEN, Identity
 from areal_like.process.memory import memory_folder
 from areal_like.process.run import open_run
-from tests.commands import REPOSITORY
-from tests.listening import listening, listening_sockets
+from tests.support.commands import REPOSITORY
+from tests.support.listening import listening, listening_sockets
 
 LIMIT_S = 240
 SHORT = (

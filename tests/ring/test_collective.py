@@ -29,8 +29,8 @@ from areal_like.weights.meeting import Meeting
 from areal_like.weights.probe import Probe
 from tests.ring.server import CONTROLLER, MODEL, SECRET, Server, serving
 from tests.ring.start import SHORT, environment, run, running, wait_until_gone
-from tests.weights_group import Beside
-from tests.weights_group import Process as Member
+from tests.support.weights_group import Beside
+from tests.support.weights_group import Process as Member
 
 pytestmark = pytest.mark.xdist_group("ring-4")
 

@@ -10,8 +10,8 @@ import pytest
 
 from areal_like.process.memory import SHARED_MEMORY
 from areal_like.rollout.audit import audit
-from tests.engine_environments import need
 from tests.ring.start import Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
+from tests.support.engine_environments import need
 
 STEPS, STALENESS = 10, 2
 NOISE = 0.04

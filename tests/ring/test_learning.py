@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
 from areal_like.models.heads import widen
-from tests.commands import REPOSITORY
-from tests.greedy import greedy_accuracy
 from tests.ring.start import run
+from tests.support.commands import REPOSITORY
+from tests.support.greedy import greedy_accuracy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ring-1")]
 

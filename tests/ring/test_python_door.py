@@ -7,8 +7,8 @@ import pytest
 
 from areal_like import run
 from areal_like.config.problems import ConfigError
-from tests.commands import REPOSITORY
 from tests.ring.start import SHORT, environment, warnings_in
+from tests.support.commands import REPOSITORY
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 

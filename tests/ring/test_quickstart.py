@@ -12,7 +12,7 @@ from areal_like.data.tasks.addition import Addition
 from areal_like.observe.metrics import documented
 from areal_like.rollout.audit import audit
 from tests.ring.start import LIMIT_S, Ended, environment, processes_of, run, shared_memory, warnings_in
-from tests.tracker_packages import tensorboard_events, wandb_history
+from tests.support.tracker_packages import tensorboard_events, wandb_history
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 

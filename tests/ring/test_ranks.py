@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.listening import listening, open_to_others
 from tests.ring.start import SHORT, left_behind, run, running
+from tests.support.listening import listening, open_to_others
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 

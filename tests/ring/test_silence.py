@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import REPOSITORY
 from tests.ring.start import run, warnings_in
+from tests.support.commands import REPOSITORY
 
 pytestmark = [pytest.mark.slow]
 

@@ -20,9 +20,9 @@ from areal_like.rollout.controller.app import Routes
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.embedded.server import EmbeddedServer
 from areal_like.serving.open_routes import OPEN_PATHS
-from tests.hostile import routes_of, throw_all
 from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
-from tests.tiny_models import tiny_qwen3
+from tests.support.hostile import routes_of, throw_all
+from tests.support.tiny_models import tiny_qwen3
 
 if TYPE_CHECKING:
     from areal_like.rollout.controller.controller import Controller

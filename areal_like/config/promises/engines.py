@@ -1,9 +1,9 @@
 """The live keys of engines of others: each arrives in the command line, and the engine's own parser takes it."""
 
-_VLLM_TAKES = "tests/test_vllm_real.py::test_vllms_own_parser_takes_all_keys_as_flags"
-_VLLM_LOST = "tests/test_plan_servers.py::test_hints_that_vllm_has_lost_are_named"
-_SGLANG_TAKES = "tests/test_sglang_parser.py::test_sglangs_own_parser_takes_all_keys_as_flags"
-_SGLANG_LOST = "tests/test_plan_servers.py::test_what_sglang_no_longer_does"
+_VLLM_TAKES = "tests/serving/vllm/test_real.py::test_vllms_own_parser_takes_all_keys_as_flags"
+_VLLM_LOST = "tests/launcher/plan/test_servers.py::test_hints_that_vllm_has_lost_are_named"
+_SGLANG_TAKES = "tests/serving/sglang/test_parser.py::test_sglangs_own_parser_takes_all_keys_as_flags"
+_SGLANG_LOST = "tests/launcher/plan/test_servers.py::test_what_sglang_no_longer_does"
 
 _VLLM = (
     "model",
@@ -89,6 +89,9 @@ OF_ENGINES = (
     *((f"vllm.{name}", _VLLM_LOST) for name in ("swap_space", "max_seq_len_to_capture")),
     *((f"sglang.{name}", _SGLANG_TAKES) for name in _SGLANG),
     *((f"sglang.{name}", _SGLANG_LOST) for name in ("enable_fast_load",)),
-    ("sglang.enable_nan_detection", "tests/test_sglang_parser.py::test_nan_detection_is_a_variable_that_sglang_reads"),
-    ("sglang.model_path", "tests/test_sglang_real.py::test_it_says_what_it_is"),
+    (
+        "sglang.enable_nan_detection",
+        "tests/serving/sglang/test_parser.py::test_nan_detection_is_a_variable_that_sglang_reads",
+    ),
+    ("sglang.model_path", "tests/serving/sglang/test_real.py::test_it_says_what_it_is"),
 )

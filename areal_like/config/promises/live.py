@@ -5,22 +5,22 @@ from types import MappingProxyType
 
 from areal_like.config.promises.engines import OF_ENGINES
 
-_PLAN = "tests/test_promises_live.py::"
-_RUN = "tests/test_live_run.py::"
-_ACTOR = "tests/test_live_actor.py::"
-_ENGINE = "tests/test_live_engine.py::"
-_ROLLOUT = "tests/test_live_rollout.py::"
-_TRACKERS = "tests/test_live_trackers.py::"
-_CONTROLLER = "tests/test_controller.py::"
-_CRITIC = "tests/test_training_critic.py::"
-_PROFILE = "tests/test_training_profile.py::"
-_FAKE = "tests/test_training_fake.py::"
-_MEMORY = "tests/test_live_memory.py::"
-_RECOVERY = "tests/test_live_recovery.py::"
-_FOLDER = "tests/test_training_hf_folder.py::"
-_TRANSPORTS = "tests/test_training_transports.py::"
+_PLAN = "tests/config/test_key_effects.py::"
+_RUN = "tests/launcher/test_run_keys.py::"
+_ACTOR = "tests/training/test_actor_keys.py::"
+_ENGINE = "tests/training/test_engine_keys.py::"
+_ROLLOUT = "tests/rollout/test_rollout_keys.py::"
+_TRACKERS = "tests/observe/test_tracker_keys.py::"
+_CONTROLLER = "tests/rollout/test_controller.py::"
+_CRITIC = "tests/training/test_critic.py::"
+_PROFILE = "tests/training/test_profile.py::"
+_FAKE = "tests/training/test_fake.py::"
+_MEMORY = "tests/training/test_memory_keys.py::"
+_RECOVERY = "tests/training/test_recovery_keys.py::"
+_FOLDER = "tests/training/test_hf_folder.py::"
+_TRANSPORTS = "tests/training/test_transports.py::"
 _ELSEWHERE = "tests/ring/test_supervised.py::test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there"
-_ATTACHED = "tests/test_plan_attached.py::"
+_ATTACHED = "tests/launcher/plan/test_attached.py::"
 
 
 def _each(test: str, prefix: str, *names: str) -> tuple[tuple[str, str], ...]:
@@ -131,7 +131,7 @@ _OF_A_RUN = (
     ("recover.retries", _RUN + "test_recover_retries_is_how_often_in_a_row"),
     ("cluster.cluster_name", _RUN + "test_cluster_name_is_told_of_the_machines"),
     ("cluster.name_resolve.nfs_record_root", _RUN + "test_nfs_record_root_is_where_names_are_entered"),
-    ("launcher.*_env_vars", "tests/test_plan_processes.py::test_variables_of_the_user_reach_their_roles"),
+    ("launcher.*_env_vars", "tests/launcher/plan/test_processes.py::test_variables_of_the_user_reach_their_roles"),
 )
 _OF_ROWS = tuple(
     (f"{section}.{name}", f"{_ROLLOUT}{test}[{section}]")
@@ -238,13 +238,13 @@ _OF_ROLLOUTS = (
     ),
     ("rollout.schedule_policy", _ROLLOUT + "test_schedule_policy_says_which_server_is_next"),
     ("rollout.request_retries", _ROLLOUT + "test_request_retries_is_how_often_a_failed_group_is_tried_again"),
-    ("rollout.request_timeout", "tests/test_episodes_client.py::test_past_the_limit_it_is_said_which"),
+    ("rollout.request_timeout", "tests/rollout/episodes/test_client.py::test_past_the_limit_it_is_said_which"),
     ("rollout.setup_timeout", _CONTROLLER + "test_servers_that_never_come_are_told_by_name_and_limit"),
     ("rollout.pause_grace_period", _CONTROLLER + "test_a_grace_period_lies_between_pause_and_update"),
     ("rollout.enable_rollout_tracing", _CONTROLLER + "test_tracing_writes_every_stage_into_the_log"),
     (
         "rollout.check_trajectory_format",
-        "tests/test_episodes_workflows.py::test_trajectories_are_looked_through_when_asked_for",
+        "tests/rollout/episodes/test_workflows.py::test_trajectories_are_looked_through_when_asked_for",
     ),
 )
 _OF_WEIGHTS = (
@@ -252,17 +252,20 @@ _OF_WEIGHTS = (
     *_each(_TRANSPORTS + "test_host_and_port_are_where_trainer_and_servers_meet", "weights.broadcast.", "host", "port"),
     (
         "weights.broadcast.timeout_s",
-        "tests/test_weights_collective.py::test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it",
+        "tests/weights/test_collective.py::test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it",
     ),
 )
 _OF_SERVERS = (
     (
         "rollout.server_addresses",
-        "tests/test_plan_processes.py::test_each_server_that_runs_already_has_an_attendant_and_takes_no_device",
+        "tests/launcher/plan/test_processes.py::test_each_server_that_runs_already_has_an_attendant_and_takes_no_device",
     ),
     ("rollout.server_type", _ATTACHED + "test_a_service_that_takes_no_weights_is_refused_in_training"),
     ("rollout.api_key_var", _ATTACHED + "test_the_key_is_looked_for_where_it_may_be"),
-    ("rollout.backend", "tests/test_plan_processes.py::test_servers_take_the_first_gpus_and_trainers_the_next"),
+    (
+        "rollout.backend",
+        "tests/launcher/plan/test_processes.py::test_servers_take_the_first_gpus_and_trainers_the_next",
+    ),
 )
 _OF_TRACKERS = (
     *_each(_TRACKERS + "test_a_key_of_wandb_is_what_its_run_is_opened_with[{name}]", "stats_logger.wandb.", *_WANDB),
@@ -287,7 +290,7 @@ _OF_TRACKERS = (
 _OF_MEASURING = (
     (
         "bench",
-        "tests/test_plan_bench.py::test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking[{experiment}]",
+        "tests/launcher/plan/test_bench.py::test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking[{experiment}]",
     ),
     ("profiler.trace_path", _PROFILE + "test_trace_path_is_where_the_timeline_of_all_steps_is[grpo]"),
     ("profiler.memory_path", _PROFILE + "test_memory_path_is_where_every_step_and_rank_has_a_snapshot"),

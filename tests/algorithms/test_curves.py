@@ -1,0 +1,83 @@
+"""The table of learning curves: what it makes of runs, and (slowly) that every algorithm learns by the real command."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import algorithm_curves as curves
+from tests.bench.algorithm_curves import BEGIN, CASES, END
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+CURVE = [[0, 0.42], [10, 0.5], [20, 0.55], [30, 0.7], [40, 0.6]]
+
+
+def row(curve: list[list[float]], name: str = "grpo") -> dict[str, Any]:
+    return {**curves.judged(curve), "command": CASES[name].command, "wall_s": 1.0, "load_average": 1.0}
+
+
+def test_a_rise_is_from_the_first_score_to_the_last_not_to_the_best() -> None:
+    found = curves.judged(CURVE)
+    assert (found["start"], found["end"]) == (0.42, 0.6)
+    assert found["rise"] == pytest.approx(0.18) and found["learnt"]
+    assert not curves.judged([*CURVE, [50, 0.56]])["learnt"]
+
+
+def test_the_table_shows_what_was_last_measured_on_the_way() -> None:
+    assert [curves.at(CURVE, share) for share in (0.25, 0.5, 0.74, 1.0)] == [0.5, 0.55, 0.55, 0.6]
+    lines = curves.table({"ppo": row(CURVE, "ppo"), "grpo": row(CURVE)}).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["GRPO", "PPO"]
+    assert lines[2].endswith("| 40 | 0.42 | 0.50 | 0.55 | 0.70 | 0.60 | +0.18 |")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_page_keeps_all_but_its_table() -> None:
+    text = f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n"
+    once = curves.page(text, {"grpo": row(CURVE)})
+    assert once.startswith(f"# Title\n\n{BEGIN}\n") and once.endswith(f"{END}\n\nmore\n") and "old" not in once
+    assert curves.page(once, {"grpo": row(CURVE)}) == once
+    with pytest.raises(SystemExit, match="the page has no"):
+        curves.page("# Title\n", {})
+
+
+def test_what_was_found_of_others_is_kept_and_too_small_a_rise_is_told(tmp_path, monkeypatch, capsys) -> None:
+    output, docs = tmp_path / "new" / "algorithms.json", tmp_path / "results.md"
+    docs.write_text(f"{BEGIN}\n{END}\n")
+    found = {"grpo": row(CURVE), "rloo": row(CURVE[:2], "rloo")}
+    monkeypatch.setattr(curves, "run", lambda name, folder: found[name])
+    for name, code in (("grpo", 0), ("rloo", 1)):
+        monkeypatch.setattr(sys, "argv", ["x", name, "--output", str(output), "--docs", str(docs)])
+        assert curves.main() == code
+    told = json.loads(output.read_text())
+    assert list(told["runs"]) == ["grpo", "rloo"] and told["least_rise"] == 0.15
+    assert "| GRPO |" in docs.read_text() and "| RLOO |" in docs.read_text()
+    assert "did not rise by 0.15: RLOO" in capsys.readouterr().err
+
+
+def test_a_name_that_is_not_there_is_refused(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["x", "grppo"])
+    with pytest.raises(SystemExit) as ended:
+        curves.main()
+    assert ended.value.code == 2 and "dr_grpo" in capsys.readouterr().err
+
+
+def test_the_page_of_results_shows_every_algorithm_as_it_is_run_now() -> None:
+    lines = [line for line in PAGE.read_text().partition(BEGIN)[2].partition(END)[0].splitlines() if "`" in line]
+    assert [line.split("`")[1] for line in lines] == [case.command for case in CASES.values()]
+    assert all(float(line.split("|")[-2]) >= curves.LEAST_RISE for line in lines)
+
+
+def test_every_algorithm_that_is_shipped_by_name_is_run() -> None:
+    """Those that only add something to another are not."""
+    shipped = {file.stem for file in (PAGE.parents[1] / "conf" / "algorithm").glob("*.yaml")}
+    assert shipped - set(CASES) == {"prime_rl", "tis"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ring-1")
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_learns(name: str, tmp_path: Path) -> None:
+    found = curves.run(name, tmp_path)
+    assert found["learnt"], found["curve"]

@@ -1,0 +1,38 @@
+"""The benchmark of a start runs, and writes what it promises; how long things take is not judged here."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from areal_like.config.experiment import EXPERIMENTS
+
+ROOT = Path(__file__).resolve().parents[2]
+BASES = ["python -c pass", "plain Hydra", "plain Hydra, one override"]
+ANSWERS = {"--help": 0.15, "--dry-run": 0.5, "--dry-run=json": 0.5, "--cfg": None, "error": 0.35}
+
+
+def test_the_benchmark_measures_every_answer(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "config.json"
+    command = [sys.executable, str(ROOT / "tests/bench/bench_config.py"), "--repeats", "1", "--output", str(output)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert list(found["commands"]) == [*BASES, *ANSWERS]
+    for name, row in found["commands"].items():
+        assert len(row["runs_s"]) == 1
+        assert row["wall_s"] == row["runs_s"][0] > 0
+        assert row["cpu_s"] > 0
+        assert all(math.isfinite(row[ratio]) and row[ratio] > 0 for ratio in ("times_python", "times_hydra"))
+        assert row["aim_s"] == ANSWERS.get(name)
+        assert any(line.startswith(name) for line in done.stdout.splitlines())
+    assert set(found["fields"]) == set(EXPERIMENTS)
+    assert all(count > 100 for count in found["fields"].values())
+    assert all(found[name].count(".") >= 2 for name in ("python", "hydra", "omegaconf"))
+    assert len(found["load_average"]["before"]) == len(found["load_average"]["after"]) == 3
+    assert found["commit"] is None or len(found["commit"]) == 40
+    assert str(output) in done.stdout

@@ -1,0 +1,19 @@
+"""The benchmark of the controller runs, and writes what it promises; how long things take is not judged here."""
+
+import json
+import subprocess
+import sys
+
+from tests.support.rollout_world import ROOT
+
+
+def test_the_benchmark_measures_every_number_in_flight(tmp_path):
+    output = tmp_path / "new" / "controller.json"
+    sizes = ["--trajectories", "64", "--in-flight", "8", "16", "--samples", "4"]
+    command = [sys.executable, str(ROOT / "tests/bench/bench_controller.py"), *sizes, "--output", str(output)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())
+    assert [(row["in_flight"], row["samples_per_group"]) for row in found["measured"]] == [(8, 4), (16, 4)]
+    assert all(row["trajectories"] >= 64 and row["controller_cpu_ms_per_trajectory"] >= 0 for row in found["measured"])
+    assert "16 in flight, in groups of 4" in done.stdout

@@ -1,0 +1,148 @@
+"""What AReaL's dialect tells from a file's body and from composed values, without composing anything."""
+
+from typing import Any, ClassVar
+
+import pytest
+
+from areal_like.config.dialects.areal import FOREIGN_SECTIONS, cannot_start, infer_experiment, legacy, subclass_keys
+from areal_like.config.problems import ConfigError
+from tests.support.planning import load_text
+
+
+class TestInference:
+    @pytest.mark.parametrize(
+        ("body", "experiment"),
+        [
+            ({"actor": {}, "critic": {}}, "ppo"),
+            ({"actor": {"path": "x"}}, "grpo"),
+            ({"actor": {}, "critic": None}, "grpo"),
+            ({"model": {}}, "sft"),
+            ({"model": {}, "train_dataset": {"type": "sft"}}, "sft"),
+            ({"model": {}, "train_dataset": {"type": "rw"}}, "reward_model"),
+            ({"model": {}, "train_dataset": None}, "sft"),
+            ({"model": {}, "train_dataset": "nonsense"}, "sft"),
+            ({"train_dataset": {"type": "rw"}}, "reward_model"),
+            ({"experiment_name": "x"}, "grpo"),
+            ({}, "grpo"),
+        ],
+    )
+    def test_by_the_sections(self, body, experiment):
+        assert infer_experiment(body) == experiment
+
+
+class TestDropped:
+    @pytest.mark.parametrize(
+        ("text", "key", "instead"),
+        [
+            ("actor: {group_adv_norm: true}", "actor.group_adv_norm", "actor.adv_norm.mean_level=group"),
+            ("actor: {group_reward_norm: true}", "actor.group_reward_norm", "actor.reward_norm.mean_level=group"),
+            ("server_only: false", "server_only", "launcher serve"),
+        ],
+    )
+    def test_a_key_that_areal_has_dropped_leads_to_what_replaces_it(self, text, key, instead):
+        with pytest.raises(ConfigError) as refused:
+            load_text(f"experiment_name: x\n{text}\n")
+        (problem,) = (problem for problem in refused.value.problems if problem.key == key)
+        assert "AReaL had it once, and has dropped it" in problem.message and instead in problem.message
+        assert "--schema" not in problem.message
+
+    def test_what_replaces_them_is_there(self):
+        words = [f"actor.{norm}.{level}=group" for norm in NORMS for level in ("mean_level", "std_level")]
+        assert load_text("experiment_name: x\n", *words).config.actor.adv_norm.std_level == "group"
+
+
+NORMS = ("adv_norm", "reward_norm")
+
+
+class TestLegacy:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"mode": "fast", "experiment_name": "x"},
+            {"actor": {"type": "adam"}},
+            {"dataset": {"path": "x"}, "group_size": 4},
+            {"wandb": {"mode": "online"}},
+            {},
+        ],
+    )
+    def test_a_mistake_in_a_file_of_ours_is_no_legacy_file(self, body):
+        assert legacy(body) is None
+
+    def test_a_value_model_leads_to_ppo(self):
+        assert "experiments/ppo.yaml" in str(legacy({"exp_ctrl": {}, "ppo": {"disable_value": False}}))
+
+
+class TestCannotStart:
+    """The reasons on their own, from values as they are after composition."""
+
+    rl: ClassVar[dict[str, Any]] = {
+        "rollout": {},
+        "actor": {"path": "m"},
+        "train_dataset": {"path": "rows.jsonl"},
+        "task": {"name": None},
+        "workflow": {"name": None},
+        "reward": {"name": "mine:score"},
+        "environments": {"train": []},
+    }
+
+    def keys(self, **changes):
+        return [key for key, _ in cannot_start({**self.rl, **changes})]
+
+    def test_nothing(self):
+        assert self.keys() == []
+
+    def test_reward(self):
+        nameless = {"name": None}
+        assert self.keys(reward=nameless) == ["reward.name"]
+        assert self.keys(reward=nameless, workflow={"name": "single_turn"}) == ["reward.name"]
+        assert self.keys(reward=nameless, workflow={"name": "mine.py:Agent"}) == []
+        assert self.keys(reward=nameless, task={"name": "addition"}) == []
+        assert self.keys(reward=nameless, environments={"train": [{"id": "e"}]}) == []
+
+    def test_supervised_training_wants_no_reward(self):
+        assert cannot_start({"model": {"path": "m"}, "train_dataset": {"path": "rows.jsonl"}}) == []
+
+    @pytest.mark.parametrize("path", ["", "rows.csv", "data/rows.arrow", "/data/geometry3k/rows.jsonl"])
+    def test_data_that_cannot_be_read(self, path):
+        assert self.keys(train_dataset={"path": path}) == ["train_dataset.path"]
+
+    @pytest.mark.parametrize(
+        "path",
+        ["rows.jsonl", "data/rows.parquet", "./data/gsm8k", "data/gsm8k", "/data/gsm8k", "openai/gsm8k", "addition"],
+    )
+    def test_data_that_may_be_there(self, path):
+        assert self.keys(train_dataset={"path": path}) == []
+
+    def test_what_brings_its_own_rows(self):
+        nothing = {"path": ""}
+        assert self.keys(train_dataset=nothing, task={"name": "addition"}) == []
+        assert self.keys(train_dataset=nothing, environments={"train": [{"id": "e"}]}) == []
+        assert self.keys(train_dataset={**nothing, "fake": {"batch_size": 2}}) == []
+
+    @pytest.mark.parametrize(
+        "path", ["Qwen/Qwen2.5-VL-3B-Instruct", "/m/Qwen2-VL-7B/", "llava-hf/llava-1.5-7b", "OpenGVLab/InternVL3-8B"]
+    )
+    def test_vision_models(self, path):
+        assert self.keys(actor={"path": path}, ref={"path": path}) == ["actor.path"]
+
+    @pytest.mark.parametrize(
+        "path", ["/home/pavl/vl/qwen3", "my-revision-2", "Qwen/Qwen3-0.6B", "builtin:tiny-addition"]
+    )
+    def test_text_models(self, path):
+        assert self.keys(actor={"path": path}) == []
+
+    @pytest.mark.parametrize("path", FOREIGN_SECTIONS)
+    def test_foreign_sections(self, path):
+        assert [key for key, _ in cannot_start(self.rl, foreign=[path])] == [path]
+        assert [key for key, _ in cannot_start(self.rl, foreign=[f"{path}.ddp.a", f"{path}.b"])] == [path]
+
+
+class TestSubclassKeys:
+    def test_a_class_of_the_users_own_is_asked_for_with_the_key_in_it(self):
+        hints = subclass_keys({"actor": {}, "max_turns": 8, "tir": {"max_turns": 2}, "seed": 1})
+        assert [*hints] == ["max_turns", "tir"]
+        assert "GRPOConfig with `max_turns: int`" in hints["max_turns"]
+        assert all("--schema my.module:MyConfig" in hint for hint in hints.values())
+
+    def test_the_class_to_extend_is_that_of_the_file(self):
+        assert "PPOConfig with" in subclass_keys({"critic": {}, "max_turns": 8})["max_turns"]

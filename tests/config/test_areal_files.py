@@ -1,0 +1,198 @@
+"""AReaL's example files load as they are, mean what they say, and say what keeps them from starting here.
+
+The files under `areal_files/` have the shape of AReaL's own: every section repeats the names, facts are wired by hand.
+"""
+
+import contextlib
+import functools
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from areal_like.config.compose import load
+from areal_like.config.dialects.areal import subclass_keys
+from areal_like.config.problems import ConfigError
+from launcher.cli import main
+from tests.config.areal_files.expected import LEGACY_FILES, MODULE, PLAIN_FILES, SUBCLASS_FILES
+
+FILES = Path(__file__).parent / "areal_files"
+REWARD = "reward.name"
+DATA = ("train_dataset.path", "valid_dataset.path")
+
+
+def file(name):
+    return FILES / f"{name}.yaml"
+
+
+def body(name):
+    return yaml.safe_load(file(name).read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def launcher(*words):
+    """`python -m launcher ...`, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@functools.cache
+def obstacles(name, *words):
+    """What a dry run says keeps the file from starting: key -> reasons."""
+    done = launcher("--config", file(name), "--dry-run=json", *words)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = {}
+    for entry in json.loads(done.stdout)["cannot_start"]:
+        found.setdefault(entry["key"], []).append(entry["reason"])
+    return found
+
+
+def test_every_file_is_named_here():
+    named = {*PLAIN_FILES, *SUBCLASS_FILES, *LEGACY_FILES}
+    assert named == {path.stem for path in FILES.glob("*.yaml")}
+
+
+class TestPlainFiles:
+    @pytest.mark.parametrize("name", PLAIN_FILES)
+    def test_loads_as_the_class_it_means_with_the_values_it_says(self, name):
+        cls, expected = PLAIN_FILES[name]
+        loaded = load(file(name))
+        assert loaded.cls is cls
+        assert {path: loaded.get(path, "absent") for path in expected} == expected
+
+    @pytest.mark.parametrize("name", PLAIN_FILES)
+    def test_is_an_object_of_its_class(self, name):
+        config: Any = load(file(name)).config
+        assert config.saver.experiment_name == config.experiment_name
+        assert config.recover.fileroot == config.cluster.fileroot
+        assert type(config) is PLAIN_FILES[name][0]
+
+    def test_a_section_that_only_repeats_is_needed_by_no_file(self):
+        bare = load(file("reinforce"))
+        assert bare.get("ref.experiment_name") == "math-reinforce"
+        assert bare.get("ref.dtype") == "bfloat16"
+
+    def test_what_no_example_may_say_twice_is_still_refused(self):
+        with pytest.raises(ConfigError, match=r"saver\.trial_name.*trial_name"):
+            load(file("grpo"), ["saver.trial_name=another"])
+
+    def test_an_override_goes_through_the_wiring_of_the_file(self):
+        loaded = load(file("gsm8k_ppo"), ["actor.lr=3e-6", "gconfig.temperature=0.7", "trial_name=t2"])
+        assert loaded.get("critic.optimizer.lr") == 3e-6
+        assert loaded.get("actor.temperature") == 0.7
+        assert loaded.get("evaluator.trial_name") == "t2"
+
+
+class TestSubclassFiles:
+    @pytest.mark.parametrize("name", SUBCLASS_FILES)
+    def test_loads_with_the_schema_of_its_user(self, name):
+        schema, expected = SUBCLASS_FILES[name]
+        loaded = load(file(name), schema=schema)
+        assert loaded.experiment == "grpo"
+        assert loaded.cls.__name__ == schema.partition(":")[2]
+        assert {path: loaded.get(path, "absent") for path in expected} == expected
+        assert type(loaded.config) is loaded.cls
+
+    @pytest.mark.parametrize("name", SUBCLASS_FILES)
+    def test_without_it_the_flag_is_named(self, name):
+        done = launcher("--config", file(name), "--dry-run=json")
+        assert done.returncode == 2
+        assert "--schema" in done.stderr
+        for key in subclass_keys(body(name)):
+            assert key in done.stderr
+
+    def test_a_file_of_python_may_hold_the_schema(self):
+        loaded = load(file("multi_turn_math"), schema=f"{FILES / 'multi_turn_schema.py'}:MultiTurnConfig")
+        assert loaded.get("max_turns") == 8
+
+    def test_our_declarations_check_the_users_keys(self):
+        schema = f"{MODULE}.multi_turn_schema:CheckedMultiTurnConfig"
+        assert load(file("multi_turn_math"), schema=schema).config.max_turns == 8
+        with pytest.raises(ConfigError, match=r"max_turns.*65"):
+            load(file("multi_turn_math"), ["max_turns=65"], schema=schema)
+
+    def test_a_plain_dataclass_checks_types(self):
+        with pytest.raises(ConfigError, match=r"n_trajs.*many"):
+            load(file("multi_turn_math"), ["n_trajs=many"], schema=SUBCLASS_FILES["multi_turn_math"][0])
+
+    def test_keys_that_the_file_leaves_out_have_the_users_defaults(self):
+        loaded = load(file("grpo"), schema=SUBCLASS_FILES["tongyi_deepresearch"][0])
+        assert loaded.get("max_llm_calls_per_run") == 100
+        assert loaded.get("judge_engine.experiment_name") == "math-grpo"
+
+    def test_the_dry_run_says_that_nobody_reads_the_new_keys(self):
+        found = obstacles("multi_turn_math", "--schema", SUBCLASS_FILES["multi_turn_math"][0])
+        assert "n_trajs, max_turns" in found["workflow.name"][0]
+
+
+class TestLegacyFiles:
+    @pytest.mark.parametrize("name", LEGACY_FILES)
+    def test_one_message_says_what_it_is_and_what_to_do(self, name):
+        done = launcher("--config", file(name), "--dry-run=json")
+        assert done.returncode == 2
+        assert done.stderr.count("realhf, AReaL's first generation") == 1
+        assert "no such key" not in done.stderr
+        for words in LEGACY_FILES[name]:
+            assert words in done.stderr
+
+    @pytest.mark.parametrize("name", LEGACY_FILES)
+    def test_is_one_problem(self, name):
+        with pytest.raises(ConfigError) as raised:
+            load(file(name))
+        assert len(raised.value.problems) == 1
+
+
+class TestPlan:
+    @pytest.mark.parametrize("name", ["grpo_megatron", "sft_megatron"])
+    def test_megatron_cannot_start(self, name):
+        assert any("megatron" in reason.lower() for reasons in obstacles(name).values() for reason in reasons)
+
+    def test_a_megatron_section_is_named(self):
+        assert "FSDP2" in obstacles("sft_megatron")["model.megatron"][0]
+
+    @pytest.mark.parametrize(("name", "model"), [("clevr_grpo", "actor.path"), ("clevr_sft", "model.path")])
+    def test_a_vision_model_cannot_start(self, name, model):
+        found = obstacles(name)
+        assert "text models only" in found[model][0]
+        assert "holds images" in found["train_dataset.path"][0]
+
+    def test_no_reward_is_said_with_what_to_set(self):
+        assert "set reward.name=" in obstacles("grpo")[REWARD][0]
+
+    def test_a_named_reward_is_enough(self):
+        assert REWARD not in obstacles("grpo", "reward.name=my.rewards:score")
+
+    @pytest.mark.parametrize("name", [name for name in PLAIN_FILES if "clevr" not in name])
+    def test_data_on_a_hub_or_of_this_machine_is_not_held_against_a_file(self, name):
+        assert not set(DATA) & set(obstacles(name))
+
+
+class TestAgain:
+    @pytest.mark.parametrize("name", ["boba_vllm", "gsm8k_ppo", "hhrlhf_rw", "rloo", "sft_megatron"])
+    def test_the_printed_configuration_means_the_same(self, name, tmp_path):
+        printed = launcher("--config", file(name), "--cfg")
+        assert printed.returncode == 0, printed.stderr
+        again = tmp_path / "again.yaml"
+        again.write_text(printed.stdout, encoding="utf-8")
+        first, second = load(file(name)), load(again)
+        assert second.cls is first.cls
+        assert second.values == first.values
+
+    def test_with_the_schema_of_a_user(self, tmp_path):
+        schema, _ = SUBCLASS_FILES["tir_math"]
+        printed = launcher("--config", file("tir_math"), "--schema", schema, "--cfg")
+        again = tmp_path / "again.yaml"
+        again.write_text(printed.stdout, encoding="utf-8")
+        assert load(again, schema=schema).values == load(file("tir_math"), schema=schema).values

@@ -1,0 +1,155 @@
+"""What the live keys do, seen from outside: the command line makes a plan, and the key shows in it."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from areal_like.config.promises import ledger as promises
+from areal_like.config.promises.homes import Home
+
+ROOT = Path(__file__).parents[2]
+REINFORCE = "experiment_name: demo\ntrial_name: first\nactor:\n  path: some/model\ntrain_dataset:\n  path: some/data\n"
+SUPERVISED = "experiment_name: demo\ntrial_name: first\nmodel:\n  path: some/model\ntrain_dataset:\n  path: some/data\n"
+FILES = {
+    "grpo": REINFORCE,
+    "ppo": REINFORCE + "critic:\n  ppo_n_minibatches: 1\n",
+    "sft": SUPERVISED + "  type: sft\n",
+    "reward_model": SUPERVISED + "  type: rw\n",
+}
+EXPERIMENTS = tuple(FILES)
+FACTS = {"experiment_name": "experiment_name", "trial_name": "trial_name"}
+"""Last word of a copy -> the key that it is a copy of."""
+
+
+@cache
+def dry_run(experiment: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """A dry run in a fresh folder, on a machine without GPUs of its own."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / f"{experiment}.yaml"
+        file.write_text(FILES[experiment], encoding="utf-8")
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "XDG_STATE_HOME": folder}
+        command = [sys.executable, "-m", "launcher", "--config", file.name, *overrides, "--dry-run=json"]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def plan(experiment: str, *overrides: str) -> dict[str, Any]:
+    done = dry_run(experiment, *overrides)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def run_dir(experiment: str, *overrides: str) -> tuple[str, ...]:
+    return Path(plan(experiment, *overrides)["run_dir"]).parts
+
+
+# The names of a run
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiment_name_names_the_run_directory(experiment: str) -> None:
+    assert run_dir(experiment)[-2:] == ("demo", "first")
+    assert run_dir(experiment, "experiment_name=other")[-2:] == ("other", "first")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_trial_name_names_the_run_directory(experiment: str) -> None:
+    assert run_dir(experiment, "trial_name=second")[-2:] == ("demo", "second")
+    assert run_dir(experiment, "trial_name=auto")[-2:] == ("demo", "r0001")
+
+
+def test_fileroot_is_where_the_run_directory_stands(tmp_path: Path) -> None:
+    assert run_dir("grpo", f"cluster.fileroot={tmp_path}/elsewhere") == (tmp_path / "elsewhere/demo/first").parts
+    assert run_dir("grpo")[-3:] == ("runs", "demo", "first")
+
+
+def copies() -> dict[str, Home]:
+    """Every section's own copy of a name, as the ledger has them."""
+    found = {
+        home.path: home
+        for promise in promises.rows()
+        for home in promise.homes
+        if promise.source == "areal" and promise.key in FACTS and home.path not in FACTS.values()
+    }
+    return dict(sorted(found.items()))
+
+
+def copies_of(experiment: str) -> list[str]:
+    return [path for path, home in copies().items() if experiment in home.experiments]
+
+
+def fact_of(path: str) -> str:
+    return FACTS[path.rpartition(".")[2]]
+
+
+def with_other_copies(experiment: str) -> subprocess.CompletedProcess[str]:
+    return dry_run(experiment, *(f"{path}=another" for path in copies_of(experiment)))
+
+
+def with_equal_copies(experiment: str) -> subprocess.CompletedProcess[str]:
+    values = {"experiment_name": "demo", "trial_name": "first"}
+    return dry_run(experiment, *(f"{path}={values[fact_of(path)]}" for path in copies_of(experiment)))
+
+
+@pytest.mark.parametrize("path", copies())
+def test_a_copy_must_agree(path: str) -> None:
+    for experiment in copies()[path].experiments:
+        refused = with_other_copies(experiment)
+        assert refused.returncode == 2
+        lines = [line for line in refused.stderr.splitlines() if line.startswith((f"{path} ", f"{path}:"))]
+        assert len(lines) == 1, refused.stderr
+        assert fact_of(path) in lines[0].removeprefix(path)
+        accepted = with_equal_copies(experiment)
+        assert accepted.returncode == 0, accepted.stderr
+
+
+# What runs where
+
+
+def engines(found: dict[str, Any]) -> dict[str, int]:
+    """role -> number of its processes, of those that an allocation places on devices."""
+    roles = [process["role"] for process in found["processes"]]
+    return {role: roles.count(role) for role in ("server", "trainer") if role in roles}
+
+
+def devices(found: dict[str, Any]) -> list[tuple[int, int]]:
+    """(node, GPU) of every process that has GPUs."""
+    return [(process["node"], gpu) for process in found["processes"] for gpu in process["gpus"]]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_allocation_mode_says_what_runs_where(experiment: str) -> None:
+    if experiment in ("grpo", "ppo"):
+        one = plan(experiment, "allocation_mode=sglang:d3+fsdp:d2", "cluster.n_gpus_per_node=8")
+        other = plan(experiment, "allocation_mode=vllm:d1t2+fsdp:d4", "cluster.n_gpus_per_node=8")
+        assert (engines(one), len(devices(one))) == ({"server": 3, "trainer": 2}, 5)
+        assert (engines(other), len(devices(other))) == ({"server": 1, "trainer": 4}, 6)
+        assert one["allocation"]["rollout"]["backend"] == "sglang"
+        assert other["allocation"]["rollout"]["backend"] == "vllm"
+    else:
+        for ranks in (1, 3):
+            found = plan(experiment, f"allocation_mode=fsdp:d{ranks}", "cluster.n_gpus_per_node=8")
+            assert engines(found) == {"trainer": ranks}
+
+
+def test_n_nodes_spreads_the_processes() -> None:
+    for nodes in (1, 2, 3):
+        overrides = ("rollout.backend=vllm", "cluster.type=slurm", "cluster.n_gpus_per_node=4")
+        found = plan("grpo", *overrides, f"cluster.n_nodes={nodes}")
+        assert sorted(devices(found)) == [(node, gpu) for node in range(nodes) for gpu in range(4)]
+        assert found["cluster"]["nodes"] == nodes
+
+
+def test_n_gpus_per_node_bounds_the_gpus_of_a_node() -> None:
+    for nodes, gpus in ((1, 8), (2, 4), (4, 2)):
+        overrides = ("allocation_mode=vllm:d4+fsdp:d4", "cluster.type=slurm", f"cluster.n_nodes={nodes}")
+        found = plan("grpo", *overrides, f"cluster.n_gpus_per_node={gpus}")
+        assert sorted(devices(found)) == [(node, gpu) for node in range(nodes) for gpu in range(gpus)]
+        assert found["cluster"]["gpus_per_node"] == gpus

@@ -1,0 +1,268 @@
+"""The promise ledger against the seed keys, the schema and the pages made from them."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.config import limits, mismatches
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.promises import ledger as promises
+from areal_like.config.promises import page as promises_page
+from areal_like.config.promises.homes import OUR_CLASS, SEED_ROOTS, areal_homes, seed_class, seed_keys
+from areal_like.config.promises.live import LIVE
+from areal_like.config.promises.states import GPU_SEEN, NOTES, REFUSED
+from areal_like.config.schema import Key, Schema, Section
+
+ROOT = Path(__file__).parents[2]
+KEYS_PAGE = ROOT / "docs" / "keys.md"
+DIFFERENCES_PAGE = ROOT / "docs" / "differences.md"
+KINDS = {"string": "str", "integer": "int", "float": "float", "boolean": "bool", "`Dict`": "map"}
+PRIME_NAMES = {"online-difficulty": "online_difficulty"}
+"""Values that the dialect for TOML files writes differently."""
+
+
+@cache
+def schema(experiment: str) -> Schema:
+    return Schema(EXPERIMENTS[experiment])
+
+
+def seed_identities() -> Iterator[tuple[str, str, str]]:
+    seed = seed_keys()
+    for source in ("areal", "prime_rl"):
+        for group, keys in seed[source].items():
+            yield from ((source, group, key) for key in keys)
+    for source in ("prime_hosted", "prime_cli", "prime_config_rules"):
+        yield from ((source, "", key) for key in seed[source])
+
+
+def test_every_seed_key_has_exactly_one_row() -> None:
+    found = Counter((promise.source, promise.group, promise.key) for promise in promises.rows())
+    assert found == Counter(seed_identities())
+
+
+def test_origins_are_unique() -> None:
+    origins = [promise.origin for promise in promises.rows()]
+    assert len(set(origins)) == len(origins)
+    assert {"areal PPOActor eps_clip", "areal Cluster n_nodes", "prime_rl orch buffer.seed"} < set(origins)
+
+
+def test_every_test_that_is_said_to_show_a_key_is_in_its_file() -> None:
+    """Whether it passes is seen when all have run; that it has another name now is seen here at once."""
+    text = cache(lambda file: (ROOT / file).read_text(encoding="utf-8"))
+    tests = {test.partition("[")[0] for shown in LIVE.values() for _, test in shown}
+    assert not [test for test in tests for file, _, name in [test.partition("::")] if f"def {name}(" not in text(file)]
+
+
+@pytest.mark.parametrize("table", [REFUSED, GPU_SEEN, NOTES], ids=["refused", "gpu_seen", "notes"])
+def test_remarks_are_about_seed_keys(table: dict[tuple[str, str, str], str]) -> None:
+    assert not set(table) - set(seed_identities())
+
+
+@pytest.mark.parametrize("promise", promises.rows(), ids=lambda promise: promise.origin)
+def test_a_row_says_what_its_state_asks_for(promise: promises.Promise) -> None:
+    assert promise.homes
+    assert bool(promise.tests) == (promise.state == "live")
+    assert bool(promise.reason) == (promise.state == "refused")
+    assert re.fullmatch(r"|never|20\d\d-\d\d-\d\d", promise.gpu_seen)
+
+
+def test_a_pattern_of_live_keys_fits_something() -> None:
+    for source, patterns in LIVE.items():
+        used = {test.partition("[")[0] for promise in promises.rows() for test in promise.tests}
+        assert {test.partition("[")[0] for _, test in patterns} <= used, source
+
+
+def test_counts_add_up() -> None:
+    counts = promises.counts()
+    assert sum(counts["total"].values()) == len(promises.rows()) == len(list(seed_identities()))
+    for state in promises.STATES:
+        assert counts["total"][state] == sum(counts[source][state] for source in promises.SOURCES)
+    assert promises.summary_text().splitlines()[-2].split() == [
+        "total",
+        *map(str, counts["total"].values()),
+        str(len(promises.rows())),
+    ]
+
+
+def test_at_finds_the_row_of_a_path() -> None:
+    def origin(path: str) -> str | None:
+        promise = promises.at(path)
+        return None if promise is None else promise.origin
+
+    assert origin("actor.eps_clip") == "areal PPOActor eps_clip"
+    assert origin("critic.optimizer.lr") == "areal Optimizer lr"
+    assert origin("environments.train[3].id") == origin("environments.train.3.id") == "prime_rl orch env.id"
+    assert origin("stats_logger.wandb.config.team") == "areal WandB config"
+    # Live through AReaL's key, though the dialect that knows prime's is not there yet.
+    assert origin("cluster.fileroot") == "areal Cluster fileroot"
+    assert origin("actor") is origin("actor.no_such_key") is origin("embedded.threads") is None
+
+
+# Homes
+
+
+def test_our_classes_bear_the_names_of_the_table() -> None:
+    assert set(OUR_CLASS) == set(seed_keys()["areal"])
+    for experiment, title in SEED_ROOTS.items():
+        assert EXPERIMENTS[experiment].__name__ == OUR_CLASS[title]
+
+
+def test_every_home_exists() -> None:
+    missing = [
+        f"{experiment}: {home.path} ({promise.origin})"
+        for promise in promises.rows()
+        for home in promise.homes
+        for experiment in home.experiments
+        if not (home.path in schema(experiment).keys or home.path in schema(experiment).sections)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_a_prime_choice_is_one_of_ours() -> None:
+    for promise in promises.rows():
+        if promise.source not in ("prime_rl", "prime_hosted"):
+            continue
+        keys = seed_keys()[promise.source]
+        row = (keys[promise.group] if promise.group else keys)[promise.key]
+        named = [*row.get("choices", ()), *re.findall(r'"([^"]+)"', row["type"])]
+        ours = schema("grpo").keys.get(promise.homes[0].path)
+        if ours is not None and ours.choices is not None:
+            unknown = [name for name in named if PRIME_NAMES.get(name, name) not in ours.choices]
+            assert not unknown, f"{promise.origin}: {ours.path} does not know {unknown}"
+
+
+# Types, choices and defaults of AReaL's keys
+
+
+def seed_default(row: dict[str, Any]) -> Any:
+    """The default as a value; lists and maps that the seed makes by a factory are empty ones."""
+    if row["default"] is not None:
+        return ast.literal_eval(row["default"])
+    return [] if row["type"].startswith("list") else {} if row["type"] == "`Dict`" else None
+
+
+def section_differences(row: dict[str, Any], ours: Section | Key) -> Iterator[str]:
+    title = seed_class(row["type"])
+    assert title is not None
+    if isinstance(ours, Key):
+        yield f"is {ours.kind}, there {row['type']}"
+        return
+    if OUR_CLASS[title] not in (cls.__name__ for cls in ours.cls.__mro__):
+        yield f"is a {ours.cls.__name__}, there a {row['type']}"
+    optional = row["type"].endswith(" | None")
+    if ours.optional != optional:
+        yield f"{'may' if ours.optional else 'cannot'} be null, unlike there"
+    if ours.default_null != optional:
+        yield "is null by default, unlike there" if ours.default_null else "is there by default, there it is null"
+
+
+def key_differences(row: dict[str, Any], ours: Section | Key) -> Iterator[str]:
+    base = row["type"].removesuffix(" | None")
+    optional = base != row["type"]
+    if isinstance(ours, Section):
+        yield f"is a section, there {row['type']}"
+        return
+    kind, item = ("list", KINDS[base.removeprefix("list of ")]) if base.startswith("list of ") else (KINDS[base], None)
+    item_here = ours.kind.item.name if ours.kind.name == "list" and ours.kind.item is not None else None
+    if (ours.kind.name, item_here, ours.kind.optional, ours.kind.auto) != (kind, item, optional, False):
+        yield f"is {ours.kind}, there {row['type']}"
+    # "None" among AReaL's choices is null, which is our type's business.
+    choices = {choice for choice in row.get("choices", ()) if choice != "None"}
+    if choices != set(ours.choices or ()):
+        yield f"has the choices {ours.choices or 'any'}, there {sorted(choices) or 'any'}"
+    has_default = row["default"] is not None or kind in ("list", "map")
+    if has_default and ours.constraints.required:
+        yield "needs a value, there it has a default"
+    elif has_default and ours.default != seed_default(row):
+        yield f"is {ours.default!r} by default, there {seed_default(row)!r}"
+    elif not has_default and not ours.constraints.required:
+        yield f"is {ours.default!r} by default, there it needs a value"
+
+
+@cache
+def differences() -> dict[str, list[str]]:
+    """Dotted path -> in what our key differs from AReaL's."""
+    found: dict[str, list[str]] = {}
+    for (title, name), homes in areal_homes().items():
+        row = seed_keys()["areal"][title][name]
+        compare = key_differences if seed_class(row["type"]) is None else section_differences
+        for home in homes:
+            for experiment in home.experiments:
+                tree = schema(experiment)
+                ours = tree.keys.get(home.path) or tree.sections.get(home.path)
+                for difference in compare(row, ours) if ours is not None else ():
+                    if difference not in found.setdefault(home.path, []):
+                        found[home.path].append(difference)
+    return {path: reasons for path, reasons in found.items() if reasons}
+
+
+def first_cells(heading: str) -> list[str]:
+    """The first cells, as they are, of the table under a heading of docs/differences.md."""
+    _, _, below = DIFFERENCES_PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    assert below, f"docs/differences.md has no heading {heading!r}"
+    lines = [line for line in below.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    return [line.split("|")[1].strip() for line in lines[1:]]
+
+
+def listed_differences() -> list[str]:
+    return [cell.strip("`") for cell in first_cells("Every key whose default, type or choices differ")]
+
+
+def test_keys_are_as_in_areal_or_listed_as_different() -> None:
+    unlisted = sorted(set(differences()) - set(listed_differences()))
+    assert not unlisted, "docs/differences.md does not list:\n" + "\n".join(
+        f"`{path}` {'; '.join(differences()[path])}" for path in unlisted
+    )
+
+
+def test_what_is_listed_as_different_is() -> None:
+    listed = listed_differences()
+    assert len(set(listed)) == len(listed), "docs/differences.md lists a key twice"
+    stale = sorted(set(listed) - set(differences()))
+    assert not stale, "docs/differences.md lists what is as in AReaL, or is no key of AReaL's:\n" + "\n".join(stale)
+
+
+def test_what_behaves_differently_is_a_key_of_areal() -> None:
+    paths = {home.path for homes in areal_homes().values() for home in homes}
+    for cell in first_cells("Same key, other behaviour"):
+        path = re.split(r"[`: ]", cell.strip("`"), maxsplit=1)[0].removesuffix(".*")
+        assert path in paths, f"docs/differences.md: {cell}"
+
+
+def test_every_key_that_a_start_may_be_refused_for_is_listed_and_no_other() -> None:
+    _, _, below = DIFFERENCES_PAGE.read_text(encoding="utf-8").partition("\n## What is refused at a start\n")
+    bullets = below.partition("\n## ")[0].split("\n- ")
+    listed = {
+        bullet.partition("**")[2].partition("**")[0]: set(re.findall(r"`([a-z][\w.]*)", bullet)) for bullet in bullets
+    }
+    unbuilt = {rule.key for rule in (*limits.RUN, *limits.MODEL)} | set(limits.SECTIONS)
+    more = {"local", "nfs", "hf", "openai", "rollout.server_type", "scheduler."}
+    assert listed["What is not built"] - more == unbuilt
+    assert {rule.key for rule in (*limits.SUPERVISED, *limits.PAIRS)} <= listed["What an experiment cannot mean"]
+    sampling = {"gconfig.greedy", "top_k", *mismatches.NEUTRAL} - {"greedy"}
+    assert sampling <= listed["Sampling that the trainer cannot reproduce"]
+
+
+# The page
+
+
+def test_the_page_is_up_to_date() -> None:
+    committed = KEYS_PAGE.read_text(encoding="utf-8").splitlines() if KEYS_PAGE.exists() else []
+    expected = promises_page.render().splitlines()
+    for number, (old, new) in enumerate(zip(committed, expected, strict=False), start=1):
+        assert old == new, f"docs/keys.md:{number} is out of date: run `make docs`"
+    assert len(committed) == len(expected), "docs/keys.md is out of date: run `make docs`"
+
+
+def test_the_page_has_a_row_for_every_key() -> None:
+    rows = [line for line in promises_page.render().splitlines() if line.startswith("| ")]
+    headings = [row for row in rows if row.startswith(("| key |", "| origin |"))]
+    assert len(rows) - len(headings) == len(promises.rows()) + len(promises.SOURCES) + 1
+    for row in rows:
+        assert row.replace("\\|", "").count("|") in (5, 6), row

@@ -1,0 +1,123 @@
+"""A chat template makes the same text here as in transformers, and tells what the assistant wrote from the rest."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from areal_like.data.chat import ChatTemplate
+from areal_like.data.tokenizer import TextTokenizer
+from tests.support.chat_models import (
+    AGAIN,
+    ANSWER,
+    BARE,
+    LAST,
+    MARKED,
+    PLAIN,
+    SHORTENS,
+    TALK,
+    USER,
+    chat_folder,
+    chat_tokenizer,
+    in_config,
+)
+
+EVERYTHING = """\
+{%- if messages[0].role == 'system' %}
+    {{- '[' + messages[0].content + ']' }}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{% for m in messages %}
+    {% if m.role == 'skip' %}{% continue %}{% endif %}
+    {{- eos_token if loop.first else ' ' }}{{ m.role }}: {{ m.content | trim }} {{ m | tojson }}
+    {{- strftime_now('%y') }}
+{%- endfor %}
+{% if tools %}{{ tools | tojson(indent=1) | replace('\\n', '') }}{% endif %}
+{{- bos_token }}{% if add_generation_prompt %}{{ ' ask' }}{% endif %}
+"""
+"""Blocks, trimming, loop controls, the filters and functions that templates are given."""
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED, SHORTENS, BARE, EVERYTHING])
+@pytest.mark.parametrize("asks", [False, True])
+def test_it_renders_what_transformers_renders(tmp_path, template, asks):
+    transformers = pytest.importorskip("transformers")
+    folder = chat_folder(tmp_path / "m", template)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), TextTokenizer(folder)
+    tools = [{"name": "add", "of": ["<a>", "&"]}]
+    for messages in (
+        TALK,
+        TALK[:1],
+        [{"role": "system", "content": "be short"}, *TALK, {"role": "skip", "content": ""}],
+    ):
+        wanted = theirs.apply_chat_template(messages, tools, tokenize=False, add_generation_prompt=asks)
+        assert ours.chat.render(messages, asks, tools) == ours.chat.render(messages, asks, json.dumps(tools)) == wanted
+
+
+def test_a_prompt_of_messages_has_the_tokens_that_transformers_gives_it(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = chat_folder(tmp_path / "m")
+    wanted = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        TALK[:3], add_generation_prompt=True
+    )
+    assert TextTokenizer(folder).encode_prompt(TALK[:3]) == wanted["input_ids"]
+    assert TextTokenizer(folder).encode_prompt("1+1=") == TextTokenizer(folder).encode("1+1=")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_template_may_stand_in_the_tokenizers_configuration(tmp_path, several):
+    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": PLAIN}]
+    folder = in_config(chat_folder(tmp_path / "m"), named if several else PLAIN)
+    assert TextTokenizer(folder).chat.render([USER]) == "<user> 1+1<eos>"
+
+
+def test_without_a_template_messages_are_refused_with_what_to_do(tmp_path):
+    folder = in_config(chat_folder(tmp_path / "m"), None)
+    with pytest.raises(ValueError, match=r"^tokenizer_path: .* has no chat template .*; take the tokenizer of a chat"):
+        TextTokenizer(folder).encode_prompt([USER])
+
+
+def test_what_is_wrong_with_a_template_or_with_messages_is_told(tmp_path):
+    with pytest.raises(ValueError, match=r"^tokenizer_path: .*chat_template\.jinja is no chat template: Expected"):
+        chat_tokenizer(tmp_path / "a", "{% if %}").encode_prompt([USER])
+    refusing = chat_tokenizer(tmp_path / "b", "{{ raise_exception('no ' + messages[0].role) }}")
+    with pytest.raises(ValueError, match=r"^/.*/chat_template\.jinja cannot render .*1\+1.*: no user"):
+        refusing.encode_prompt([USER])
+
+
+def test_a_template_can_do_no_harm(tmp_path):
+    harmful = "{{ messages.__class__.__mro__ }}"
+    with pytest.raises(ValueError, match="unsafe"):
+        chat_tokenizer(tmp_path / "m", harmful).encode_prompt([USER])
+
+
+def parts(template: str, messages: list[dict[str, str]]) -> tuple[list[str], int]:
+    """The answers, in the order in which they stand; all parts together are the whole text."""
+    chat = ChatTemplate(template, {"eos_token": "<eos>"}, "here")
+    found, hidden = chat.parts(messages)
+    assert "".join(part.text for part in found) == chat.render(messages)
+    return [part.text for part in found if part.is_answer], hidden
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED])
+def test_every_answer_is_told_from_the_rest(template):
+    assert parts(template, TALK) == (["2<eos>", "4<eos>"], 0)
+    assert parts(template, [*TALK, AGAIN]) == (["2<eos>", "4<eos>"], 0)
+    assert parts(template, [USER]) == ([], 0)
+
+
+def test_an_answer_that_is_shortened_later_is_none_to_learn_from():
+    thought = {"role": "assistant", "content": "[one and one]2"}
+    assert parts(SHORTENS, [USER, thought]) == (["[one and one]2<eos>"], 0)
+    assert parts(SHORTENS, [USER, thought, AGAIN, LAST]) == (["4<eos>"], 1)
+    assert parts(SHORTENS, TALK) == (["2<eos>", "4<eos>"], 0)
+
+
+def test_an_answer_begins_where_the_template_asks_for_it():
+    opens = PLAIN.replace("<assistant> {% endif %}", "<assistant> [think]{% endif %}")
+    assert parts(opens, [USER, {"role": "assistant", "content": "[think]so[/think]2"}]) == (["so[/think]2<eos>"], 0)
+    assert parts(opens, [USER, ANSWER]) == (["2<eos>"], 0)  # what was asked for is not there
+
+
+def test_the_date_is_that_of_now():
+    assert ChatTemplate("{{ strftime_now('%Y') }}", {}, "here").render([USER]) == str(datetime.now().year)

@@ -1,0 +1,116 @@
+"""Rows become tokens: which ones, and which of them are learnt."""
+
+import numpy as np
+import pytest
+
+from areal_like.data.examples import Examples, Tokens, sequences_of
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from tests.support.chat_models import AGAIN, ANSWER, BARE, LAST, MARKED, PLAIN, SHORTENS, TALK, USER, chat_tokenizer
+
+PLAIN_TEXT = TextTokenizer(model_folder("builtin:tiny-addition"))
+
+
+def shown(tokenizer: TextTokenizer, tokens: Tokens) -> list[tuple[str, str]]:
+    """Each sequence, and what of it is learnt (the rest as dots)."""
+    found, at = [], 0
+    for length in tokens.lengths_N.tolist():
+        ids, counts = tokens.token_ids[at : at + length].tolist(), tokens.counts[at : at + length].tolist()
+        signs = [tokenizer.decode([each], skip_special=False) for each in ids]
+        found.append(("".join(signs), "".join(sign if on else "." for sign, on in zip(signs, counts, strict=True))))
+        at += length
+    return found
+
+
+def one(tokenizer: TextTokenizer, prompt: object, answer: object, loss_on: str = "answers") -> tuple[str, str]:
+    rows = [{"prompt": prompt, "answer": answer}]
+    [found] = shown(tokenizer, Examples(tokenizer, "sft", loss_on).tokens(rows))
+    return found
+
+
+def test_an_answer_and_its_end_are_learnt():
+    assert one(PLAIN_TEXT, "1+1=", "02") == ("1+1=02<eos>", "....02<eos>")
+    assert one(PLAIN_TEXT, "1+1=", "02", "all") == ("1+1=02<eos>", "1+1=02<eos>")
+
+
+def test_an_answer_that_has_its_end_gets_no_other():
+    assert one(PLAIN_TEXT, "1+1=", "02<eos>") == ("1+1=02<eos>", "....02<eos>")
+
+
+def test_of_a_conversation_all_answers_are_learnt(tmp_path):
+    tokenizer = chat_tokenizer(tmp_path / "m")
+    whole, learnt = one(tokenizer, TALK[:3], [LAST])
+    assert whole == "<user> 1+1<eos><assistant> 2<eos><user> 2+2<eos><assistant> 4<eos>"
+    assert learnt.replace(".", "") == "2<eos>4<eos>" and learnt.endswith(".4<eos>")
+    assert one(tokenizer, TALK[:3], [LAST], "all") == (whole, whole)
+    assert one(tokenizer, TALK[:3], "4") == (whole, learnt)
+
+
+def test_a_template_that_marks_answers_itself_says_the_same(tmp_path):
+    plain, marked = chat_tokenizer(tmp_path / "a"), chat_tokenizer(tmp_path / "b", MARKED)
+    assert one(plain, TALK[:3], [LAST]) == one(marked, TALK[:3], [LAST])
+
+
+def test_what_a_template_writes_behind_the_end_of_an_answer_is_not_learnt(tmp_path):
+    tokenizer = chat_tokenizer(tmp_path / "m", PLAIN.replace("<eos>", "<eos> "))
+    whole, learnt = one(tokenizer, TALK[:3], [LAST])
+    assert whole == "<user> 1+1<eos> <assistant> 2<eos> <user> 2+2<eos> <assistant> 4<eos>"
+    assert learnt.replace(".", "") == "2<eos>4<eos>"
+
+
+def test_where_no_token_ends_an_answer_one_is_added(tmp_path):
+    whole, learnt = one(chat_tokenizer(tmp_path / "m", BARE), [USER], [ANSWER])
+    assert whole == "user: 1+1 | assistant: 2 |<eos>"
+    assert learnt.replace(".", "").endswith("2 |<eos>")
+
+
+def test_answers_that_a_template_shortens_are_counted(tmp_path):
+    thought = {"role": "assistant", "content": "[one and one]2"}
+    examples = Examples(chat_tokenizer(tmp_path / "m", SHORTENS), "sft")
+    rows = [{"prompt": [USER, thought, AGAIN], "answer": [LAST]}] * 3
+    assert examples.tokens(rows).hidden == 3
+
+
+def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):
+    texts = [{"prompt": "1+1=", "chosen": "2", "rejected": "30"}]
+    assert [whole for whole, _ in shown(PLAIN_TEXT, Examples(PLAIN_TEXT, "rw").tokens(texts))] == [
+        "1+1=2<eos>",
+        "1+1=30<eos>",
+    ]
+    tokenizer = chat_tokenizer(tmp_path / "m")
+    wrong = {"role": "assistant", "content": "3"}
+    wanted = ["<user> 1+1<eos><assistant> 2<eos>", "<user> 1+1<eos><assistant> 3<eos>"]
+    for prompt, chosen, rejected in (
+        ([USER], [ANSWER], [wrong]),
+        ([USER], "2", "3"),
+        ("1+1", [ANSWER], [wrong]),
+        ("not looked at", [USER, ANSWER], [USER, wrong]),
+        ([], [USER, ANSWER], [USER, wrong]),
+    ):
+        rows = [{"prompt": prompt, "chosen": chosen, "rejected": rejected}]
+        assert [whole for whole, _ in shown(tokenizer, Examples(tokenizer, "rw").tokens(rows))] == wanted
+
+
+def test_the_length_of_a_row_is_that_of_its_longest_sequence():
+    pairs = [{"prompt": "1+1=", "chosen": "2", "rejected": "30"}, {"prompt": "", "chosen": "123", "rejected": "3"}]
+    assert Examples(PLAIN_TEXT, "rw").longest(pairs).tolist() == [7, 4]
+    assert Examples(PLAIN_TEXT, "rl").longest([{"prompt": "1+1="}]).tolist() == [4]
+    assert Examples(PLAIN_TEXT, "rl").longest([]).tolist() == []
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_rows_may_be_put_into_tokens_a_few_at_a_time(monkeypatch, at_once):
+    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(5)]
+    wanted = Examples(PLAIN_TEXT, "sft").tokens(rows)
+    monkeypatch.setattr("areal_like.data.examples.ROWS_AT_ONCE", at_once)
+    found = Examples(PLAIN_TEXT, "sft").tokens(iter(rows))
+    for name in ("token_ids", "counts", "lengths_N"):
+        assert np.array_equal(getattr(found, name), getattr(wanted, name))
+
+
+def test_some_sequences_are_taken_in_the_order_that_is_asked_for():
+    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in (1, 10, 3)]
+    tokens = Examples(PLAIN_TEXT, "sft").tokens(rows).take(np.array([2, 0, 2]))
+    assert [whole for whole, _ in shown(PLAIN_TEXT, tokens)] == ["3+3=6<eos>", "1+1=2<eos>", "3+3=6<eos>"]
+    assert len(tokens.take(np.array([], np.int64))) == 0
+    assert sequences_of(np.array([3, 1]), 2).tolist() == [6, 7, 2, 3]

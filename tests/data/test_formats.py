@@ -1,0 +1,403 @@
+"""The same rows, whatever they are stored in: JSON, parquet, folders of `datasets`, the cache of the Hub."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.config.dataset import DatasetConfig
+from areal_like.config.problems import ConfigError
+from areal_like.data import tables
+from areal_like.data.datasets import Datasets, load_datasets
+from areal_like.data.named import Places
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.process.errors import Failure
+from tests.support.chat_models import ANSWER, PLAIN, TALK, USER, chat_folder
+from tests.support.planning import loaded
+
+ROOT = Path(__file__).parents[2]
+ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "level": n % 3} for n in range(20)]
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def load(folder: Path, path: str, valid: str | None = None, model: Path | None = None, **said: Any) -> Datasets:
+    own = {name.removeprefix("valid_"): value for name, value in said.items() if name.startswith("valid_")}
+    said = {name: value for name, value in said.items() if not name.startswith("valid_")}
+    config = SimpleNamespace(
+        task=SimpleNamespace(name=None, args={}),
+        train_dataset=DatasetConfig(**{"path": path, "type": "sft", **said}),
+        valid_dataset=None if valid is None else DatasetConfig(**{"path": valid, "type": "sft", **said, **own}),
+    )
+    tokenizer = TextTokenizer(model or model_folder("builtin:tiny-addition"))
+    return load_datasets(config, Places(folder, folder), tokenizer, folder / "data.json")
+
+
+def complaint(folder: Path, path: str, **said: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, path, **said)
+    return str(caught.value)
+
+
+def write_lines(file: Path, rows: list[Any] = ROWS) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def write_parquet(file: Path, rows: list[Any] = ROWS) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), file, row_group_size=7)
+    return file
+
+
+def write_saved(folder: Path, rows: list[Any] = ROWS) -> Path:
+    """As `Dataset.save_to_disk` does, in two files."""
+    pyarrow = pytest.importorskip("pyarrow")
+    folder.mkdir(parents=True)
+    table = pyarrow.Table.from_pylist(rows)
+    names = [f"data-0000{part}-of-00002.arrow" for part in range(2)]
+    for name, part in zip(names, (table.slice(0, 8), table.slice(8)), strict=True):
+        with pyarrow.OSFile(str(folder / name), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(part)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def test_the_format_makes_no_other_rows(tmp_path):
+    lines = load(tmp_path, str(write_lines(tmp_path / "rows.jsonl"))).train
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
+    others = (tmp_path / "rows.json", write_parquet(tmp_path / "rows.parquet"), write_saved(tmp_path / "saved"))
+    for place in others:
+        found = load(tmp_path, place.name).train
+        assert list(found.rows) == [found.rows[number] for number in range(20)] == ROWS == list(lines.rows)
+        assert found.digest == lines.digest and found.rows[2:4] == ROWS[2:4]
+
+
+def test_files_of_json_may_have_lines_too(tmp_path):
+    assert len(load(tmp_path, write_lines(tmp_path / "rows.json").name).train) == 20
+
+
+@pytest.mark.parametrize(
+    ("train", "valid"),
+    [
+        ("train.jsonl", "valid.jsonl"),
+        ("train-0-of-1.parquet", "test-0-of-1.parquet"),
+        ("data/train-0.parquet", "data/validation-0.parquet"),
+    ],
+)
+def test_a_folder_has_files_of_its_splits(tmp_path, train, valid):
+    write = write_lines if train.endswith("l") else write_parquet
+    write(tmp_path / "rows" / train, ROWS)
+    write(tmp_path / "rows" / valid, ROWS[:4])
+    found = load(tmp_path, "rows", valid="rows")
+    assert found.valid is not None and (len(found.train), len(found.valid)) == (20, 4)
+
+
+def test_parts_of_a_split_are_joined_in_the_order_of_their_names(tmp_path):
+    for number in (1, 0):
+        write_parquet(tmp_path / "rows" / "data" / f"train-{number}-of-2.parquet", ROWS[10 * number : 10 * number + 10])
+    assert list(load(tmp_path, "rows").train.rows) == ROWS
+
+
+def test_a_saved_folder_of_several_has_their_splits(tmp_path):
+    for name, rows in (("train", ROWS), ("test", ROWS[:4]), ("hard", ROWS[:3])):
+        write_saved(tmp_path / "saved" / name, rows)
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test", "hard"]}')
+    found = load(tmp_path, "saved", valid="saved")
+    assert found.valid is not None and (len(found.train), len(found.valid)) == (20, 4)
+    assert len(load(tmp_path, "saved", split="hard").train) == 3
+    told = complaint(tmp_path, "saved", split="easy")
+    assert told.endswith("has no split easy; it has train, test, hard") and told.startswith("train_dataset.split: ")
+
+
+def test_a_split_of_one_file_is_refused(tmp_path):
+    told = complaint(tmp_path, write_lines(tmp_path / "rows.jsonl").name, split="test")
+    assert told.startswith("train_dataset.split: ") and "leave it out" in told
+
+
+@pytest.mark.parametrize("name", ["subset", "revision"])
+def test_what_only_the_hub_has_is_refused_of_files_and_folders(tmp_path, name):
+    write_lines(tmp_path / "rows" / "train.jsonl")
+    for path in ("rows", "rows/train.jsonl"):
+        told = complaint(tmp_path, path, **{name: "v2"})
+        assert told.startswith(f"train_dataset.{name}: ") and told.endswith(f"has no {name} v2; leave it out")
+
+
+def test_a_split_of_a_saved_folder_of_one_is_refused(tmp_path):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text("{}")
+    assert complaint(tmp_path, "saved", split="test").startswith("train_dataset.split: ")
+
+
+@pytest.mark.parametrize("name", ["split", "subset", "revision"])
+def test_what_a_task_does_not_have_is_refused(tmp_path, name):
+    told = complaint(tmp_path, "addition", **{name: "hard"})
+    assert told.startswith(f"train_dataset.{name}: ") and "task addition" in told
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
+    file = write_lines(tmp_path / "rows.jsonl")
+    rows = load(tmp_path, file.name).train.rows
+    text = file.read_text()
+    file.write_text(text.replace("3+3=", "4+4="))
+    assert rows[2] == ROWS[2]
+    for use in (lambda: rows[3], lambda: list(rows)):
+        with pytest.raises(Failure, match=r"^train_dataset\.path: .*rows\.jsonl was changed while the run reads it"):
+            use()
+    file.write_text(text[:40])
+    with pytest.raises(Failure, match="was changed"):
+        rows[19]
+
+
+def test_a_file_that_is_replaced_stays_what_it_was(tmp_path):
+    file = write_lines(tmp_path / "rows.jsonl")
+    rows = load(tmp_path, file.name).train.rows
+    write_lines(tmp_path / "new.jsonl", ROWS[:1]).replace(file)
+    assert list(rows) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rows.parquet", "nonsense", "rows.parquet cannot be read as parquet"),
+        ("rows.json", "[1,", "rows.json is no list of rows in JSON"),
+        ("saved/state.json", "{}", "saved is no whole folder of datasets.save_to_disk"),
+        ("saved/state.json", '{"_data_files": [{"filename": "away"}]}', "saved is no whole folder"),
+    ],
+)
+def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, said):
+    pytest.importorskip("pyarrow")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    told = complaint(tmp_path, name.partition("/")[0])
+    assert told.startswith("train_dataset.path: ") and said in told
+
+
+def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, monkeypatch):
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(tables, "import_module", missing)
+    (tmp_path / "rows.parquet").touch()
+    told = complaint(tmp_path, "rows.parquet")
+    assert (
+        told.startswith("train_dataset.path: ")
+        and "install -c constraints.txt pyarrow installs it" in told
+        and "pyarrow" in told
+    )
+
+
+# The Hub: its cache alone, in a process of its own that is told to stay off the network
+
+
+def cached(folder: Path, *, subset: str = "") -> Path:
+    """A dataset in the cache as a download leaves it."""
+    repository = folder / "hub" / "datasets--org--sums"
+    snapshot = repository / "snapshots" / REVISION
+    write_lines(snapshot / subset / "train.jsonl")
+    write_lines(snapshot / subset / "test.jsonl", ROWS[:4])
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(REVISION)
+    return snapshot
+
+
+def offline(folder: Path, *calls: str) -> subprocess.CompletedProcess[str]:
+    """What `load` of this module does with the dataset; each call may have keys of its own."""
+    pytest.importorskip("datasets")
+    code = "from pathlib import Path; from tests.data.test_formats import load, ROWS; here = Path('.');"
+    code += "".join(
+        f"found = load(here, 'org/sums', {call}); print(len(found.train), found.valid and len(found.valid), "
+        "list(found.train.rows) == ROWS, '|', found.train.source);"
+        for call in calls
+    )
+    cache = {"HF_HUB_CACHE": str(folder / "hub"), "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=folder,
+        env={**os.environ, **cache, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_name_on_the_hub_is_a_snapshot_whose_revision_is_written_down(tmp_path):
+    cached(tmp_path)
+    done = offline(tmp_path, "'org/sums'", "None, split='test'")
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == f"20 4 True | split train of org/sums (revision {REVISION[:12]})"
+    assert second.startswith("4 None False | split test of org/sums")
+    record = json.loads((tmp_path / "data.json").read_text())
+    assert record["train_dataset"]["hub"]["revision"] == REVISION
+    assert (record["train_dataset"]["rows"], record["valid_dataset"]["rows"]) == (4, 4)
+
+
+def test_a_run_takes_the_revision_that_it_began_with(tmp_path):
+    """Although the branch has moved on since."""
+    old = cached(tmp_path)
+    assert offline(tmp_path, "").returncode == 0
+    newer = old.with_name(REVISION[::-1])
+    write_lines(newer / "train.jsonl", ROWS[:6])
+    (old.parents[1] / "refs" / "main").write_text(newer.name)
+    done = offline(tmp_path, "")
+    assert done.stdout.startswith("20 None True"), done.stderr
+    (tmp_path / "data.json").unlink()
+    assert offline(tmp_path, "").stdout.startswith("6 None False")
+
+
+def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
+    done = offline(tmp_path, "")
+    told = done.stderr.splitlines()[-1]
+    assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in told
+    assert "the Hub does not give it (OfflineModeIsEnabled: " in told
+    assert told.endswith(
+        "`python -m areal_like.models.fetch --dataset org/sums` brings it there where there is a network, or name a "
+        "file or folder"
+    )
+
+
+def test_of_several_parts_main_is_taken_unless_another_is_the_default_or_named(tmp_path):
+    """As those of AReaL's examples who train on gsm8k expect."""
+    for part in ("main", "socratic"):
+        snapshot = tmp_path / "hub" / "datasets--org--sums" / "snapshots" / REVISION
+        write_lines(snapshot / part / "train.jsonl", ROWS if part == "main" else ROWS[:3])
+    configs = [{"config_name": part, "data_files": f"{part}/train.jsonl"} for part in ("main", "socratic")]
+    (snapshot / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(REVISION)
+    done = offline(tmp_path, "", "None, subset='socratic'")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["20", "3"], done.stderr
+    (snapshot / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n".replace("main", "other"))
+    (snapshot / "main").rename(snapshot / "other")
+    told = offline(tmp_path, "").stderr.splitlines()[-1]
+    assert told.endswith(
+        "train_dataset.subset: the dataset has several parts and none by default; name one of other, socratic"
+    )
+
+
+def test_a_split_or_a_part_that_the_dataset_does_not_have_is_told(tmp_path):
+    cached(tmp_path)
+    told = offline(tmp_path, "split='tain'").stderr.splitlines()[-1]
+    assert told.endswith("train_dataset.split: there is no split tain; there are train, test")
+    told = offline(tmp_path, "subset='hard'").stderr.splitlines()[-1]
+    assert "train_dataset.path: " in told and "hard" in told
+
+
+# What rows may look like
+
+
+def test_fields_says_what_rows_call_things(tmp_path):
+    theirs = [{"question": row["prompt"], "truth": {"sum": row["answer"]}, "level": 1} for row in ROWS]
+    write_lines(tmp_path / "rows.jsonl", theirs)
+    found = load(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.sum"}).train
+    assert found.rows[3] == {"prompt": "3+3=", "answer": "6", "level": 1, "truth": {"sum": "6"}}
+    told = complaint(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.total"})
+    assert told.endswith(
+        "rows.jsonl:1: 'truth.total' (train_dataset.fields.answer) is missing; it has question, truth, level"
+    )
+
+
+@pytest.mark.parametrize(
+    ("experiment", "section", "name", "meant"),
+    [
+        ("sft", "train_dataset", "answr", "answer? There are: prompt, answer, messages, tools"),
+        ("sft", "valid_dataset", "mesages", "messages? There are: prompt, answer, messages, tools"),
+        ("reward_model", "train_dataset", "choosen", "chosen? There are: prompt, chosen, rejected, tools"),
+    ],
+)
+def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, meant):
+    """Once, although valid_dataset follows train_dataset."""
+    with pytest.raises(ConfigError) as caught:
+        loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
+    (told,) = caught.value.problems
+    assert told.key == f"{section}.fields.{name}"
+    assert told.message == f"is nothing that such rows have; did you mean {meant}"
+
+
+def test_fields_may_give_names_to_what_a_reward_wants():
+    assert loaded("grpo", "train_dataset.fields={answers: theirs}").config.train_dataset.fields == {"answers": "theirs"}
+
+
+def test_as_chat_makes_a_prompt_the_message_of_a_user(tmp_path):
+    model = chat_folder(tmp_path / "m")
+    write_lines(tmp_path / "rows.jsonl")
+    found = load(tmp_path, "rows.jsonl", model=model, as_chat=True).train
+    assert found.rows[1]["prompt"] == [{"role": "user", "content": "1+1="}] and found.has_messages
+    assert not load(tmp_path, "rows.jsonl", model=model).train.has_messages
+
+
+@pytest.mark.parametrize("write", [write_lines, write_parquet])
+def test_messages_are_a_prompt_and_the_last_answer(tmp_path, write):
+    file = write(tmp_path / ("rows.jsonl" if write is write_lines else "rows.parquet"), [{"messages": TALK}] * 2)
+    model = chat_folder(tmp_path / "m")
+    sft = load(tmp_path, file.name, model=model).train.rows[1]
+    assert (sft["prompt"], sft["answer"]) == (TALK[:3], TALK[3:])
+    rl = load(tmp_path, file.name, model=model, type="rl").train.rows[1]
+    assert (rl["prompt"], rl["answer"]) == (TALK[:3], "4")
+
+
+def test_messages_without_an_answer_are_a_prompt(tmp_path):
+    write_lines(tmp_path / "rows.jsonl", [{"messages": TALK[:3], "answer": "7"}])
+    model = chat_folder(tmp_path / "m")
+    row = load(tmp_path, "rows.jsonl", model=model, type="rl").train.rows[0]
+    assert (row["prompt"], row["answer"]) == (TALK[:3], "7")
+    write_lines(tmp_path / "rows.jsonl", [{"messages": [USER]}])
+    assert "rows.jsonl:1: 'messages' has none of the assistant" in complaint(tmp_path, "rows.jsonl", model=model)
+
+
+def test_values_that_arrow_fills_up_are_none_of_a_message(tmp_path):
+    rows = [{"messages": [USER, ANSWER]}, {"messages": [{**USER, "name": "eve"}, ANSWER]}]
+    file = write_parquet(tmp_path / "rows.parquet", rows)
+    found = load(tmp_path, file.name, model=chat_folder(tmp_path / "m")).train
+    assert found.rows[0]["prompt"] == [USER] and found.rows[1]["prompt"] == [{**USER, "name": "eve"}]
+
+
+def test_pairs_without_a_prompt_are_whole_texts(tmp_path):
+    write_lines(tmp_path / "rows.jsonl", [{"chosen": "1+1=2", "rejected": "1+1=3"}])
+    assert load(tmp_path, "rows.jsonl", type="rw").train.rows[0]["prompt"] == ""
+    whole = [USER, ANSWER]
+    write_lines(tmp_path / "rows.jsonl", [{"chosen": whole, "rejected": whole}])
+    assert load(tmp_path, "rows.jsonl", type="rw", model=chat_folder(tmp_path / "m")).train.rows[0]["prompt"] == []
+
+
+def test_messages_need_a_template_and_that_is_told_of_the_tokenizer(tmp_path):
+    write_lines(tmp_path / "rows.jsonl", [{"prompt": [USER], "answer": "2"}])
+    assert complaint(tmp_path, "rows.jsonl").startswith("tokenizer_path: ")
+
+
+def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
+    """The first one and any other."""
+    template = "{% if messages|length > 2 %}{{ raise_exception('no more') }}{% endif %}" + PLAIN
+    model = chat_folder(tmp_path / "m", template)
+    for rows in ([TALK, TALK[:2]], [TALK[:2], TALK[:2], TALK]):
+        write_lines(tmp_path / "rows.jsonl", [{"messages": each} for each in rows])
+        told = complaint(tmp_path, "rows.jsonl", model=model, max_length=99)
+        line = rows.index(TALK) + 1
+        assert told.startswith(f"train_dataset.path: {tmp_path}/rows.jsonl:{line}: {model}/chat_template.jinja cannot")
+        assert told.endswith(": no more")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": "hello"}, "'messages' is 'hello', not a list of messages"),
+        ({"messages": []}, "'messages' is [], not a list of messages"),
+        ({"messages": [{"to": 1}]}, "'messages' is [{'to': 1}]: item 0 is no message, such as {'role'"),
+        ({"prompt": [USER], "answer": []}, "'answer' is [], not a list of messages"),
+        ({"prompt": None, "answer": "2"}, "'prompt' is None, neither a text nor a list of messages"),
+    ],
+)
+def test_messages_that_are_none_are_told_with_their_line(tmp_path, row, said):
+    write_lines(tmp_path / "rows.jsonl", [row])
+    assert f"rows.jsonl:1: {said}" in complaint(tmp_path, "rows.jsonl")

@@ -1,0 +1,142 @@
+"""What every `auto` becomes, and why."""
+
+import pytest
+
+from areal_like.config.attention import choose
+from areal_like.config.compose import load
+from areal_like.config.loaded import at
+from launcher.plan.auto import settled
+from tests.support.planning import BIG_MODEL, ROOT, loaded, machine_with, plan_of
+
+LEFT_TO_A_PROCESS = {"embedded.kv_cache_tokens"}
+A_VALUE_ITSELF = {"recover.mode", "rollout.update_mode", "sglang.kv_cache_dtype"}
+"""Here `auto` is no question but an answer."""
+
+
+def autos(plan):
+    return {resolved.key: resolved for resolved in plan.auto}
+
+
+@pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_every_auto_of_the_shipped_experiments_is_resolved_with_a_reason(experiment, gpus):
+    plan = plan_of(experiment, gpus=gpus)
+    values, resolved = loaded(experiment).values, autos(plan)
+    served = "embedded" if experiment in ("grpo", "ppo") else None
+    for path in loaded(experiment).schema.keys:
+        follows = isinstance(loaded(experiment).get_raw(path), str) and "${" in loaded(experiment).get_raw(path)
+        if at(values, path) != "auto" or path in A_VALUE_ITSELF or follows:
+            continue
+        section = path.partition(".")[0]
+        unused = {
+            "ref": experiment == "grpo",
+            "embedded": served is None,
+            "vllm": True,
+            "sglang": True,
+            "rollout": path == "rollout.server_type",
+        }
+        if unused.get(section, False):
+            continue
+        assert path in resolved, path
+        assert resolved[path].reason
+        assert resolved[path].value != "auto" or path in LEFT_TO_A_PROCESS
+
+
+def test_what_says_what_it_wants_is_left_alone():
+    overrides = ("actor.attn_impl=sdpa", "rollout.num_episode_workers=3", "cluster.n_gpus_per_node=2", "trial_name=t")
+    plan = plan_of("grpo", *overrides, "embedded.device=cuda", "embedded.threads=2", gpus=2)
+    assert not set(autos(plan)) & {
+        *("actor.attn_impl", "rollout.num_episode_workers", "cluster.n_gpus_per_node", "trial_name"),
+        *("embedded.device", "embedded.threads"),
+    }
+    assert sum(process.role == "episodes" for process in plan.processes) == 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpus", "packages", "expected"),
+    [
+        ("bfloat16", [], {"flash_attn"}, "sdpa"),
+        ("bfloat16", ["NVIDIA A100-SXM4-80GB"], {"flash_attn"}, "flash_attention_2"),
+        ("bfloat16", ["NVIDIA H200"], {"flash_attn", "flash_attn_interface"}, "flash_attention_3"),
+        ("bfloat16", ["NVIDIA H200", "NVIDIA A100"], {"flash_attn", "flash_attn_interface"}, "flash_attention_2"),
+        ("bfloat16", ["NVIDIA H200"], set(), "sdpa"),
+        ("float32", ["NVIDIA H200"], {"flash_attn"}, "sdpa"),
+    ],
+)
+def test_attention_is_the_fastest_that_is_there(dtype, gpus, packages, expected):
+    value, reason = choose(dtype, gpus, packages)
+    assert value == expected and reason
+
+
+def test_what_became_of_attention_is_in_the_plan():
+    there = autos(plan_of("grpo", "actor.dtype=bfloat16", gpus=1))["actor.attn_impl"]
+    assert there.value == "flash_attention_2" and "flash_attn is installed" in there.reason
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (4, 1), (16, 4), (200, 8)])
+def test_episode_workers_go_by_the_cores(cores, workers):
+    assert autos(plan_of("grpo", cores=cores))["rollout.num_episode_workers"].value == workers
+
+
+def test_there_are_no_more_episode_workers_than_prompts():
+    plan = plan_of("grpo", "train_dataset.batch_size=2", cores=64)
+    assert autos(plan)["rollout.num_episode_workers"].value == 2
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (2, "cuda")])
+def test_the_embedded_engine_takes_a_gpu_where_it_is_given_one(gpus, device):
+    assert autos(plan_of("grpo", gpus=gpus))["embedded.device"].value == device
+
+
+def test_the_threads_of_the_embedded_engine_are_its_share():
+    plan = plan_of("grpo", cores=16)
+    server = next(process for process in plan.processes if process.role == "server")
+    assert autos(plan)["embedded.threads"].value == server.threads == len(server.cores)
+
+
+def test_the_cache_of_the_embedded_engine_holds_all_requests_or_what_fits(tmp_path):
+    from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
+
+    folder = model_folder(tmp_path / "m", QWEN3_06B)
+    base = (f"actor.path={folder}", "embedded.max_running_requests=4")
+    small = autos(plan_of("grpo", *base, "gconfig.max_tokens=100"))["embedded.kv_cache_tokens"]
+    assert small.value == 400
+    large = autos(plan_of("grpo", *base, "gconfig.max_tokens=40000"))["embedded.kv_cache_tokens"]
+    assert 40000 <= large.value < 160000
+    assert "a quarter of main memory" in large.reason
+
+
+def test_backends_say_why():
+    resolved = autos(plan_of("grpo", "rollout.backend=auto", *BIG_MODEL, gpus=8))
+    assert resolved["rollout.backend"].value == "vllm:d4"
+    assert "GPU" in resolved["rollout.backend"].reason
+    assert resolved["allocation_mode"].value == "vllm:d4+fsdp:d4"
+
+
+def test_servers_that_run_already_are_asked_what_they_are():
+    assert "rollout.server_type" in autos(plan_of("grpo", "rollout.server_addresses=['h:1']"))
+
+
+def test_what_refers_to_an_auto_follows_it():
+    configuration = loaded("ppo")
+    values = settled(configuration, plan_of("ppo").auto)
+    assert values["trial_name"] == values["saver"]["trial_name"] == values["critic"]["trial_name"] == "r0001"
+    assert values["actor"]["attn_impl"] == values["critic"]["attn_impl"] == values["ref"]["attn_impl"] == "sdpa"
+    untouched = ("experiment_name", "total_train_steps", "gconfig", "evaluator.freq_steps", "actor.optimizer")
+    assert all(at(values, path) == configuration.get(path) for path in untouched)
+
+
+def test_the_settled_values_compose_again_to_the_same_run(tmp_path):
+    """What the run's config.yaml will say means the same plan."""
+    plan = plan_of("grpo", "trial_name=t", cores=8)
+    before = loaded("grpo", "trial_name=t")
+    values = settled(before, plan.auto)
+    assert values["rollout"]["num_episode_workers"] == 2
+    assert before.values["rollout"]["num_episode_workers"] == "auto"
+    words = [f"{resolved.key}={resolved.value}" for resolved in plan.auto]
+    again = load(ROOT / "experiments" / "grpo.yaml", ["trial_name=t", *words])
+    from launcher.plan import build_plan
+
+    replanned = build_plan(again, host=machine_with(0, 8))
+    assert replanned.processes[2:] == plan.processes[2:]
+    assert not replanned.cannot_start

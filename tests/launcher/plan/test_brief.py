@@ -1,0 +1,116 @@
+"""A plan on one screen, and what of it a start says."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.plan import brief, render
+from launcher.plan.brief import FEWEST_SETTINGS, LINES, MOST_OBSTACLES, MOST_WARNINGS, warning_lines
+from launcher.plan.plan import Obstacle
+from launcher.sweep.plans import Planned, plan_lines
+from tests.support.commands import Run
+from tests.support.planning import loaded, plan_of
+
+SHIPPED = ["grpo", "ppo", "sft", "reward_model", "smollm2_sft"]
+WRONG = ("cluster.name_resolve.type=memory", "launcher.env_file=[no.env]", "actor.dtype=bfloat16")
+
+
+def titles(text: str) -> list[str]:
+    return [after for before, after in zip(text.split("\n"), text.split("\n")[1:], strict=False) if not before]
+
+
+@pytest.mark.parametrize("experiment", SHIPPED)
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
+    plan = plan_of(experiment, gpus=gpus)
+    lines = brief(plan, width=100).splitlines()
+    assert len(lines) <= LINES == 40
+    assert all(len(line) <= 100 for line in lines if "python -m" not in line)
+    assert not any("..." in line or "in full" in line for line in lines), "all of it has room"
+    assert plan.warnings == () or gpus
+
+
+def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
+    text = brief(plan_of("grpo", "actor.lr=1e-4", gpus=4))
+    places, step, settings, after = titles(text)[:4]
+    assert places.endswith("processes on this machine, with a guardian and the launcher")
+    assert (step, settings, after) == ("a step", "set over what the file builds on", "next")
+    assert re.search(r"trainer/0\.\.1 +trainer rank +GPUs 2-3", text)
+    assert "command line: actor.optimizer.lr=0.0001 (was 0.0003)" in text
+    assert "grpo.yaml: experiment_name=grpo-addition" in text
+    assert "actor.path" not in text, "that is of a group that the file builds on"
+    assert "--dry-run=full" in text.splitlines()[-1]
+
+
+def test_what_the_command_line_says_again_is_shown_as_well() -> None:
+    assert "actor.eps_clip=0.2 (as it was)" in brief(plan_of("grpo", "actor.eps_clip=0.2"))
+
+
+def test_obstacles_come_first_whole_and_warnings_in_a_line_each() -> None:
+    plan = plan_of("grpo", *WRONG)
+    text = brief(plan, width=100)
+    against, warnings = titles(text)[:2]
+    assert (against, warnings) == ("cannot start here (2)", "warnings (1)")
+    shown = " ".join(text.split())
+    assert all(problem.text() in shown for problem in plan.obstacles)
+    assert "exit code 2" in shown and "start it" not in shown
+
+
+def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
+    plan: Any = plan_of("grpo")
+    many = tuple(Obstacle(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
+    plan = plan._replace(cannot_start=many, warnings=tuple(f"key{number}: " + "long " * 40 for number in range(20)))
+    text = brief(plan, width=100)
+    assert "cannot start here (30)" in text
+    assert f"and {30 - MOST_OBSTACLES} more, of key{MOST_OBSTACLES:02}, " in text and "key29: --dry-run=full" in text
+    assert "warnings (20, in full: --dry-run=full)" in text and text.count(" ...\n") == MOST_WARNINGS
+    assert "a step (in full: --dry-run=full)" in text
+    assert "keys in all: --dry-run=full has them" in text and FEWEST_SETTINGS >= 2
+    assert all(f"key{number:02}: is wrong" in render(plan) for number in range(30))
+
+
+@pytest.mark.parametrize("width", [70, 100, 200])
+def test_prose_stays_within_the_width_and_colour_changes_nothing_else(width: int) -> None:
+    plan = plan_of("grpo", *WRONG)
+    assert all(len(line) <= width for line in brief(plan, width=width).splitlines() if " --config " not in line)
+    assert re.sub(r"\033\[\d+m", "", brief(plan, color=True, width=width)) == brief(plan, width=width)
+    assert "\033[" in brief(plan, color=True)
+
+
+def test_a_start_says_the_warnings_in_a_line_each_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launcher.guardian.guarded", lambda _begin, _folder: 0)
+    run = Run(capsys)
+    assert run("--config", "grpo.yaml") == (0, "", "")
+    words = ("actor.dtype=bfloat16", "actor.lora_alpha=32", "train_dataset.num_workers=2")
+    done = run("--config", "grpo.yaml", *words)
+    lines = done.err.splitlines()
+    assert done.code == 0 and lines[0].startswith("warning: actor.dtype: bfloat16 is slow on a CPU")
+    for key in ("actor.lora_alpha", "train_dataset.num_workers"):
+        assert len([line for line in lines if line.startswith(f"warning: {key}: has no effect")]) == 1
+
+
+def test_warnings_that_do_not_fit_are_counted() -> None:
+    plan: Any = plan_of("grpo")
+    assert warning_lines(plan, 100) == []
+    (line, more) = warning_lines(plan._replace(warnings=("seed: " + "long " * 40,)), 80)
+    assert len(line) <= 80 and line.endswith(" ...") and more == "1 warning: --dry-run=full has it in full"
+    many = warning_lines(plan._replace(warnings=tuple(f"key{number}: odd" for number in range(9))), 80)
+    assert len(many) == MOST_WARNINGS + 1 and many[-1].startswith("9 warnings: --dry-run=full has them")
+
+
+def test_below_the_table_of_a_sweep_is_the_first_plan_and_what_others_have_beside_it() -> None:
+    chosen = (("seed=1",), ("seed=2", *WRONG[:1]), ("seed=3", *WRONG[:1]))
+    planned = [Planned(n, f"t-{n}", loaded("grpo", *words), plan_of("grpo", *words)) for n, words in enumerate(chosen)]
+    text = "\n".join(plan_lines(planned, whole=False))
+    assert text.startswith("\npoint 0: t-0\ngrpo: ") and "point 1:" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("points 1, 2: ")]
+    assert line.startswith("points 1, 2: cannot start: cluster.name_resolve.type ")
+    assert text.endswith("the plans of 2 other points: --dry-run=full")
+    whole = "\n".join(plan_lines(planned, whole=True))
+    assert all(f"\npoint {number}: t-{number}\n" in whole for number in range(3))
+    assert whole.count("settings that differ from the default") == 3

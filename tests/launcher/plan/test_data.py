@@ -1,0 +1,218 @@
+"""Where rows are, before a run starts: every form that is read goes through, and what is not there is one message."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.problems import ConfigError
+from areal_like.data.named import Places
+from areal_like.data.sources import Source
+from launcher.fetch import fetch_from_hub
+from launcher.plan import build_plan
+from tests.support.model_hub import NAME, REVISION, hub, in_cache
+from tests.support.planning import machine_with
+
+ROWS = "".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(20))
+KEY = "train_dataset.path"
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """Works in a folder, and the experiment's file stands in another."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("cwd", "beside"):
+        (tmp_path / name).mkdir()
+    return machine_with()._replace(directory=tmp_path / "cwd", hub=tmp_path / "hub")
+
+
+def experiment(host, path, *words):
+    file = host.directory.parent / "beside" / "mine.yaml"
+    data = f"train_dataset: {{path: '{path}', batch_size: 8}}"
+    text = f"defaults: [sft, _self_]\nexperiment_name: mine\ntask: {{name: null}}\n{data}\n"
+    file.write_text(f"{text}valid_dataset: null\n")
+    return load(file, words)
+
+
+def against(loaded, host):
+    plan = build_plan(loaded, host=host)
+    return [each.reason for each in (*plan.cannot_start, *plan.needs) if each.key.startswith("train_dataset")]
+
+
+@pytest.mark.parametrize("where", ["cwd", "beside"])
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("rows.jsonl", "rows.jsonl"),
+        ("rows.json", "rows.json"),
+        ("rows.parquet", "rows.parquet"),
+        ("data/gsm8k", "data/gsm8k/train.parquet"),
+        ("data/gsm8k", "data/gsm8k/data/train-0.parquet"),
+        ("./data/gsm8k/", "data/gsm8k/train.jsonl"),
+        ("saved", "saved/state.json"),
+        ("rows", "rows/train.json"),
+    ],
+)
+def test_whatever_is_read_is_let_through(host, where, path, file):
+    there = host.directory.parent / where / file
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.write_text(ROWS)
+    assert against(experiment(host, path), host) == []
+
+
+@pytest.mark.parametrize("path", ["addition", ""])
+def test_rows_of_a_task_have_no_place(host, path):
+    assert against(experiment(host, path, *([] if path else ["task.name=addition"])), host) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["rows.jsonl", "rows.parquet", "data/rows.json", "./data/gsm8k", "/nowhere/rows", "rows"]
+)
+def test_what_is_not_there_is_said_with_the_places(host, path):
+    (reason,) = against(experiment(host, path), host)
+    assert reason.startswith(f"there is no file or folder {path} (looked for ")
+    assert path.startswith("/") or str(host.directory) in reason
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "key", "words"),
+    [
+        ("rows/other.jsonl", ROWS, KEY, "has no train.jsonl, and no parquet files of that name; name the file itself"),
+        ("rows/train.jsonl", "\n", KEY, "train.jsonl has no rows: it is empty"),
+        ("rows/train.json", "[]", KEY, "train.json has no rows: it is empty"),
+        ("rows/train.jsonl", ROWS, "train_dataset.batch_size", "21 rows make a batch, but {place} has only 20: lower"),
+        (
+            "rows/train.json",
+            "[1, 2]",
+            "train_dataset.batch_size",
+            "21 rows make a batch, but {place} has only 2: lower",
+        ),
+    ],
+)
+def test_rows_that_are_too_few_are_known_before_the_start(host, file, content, key, words):
+    place = host.directory / file
+    place.parent.mkdir()
+    place.write_text(content)
+    plan = build_plan(experiment(host, "rows", "train_dataset.batch_size=21"), host=host)
+    (need,) = plan.needs
+    assert need.key == key and words.format(place=place) in need.reason
+    enough = ("train_dataset.batch_size=21", "train_dataset.drop_last=false")
+    assert (against(experiment(host, "rows", *enough), host) == []) is (key != KEY)
+
+
+@pytest.mark.parametrize(("task", "words"), [("addition", ()), ("counting", ("+task.args.num_rows=100",))])
+def test_a_batch_that_is_larger_than_a_task_is_known_before_the_start(host, task, words):
+    size = "train_dataset.batch_size=9000"
+    (reason,) = against(experiment(host, task, size, f"task.name={task}", *words), host)
+    assert reason.startswith(f"9000 rows make a batch, but the train split of task {task} has only ")
+    assert against(experiment(host, task, f"task.name={task}"), host) == []
+
+
+@pytest.mark.parametrize(("path", "num_packages"), [("foo.parquet", 0), ("nofolder", 0), ("org/tiny", 2)])
+def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkeypatch, path, num_packages):
+    monkeypatch.setattr("launcher.plan.data.find_spec", lambda package: None)
+    packages = [reason for reason in against(experiment(host, path), host) if "is read by the package" in reason]
+    assert len(packages) == num_packages
+
+
+@pytest.mark.parametrize(("path", "words"), [("rows.csv", "no reader"), ("", "names no data; set train_dataset.path=")])
+def test_what_can_be_nowhere_is_said(host, path, words):
+    found = against(experiment(host, path), host)
+    assert any(words in reason for reason in found)
+
+
+def test_the_same_is_said_of_held_out_rows(host):
+    plan = build_plan(experiment(host, "addition", "valid_dataset={path: away.jsonl}"), host=host)
+    assert [need.key for need in plan.needs] == ["valid_dataset.path"]
+
+
+def test_a_dataset_in_the_cache_is_taken_at_its_commit(host):
+    in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
+    (host.hub / "datasets--org--tiny" / "refs" / "v2").write_text(REVISION)
+    for words in ((), ("train_dataset.revision=v2",)):
+        loaded = experiment(host, NAME, *words)
+        assert against(loaded, host) == []
+        auto = {each.key: each for each in build_plan(loaded, host=host).auto}
+        assert auto["train_dataset.revision"].value == REVISION
+        assert not fetch_from_hub(loaded, host)
+
+
+def test_a_download_that_was_interrupted_is_not_taken(host):
+    snapshot = in_cache(host.hub, {"train-0.jsonl": ROWS}, kind="datasets")
+    trees = snapshot.parents[1] / "trees"
+    trees.mkdir()
+    (trees / f"{REVISION}.json").write_text(json.dumps({"files": {"train-0.jsonl": {}, "train-1.jsonl": {}}}))
+    loaded = experiment(host, NAME)
+    assert any("a start downloads it first" in text for text in build_plan(loaded, host=host).warnings)
+    (snapshot / "train-1.jsonl").write_text(ROWS)
+    assert not any("downloads" in text for text in build_plan(loaded, host=host).warnings)
+
+
+def test_a_dataset_that_may_not_be_fetched_is_one_refusal(host, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (reason,) = against(experiment(host, NAME), host)
+    for words in ("HF_HUB_OFFLINE is set", f"python -m areal_like.models.fetch --dataset {NAME}", str(host.hub)):
+        assert words in reason
+
+
+@pytest.fixture
+def online(host, monkeypatch, tmp_path):
+    """A Hub with a dataset of two files."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "train.jsonl").write_text(ROWS)
+    (tmp_path / "there" / "test.jsonl").write_text(ROWS.replace("+1=", "+2="))
+    with hub(tmp_path / "there", kind="datasets") as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        monkeypatch.setenv("HF_HUB_CACHE", str(host.hub))
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield server
+
+
+def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host, capsys):
+    pytest.importorskip("datasets")
+    loaded = experiment(host, NAME)
+    assert fetch_from_hub(loaded, host)
+    assert f"{KEY}: fetching {NAME} from the Hugging Face Hub" in capsys.readouterr().err
+    assert sorted(online.given) == ["test.jsonl", "train.jsonl"]
+    asked = len(online.asked)
+    plan = build_plan(loaded, host=host)
+    assert against(loaded, host) == [] and not fetch_from_hub(loaded, host)
+    revision = next(each.value for each in plan.auto if each.key == "train_dataset.revision")
+    dataset = loaded.config.train_dataset
+    dataset.revision = revision
+    found = Source("train_dataset", "train", dataset).find(Places(host.directory, host.directory), [])
+    assert len(found.rows) == 20 and REVISION[:12] in found.source
+    assert len(online.asked) == asked, "all of it is in the cache"
+
+
+@pytest.mark.parametrize("trouble", ["no such dataset", "the Hub is down"])
+def test_what_the_hub_does_not_give_is_asked_for_once_and_said_in_one_message(online, host, capfd, trouble):
+    """Downloads by themselves try again for half a minute."""
+    name = "org/other" if trouble == "no such dataset" else NAME
+    online.down = trouble == "the Hub is down"
+    with pytest.raises(ConfigError) as refusal:
+        fetch_from_hub(experiment(host, name), host)
+    (problem,) = refusal.value.problems
+    assert problem.key == KEY and "the Hub does not give it (" in problem.message
+    assert f"python -m areal_like.models.fetch --dataset {name}" in problem.message
+    assert "Traceback" not in problem.message
+    assert online.asked.count(f"/api/datasets/{name}") == 1
+    assert capfd.readouterr().err.count("\n") == 1, "what is fetched, and nothing else"
+
+
+def test_models_and_datasets_are_refused_together(online, host):
+    online.down = True
+    with pytest.raises(ConfigError) as refusal:
+        fetch_from_hub(experiment(host, NAME, "model.path=org/model"), host)
+    assert [problem.key for problem in refusal.value.problems] == ["model.path", KEY]
+
+
+def test_the_chat_file_of_the_pages_is_let_through(host, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    text = page.partition("# chat.yaml\n")[2].partition("```")[0]
+    (host.directory / "chat.yaml").write_text(text)
+    loaded = load(host.directory / "chat.yaml")
+    assert loaded.config.train_dataset.path == "org/conversations"
+    assert against(loaded, host) == []

@@ -1,0 +1,166 @@
+"""Plans for machines that are described: `--for` and `--model-config`."""
+
+import json
+import os
+
+import pytest
+
+from areal_like.config.allocation import hardware
+from areal_like.config.problems import ConfigError
+from launcher.cli import main
+from launcher.plan import nvml
+from launcher.plan.described import described
+from tests.launcher.plan.test_memory import QWEN3_06B
+
+BIG = "gpus=8,cores=96,memory=1T,gpu_memory=80G,nodes=2"
+WORDS = ("--config", "grpo.yaml", "rollout=vllm", "actor.path=some/model", "cluster=slurm", "--dry-run=json")
+
+
+def answer(capsys, *words):
+    assert main([*WORDS, *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *words):
+    assert main([*words]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def model_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_06B), encoding="utf-8")
+    return tmp_path / "config.json"
+
+
+def test_nothing_of_the_machine_at_hand_is_in_the_plan(capsys, monkeypatch, model_config):
+    monkeypatch.chdir(model_config.parent)
+    flags = ("--for", BIG, "--model-config", "config.json")
+    first = answer(capsys, *flags)
+
+    def never(*_):
+        raise AssertionError("this machine was looked at")
+
+    monkeypatch.setattr(hardware, "_gpus", never)
+    monkeypatch.setattr(nvml, "list_gpus", never)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    monkeypatch.setattr(os, "sysconf", never)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", "/some/python")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("PATH", "")
+    assert answer(capsys, *flags) == first
+
+
+def test_it_is_planned_with_what_the_machine_has(capsys, model_config):
+    plan = answer(capsys, "--for", BIG, "--model-config", str(model_config))
+    assert plan["machine"] == {
+        "here": False,
+        "gpus": 8,
+        "gpu_memory_bytes": 80 << 30,
+        "cores": 96,
+        "memory_bytes": 1 << 40,
+    }
+    assert plan["allocation"]["num_gpus"] == 16
+    assert {process["node"] for process in plan["processes"]} == {0, 1}
+    assert sum(process["role"] == "episodes" for process in plan["processes"]) == 8
+    assert plan["needs"] == []
+    assert plan["memory"]["trainer"][0]["parameters"] == pytest.approx(596_000_000, rel=0.01)
+    assert not [warning for warning in plan["warnings"] if "this machine" in warning]
+
+
+def test_on_cpus_the_servers_get_its_cores_and_memory(capsys):
+    words = ("--config", "grpo.yaml", "rollout=vllm", "--dry-run=json", "--for", "cores=64,memory=256G")
+    assert main([*words]) == 0
+    (server,) = [each for each in json.loads(capsys.readouterr().out)["processes"] if each["role"] == "server"]
+    assert server["cores"] == list(range(len(server["cores"]))) and len(server["cores"]) > 20
+    assert server["env"]["VLLM_CPU_KVCACHE_SPACE"] == "32"
+
+
+def test_what_a_cluster_is_asked_for_must_be_there(capsys):
+    """Of each node: 8 GPUs' worth of cores and memory."""
+    for cluster in ("slurm", "ray"):
+        plan = answer(capsys, "--for", "gpus=8,cores=32,memory=128G,nodes=2", f"cluster={cluster}")
+        reasons = {need["key"]: need["reason"] for need in plan["needs"]}
+        assert "and that machine has 32" in reasons["launcher.trainer_cpus_per_gpu"]
+        assert "and that machine has 128 GiB" in reasons["launcher.trainer_mem_per_gpu"]
+
+
+def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
+    plan = answer(capsys, "--for", "gpus=2,cores=8,nodes=1", "allocation_mode=vllm:d2+fsdp:d2")
+    assert any("has 2 GPUs (--for)" in need["reason"] for need in plan["needs"])
+    plan = answer(capsys, "--for", "gpus=2,cores=8", "allocation_mode=vllm:d2+fsdp:d2", "cluster.n_gpus_per_node=4")
+    assert any("on that machine, which has 2 GPUs" in need["reason"] for need in plan["needs"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus=eight,cores=96", "--for: gpus=eight cannot be; it is the GPUs of a node (0: none), from 0 to 64"),
+        ("gpus=8,cores=0", "--for: cores=0 cannot be"),
+        (
+            "gpus=8,cores=96,memory=1X",
+            "--for: memory=1X cannot be; it is the main memory of a node, such as 512G or 1T",
+        ),
+        ("gpus=8,cores=96,memory=1", "--for: memory=1 cannot be"),
+        ("gpu=8,cores=96", "--for: 'gpu' is no part of a machine; did you mean gpus?"),
+        ("gpus=8,cores", "--for: cores has no value"),
+        ("cores=8,cores=9", "--for: cores stands twice"),
+        ("gpus=8", "--for: cores is missing"),
+        ("cores=8,gpu_memory=80G", "--for: gpu_memory is the memory of one GPU, and there is none"),
+        ("", "--for: wants a value"),
+        (",", "--for: '' is no part of a machine"),
+    ],
+)
+def test_what_is_wrong_with_the_description_is_said_of_the_flag(capsys, text, message):
+    lines = refused(capsys, "--config", "grpo.yaml", "--dry-run", f"--for={text}").splitlines()
+    assert any(line.replace(" [command line]", "").startswith(message) for line in lines), lines
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(ConfigError) as caught:
+        described("gpus=x,cores=y,colour=red")
+    assert len(caught.value.problems) == 3
+
+
+def test_sizes_have_the_units_of_memory():
+    host, nodes = described("gpus=1,cores=2,memory=1.5T,gpu_memory=80GiB")
+    assert (host.memory_bytes, host.gpus[0].memory_bytes, nodes) == (3 << 39, 80 << 30, None)
+
+
+@pytest.mark.parametrize("flag", [("--for", "cores=8"), ("--model-config", "config.json")])
+def test_both_are_for_a_dry_run_alone(capsys, flag):
+    assert f"{flag[0]} [command line]: is for a plan" in refused(capsys, "--config", "grpo.yaml", *flag)
+
+
+def test_the_number_of_nodes_is_said_once(capsys):
+    text = refused(capsys, *WORDS, "--for", BIG, "cluster.n_nodes=4")
+    assert text == "--for: nodes=2, and cluster.n_nodes=4; leave one of them out\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "is not there"), ("[]", "is no JSON object"), ("{", "is no JSON object"), ("{}", "describes no model")],
+)
+def test_what_is_no_model_config_is_refused(capsys, tmp_path, content, message):
+    file = tmp_path / "config.json"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    text = refused(capsys, *WORDS, "--model-config", str(file))
+    assert text.startswith(f"--model-config: {file} ") and message in text
+
+
+def test_another_model_that_is_here_can_give_the_sizes(capsys):
+    memory = answer(capsys, "--for", BIG, "--model-config", "builtin:smollm2-135m")["memory"]
+    assert memory["trainer"][0]["parameters"] == pytest.approx(134_500_000, rel=0.01) and not memory["unknown"]
+
+
+def test_an_unknown_size_names_the_flag_that_tells_it(capsys):
+    (unknown,) = answer(capsys, "--for", BIG)["memory"]["unknown"]
+    assert unknown.startswith("actor.path: some/model is neither") and "--model-config FILE" in unknown
+
+
+def test_a_sweep_is_planned_for_it_too(capsys, model_config):
+    words = ("--multirun", "--for", BIG, "--model-config", str(model_config), "actor.lr=1e-5,1e-4")
+    assert main([*WORDS, *words]) == 0
+    plans = json.loads(capsys.readouterr().out)
+    assert [plan["machine"]["cores"] for plan in plans] == [96, 96]

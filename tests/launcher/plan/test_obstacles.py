@@ -1,0 +1,170 @@
+"""What stands against a start, and what is only worth knowing."""
+
+import pytest
+
+from areal_like.config.limits import NOT_YET
+from areal_like.config.promises import ledger as promises
+from areal_like.config.promises.ledger import Promise
+from launcher.plan import build_plan
+from tests.support.planning import BIG_MODEL, load_text, machine_with, plan_of
+
+BARE = "experiment_name: x\nactor: {{path: {path}}}\ntrain_dataset: {{path: {data}}}\n"
+
+
+def against(plan):
+    """Keys of what is asked for and could be nowhere; what is only not built yet is left out."""
+    return {obstacle.key for obstacle in plan.cannot_start if NOT_YET not in obstacle.reason}
+
+
+def needs(plan):
+    return {need.key for need in plan.needs}
+
+
+def warned(plan, key):
+    return [warning for warning in plan.warnings if warning.startswith(f"{key}:")]
+
+
+@pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_the_shipped_experiments_start_anywhere(experiment, gpus):
+    plan = plan_of(experiment, gpus=gpus)
+    assert against(plan) == set()
+    assert plan.needs == ()
+
+
+def test_a_key_that_means_nothing_here_is_refused_with_what_to_write_instead():
+    plan = plan_of("grpo", "scheduler.endpoint=http://other:1")
+    (obstacle,) = (obstacle for obstacle in plan.cannot_start if obstacle.key == "scheduler.endpoint")
+    assert "cluster.type" in obstacle.reason
+
+
+def test_a_key_whose_effect_no_test_shows_yet_stands_against_nothing(monkeypatch):
+    monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "pending"))
+    assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
+
+
+def test_a_refused_key_that_nobody_set_is_not_named(monkeypatch):
+    monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "refused", (), "never"))
+    named = {obstacle.key for obstacle in plan_of("grpo").cannot_start}
+    assert "seed" not in named
+    assert "gconfig.n_samples" in named
+
+
+def test_what_a_dialect_cannot_do_is_said():
+    plan = build_plan(load_text(BARE.format(path="some/model", data="rows.csv")), host=machine_with())
+    assert "train_dataset.path" in against(plan)
+
+
+def test_an_engine_of_another_kind_is_said():
+    assert "actor.backend" in against(plan_of("grpo", "actor.backend=megatron:d2p2", gpus=8))
+
+
+def test_names_in_memory_reach_nobody():
+    assert "cluster.name_resolve.type" in against(plan_of("grpo", "cluster.name_resolve.type=memory"))
+
+
+@pytest.mark.parametrize("mode", ["megatron:d1t2p2", "megatron:d4", "sglang:d4+megatron:d1t2p2"])
+def test_a_trainer_of_another_kind_is_given_one_remedy_that_can_start(mode):
+    plan = plan_of("grpo", f"allocation_mode={mode}", "rollout.backend=auto", gpus=8)
+    (reason,) = [obstacle.reason for obstacle in plan.cannot_start if "megatron" in obstacle.reason]
+    assert "fsdp:d4" in reason
+    assert not plan_of("grpo", "allocation_mode=fsdp:d4", gpus=8).obstacles
+
+
+def test_what_is_refused_is_not_missed_as_well(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    (problem,) = [problem for problem in plan_of("grpo", "cluster=slurm").obstacles if problem.key == "cluster.type"]
+    assert "take local" in problem.message
+    nodes = plan_of("grpo", "cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "actor.backend=fsdp:d3", gpus=2)
+    (problem,) = [problem for problem in nodes.obstacles if problem.key == "cluster.type"]
+    assert "slurm" not in problem.message
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
+    words = ("cluster.n_nodes=4", *(["cluster.n_gpus_per_node=0"] if not gpus else []))
+    (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).obstacles if each.key.startswith("cluster.")]
+    remedies = {"cluster.type": "cluster.n_nodes=1", "cluster.n_nodes": "set it to 1"}
+    assert problem.key == ("cluster.type" if gpus else "cluster.n_nodes")
+    assert "this machine alone" in problem.message and remedies[problem.key] in problem.message
+
+
+def test_a_name_of_the_machines_is_said_to_be_for_people():
+    assert "has no effect on the run" in warned(plan_of("grpo", "cluster.cluster_name=big"), "cluster.cluster_name")[0]
+    assert not warned(plan_of("grpo"), "cluster.cluster_name")
+
+
+def test_keys_that_only_the_base_of_a_file_sets_are_nobody_s_mistake(tmp_path):
+    text = "defaults: [sft, _self_]\nexperiment_name: x\nvalid_dataset: null\n"
+    assert not warned(build_plan(load_text(text), host=machine_with()), "evaluator.freq_steps")
+    own = build_plan(load_text(text, "evaluator.freq_steps=5"), host=machine_with())
+    assert len(warned(own, "evaluator.freq_steps")) == 1
+
+
+def test_gpus_that_are_not_there():
+    plan = plan_of("grpo", "cluster.n_gpus_per_node=8", "actor.backend=fsdp:d4", gpus=2)
+    assert needs(plan)
+    assert not any(warned(plan, key) for key in needs(plan))
+    assert len(plan.processes) > 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "packages", "lacking"),
+    [
+        (["actor.attn_impl=flash_attention_2"], 0, {"flash_attn"}, True),
+        (["actor.attn_impl=flex_attention"], 0, set(), True),
+        (["actor.attn_impl=flash_attention_2", "actor.dtype=bfloat16"], 2, set(), True),
+        (["actor.attn_impl=flash_attention_2", "actor.dtype=float32"], 2, {"flash_attn"}, True),
+        (["actor.attn_impl=flash_attention_2", "actor.dtype=bfloat16"], 2, {"flash_attn"}, False),
+        (["actor.attn_impl=sdpa"], 0, set(), False),
+        (["actor.attn_impl=eager"], 0, set(), False),
+    ],
+)
+def test_attention_that_is_not_there(overrides, gpus, packages, lacking):
+    plan = plan_of("grpo", *overrides, host=machine_with(gpus)._replace(packages=frozenset(packages)))
+    assert ("actor.attn_impl" in needs(plan)) is lacking
+
+
+def test_an_engine_that_is_not_installed():
+    host, vllm = machine_with(2), (*BIG_MODEL, "rollout=vllm")
+    bare = host._replace(find_engine=nothing_is_found)
+    assert "vllm.python" in needs(plan_of("grpo", *vllm, host=bare))
+    assert "vllm.python" not in needs(plan_of("grpo", *vllm, host=host))
+    assert not needs(plan_of("grpo", "rollout=embedded", host=bare))
+
+
+def nothing_is_found(engine, said, directory, on_gpu):
+    raise ValueError(f"no {engine} was found")
+
+
+def test_files_that_are_not_there(tmp_path):
+    bare = load_text(BARE.format(path="./no-model", data="no.jsonl"), "launcher.env_file=[no.env]")
+    assert {"actor.path", "launcher.env_file", "train_dataset.path"} <= needs(build_plan(bare, host=machine_with()))
+    (tmp_path / "yes.env").touch()
+    assert "launcher.env_file" not in needs(plan_of("grpo", f"launcher.env_file=[{tmp_path / 'yes.env'}]"))
+
+
+def test_a_model_that_would_be_downloaded_is_only_a_warning():
+    plan = plan_of("grpo", "actor=qwen3_0_6b", gpus=2)
+    assert "actor.path" not in needs(plan)
+    assert "downloaded" in warned(plan, "actor.path")[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["actor.use_decoupled_loss=false", "rollout.max_head_offpolicyness=2"], "actor.use_decoupled_loss"),
+        (["async_training=false", "rollout.max_head_offpolicyness=2"], "rollout.max_head_offpolicyness"),
+        (["actor.dtype=bfloat16"], "actor.dtype"),
+        (["actor.kl_ctl=0.1", "ref.path=other/model"], "ref.path"),
+    ],
+)
+def test_worth_knowing(overrides, key):
+    assert warned(plan_of("grpo", *overrides), key)
+    assert not warned(plan_of("grpo"), key)
+
+
+@pytest.mark.parametrize(("engine", "key"), [("vllm", "gpu_memory_utilization"), ("sglang", "mem_fraction_static")])
+def test_an_engine_that_shares_a_gpu_with_the_trainer(engine, key):
+    plan = plan_of("grpo", *BIG_MODEL, f"rollout.backend={engine}:d1", gpus=1)
+    assert warned(plan, f"{engine}.{key}")

@@ -1,0 +1,136 @@
+"""A run whose reward is a model serves it: which folder, in which process, and what is refused before a start."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from areal_like.config.problems import ConfigError
+from areal_like.process.run import CONFIG
+from launcher.plan import render
+from launcher.plan.auto import settled
+from launcher.policy import Policy
+from launcher.run_files import config_text
+from launcher.runs import remember
+from tests.launcher.plan.test_run_directory import made
+from tests.support.planning import loaded, machine_with, of_role, plan_of
+
+SCORES, SPEAKS = "Qwen3ForSequenceClassification", "Qwen3ForCausalLM"
+KEY = "reward.args.path"
+
+
+def describe(folder: Path, architecture: str = SCORES) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+def words(path: object) -> tuple[str, ...]:
+    return ("reward.name=model", f"+{KEY}={path}", "rollout.backend=embedded")
+
+
+@pytest.fixture
+def run_of_another(tmp_path: Path) -> Path:
+    """A run of a reward model with two checkpoints."""
+    run: Path = made(tmp_path / "runs" / "judge" / "r0001", 5, 20)
+    for step in (5, 20):
+        describe(run / "checkpoints" / f"step_{step:06d}")
+    return run
+
+
+def test_it_is_one_more_process_after_the_servers(tmp_path):
+    plan = plan_of("grpo", *words(describe(tmp_path / "judge")))
+    assert plan.cannot_start == () and plan.needs == ()
+    assert [process.role for process in plan.processes][2:4] == ["server", "reward"]
+    (reward,) = of_role(plan, "reward")
+    assert reward.command[1:4] == ("-m", "areal_like.serving.embedded.scoring.reward", "--run-dir")
+    computing = [*of_role(plan, "server"), reward, *of_role(plan, "trainer")]
+    cores = [core for process in computing for core in process.cores]
+    assert len(set(cores)) == len(cores) and all(process.cores for process in computing)
+    assert reward.threads == len(reward.cores) == int(reward.env["OMP_NUM_THREADS"])
+    (port,) = [port for port in plan.ports if port.process == "reward/0"]
+    assert (port.host, port.policy) == ("127.0.0.1", "bound")
+    assert "1 reward model server" in " ".join(render(plan).split())
+
+
+def test_other_rewards_have_none():
+    assert of_role(plan_of("grpo"), "reward") == [] and of_role(plan_of("sft"), "reward") == []
+
+
+def test_it_shares_the_gpu_of_the_first_server_and_says_so(tmp_path):
+    path = describe(tmp_path / "judge")
+    plan = plan_of("grpo", *words(path), gpus=4)
+    (reward,) = of_role(plan, "reward")
+    assert reward.gpus == of_role(plan, "server")[0].gpus != ()
+    assert any(warning.startswith(f"{KEY}: the reward model shares the GPU") for warning in plan.warnings)
+    beside = plan_of("grpo", *words(path), "embedded.device=cpu", gpus=2)
+    assert of_role(beside, "reward")[0].gpus == () and of_role(beside, "reward")[0].cores
+    assert not any(warning.startswith(KEY) for warning in (*beside.warnings, *plan_of("grpo", *words(path)).warnings))
+
+
+def test_the_batch_script_starts_it_too(tmp_path):
+    slurm = ("cluster=slurm", "cluster.n_gpus_per_node=0", "launcher.slurm.container_type=none")
+    plan = plan_of("grpo", *words(describe(tmp_path / "judge")), *slurm)
+    script = plan.cluster["script"]
+    assert script.index("start server ") < script.index("start reward ") < script.index("start trainer ")
+
+
+def test_a_run_stands_for_its_newest_checkpoint_from_the_first_step_to_the_last(run_of_another, tmp_path):
+    newest = str(run_of_another / "checkpoints" / "step_000020")
+    root = f"cluster.fileroot={tmp_path / 'runs'}"
+    for name in ("judge/r0001", "r0001", run_of_another):
+        plan = plan_of("grpo", root, *words(name))
+        assert plan.needs == ()
+        assert (KEY, newest, "the newest checkpoint of judge/r0001") in plan.auto
+    said = loaded("grpo", root, *words("r0001"))
+    assert settled(said, plan.auto)["reward"]["args"] == {"path": newest}
+    assert yaml.safe_load(config_text(said, plan))["reward"]["args"] == {"path": newest}
+
+
+def test_a_run_elsewhere_is_known_by_its_name(run_of_another, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    remember("judge", "r0001", run_of_another)
+    assert (run_of_another / CONFIG).is_file()
+    plan = plan_of("grpo", f"cluster.fileroot={tmp_path / 'other'}", *words("judge/r0001"))
+    assert [resolved.value for resolved in plan.auto if resolved.key == KEY] == [
+        str(run_of_another / "checkpoints" / "step_000020")
+    ]
+
+
+def test_a_folder_is_taken_as_it_is_written(tmp_path):
+    describe(tmp_path / "judge")
+    plan = plan_of("grpo", *words("judge"), host=machine_with()._replace(directory=tmp_path))
+    assert plan.needs == () and KEY not in {resolved.key for resolved in plan.auto}
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("builtin:tiny-addition", rf"no reward model \({SPEAKS}\); reward_model.yaml trains one"),
+        ("speaks", rf"no reward model \({SPEAKS}\)"),
+        ("nobody/r0009", "no run is called so; give the folder"),
+        ("young", "has no complete checkpoint yet"),
+    ],
+)
+def test_what_is_no_reward_model_is_refused_before_a_start(tmp_path, path, why):
+    describe(tmp_path / "speaks", SPEAKS)
+    made(tmp_path / "young")
+    plan = plan_of("grpo", *words(path), host=machine_with()._replace(directory=tmp_path))
+    (need,) = [need for need in plan.needs if need.key == KEY]
+    assert re.search(why, need.reason), need.reason
+
+
+def test_its_path_must_be_said_and_nothing_else():
+    with pytest.raises(ConfigError, match=r"reward\.args\.path .*is missing; reward\.name=model wants"):
+        loaded("grpo", "reward.name=model")
+    with pytest.raises(ConfigError, match=r"reward\.args\.pth .*did you mean path"):
+        loaded("grpo", "reward.name=model", f"+{KEY}=x", "+reward.args.pth=x")
+
+
+def test_it_is_replaced_when_it_dies():
+    policy = Policy("auto", 1)
+    assert [policy.judge("reward/0", -9, True, False).kind for _ in range(2)] == ["replace", "fail"]
+    assert Policy("disabled", 1).judge("reward/0", 1, False, True).kind == "fail"

@@ -1,0 +1,249 @@
+"""Which directory a run would use: found by looking, and never made."""
+
+import json
+import os
+
+import pytest
+
+from areal_like.discovery import announce, names_for
+from areal_like.process.identity import Identity
+from launcher.cfg import configuration_text
+from launcher.checkpoints import complete_steps
+from launcher.plan import render
+from launcher.plan.run_directory import next_trial
+from tests.support.planning import loaded, machine_with, plan_of
+
+
+def made(folder, *complete_steps, config=True):
+    """A run directory with checkpoints of these steps, and a half-written one."""
+    (folder / "logs").mkdir(parents=True)
+    if config:
+        (folder / "config.yaml").write_text("experiment_name: x\n", "utf-8")
+    for step in complete_steps:
+        checkpoint = folder / "checkpoints" / f"step_{step:06d}"
+        (checkpoint / "resume").mkdir(parents=True)
+        (checkpoint / "resume" / "state").write_text("all")
+        (checkpoint / "manifest.json").write_text('{"parts": {"resume/state": {"bytes": 3, "hash": ""}}}')
+        (checkpoint / ".complete").touch()
+    (folder / "checkpoints" / "step_009999").mkdir(parents=True)
+    return folder
+
+
+def directory_of(tmp_path, *overrides, **rest):
+    plan = plan_of("grpo", f"cluster.fileroot={tmp_path}", *overrides, **rest)
+    return plan.run_directory, plan
+
+
+def test_the_first_trial_is_r0001(tmp_path):
+    directory, plan = directory_of(tmp_path)
+    assert (directory.state, directory.trial) == ("new", "r0001")
+    assert plan.run_dir == f"{tmp_path}/grpo-addition/r0001"
+    assert not (tmp_path / "grpo-addition").exists()
+    assert ("trial_name", "r0001") in {(resolved.key, resolved.value) for resolved in plan.auto}
+
+
+@pytest.mark.parametrize(
+    ("taken", "free"),
+    [
+        ([], "r0001"),
+        (["r0001"], "r0002"),
+        (["r0001", "r0007", "mine", "r3", "r0002.tmp"], "r0008"),
+        (["r9999"], "r10000"),
+    ],
+)
+def test_the_next_free_trial_follows_the_highest(tmp_path, taken, free):
+    for name in taken:
+        (tmp_path / name).mkdir()
+    assert next_trial(tmp_path)[0] == free
+
+
+def test_a_named_trial_is_used(tmp_path):
+    directory, plan = directory_of(tmp_path, "trial_name=first")
+    assert (directory.state, plan.run_dir) == ("new", f"{tmp_path}/grpo-addition/first")
+    assert all(process.log.startswith(plan.run_dir) for process in plan.processes if process.log)
+
+
+def test_an_empty_directory_is_as_good_as_none(tmp_path):
+    (tmp_path / "grpo-addition" / "first").mkdir(parents=True)
+    directory, _ = directory_of(tmp_path, "trial_name=first")
+    assert (directory.state, directory.reason) == ("new", "exists and is empty")
+
+
+def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
+    made(tmp_path / "grpo-addition" / "first", 5)
+    directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
+    assert directory.state == "exists"
+    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
+    for way in ("trial_name=", f"resume={tmp_path}/grpo-addition/first", "--replace"):
+        assert way in reason
+
+
+def test_where_nothing_can_be_resumed_that_is_no_way_on(tmp_path):
+    run = made(tmp_path / "grpo-addition" / "first")
+    (run / "config.yaml").write_text("recover: {mode: disabled}\n")
+    _, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
+    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
+    assert "--replace" in reason and "resume=" not in reason and "recover.mode=disabled saves nothing" in reason
+    _, plan = directory_of(tmp_path, "resume=first")
+    (reason,) = (found.reason for found in plan.cannot_start if found.key == "resume")
+    assert "recover.mode=disabled saves nothing to resume from, recover.mode=auto does" in reason
+
+
+def test_recover_goes_on_from_the_newest_complete_checkpoint(tmp_path):
+    made(tmp_path / "grpo-addition" / "first", 5, 20, 10)
+    directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=auto")
+    assert (directory.state, plan.needs) == ("continues", ())
+    assert "from step 20" in directory.reason
+
+
+def test_recover_without_a_checkpoint(tmp_path):
+    made(tmp_path / "grpo-addition" / "first")
+    assert directory_of(tmp_path, "trial_name=first", "recover.mode=auto")[0].state == "continues"
+    directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=resume")
+    assert directory.state == "exists"
+    assert "recover.mode" in {need.key for need in plan.needs}
+
+
+def test_replace_begins_anew(tmp_path):
+    made(tmp_path / "grpo-addition" / "first", 5)
+    directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled", anew=True)
+    assert (directory.state, plan.needs) == ("replaced", ())
+
+
+@pytest.mark.parametrize("way", ["{root}/other/theirs", "other/theirs", "theirs"])
+def test_a_run_to_resume_is_found_by_folder_by_both_names_and_by_its_trial(tmp_path, way):
+    made(tmp_path / "other" / "theirs", 3, 8)
+    directory, plan = directory_of(tmp_path, f"resume={way.format(root=tmp_path)}")
+    assert (directory.state, plan.run_dir) == ("continues", f"{tmp_path}/other/theirs")
+    assert "from step 8" in directory.reason
+    assert f"{tmp_path}/other/theirs" in plan.processes[-1].command
+
+
+def test_a_step_to_resume_from(tmp_path):
+    made(tmp_path / "other" / "theirs", 0, 3, 8)
+    assert "from step 3" in directory_of(tmp_path, "resume=theirs", "resume_step=3")[0].reason
+    assert "from step 0" in directory_of(tmp_path, "resume=theirs", "resume_step=0")[0].reason
+    assert "from step 8" in directory_of(tmp_path, "resume=theirs", "resume_step=-1")[0].reason
+    directory, plan = directory_of(tmp_path, "resume=theirs", "resume_step=4")
+    assert directory.state == "exists"
+    assert any(found.key == "resume_step" and "0, 3, 8" in found.reason for found in plan.cannot_start)
+
+
+def test_a_trial_that_two_experiments_have_is_not_guessed_and_both_are_listed(tmp_path, monkeypatch):
+    for name, summary in (("one", '{"outcome": "done", "steps": 7}'), ("two", None)):
+        run = made(tmp_path / name / "theirs", 1)
+        if summary:
+            (run / "summary.json").write_text(summary)
+    directory, plan = directory_of(tmp_path, "resume=theirs")
+    assert directory.state == "missing"
+    (obstacle,) = (each for each in plan.cannot_start if each.key == "resume")
+    title, *lines = obstacle.reason.splitlines()
+    assert title == "theirs is the name of 2 runs; name one by its folder:"
+    assert f"  {tmp_path}/one/theirs  (done, 7 steps, started 2" in "\n".join(lines)
+    assert f"  {tmp_path}/two/theirs  (never ended in order, started 2" in "\n".join(lines)
+    assert f"    {tmp_path}/two/theirs" in render(plan, width=200)
+
+
+def test_half_written_checkpoints_do_not_count(tmp_path):
+    assert complete_steps(made(tmp_path / "run", 7)) == [7]
+    assert complete_steps(tmp_path / "nothing") == []
+
+
+def test_the_users_home_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    plan = plan_of("grpo", "cluster.fileroot='~/runs'", "trial_name=t", host=machine_with())
+    assert plan.run_dir == f"{tmp_path}/runs/grpo-addition/t"
+
+
+@pytest.mark.parametrize(("run", "where"), [("foo", "grpo-addition/foo"), ("other/foo", "other/foo")])
+def test_a_run_to_resume_that_is_not_there_is_named_and_listed(tmp_path, run, where):
+    directory, plan = directory_of(tmp_path, f"resume={run}")
+    assert (directory.state, plan.run_dir) == ("missing", f"{tmp_path}/{where}")
+    lines = render(plan).splitlines()
+    assert lines[0] == f"grpo: {where}"
+    assert any(line.startswith(f"  - resume [override resume={run}]: no run is called {run} under") for line in lines)
+
+
+def going_on(tmp_path, was, *words):
+    """Obstacles to going on with a run of 8 steps whose own configuration says `was` of its model."""
+    run = made(tmp_path / "other" / "theirs", 3, 8)
+    (run / "config.yaml").write_text(json.dumps({"experiment_name": "other", "model": was}), "utf-8")
+    fileroot = f"cluster.fileroot={tmp_path}"
+    return {found.key: found.reason for found in plan_of("sft", fileroot, "resume=theirs", *words).cannot_start}
+
+
+ADAPTED = {
+    "optimizer": {"type": "adam"},
+    "use_lora": True,
+    "lora_rank": 8,
+    "target_modules": ["k_proj", "q_proj"],
+    "lora_modules_to_save": [],
+}
+SAME = {"model.use_lora": "true", "model.lora_rank": "8", "model.target_modules": "[q_proj,k_proj]"}
+
+
+def words(**said):
+    """Those of the same run, but for some."""
+    changed = {f"model.{name.replace('__', '.')}": value for name, value in said.items()}
+    return [f"{key}={value}" for key, value in {**SAME, **changed}.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "was"),
+    [
+        ("optimizer__type", "muon", "adam"),
+        ("use_lora", "false", "true"),
+        ("lora_rank", "16", "8"),
+        ("target_modules", "[]", "[k_proj, q_proj]"),
+        ("lora_modules_to_save", "[lm_head]", "[]"),
+    ],
+)
+def test_what_a_checkpoint_would_not_fit_is_refused_with_both_values_and_what_to_do(tmp_path, name, now, was):
+    ((key, reason),) = going_on(tmp_path, ADAPTED, *words(**{name: now})).items()
+    assert key == f"model.{name.replace('__', '.')}"
+    assert f"is {now}, and the checkpoint of step 8 was made with {was}" in reason
+    assert f"go on with that, or begin a run of its own from those weights with model.path={tmp_path}/other" in reason
+
+
+def test_what_a_checkpoint_fits_is_let_through(tmp_path):
+    assert going_on(tmp_path, ADAPTED, *words(lr="1e-4", lora_alpha="8")) == {}
+
+
+def test_adapters_that_neither_has_are_not_compared_and_all_layers_have_two_names(tmp_path):
+    assert going_on(tmp_path / "1", {**ADAPTED, "use_lora": False}, "model.lora_rank=16") == {}
+    everywhere = {**ADAPTED, "target_modules": ["all-linear"]}
+    assert going_on(tmp_path / "2", everywhere, *words(target_modules="[]")) == {}
+
+
+def test_the_same_command_is_held_to_it_too(tmp_path):
+    run = made(tmp_path / "sft-addition" / "mine", 5)
+    (run / "config.yaml").write_text("model: {optimizer: {type: sgd}}\n", "utf-8")
+    plan = plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine")
+    assert [found.key for found in plan.cannot_start] == ["model.optimizer.type"]
+    assert plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine", anew=True).cannot_start == ()
+
+
+def test_fewer_steps_than_are_done_are_refused_with_both_numbers(tmp_path):
+    ((key, reason),) = going_on(tmp_path, {}, "total_train_steps=5").items()
+    assert key == "total_train_steps" and "is 5" in reason and "8 steps" in reason and "more than 8" in reason
+
+
+@pytest.mark.parametrize("said", [["8"], ["5", "resume_step=3"], ["5", "recover.skip_progress=true"]])
+def test_steps_that_are_yet_to_come_are_let_through(tmp_path, said):
+    assert going_on(tmp_path, {}, f"total_train_steps={said[0]}", *said[1:]) == {}
+
+
+def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp_path):
+    """Whether it has a checkpoint or not; its names tell who holds it, and a plan looks at these."""
+    run = made(tmp_path / "grpo-addition" / "mine")
+    values = loaded("grpo", "trial_name=mine", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")
+    (run / "config.yaml").write_text(configuration_text(values))
+    with names_for(values.config, tmp_path, "launcher/0 of mine") as names:
+        announce(names, Identity("launcher", 0), "")
+        for words, key in ((["resume=mine"], "resume"), (["trial_name=mine"], "trial_name")):
+            for anew in (False, True):
+                directory, plan = directory_of(tmp_path, *words, anew=anew)
+                (reason,) = (each.reason for each in (*plan.cannot_start, *plan.needs) if each.key == key)
+                assert f"{run} is running, held by process {os.getpid()} (launcher/0 of mine)" in reason
+                assert directory.state == "exists" and "checkpoint" not in reason
+    assert directory_of(tmp_path, "trial_name=mine", "recover.mode=auto")[0].state == "continues"

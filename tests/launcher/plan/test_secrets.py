@@ -1,0 +1,133 @@
+"""No secret reaches a plan, wherever in a configuration it stands."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_like.config.redact import Redactor, is_secret_name, scrub
+from launcher.plan import brief, build_plan, render
+from tests.support.planning import load_text, machine_with
+
+SECRET = "hunter2-is-my-secret"
+FILE = """
+experiment_name: hidden
+actor: {{path: some/model}}
+task: {{name: addition}}
+{body}
+"""
+PLACES = {
+    "a key marked as secret": "stats_logger: {{wandb: {{wandb_api_key: {0}}}}}",
+    "a variable for all": "launcher: {{env: {{HF_TOKEN: {0}, PLAIN: shown}}}}",
+    "a variable for servers": "launcher: {{inference_server_env_vars: 'A=1,HF_TOKEN={0}'}}",
+    "a variable for trainers": "launcher: {{trainer_env_vars: 'MY_API_KEY={0},A=1'}}",
+    "an argument of a workflow": "workflow: {{args: {{judge: {{api_key: {0}}}}}}}",
+    "an argument in a list": "environments: {{train: [{{id: e, args: {{password: {0}}}}}]}}",
+    "an account in an address": "rollout: {{server_addresses: ['http://user:{0}@host:1']}}",
+    "a flag of vLLM": "rollout: {{backend: vllm}}\nvllm: {{extra_args: {{api-key: {0}}}}}",
+    "a flag of SGLang": "rollout: {{backend: sglang}}\nsglang: {{extra_args: {{admin_api_key: {0}}}}}",
+    "a reference": "stats_logger: {{wandb: {{wandb_api_key: {0}}}}}\n"
+    "launcher: {{env: {{COPY: '${{stats_logger.wandb.wandb_api_key}}'}}}}",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("cluster", ["local", "slurm", "ray"])
+def test_a_secret_in_the_file_is_not_shown(place, cluster):
+    configuration = load_text(FILE.format(body=PLACES[place].format(SECRET)), f"cluster={cluster}")
+    assert SECRET in json.dumps(configuration.values)
+    plan = build_plan(configuration, host=machine_with(2))
+    assert SECRET not in json.dumps(plan.to_json())
+    assert SECRET not in render(plan) + brief(plan)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "stats_logger.wandb.wandb_api_key={0}",
+        "+launcher.env.HF_TOKEN={0}",
+        "launcher.env={{HF_TOKEN: {0}, B: 2}}",
+        "launcher.trainer_env_vars='SOME_PASSWORD={0}'",
+        "+workflow.args.credentials={0}",
+        "+vllm.extra_args.hf_token={0}",
+        "rollout.server_addresses=['https://me:{0}@host/v1']",
+    ],
+)
+def test_a_secret_on_the_command_line_is_not_shown(override):
+    body = "rollout: {backend: vllm}"
+    once, replaced = (override.format(SECRET),), (override.format(SECRET), override.format("a-later-one"))
+    for overrides in (once, replaced):
+        plan = build_plan(load_text(FILE.format(body=body), *overrides), host=machine_with(2))
+        for shown in (json.dumps(plan.to_json()), render(plan), repr(plan)):
+            assert SECRET not in shown
+            assert "a-later-one" not in shown
+
+
+def test_a_beaten_secret_is_not_shown():
+    body = f"stats_logger: {{wandb: {{wandb_api_key: {SECRET}}}}}"
+    plan = build_plan(load_text(FILE.format(body=body), "stats_logger.wandb.wandb_api_key=another-one"))
+    text = json.dumps(plan.to_json())
+    assert SECRET not in text
+    assert "another-one" not in text
+
+
+def test_the_run_token_travels_by_environment_and_is_not_shown():
+    plan = build_plan(load_text(FILE.format(body="")), host=machine_with(2))
+    for process in plan.processes:
+        if process.role not in ("guardian", "launcher"):
+            assert process.env["AREAL_LIKE_TOKEN"] == "<secret>"
+
+
+def test_an_env_file_is_named_and_never_read(tmp_path):
+    file = tmp_path / "private.env"
+    file.write_text(f"HF_TOKEN={SECRET}\n", "utf-8")
+    plan = build_plan(load_text(FILE.format(body=f"launcher: {{env_file: [{file}]}}")), host=machine_with())
+    text = json.dumps(plan.to_json())
+    assert str(file) in text
+    assert SECRET not in text
+
+
+def test_what_is_no_secret_is_shown():
+    body = f"launcher: {{env: {{HF_TOKEN: {SECRET}, PLAIN: shown}}}}"
+    plan = build_plan(load_text(FILE.format(body=body))).shown()
+    trainer = next(process for process in plan.processes if process.role == "trainer")
+    assert trainer.env["PLAIN"] == "shown"
+    assert trainer.env["HF_TOKEN"] == "<secret>"
+
+
+@pytest.mark.parametrize(
+    "name", ["wandb_api_key", "HF_TOKEN", "key", "password", "apiKey", "api-key", "AWS_SECRET_ACCESS_KEY"]
+)
+def test_names_of_secrets(name):
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_new_tokens", "stop_token_ids", "api_key_var", "tokenizer_path", "monkey", "token_mean", "answer_key"]
+)
+def test_names_that_only_look_like_secrets(name):
+    assert not is_secret_name(name)
+
+
+def test_numbers_and_switches_are_no_secrets():
+    redactor = Redactor(frozenset({"a.token"}), {})
+    assert [redactor.value("a.token", value) for value in (3, True, None, "")] == [3, True, None, ""]
+
+
+def test_scrubbing_leaves_the_rest_of_a_text():
+    assert scrub("override a.api_key=x b.max_new_tokens=5") == "override a.api_key=<secret> b.max_new_tokens=5"
+
+
+@given(st.text(alphabet=st.characters(codec="ascii", categories=("L", "N")), min_size=8, max_size=30))
+def test_a_secret_value_is_found_anywhere_in_a_text(secret):
+    redactor = Redactor(frozenset({"some.marked"}), {"some": {"marked": secret}})
+    assert secret not in redactor.text(f"a {secret} and x={secret}, {secret}")
+    assert secret not in str(redactor.value("other", {"deep": [secret, {"er": f"<{secret}>"}]}))
+
+
+def test_a_process_is_started_with_the_secret_that_is_not_shown():
+    plan = build_plan(load_text(FILE.format(body=f"launcher: {{env: {{HF_TOKEN: {SECRET}}}}}")))
+    trainer = next(process for process in plan.processes if process.role == "trainer")
+    assert trainer.env["HF_TOKEN"] == SECRET
+    assert SECRET not in json.dumps(plan.to_json()) + render(plan)

@@ -1,0 +1,131 @@
+"""A tracker that cannot be used is an error of the plan, with the command that installs its package."""
+
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from areal_like.config import install
+from areal_like.config.install import pip_install
+from areal_like.observe.trackers.needs import is_installed
+from launcher.cli import main
+from tests.support.planning import machine_with, plan_of
+
+BARE = machine_with()._replace(packages=frozenset())
+
+
+@pytest.fixture(autouse=True)
+def _no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("SWANLAB_API_KEY", "SWANLAB_ROOT", "SWANLAB_SAVE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def lacking(*overrides: str, host=BARE) -> dict[str, str]:
+    plan = plan_of("grpo", *overrides, host=host)
+    return {each.key: each.reason for each in plan.needs if each.key.startswith("stats_logger.")}
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "package"),
+    [
+        ("stats_logger.wandb.mode=offline", "stats_logger.wandb.mode", "wandb"),
+        ("stats_logger.swanlab.mode=offline", "stats_logger.swanlab.mode", "swanlab"),
+        ("tracker=tensorboard", "stats_logger.tensorboard.path", "tensorboard"),
+    ],
+)
+def test_a_tracker_without_its_package_is_an_error_of_the_plan(override, key, package):
+    off = ["stats_logger.tensorboard.path=null"] if "tensorboard" not in override else []
+    (reason,) = lacking(*off, override).values()
+    assert reason.startswith(f"needs the package {package}, which is not installed; ")
+    assert f"install -c constraints.txt {package} installs it, {key}=" in reason
+    assert not lacking(*off, override, host=machine_with())
+    assert not lacking("stats_logger.tensorboard.path=null")
+
+
+def test_the_dashboard_of_swanlab_is_a_package_of_its_own():
+    (reason,) = lacking("stats_logger.swanlab.mode=local", host=machine_with()).values()
+    assert reason.startswith("local needs the package swanboard") and "stats_logger.swanlab.mode=offline" in reason
+    there = machine_with()._replace(packages=frozenset({"swanlab", "swanboard", "tensorboard"}))
+    assert not lacking("stats_logger.swanlab.mode=local", host=there)
+
+
+def test_a_start_without_the_package_ends_with_2_and_names_the_key_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launcher.plan.host.is_installed", lambda package: False)
+    assert main(["--config", "grpo.yaml", "tracker=wandb"]) == 2
+    line = next(line for line in capsys.readouterr().err.splitlines() if "wandb" in line)
+    assert line.startswith("stats_logger.wandb.mode [") and "]: needs the package wandb, which is" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "variable", "login", "entry"),
+    [
+        ("stats_logger.wandb.mode=online", "wandb", "WANDB_API_KEY", ".netrc", "machine api.wandb.ai login user"),
+        ("stats_logger.swanlab.mode=cloud", "swanlab", "SWANLAB_API_KEY", ".swanlab/.netrc", "machine h login l"),
+    ],
+)
+def test_a_service_wants_a_key(tmp_path, monkeypatch, mode, name, variable, login, entry):
+    here = machine_with()._replace(directory=tmp_path)
+    key = f"stats_logger.{name}.mode"
+    reason = lacking(mode, host=here)[key]
+    assert f"needs an API key; set {variable} in the environment" in reason and reason.endswith(f"{key}=offline")
+    assert not lacking(f"stats_logger.{name}.mode=offline", host=here)
+    with monkeypatch.context() as patch:
+        patch.setenv(variable, "secret")
+        assert not lacking(mode, host=here)
+    (tmp_path / "keys").write_text(f"{variable}=secret\n")
+    assert not lacking(mode, "launcher.env_file=[keys]", host=here)
+    (tmp_path / login).parent.mkdir(exist_ok=True)
+    (tmp_path / login).write_text(f"{entry} password secret\n")
+    assert not lacking(mode, host=here)
+
+
+def test_nobody_is_warned_of_extras_that_nobody_set():
+    assert not [text for text in plan_of("grpo", "stats_logger.wandb.mode=offline").warnings if "log_extras" in text]
+    off = plan_of("grpo", "stats_logger.wandb.log_extras.interval=5").warnings
+    assert any(
+        text.startswith("stats_logger.wandb.log_extras.interval: has no effect: this tracker is off") for text in off
+    )
+    words = ["stats_logger.wandb.mode=offline", "stats_logger.wandb.log_extras.samples=false"]
+    assert any("supervised training samples no answers" in text for text in plan_of("sft", *words).warnings)
+
+
+def test_a_folder_that_wandb_left_is_not_its_package(tmp_path, monkeypatch):
+    (tmp_path / "left_over").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_installed("left_over")
+    (tmp_path / "left_over" / "__init__.py").touch()
+    sys.modules.pop("left_over", None)
+    assert is_installed("left_over")
+
+
+class TestPipInstall:
+    def test_in_a_checkout_it_takes_the_pinned_versions(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+        monkeypatch.chdir(install.CHECKOUT)
+        assert pip_install("wandb") == "pip install -c constraints.txt wandb"
+        monkeypatch.chdir(tmp_path)
+        words = shlex.split(pip_install("wandb", "swanlab"))
+        assert Path(words[3]).is_file() and words[4:] == ["wandb", "swanlab"]
+
+    def test_from_a_wheel_it_takes_the_versions_that_it_requires(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+        monkeypatch.setattr(install, "CHECKOUT", tmp_path)
+        stated = ["PyYAML>=6.0", 'wandb>=0.25; extra == "wandb"', 'peft<0.22,>=0.21; extra == "train"']
+        monkeypatch.setattr(metadata, "requires", lambda name: stated)
+        assert shlex.split(pip_install("wandb", "peft", "other")) == [
+            *("pip", "install", "wandb>=0.25", "peft<0.22,>=0.21", "other")
+        ]
+
+    def test_where_no_environment_is_active_it_names_the_python_that_runs(self, monkeypatch):
+        monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+        monkeypatch.delenv("CONDA_PREFIX", raising=False)
+        monkeypatch.chdir("/")
+        words = shlex.split(pip_install("wandb"))
+        assert Path("/", words[0]) == Path(sys.executable) and words[1:4] == ["-m", "pip", "install"]

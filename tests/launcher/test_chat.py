@@ -1,0 +1,148 @@
+"""Reading the checkpoints of a run that goes on and removes them: by `chat`, and by runs that begin with one."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.loaded import build
+from areal_like.config.problems import ConfigError
+from areal_like.models import model_folder
+from areal_like.process.checkpoints import RESUME
+from areal_like.serving.embedded import model as embedded
+from areal_like.training.checkpoint import Checkpoints, _remove
+from areal_like.training.manifest import seal
+from launcher import chat, reading
+from launcher.checkpoints import complete_steps
+from launcher.held import hold
+from launcher.plan import build_plan
+from launcher.run_files import write_description
+from tests.support.commands import Done, Run, standing_in
+
+
+def checkpoint(run_dir: Path, step: int) -> Path:
+    folder = run_dir / "checkpoints" / f"step_{step:06d}"
+    shutil.copytree(model_folder("builtin:tiny-addition"), folder)
+    (folder / RESUME).mkdir()
+    (folder / RESUME / "trainer.json").write_text("{}")
+    seal(folder, step)
+    return folder
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "trial_name=t"])
+    plan = build_plan(loaded)
+    directory = Path(plan.run_dir)
+    directory.mkdir(parents=True)
+    write_description(loaded, plan, "id", tmp_path, tmp_path, 1)
+    checkpoint(directory, 2)
+    checkpoint(directory, 4)
+    return directory
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    run: Run = standing_in(tmp_path, capsys, monkeypatch)
+
+    def asked(*words: str | Path) -> Done:
+        monkeypatch.setattr("sys.stdin", io.StringIO("12+34=\n"))
+        return run("chat", *words)
+
+    return asked
+
+
+def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:
+    """As retention does it, once a newer one is complete."""
+    folder = run_dir / "checkpoints" / f"step_{step:06d}"
+    if folder.is_dir():
+        checkpoint(run_dir, after)
+        _remove(folder)
+
+
+MOMENTS = {
+    "when it was chosen": (reading, "_mark"),
+    "before any file is read": (reading, "_refuse_damaged"),
+    "between tokenizer and weights": (embedded, "make_engine"),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_checkpoint_that_is_removed_while_it_is_read_gives_way_to_the_next(moment, run_dir, ask, monkeypatch):
+    module, name = MOMENTS[moment]
+    real = getattr(module, name)
+
+    def removing(*words: Any, **more: Any) -> Any:
+        removed(run_dir)
+        return real(*words, **more)
+
+    monkeypatch.setattr(module, name, removing)
+    done = ask(run_dir)
+    assert (done.code, len(done.out)) == (0, 4), done
+    assert done.err == "the checkpoint of step 4 was removed by its run while it was read; taking the newest\n"
+
+
+def test_one_that_is_removed_when_it_was_read_answers_all_the_same(run_dir, ask, monkeypatch):
+    real = chat._Model.__init__
+
+    def removing(self: Any, *words: Any) -> None:
+        real(self, *words)
+        removed(run_dir)
+
+    monkeypatch.setattr(chat._Model, "__init__", removing)
+    done = ask(run_dir)
+    assert (done.code, len(done.out), done.err) == (0, 4, ""), done
+
+
+def test_a_step_that_was_asked_for_and_is_removed_is_one_message(run_dir, ask, monkeypatch):
+    real = embedded.make_engine
+
+    def removing(*words: Any) -> Any:
+        removed(run_dir)
+        return real(*words)
+
+    monkeypatch.setattr(embedded, "make_engine", removing)
+    done = ask(run_dir, "step=4")
+    assert done[:2] == (2, "")
+    assert done.err == f"step: {run_dir} has no checkpoint of step 4 (any more); it has those of 2, 6\n"
+
+
+def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask):
+    (run_dir / "checkpoints/step_000004/model.safetensors").unlink()
+    done = ask(run_dir)
+    assert done[:2] == (2, "")
+    assert "step_000004/model.safetensors is missing; choose another with step=N" in done.err
+    (run_dir / "checkpoints/step_000002/resume/trainer.json").unlink()
+    assert ask(run_dir, "step=2").code == 0, "what is needed to resume is not read"
+
+
+def test_a_reward_model_is_told_what_it_is_for(run_dir, ask):
+    said = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps({**said, "experiment": "reward_model"}))
+    assert f"use it by reward.name=model +reward.args.path={run_dir}\n" in ask(run_dir).err
+
+
+def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its_own(run_dir, tmp_path):
+    first = run_dir / "checkpoints/step_000002"
+    loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
+    config = build(loaded.cls, loaded.values)
+    assert hold(config, tmp_path, run_dir) == (), "those of its own are its own matter"
+    (remark,) = hold(config, tmp_path, tmp_path / "other")
+    assert remark == f"actor.path: {first} is kept from now on, its own run does not remove it any more"
+    assert hold(config, tmp_path, tmp_path / "other") == ()
+    checkpoint(run_dir, 6)
+    Checkpoints._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore
+    assert complete_steps(run_dir) == [2, 6]
+    removed(run_dir, 2, 8)
+    with pytest.raises(ConfigError, match=r"actor.path: .*step_000002 was just removed by its run; start again"):
+        hold(config, tmp_path, tmp_path / "other")
+
+
+def test_a_run_without_a_model_says_why(run_dir, ask):
+    shutil.rmtree(run_dir / "checkpoints")
+    assert "has no model to read: there is no checkpoint" in ask(run_dir).err

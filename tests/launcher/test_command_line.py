@@ -1,0 +1,382 @@
+"""The promises of the command line: any order of words, plain refusals, and no more said or imported than is needed.
+
+Most tests run the command in this process. The few in a process of their own need a terminal or a fresh interpreter.
+"""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from launcher.arguments import parse_arguments
+from tests.support.commands import AREAL, REPOSITORY, Run, process, standing_in
+
+ESCAPE = "\x1b["
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return standing_in(tmp_path, capsys, monkeypatch)
+
+
+class TestOrder:
+    WORDS = (["--config", "grpo"], ["--explain=actor.lr"], ["actor.lr=0.5"], ["--replace"], ["gconfig.n_samples=3"])
+
+    def test_flags_and_overrides_stand_in_any_order(self, run: Run) -> None:
+        for order in permutations(self.WORDS):
+            read = parse_arguments([word for words in order for word in words])
+            assert (read.config, read.explain, read.replace) == ("grpo", "actor.lr", True)
+            assert sorted(read.overrides) == ["actor.lr=0.5", "gconfig.n_samples=3"]
+        for order in (self.WORDS, self.WORDS[::-1]):
+            assert run.answer(*(word for words in order for word in words)).startswith("actor.optimizer.lr = 0.5\n")
+
+    @pytest.mark.parametrize("place", range(4))
+    def test_the_verb_may_stand_anywhere_too(self, run: Run, place: int) -> None:
+        words: list[str] = ["--config=grpo", "actor.lr=0.5", "--explain=actor.lr"]
+        assert run.answer(*words[:place], "run", *words[place:]).startswith("actor.optimizer.lr = 0.5\n")
+
+    def test_overrides_stand_on_both_sides_of_multirun_and_dry_run(self, run: Run) -> None:
+        words = ["actor.lr=1e-4,1e-3", "--multirun", "gconfig.n_samples=2", "--dry-run", "seed=3,4"]
+        plans = run.answer("--config", "grpo", *words)
+        rows = [line.split() for line in plans.splitlines() if line.endswith("planned")]
+        assert [row[2:4] for row in rows] == [[lr, seed] for lr in ("0.0001", "0.001") for seed in "34"]
+        assert not list(Path().iterdir())
+
+    def test_the_order_of_groups_and_values_says_nothing(self, run: Run) -> None:
+        first = run.answer("--config", "grpo", "actor=qwen3_0_6b", "actor.path=mine", "--cfg=actor")
+        assert run.answer("actor.path=mine", "--cfg=actor", "actor=qwen3_0_6b", "--config", "grpo") == first
+        assert "path: mine" in first
+
+    def test_a_flag_that_may_go_without_a_value_takes_none_from_the_word_behind_it(self, run: Run) -> None:
+        assert json.loads(run.answer("--config", "grpo", "--dry-run=json", "actor.lr=0.5"))["experiment"] == "grpo"
+        assert "grpo-addition" in run.answer("--config", "grpo", "--dry-run", "actor.lr=0.5")
+        assert "lr: 0.5" in run.answer("--config", "grpo", "--cfg", "actor.lr=0.5")
+        for flag, word in (("--dry-run", "json"), ("--cfg", "actor")):
+            said = run.refusal("--config", "grpo", flag, word)
+            assert said.startswith(f"{word} [")
+            assert "flag" in said
+
+    @pytest.mark.parametrize("words", [["--config", "grpo"], ["--config=grpo"], ["-c", "grpo"]])
+    def test_a_flag_that_wants_a_value_takes_it_either_way(self, run: Run, words: list[str]) -> None:
+        assert run.answer(*words, "--explain", "seed") == run.answer(*words, "--explain=seed")
+
+    @pytest.mark.parametrize("flag", ["--multirun", "--replace", "--version"])
+    def test_a_flag_without_a_value_refuses_one(self, run: Run, flag: str) -> None:
+        assert run.refusal("--config", "grpo", f"{flag}=yes").startswith(f"{flag} [command line]: takes no value")
+
+    @pytest.mark.parametrize("flag", ["--config", "--explain"])
+    @pytest.mark.parametrize("rest", [[], ["--dry-run"]])
+    def test_a_flag_that_lacks_its_value_says_so(self, run: Run, flag: str, rest: list[str]) -> None:
+        assert run.refusal(flag, *rest).startswith(f"{flag} [command line]: wants a value")
+
+    def test_an_empty_value_and_a_flag_that_stands_twice_are_refused(self, run: Run) -> None:
+        for flag in ("--dry-run", "--cfg", "--help", "--schema"):
+            assert "has an empty value" in run.refusal("--config", "grpo", f"{flag}=")
+        assert "stands twice" in run.refusal("--config", "grpo", "--config", "sft")
+        assert "--dry-run=json" in run.refusal("--config", "grpo", "--dry-run=yaml")
+
+
+class TestUnknownWords:
+    @pytest.mark.parametrize(
+        ("flag", "meant"),
+        [("--confg", "--config"), ("--dryrun", "--dry-run"), ("--multi-run", "--multirun"), ("--explian", "--explain")],
+    )
+    def test_an_unknown_flag_names_the_nearest(self, run: Run, flag: str, meant: str) -> None:
+        assert f"did you mean {meant}?" in run.refusal("--config", "grpo", flag)
+
+    def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
+        said = run.refusal("kesy", "--config", "grpo")
+        assert "did you mean keys?" in said
+        assert "run, serve, chat, keys" in said
+        for word, meant in (("gropo", "grpo"), ("dry-run", "--dry-run"), ("resume", "resume=RUN"), ("train", "run")):
+            assert f"did you mean {meant}?" in run.refusal(word)
+
+    def test_a_key_with_dashes_is_told_how_keys_are_written(self, run: Run) -> None:
+        assert "a key has no dashes: actor.lr=1e-4 " in run.refusal("grpo", "--actor.lr=1e-4")
+
+    @pytest.mark.parametrize(
+        "words", [("grpo.yaml",), ("grpo", "run"), ("./own.yaml",), ("serve", "own"), ("own.yml",)]
+    )
+    def test_a_file_without_its_flag_is_the_configuration(self, run: Run, words: tuple[str, ...]) -> None:
+        Path("own.yaml").write_text("experiment_name: own\nactor: {path: m}\n")
+        Path("own.yml").write_text(Path("own.yaml").read_text())
+        name = next(word for word in words if word not in ("run", "serve"))
+        rest = ("seed=7", "--explain", "seed")
+        assert run.answer(*words, *rest) == run.answer("--config", name, *rest)
+
+    def test_a_second_file_and_a_file_that_is_not_there_are_told(self, run: Run) -> None:
+        assert "is a second configuration beside grpo" in run.refusal("--config", "grpo", "sft.yaml")
+        assert "Did you mean grpo.yaml?" in run.refusal("gropo.yaml", "seed=1")
+
+    def test_a_run_where_a_file_should_stand_is_told_what_can_be_done_with_it(self, run: Run) -> None:
+        Path("runs/mine").mkdir(parents=True)
+        Path("runs/mine/config.yaml").touch()
+        assert "resume=runs/mine goes on with it" in run.refusal("runs/mine")
+
+    @pytest.mark.parametrize(
+        "words", [("chat", "r", "--config=grpo"), ("chat", "r", "--dry-run"), ("keys", "--replace")]
+    )
+    def test_a_verb_refuses_flags_that_it_does_not_read(self, run: Run, words: tuple[str, ...]) -> None:
+        flag = words[-1].partition("=")[0]
+        assert run.refusal(*words).startswith(f"{flag} [command line]: has no effect on {words[0]}")
+
+    def test_all_that_is_wrong_with_the_words_is_said_at_once(self, run: Run) -> None:
+        said = run.refusal("rnu", "--confg", "--multirun=3", "--config", "grpo")
+        assert all(word in said for word in ("rnu", "--confg", "--multirun"))
+        assert "3 problems; nothing was started." in said
+
+    def test_no_file_is_named(self, run: Run) -> None:
+        for words in ([], ["--dry-run"], ["actor.lr=1"], ["run"]):
+            assert run.refusal(*words).startswith("--config: is missing")
+
+
+class TestSpaces:
+    @pytest.mark.parametrize(
+        ("words", "meant"),
+        [
+            ("actor.lr 1e-4", "actor.lr=1e-4"),
+            ("actor.lr = 1e-4", "actor.lr=1e-4"),
+            ("actor.lr =1e-4", "actor.lr=1e-4"),
+            ("actor.lr= 1e-4", "actor.lr=1e-4"),
+            ("actor.lr", "actor.lr=..."),
+            ("actor.learning_rate 1e-4", "actor.learning_rate=1e-4"),
+            ("seed -1", "seed=-1"),
+            ("total_steps 3", "total_steps=3"),
+        ],
+    )
+    def test_a_key_with_spaces_is_told_how_to_write_it(self, run: Run, words: str, meant: str) -> None:
+        said = run.refusal("--config", "grpo", *words.split(), "--dry-run")
+        assert said == f"{meant.partition('=')[0]} [command line]: is a key: write {meant}, without spaces\n"
+
+
+def test_a_toml_file_is_told_what_is_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "rl.toml").write_text("max_steps = 3\n[model]\nname = 'x'\n")
+    for words in (["--config", "rl.toml"], ["rl.toml"]):
+        said = run.refusal(*words, "--dry-run")
+        assert said.startswith("rl.toml: is TOML") and "grpo.yaml" in said and said.count("\n") == 1
+
+
+class TestComplaints:
+    def test_a_value_that_a_key_cannot_have_is_told_where_it_was_said(self, run: Run) -> None:
+        """Not at each of the keys that follow it, whose defaults nobody has touched."""
+        Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\ngconfig:\n  temperature: 0\n")
+        said = run.refusal("--config", "mine")
+        assert "mine.yaml:5" in said
+        assert "gconfig.temperature" in said.splitlines()[0]
+        assert "problems" not in said
+
+    def test_an_override_that_a_key_cannot_have_is_told_as_typed(self, run: Run) -> None:
+        assert "[override temperature=0]" in run.refusal("--config", "grpo", "temperature=0")
+
+
+class TestConfigName:
+    TEXT = "experiment_name: {}\nactor: {{path: m}}\n"
+
+    def write(self, name: str) -> Path:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.TEXT.format(path.stem if path.parent == Path() else path.parent.name))
+        return path
+
+    def named(self, run: Run, config: str | Path) -> str:
+        return run.answer("--config", config, "--explain=experiment_name").splitlines()[0].partition(" = ")[2]
+
+    @pytest.mark.parametrize("config", ["grpo", "grpo.yaml"])
+    def test_a_shipped_experiment_is_found_from_anywhere(self, run: Run, config: str) -> None:
+        assert self.named(run, config) == "grpo-addition"
+
+    @pytest.mark.parametrize("config", ["grpo", "grpo.yaml", "./grpo", "./grpo.yaml"])
+    def test_a_file_here_goes_before_a_shipped_one(self, run: Run, config: str) -> None:
+        self.write("grpo.yaml")
+        assert self.named(run, config) == "grpo"
+
+    @pytest.mark.parametrize("suffix", ["", ".yaml"])
+    def test_a_path_is_taken_as_it_is(self, run: Run, suffix: str) -> None:
+        path = self.write("some/folder/grpo.yaml").with_suffix("")
+        assert self.named(run, f"{path}{suffix}") == "folder"
+        assert self.named(run, f"{path.resolve()}{suffix}") == "folder"
+
+    def test_a_name_with_another_suffix_or_none_is_a_file_too(self, run: Run) -> None:
+        self.write("plain")
+        self.write("other.yml")
+        assert [self.named(run, name) for name in ("plain", "other", "other.yml")] == ["plain", "other", "other"]
+
+    def test_a_folder_of_that_name_is_passed_over(self, run: Run) -> None:
+        Path("grpo").mkdir()
+        assert self.named(run, "grpo") == "grpo-addition"
+        Path("mine").mkdir()
+        assert "is a directory" in run.refusal("--config", "mine", "--cfg")
+
+    def test_what_is_nowhere_names_what_there_is(self, run: Run) -> None:
+        said = run.refusal("--config", "gropo.yaml", "--dry-run")
+        assert "grpo, ppo, reward_model, sft" in said
+        assert "Did you mean grpo.yaml?" in said
+        assert "no shipped experiment" in run.refusal("--config", "/nowhere/at/all.yaml")
+
+
+class TestColours:
+    WORDS = (("--config", "grpo", "--explain", "seed"), ("--config", "grpo", "seed=x"), ("--help=seed",))
+
+    def on_a_terminal(self, *words: str, **environment: str) -> str:
+        """What the command writes to a terminal that is its output and its error output."""
+        controller, terminal = pty.openpty()
+        inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "launcher", *words],
+            env={**inherited, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", **environment},
+            stdin=terminal, stdout=terminal, stderr=terminal,
+        )  # fmt: skip
+        os.close(terminal)
+        written = b""
+        while True:
+            try:
+                piece = os.read(controller, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            written += piece
+        os.close(controller)
+        child.wait(timeout=60)
+        return written.decode()
+
+    def test_a_terminal_gets_colours_and_no_color_takes_them_away(self) -> None:
+        for words in self.WORDS:
+            assert ESCAPE in self.on_a_terminal(*words)
+        for words in self.WORDS[1:]:
+            assert ESCAPE not in self.on_a_terminal(*words, NO_COLOR="1")
+        assert ESCAPE not in self.on_a_terminal(*self.WORDS[2], TERM="dumb")
+
+    def test_what_is_no_terminal_gets_none(self, run: Run) -> None:
+        for words in (
+            *self.WORDS,
+            ("--config", "grpo", "--dry-run"),
+            ("--help",),
+            ("--config", "grpo", "cluster.type=ray"),
+        ):
+            done = run(*words)
+            assert ESCAPE not in done.out + done.err
+
+
+class TestProcess:
+    CONSOLE = (sys.executable, "-c", "import sys; from launcher.cli import command; sys.exit(command())")
+
+    @pytest.mark.parametrize(
+        ("words", "code"), [(["--config", "grpo", "--cfg"], 0), (["--config", "grpo", "seed=x", "--dry-run"], 2)]
+    )
+    def test_the_module_the_console_script_and_main_do_the_same(self, run: Run, words: list[str], code: int) -> None:
+        here = run(*words)
+        assert here.code == code
+        for command in ((sys.executable, "-m", "launcher"), self.CONSOLE):
+            done = process(*words, command=command)
+            assert (done.returncode, done.stdout, done.stderr) == here
+
+    def test_the_console_script_is_that_function(self) -> None:
+        assert 'areal-like = "launcher.cli:command"' in (REPOSITORY / "pyproject.toml").read_text()
+
+    def imported(self, *words: str) -> set[str]:
+        """The top-level modules that a command has imported when it is done."""
+        code = (
+            "import contextlib, io, json, sys\n"
+            "from launcher.cli import main\n"
+            "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+            "    main(json.loads(sys.argv[1]))\n"
+            "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
+        )
+        done = process(json.dumps(words), command=(sys.executable, "-c", code))
+        assert done.returncode == 0, done.stderr
+        return set(json.loads(done.stdout))
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--config", "ppo", "--dry-run"),
+            ("--config", "grpo", "--multirun", "actor.lr=1,2", "--dry-run=json"),
+            ("--config", "grpo", "actor=qwen3_0_6b", "rollout=vllm", "cluster=slurm"),
+            ("--config", "grpo", "nonsense=1"),
+        ],
+        ids=["plan", "sweep", "start", "error"],
+    )
+    def test_no_answer_imports_torch_or_transformers(self, words: tuple[str, ...]) -> None:
+        assert not self.imported(*words) & {"torch", "transformers", "numpy", "sglang", "vllm", "ray", "wandb"}
+
+    @pytest.mark.parametrize("words", [("--help",), ("--help=actor",), ("keys",), ("--schema",), ("--confg",)])
+    def test_help_imports_neither_hydra_nor_omegaconf(self, words: tuple[str, ...]) -> None:
+        assert not self.imported(*words) & {"hydra", "omegaconf", "torch", "transformers"}
+
+
+class TestStart:
+    def test_packages_that_a_run_needs_are_asked_for_before_anything_starts(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("launcher.plan.packages.NEEDED", ("json", "no_such_package"))
+        text = run.refusal("--config", "grpo.yaml", "rollout=embedded", "actor=tiny")
+        assert "constraints.txt no_such_package installs what a run needs" in text
+        assert not list(Path().iterdir())
+
+    @pytest.mark.parametrize(
+        ("words", "key"),
+        [
+            (("rollout=vllm", "vllm.python=/no/python"), "vllm.python"),
+            (("rollout.server_addresses=['h:1']", "rollout.api_key_var=NO_SUCH_KEY"), "rollout.api_key_var"),
+            (("cluster.name_resolve.type=ray",), "cluster.name_resolve.type"),
+            (("cluster.type=ray",), "cluster.type"),
+        ],
+    )
+    def test_what_is_planned_and_not_started_yet_is_refused_with_what_is(
+        self, run: Run, words: tuple[str, ...], key: str
+    ) -> None:
+        assert f"\n{key} [" in run.refusal("--config", "grpo.yaml", *words)
+
+    @pytest.mark.parametrize(
+        ("name", "key", "said"),
+        [
+            ("grpo_megatron", "allocation_mode", "megatron"),
+            ("sft_megatron", "model.megatron", "FSDP2"),
+            ("grpo", "reward.name", "set reward.name="),
+            ("clevr_grpo", "actor.path", "vision"),
+        ],
+    )
+    def test_what_cannot_start_here_is_refused_with_every_reason(
+        self, run: Run, name: str, key: str, said: str
+    ) -> None:
+        text = run.refusal("--config", AREAL / f"{name}.yaml")
+        lines = text.splitlines()
+        assert lines[0] == "this run cannot start here:"
+        told = [line for line in lines if line.startswith(key)]
+        assert told, text
+        assert any(said in line for line in told)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--config", AREAL / "gsm8k_ppo.yaml"),
+            ("--config", AREAL / "grpo_megatron.yaml"),
+            ("--config", "grpo.yaml", "actor.path=./none", "cluster.n_nodes=4", "launcher.env_file=[no.env]"),
+        ],
+    )
+    def test_a_plan_lists_what_a_start_is_refused_for_in_the_same_words_and_order(
+        self, run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("launcher.plan.packages.NEEDED", ("no_such_package",))
+        title, *refused = run.refusal(*words).splitlines()[:-1]
+        assert title == "this run cannot start here:" and len(refused) > 2
+        text = run.answer(*words, "--dry-run")
+        section = text.partition(f"cannot start here ({len(refused)})")[2].partition("\n\n")[0]
+        assert [" ".join(item.split()) for item in section.split("\n  - ")[1:]] == refused
+        plan = json.loads(run.answer(*words, "--dry-run=json"))
+        assert len(plan["cannot_start"]) + len(plan["needs"]) == len(refused)
+        assert not [line for line in plan["warnings"] if line in refused]
+
+    def test_a_reason_names_the_line_that_it_is_about(self, run: Run) -> None:
+        Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\n  backend: megatron:d2\n")
+        assert "actor.backend [mine.yaml:4]: " in run.refusal("--config", "mine")
+
+    def test_a_dry_run_of_it_shows_the_plan_all_the_same(self, run: Run) -> None:
+        assert "cannot start here" in run.answer("--config", AREAL / "grpo_megatron.yaml", "--dry-run")
+        assert not list(Path().iterdir())

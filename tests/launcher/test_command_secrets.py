@@ -1,0 +1,203 @@
+"""The promise: no answer of the command line and no complaint repeats a secret, wherever somebody put it.
+
+Secrets are the keys that are marked so, and whatever stands under a name such as HF_TOKEN or api_key: in maps of
+variables and arguments, in `A=1,B=2` texts, in addresses with an account.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.schema import Schema
+from tests.support.commands import Run, standing_in
+
+SECRET = "hunter2-is-my-secret"
+PLACES = {
+    "a marked key": ("stats_logger.wandb.wandb_api_key", SECRET),
+    "a marked key that may be null": ("stats_logger.swanlab.api_key", SECRET),
+    "a variable for all": ("launcher.env.HF_TOKEN", SECRET),
+    "variables for servers": ("launcher.inference_server_env_vars", f"A=1,HF_TOKEN={SECRET}"),
+    "variables for trainers": ("launcher.trainer_env_vars", f"MY_API_KEY={SECRET},A=1"),
+    "a flag of an engine": ("vllm.extra_args.api_key", SECRET),
+    "an entry for a tracker": ("stats_logger.wandb.config.access_token", SECRET),
+    "an account in an address": ("stats_logger.wandb.wandb_base_url", f"https://me:{SECRET}@host"),
+}
+"""Where a secret may stand: the key, and its value there."""
+IN_MAPS = ("launcher.env", "vllm.extra_args", "stats_logger.wandb.config")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return standing_in(tmp_path, capsys, monkeypatch)
+
+
+def word(place: str) -> str:
+    """The secret as somebody types it."""
+    key, value = PLACES[place]
+    return f"{'+' if key.startswith(IN_MAPS) else ''}{key}='{value}'"
+
+
+def write(place: str) -> str:
+    """The secret as it stands in a file."""
+    key, value = PLACES[place]
+    tree: object = value
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    Path("told.yaml").write_text(f"{json.dumps({'experiment_name': 'told', 'actor': {'path': 'm'}, **dict(tree)})}\n")  # type: ignore[call-overload]
+    return "told"
+
+
+@pytest.mark.parametrize("place", PLACES)
+class TestAnswers:
+    @pytest.mark.parametrize("flag", ["--dry-run", "--dry-run=json", "--cfg"])
+    def test_no_answer_repeats_it(self, run: Run, place: str, flag: str) -> None:
+        assert SECRET not in run.answer("--config", "grpo", flag, word(place))
+        assert SECRET not in run.answer("--config", write(place), flag)
+
+    def test_no_explanation_repeats_it(self, run: Run, place: str) -> None:
+        key = PLACES[place][0]
+        for asked in (key, key.rpartition(".")[0], key.partition(".")[0]):
+            assert SECRET not in run.answer("--config", "grpo", f"--explain={asked}", word(place))
+        key, _ = PLACES[place]
+        assert SECRET not in run.answer("--config", write(place), f"--explain={key}")
+
+    def test_no_explanation_repeats_one_that_was_beaten(self, run: Run, place: str) -> None:
+        key, value = PLACES[place]
+        beaten, wins = word(place), f"++{key}='{value.replace(SECRET, 'another-secret')}'"
+        shown = run.answer("--config", write(place), f"--explain={key}", beaten, wins)
+        assert SECRET not in shown
+        assert "another-secret" not in shown
+
+    def test_no_start_that_is_refused_repeats_it(self, run: Run, place: str) -> None:
+        assert SECRET not in run.refusal("--config", "grpo", word(place), "cluster.name_resolve.type=ray")
+
+    def test_no_complaint_about_something_else_repeats_it(self, run: Run, place: str) -> None:
+        assert SECRET not in run.refusal("--config", "grpo", word(place), "seed=x", "actr.path=y")
+
+    def test_what_refers_to_it_does_not_repeat_it_either(self, run: Run, place: str) -> None:
+        key, _ = PLACES[place]
+        words = [word(place), f"stats_logger.wandb.notes=${{{key}}}"]
+        for flag in ("--dry-run", "--dry-run=json", "--cfg", "--explain=stats_logger.wandb.notes"):
+            assert SECRET not in run.answer("--config", "grpo", flag, *words)
+
+    def test_no_sweep_repeats_it(self, run: Run, place: str) -> None:
+        """Whether it is planned or refused: its values would stand in the records of the sweep."""
+        key, value = PLACES[place]
+        other = value.replace(SECRET, "another-secret")
+        sign = "+" if key.startswith(IN_MAPS) else ""
+        done = run("--config", "grpo", "-m", "--dry-run", f"{sign}{key}='{value}','{other}'")
+        assert done.code in (0, 2)
+        assert SECRET not in done.out + done.err
+        assert "another-secret" not in done.out + done.err
+
+
+class TestComplaints:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "stats_logger.wandb.wandb_api_key=[{0}]",
+            "stats_logger.wandb.wandb_api_key={{a: {0}}}",
+            "stats_logger.wandb={{wandb_api_key: {0}, mdoe: 1}}",
+            "stats_logger={{wandb: {{wandb_api_key: {0}, mdoe: 1}}}}",
+            "stats_logger.wandb.wandb_api_key={0},{0}2",
+            "+stats_logger.wandb.wandb_api_key={0}",
+            "stats_logger.wandb.wandb_api_key=({0}",
+            "stats_logger.wandb.wandb_api_kye={0}",
+            "stats_logger.wandb.api_key={0}",
+            "wandb_api_key={0}",
+            "+launcher.env.HF_TOKEN=[{0}]",
+            "launcher.env={{HF_TOKEN: [{0}]}}",
+            "launcher.trainer_env_vars=['HF_TOKEN={0}']",
+            "seed=${{stats_logger.wandb.wandb_api_key}} stats_logger.wandb.wandb_api_key={0}",
+            "+vllm.extra_args.api_key=({0}",
+        ],
+    )
+    def test_a_complaint_about_it_does_not_repeat_it(self, run: Run, text: str) -> None:
+        words = text.format(SECRET).split(" ") if text.startswith("seed") else [text.format(SECRET)]
+        done = run("--config", "grpo", *words)
+        assert done.code == 2
+        assert SECRET not in done.err
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "stats_logger: {{wandb: {{wandb_api_key: [{0}]}}}}",
+            "stats_logger: {{wandb: {{wandb_api_kye: {0}}}}}",
+            "stats_logger: {{wandb: {{wandb_api_key: {0}, wandb_api_key: {0}}}}}",
+            "launcher: {{env: {{HF_TOKEN: [{0}]}}}}",
+            "launcher: {{trainer_env_vars: ['HF_TOKEN={0}']}}",
+            "launcher: {{trainer_env_vars: [{{HF_TOKEN: {0}}}]}}",
+        ],
+    )
+    def test_a_complaint_about_a_file_does_not_repeat_it(self, run: Run, line: str) -> None:
+        Path("told.yaml").write_text(f"experiment_name: told\nactor: {{path: m}}\n{line.format(SECRET)}\n")
+        assert SECRET not in run.refusal("--config", "told")
+
+    def test_the_place_of_a_complaint_is_still_clear(self, run: Run) -> None:
+        said = run.refusal("--config", "grpo", f"stats_logger.wandb.wandb_api_key=[{SECRET}]")
+        assert said.startswith("stats_logger.wandb.wandb_api_key [override stats_logger.wandb.wandb_api_key=<secret>]")
+
+
+class TestCfg:
+    @pytest.mark.parametrize(("key", "blank"), [("wandb.wandb_api_key", ""), ("swanlab.api_key", None)])
+    def test_a_literal_secret_is_blank_and_the_rest_loads_again(self, run: Run, key: str, blank: str | None) -> None:
+        override = f"stats_logger.{key}={SECRET}"
+        Path("again.yaml").write_text(run.answer("--config", "grpo", "--cfg", override), encoding="utf-8")
+        again, first = load("again.yaml"), load("grpo", [override])
+        assert again.get(f"stats_logger.{key}") == blank
+        section, name = key.split(".")
+        first.values["stats_logger"][section][name] = blank
+        assert again.values == first.values
+
+    @pytest.mark.parametrize("place", ["stats_logger.wandb.wandb_api_key", "stats_logger.swanlab.api_key"])
+    def test_a_secret_from_the_environment_stays_a_reference(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, place: str
+    ) -> None:
+        monkeypatch.setenv("MY_KEY", SECRET)
+        override = f"{place}=${{oc.env:MY_KEY}}"
+        printed = run.answer("--config", "grpo", "--cfg", override)
+        assert SECRET not in printed
+        assert "${oc.env:MY_KEY}" in printed
+        Path("again.yaml").write_text(printed, encoding="utf-8")
+        assert load("again.yaml").values == load("grpo", [override]).values
+        assert load("again.yaml").get(place) == SECRET
+
+    def test_so_does_one_among_the_variables_of_the_processes(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MY_KEY", SECRET)
+        override = "+launcher.env.HF_TOKEN=${oc.env:MY_KEY}"
+        printed = run.answer("--config", "grpo", "--cfg", override)
+        assert SECRET not in printed
+        assert "HF_TOKEN" in printed
+        assert "${oc.env:MY_KEY}" in printed
+        assert SECRET not in run.answer("--config", "grpo", "--explain=launcher.env.HF_TOKEN", override)
+        assert SECRET not in run.answer("--config", "grpo", "--explain=launcher", override)
+
+    def test_what_is_no_secret_is_shown(self, run: Run) -> None:
+        words = [
+            "+launcher.env.GREETING=hello",
+            "launcher.trainer_env_vars='A=shown'",
+            "+vllm.extra_args.max_logprobs=5",
+        ]
+        printed = run.answer("--config", "grpo", "--cfg", *words)
+        assert "GREETING: hello" in printed
+        assert "A=shown" in printed
+        assert "max_logprobs: 5" in printed
+        assert "hello" in run.answer("--config", "grpo", "--explain=launcher.env.GREETING", *words)
+        assert "max_new_tokens: 6" in printed
+
+
+def test_every_key_that_sounds_like_a_secret_is_marked_as_one() -> None:
+    from areal_like.config.redact import is_secret_name
+
+    for cls in EXPERIMENTS.values():
+        for path, key in Schema.of(cls).keys.items():
+            assert key.constraints.secret == is_secret_name(path.rpartition(".")[2]), path
+
+
+def test_that_there_is_a_secret_is_explained(run: Run) -> None:
+    shown = run.answer("--config", "grpo", "--explain", PLACES["a marked key"][0], word("a marked key"))
+    assert "<secret>" in shown.splitlines()[0]
+    assert "override" in shown

@@ -1,0 +1,106 @@
+"""`from areal_like import run`, and sweeps of whole runs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from areal_like import RunFailed, door, run
+from areal_like.config.problems import ConfigError
+from tests.support.commands import REPOSITORY
+from tests.support.standing_in import environment_of, left_over, stand
+
+WORDS = ["tracker=none", "recover.mode=auto"]
+
+
+@pytest.fixture
+def standing_in(tmp_path, monkeypatch):
+    """The door leads to a command whose processes are stand-ins."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(door, "COMMAND", (sys.executable, "-m", "tests.support.standing_in"))
+
+    def told(**what):
+        for name, value in environment_of(tmp_path, **what).items():
+            monkeypatch.setenv(name, value)
+
+    return told
+
+
+def test_a_run_from_python_returns_what_it_came_to(tmp_path, standing_in, capsys):
+    standing_in(steps=3)
+    result = run("grpo.yaml", WORDS)
+    assert result.directory == tmp_path / "runs" / "grpo-addition" / "r0001"
+    assert (result.outcome, result.score, result.summary["steps"]) == ("done", None, 3)
+    assert [line["step"] for line in result.metrics()] == [1, 2, 3]
+    assert "done: 3 steps" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_raises_with_its_words_and_says_where_it_was(tmp_path, standing_in):
+    standing_in(step_s=30, faults={"server/0 1.1": {"do": "say no such model"}})
+    with pytest.raises(RunFailed, match="no such model") as caught:
+        run("grpo.yaml", WORDS)
+    assert caught.value.exit_code == 1
+    assert caught.value.directory == tmp_path / "runs" / "grpo-addition" / "r0001"
+
+
+def test_a_configuration_that_is_refused_raises_a_config_error_with_the_commands_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"actor\.optmizer\.lr .*did you mean actor\.optimizer\.lr") as caught:
+        run("grpo.yaml", ["actor.optmizer.lr=1"])
+    assert caught.value.text() == str(caught.value)
+
+
+def test_a_plan_from_python_is_shown_and_no_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    result = run("grpo.yaml", ["seed=5", "--dry-run"])
+    assert (result.outcome, result.score, result.summary, result.metrics()) == ("planned", None, {}, [])
+    assert result.directory == tmp_path / "runs" / "grpo-addition" / "r0001" and not result.directory.exists()
+    assert "command line: seed=5 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["--multirun", "-m", "--help", "--cfg=actor", "--explain=seed", "serve", "keys"])
+def test_what_is_no_single_run_is_refused_before_a_process_starts(word, monkeypatch):
+    monkeypatch.setattr(door, "follow", None)
+    with pytest.raises(ConfigError, match=f"^overrides: {word} asks for no single run"):
+        run("grpo.yaml", ["seed=1,2", word])
+
+
+def test_the_package_itself_opens_no_door():
+    code = "import sys, areal_like; assert 'areal_like.door' not in sys.modules; areal_like.run; areal_like.RunResult"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
+def test_a_sweep_is_a_table_of_runs_with_their_objectives(tmp_path):
+    done = stand(tmp_path, "--multirun", "seed=1,2", "objective=reward/mean", steps=2).wait()
+    assert done.code == 0, done
+    rows = re.findall(r"^(\d) +(r0001-\d) +(\d) +(1) .*done in", done.out, flags=re.M)
+    assert rows == [("0", "r0001-0", "1", "1"), ("1", "r0001-1", "2", "1")], done.out
+    for trial in ("r0001-0", "r0001-1"):
+        assert (tmp_path / "runs" / "grpo-addition" / trial / "summary.json").exists()
+    [record, _] = sorted((tmp_path / "multirun").glob("*/*/*/point.json"))
+    assert json.loads(record.read_text())["objective"] == 1.0
+    assert (record.parent / "run" / "summary.json").exists()
+
+
+def test_ctrl_c_ends_the_run_and_the_sweep_and_leaves_nothing(tmp_path):
+    sweep = stand(tmp_path, "--multirun", "seed=1,2", steps=1000)
+    sweep.until_said("rollout/0 ready")
+    sweep.until("metrics/trainer-0.jsonl")
+    os.killpg(sweep.process.pid, signal.SIGINT)
+    ended = sweep.wait()
+    assert ended.code == 130, ended
+    assert "not started: point 1" in ended.out
+    assert list((ended.directory / "checkpoints").glob("step_*/.complete"))
+    assert left_over(tmp_path) == {}
+
+
+def test_a_sweep_that_is_killed_leaves_no_run_behind(tmp_path):
+    sweep = stand(tmp_path, "--multirun", "seed=1,2", steps=1000)
+    sweep.until_said("rollout/0 ready")
+    sweep.process.kill()
+    sweep.process.communicate()
+    assert left_over(tmp_path, 10.0) == {}

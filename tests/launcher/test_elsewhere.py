@@ -1,0 +1,167 @@
+"""Parts of a run below other folders than its own: where they are made, and what stands against going on."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.process.places import linked, make_free, other_roots
+from areal_like.process.run import Run
+from areal_like.training.checkpoint import _clear, _remove
+from areal_like.training.manifest import complaints, forget_resume, seal
+from launcher.elsewhere import lay_links, remove_parts
+from launcher.give_back import nothing_began
+from launcher.launch import cannot_write
+from launcher.plan.elsewhere import kept_parts, moved_parts
+from launcher.reading import read_checkpoint
+from tests.support.planning import loaded, machine_with, plan_of
+
+ROOTS = ("saver.fileroot=kept", "recover.fileroot=kept", "stats_logger.fileroot=tracked")
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Its folders are laid out, and it has begun."""
+    run = run_of(tmp_path, *ROOTS)
+    lay_links(run)
+    (run.directory / "attempt.json").write_text("{}")
+    return run
+
+
+def run_of(root: Path, *words: str, name: str = "t") -> Run:
+    config = loaded("sft", "trial_name=t", *words).config
+    directory = root / "runs" / "sft-addition" / name
+    directory.mkdir(parents=True)
+    return Run(directory, config, "sft", "id", root, root)
+
+
+def against(run: Run, *words: str) -> dict[str, str]:
+    found = moved_parts(loaded("sft", *words).config, run.directory, run.cwd)
+    return {obstacle.key: obstacle.reason for obstacle in found}
+
+
+def test_only_what_is_another_folder_counts(tmp_path):
+    assert other_roots(loaded("sft").config, tmp_path) == {}
+    same = ("saver.fileroot=runs/../runs/", f"recover.fileroot={tmp_path}/runs", "evaluator.fileroot=/else")
+    assert other_roots(loaded("sft", *same).config, tmp_path) == {"evaluator": Path("/else")}
+
+
+def test_a_run_of_one_folder_has_no_links(tmp_path):
+    run = run_of(tmp_path)
+    assert lay_links(run) == ()
+    assert list(run.directory.iterdir()) == []
+    assert (run.resume_states, run.trackers, run.evaluations) == (None, run.directory, None)
+
+
+def test_a_folder_that_is_taken_is_not_shared(begun, tmp_path):
+    """By the trial of the same name that was replaced, say."""
+    assert linked(begun.directory, "checkpoints") == tmp_path / "kept" / "sft-addition" / "t" / "checkpoints"
+    again = run_of(tmp_path, *ROOTS, name="again")
+    assert f"saver.fileroot: checkpoints -> {tmp_path}/kept/sft-addition/t.2/checkpoints" in lay_links(again)
+    assert again.resume_states == tmp_path / "kept" / "sft-addition" / "t.2" / "resume"
+    assert again.trackers == tmp_path / "tracked" / "sft-addition" / "t.2" / "trackers"
+
+
+def test_what_has_its_links_goes_on(begun):
+    assert against(begun, *ROOTS) == {}
+
+
+def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, tmp_path):
+    found = against(begun, *ROOTS, "saver.fileroot=other", "evaluator.fileroot=other")
+    assert set(found) == {"saver.fileroot", "evaluator.fileroot"}
+    assert all(reason.endswith("leave it out") for reason in found.values())
+    (tmp_path / "kept").rename(tmp_path / "away")
+    assert "bring that disk back" in against(begun, *ROOTS)["saver.fileroot"]
+
+
+def test_what_is_left_out_stays_where_the_links_lead(begun, tmp_path):
+    assert against(begun) == {}
+    kept = list(kept_parts(loaded("sft").config, begun.directory, begun.cwd))
+    assert f"recover.fileroot: this run has its resume in {begun.resume_states}, and keeps them there" in kept
+    assert len(kept) == 3 and not list(kept_parts(loaded("sft", *ROOTS).config, begun.directory, begun.cwd))
+
+
+def test_a_disk_that_is_gone_is_all_that_is_told(begun, tmp_path):
+    (begun.directory / "config.yaml").write_text("experiment_name: sft-addition\n")
+    (tmp_path / "kept").rename(tmp_path / "away")
+    gone = f"{begun.directory}/checkpoints leads to {tmp_path}/kept/sft-addition/t/checkpoints"
+    host = machine_with()._replace(directory=tmp_path)
+    plan = plan_of("sft", f"resume={begun.directory}", host=host)
+    assert {each.key for each in plan.cannot_start} == {"saver.fileroot", "recover.fileroot"}
+    with pytest.raises(ConfigError, match="bring that disk back") as refused:
+        read_checkpoint(begun.directory, None, lambda folder: None, print)
+    assert gone in refused.value.text() and "no checkpoint" not in refused.value.text()
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        ("/proc/foo", "saver.fileroot"),
+        ("/proc/foo/sft-addition/t/checkpoints", "saver.fileroot"),
+        ("/kept", "recover.fileroot"),
+        ("/names/user", "cluster.name_resolve.nfs_record_root"),
+        ("/runs/sft-addition", "cluster.fileroot"),
+    ],
+)
+def test_what_cannot_be_written_is_told_by_the_key_of_its_folder(place, key):
+    roots = ("saver.fileroot=/proc/foo", "recover.fileroot=/kept/below", "fileroot=/runs")
+    config = loaded("sft", *roots, "cluster.name_resolve.nfs_record_root=/names").config
+    error = OSError(errno.ENOENT, "No such file or directory", place)
+    told = f"{key}: {place}: No such file or directory; name another folder"
+    assert cannot_write(error, config, "/runs/sft-addition/t") == told
+    full = cannot_write(OSError(errno.ENOSPC, "No space left on device"), config, "/runs/sft-addition/t")
+    assert full.startswith("cluster.fileroot: /runs/sft-addition/t: No space") and "make room there" in full
+
+
+def test_a_start_that_is_given_back_leaves_none_of_its_folders(begun, tmp_path):
+    assert nothing_began(begun.directory)
+    (begun.resume_states / "state").write_text("something")
+    assert not nothing_began(begun.directory)
+    remove_parts(begun.directory)
+    assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["sft-addition"]
+
+
+def test_a_folder_that_cannot_be_written_into_is_told_by_its_key(tmp_path):
+    (tmp_path / "file").write_text("")
+    host = machine_with()._replace(directory=tmp_path)
+    plan = plan_of("sft", f"saver.fileroot={tmp_path}/file/below", host=host)
+    assert [need.key for need in plan.needs] == ["saver.fileroot"]
+
+
+@pytest.fixture
+def checkpoint(begun):
+    """One whose resume state is on another disk."""
+    folder = begun.checkpoints / "step_000001"
+    folder.mkdir()
+    (folder / "resume").symlink_to(make_free(begun.resume_states / folder.name))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "resume" / "trainer.json").write_bytes(b"{}")
+    seal(folder, 1)
+    return folder
+
+
+def test_what_is_on_another_disk_is_part_of_the_manifest(checkpoint, begun):
+    assert complaints(checkpoint) == []
+    (begun.resume_states / "step_000001" / "trainer.json").write_bytes(b"[]")
+    assert complaints(checkpoint) == ["step_000001/resume/trainer.json has other content than was written"]
+
+
+def test_nothing_is_left_on_another_disk(checkpoint, begun):
+    _remove(checkpoint)
+    assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
+
+
+def test_nor_by_a_process_that_died_on_the_way(checkpoint, begun):
+    checkpoint.rename(checkpoint.with_name(".step_000001.half"))
+    _clear(begun.checkpoints)
+    assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
+
+
+def test_a_kept_checkpoint_loses_its_resume_state_there(checkpoint, begun):
+    from areal_like.training.checkpoint import _discard
+
+    for path in forget_resume(checkpoint):
+        _discard(path)
+    assert list(begun.resume_states.iterdir()) == [] and complaints(checkpoint) == []
+    assert not (checkpoint / "resume").is_symlink() and (checkpoint / "model.safetensors").is_file()

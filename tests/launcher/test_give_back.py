@@ -1,0 +1,105 @@
+"""A start that a process refuses before anything began leaves no run directory and no trial number behind."""
+
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.process.errors import Failure
+from areal_like.process.run import StartPoint
+from launcher.claim import Claimed, claim
+from launcher.give_back import give_back, nothing_began
+from launcher.plan import build_plan
+from launcher.run_files import write_attempt
+from launcher.runs import known_runs, remember
+from launcher.supervise import Ending
+from tests.support.planning import loaded
+
+REFUSED = Ending("refused", 2, "train_dataset.path: row 1 has no 'answer'", says_all=True)
+
+
+class Started:
+    """What is asked of a run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """As a start leaves it whose worker has refused the first row."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = tmp_path / "runs" / "own" / "r0001"
+    for name in ("logs", "metrics", "checkpoints", "rollouts", "weights/v000000"):
+        (made / name).mkdir(parents=True)
+    for name in ("config.yaml", "run.json", "command.txt", "summary.json", "logs/episodes-0.log", "data.json"):
+        (made / name).write_text("words")
+    for name in ("rollouts/ledger.jsonl", "metrics.jsonl", "data.lock", "metrics/trainer-0.jsonl"):
+        (made / name).touch()
+    write_attempt(made, StartPoint(1, 0, None))
+    remember("own", "r0001", made)
+    return made
+
+
+def claimed(directory: Path, is_new: bool = True) -> Claimed:
+    return Claimed(None, Started(directory), None, StartPoint(1, 0, None), (), is_new)  # type: ignore[arg-type]
+
+
+def test_it_is_gone_and_forgotten(directory):
+    assert [run.directory for run in known_runs()] == [directory]
+    assert give_back(claimed(directory), REFUSED)
+    assert not directory.exists() and not list(known_runs())
+    assert not list((directory.parents[2] / "state").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        Ending("failed", 1, "it died"),
+        Ending("stopped", 75),
+        Ending("done", 0),
+        Ending("refused", 2, "episodes/0 failed (exit code 2)"),
+    ],
+)
+def test_what_ended_otherwise_or_has_its_reason_in_a_log_stays(directory, ending):
+    assert not give_back(claimed(directory), ending)
+    assert (directory / "config.yaml").is_file()
+
+
+def test_a_name_that_cannot_be_taken_leaves_no_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    configuration = loaded("grpo", f"cluster.fileroot={tmp_path}", "cluster.name_resolve.nfs_record_root=/proc/nowhere")
+    with pytest.raises((OSError, Failure, ConfigError)):
+        claim(configuration, build_plan(configuration), "0", False)
+    assert not [*tmp_path.glob("grpo-addition/*")]
+
+
+def test_a_directory_that_was_there_before_stays(directory):
+    assert not give_back(claimed(directory, is_new=False), REFUSED)
+    assert directory.is_dir()
+
+
+def test_a_run_that_has_gone_back_once_stays(directory):
+    write_attempt(directory, StartPoint(2, 0, None))
+    assert not give_back(claimed(directory), REFUSED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("checkpoints/step_000001/config.json", "metrics/trainer-0.jsonl", "metrics.jsonl", "rollouts/ledger.jsonl"),
+        *("notes.txt", "results/mine.csv", "rollouts/step_000001.jsonl"),
+    ],
+)
+def test_what_somebody_could_want_keeps_it(directory, name):
+    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text("work")
+    assert not nothing_began(directory)
+    assert not give_back(claimed(directory), REFUSED)
+    assert (directory / name).read_text() == "work"
+
+
+def test_a_link_is_not_followed(directory, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (directory / "metrics" / "link").symlink_to(tmp_path / "elsewhere")
+    assert not nothing_began(directory)

@@ -1,0 +1,233 @@
+"""What a run directory says of its run, who may have it, and how a run is found again."""
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from areal_like.config.compose import load
+from areal_like.process.run import open_run
+from areal_like.process.whole import replace_keeping
+from launcher.listing import state
+from launcher.plan import build_plan
+from launcher.plan.auto import settled
+from launcher.run_files import config_text, provenance_text, write_description
+from launcher.runs import look_up, remember
+from launcher.surroundings import write_surroundings
+from tests.support.commands import standing_in
+from tests.support.standing_in import left_over, memory_of, stand
+
+SECRET = "sk-0123456789abcdef"
+
+
+def described(folder, *words):
+    loaded = load("grpo.yaml", [f"cluster.fileroot={folder}", "trial_name=t", *words])
+    plan = build_plan(loaded)
+    directory = Path(plan.run_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_description(loaded, plan, "id", folder, folder, 1)
+    return loaded, plan, directory
+
+
+def test_the_processes_of_a_run_read_the_values_that_it_was_planned_with(tmp_path):
+    words = [
+        "actor.lr=1e-05",
+        "launcher.env={A: '1:30', B: 'yes', C: '1e5', D: '007'}",
+        "actor.optimizer.weight_decay=1e-20",
+    ]
+    loaded, plan, directory = described(tmp_path, *words)
+    run = open_run(directory)
+    assert run.config.actor.optimizer.lr == 1e-05
+    assert run.config.launcher.env == {"A": "1:30", "B": "yes", "C": "1e5", "D": "007"}
+    assert run.config.rollout.backend == "embedded:d1"
+    assert (run.run_id, run.folder, run.cwd, run.experiment) == ("id", tmp_path, tmp_path, "grpo")
+    from areal_like.config.loaded import build
+
+    assert run.config == build(loaded.cls, settled(loaded, plan.auto))
+
+
+def test_its_config_yaml_composes_again_to_the_same(tmp_path):
+    loaded, plan, directory = described(tmp_path, "actor.lr=1e-05")
+    again = load(directory / "config.yaml")
+    assert again.values == settled(loaded, plan.auto)
+    assert again.experiment == "grpo"
+
+
+def test_what_a_start_was_told_to_resume_is_not_written_into_the_run(tmp_path):
+    loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "resume=x", "resume_step=3"])
+    said = yaml.safe_load(config_text(loaded, build_plan(loaded)))
+    assert (said["resume"], said["resume_step"]) == (None, None)
+
+
+def test_no_file_holds_a_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("OWN_API_KEY", SECRET)
+    other = "another-0123456789"
+    words = [f"+launcher.env.SERVICE_TOKEN={other}", "stats_logger.swanlab.api_key=${oc.env:OWN_API_KEY}"]
+    _, _, directory = described(tmp_path, *words)
+    for path in directory.iterdir():
+        if path.is_file():
+            assert SECRET not in path.read_text() and other not in path.read_text(), path.name
+    assert "${oc.env:OWN_API_KEY}" in (directory / "config.yaml").read_text()
+
+
+def test_the_provenance_says_who_said_a_value_and_what_it_beat(tmp_path):
+    loaded, plan, _ = described(tmp_path, "actor.lr=1e-4")
+    said = yaml.safe_load(provenance_text(loaded, plan))
+    entry = said["actor.optimizer.lr"]
+    assert (entry["value"], entry["from"]) == (1e-4, "override actor.lr=1e-4")
+    assert any("0.0003" in beaten and "experiments/grpo.yaml" in beaten for beaten in entry["beats"])
+    assert said["actor.attn_impl"]["from"] == "auto" and said["actor.attn_impl"]["because"]
+
+
+def test_what_a_further_start_would_write_over_is_kept(tmp_path):
+    loaded, plan, directory = described(tmp_path)
+    before = {}
+    for attempt, seed in ((1, 1), (3, 9), (4, 9)):
+        if attempt > 1:
+            loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "trial_name=t", f"seed={seed}"])
+            plan = build_plan(loaded)
+            write_description(loaded, plan, f"id{attempt}", tmp_path, tmp_path, attempt)
+        write_surroundings(directory, [], loaded.redactor, partial(_seeded, seed), attempt)
+        before[attempt] = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+        for name in ("summary.json", "curve.svg"):
+            (directory / name).write_text(f"the end of attempt {attempt}")
+            before[attempt][name] = (directory / name).read_bytes()
+    of_a_start = {"config.yaml", "provenance.yaml", "command.txt", "run.json", "summary.json", "curve.svg"}
+    assert of_a_start | {"environment.txt"} <= before[1].keys()
+    for name, content in before[1].items():
+        stem, _, suffix = name.rpartition(".")
+        assert (directory / f"{stem}.until-attempt-2.{suffix}").read_bytes() == content, name
+    for name in ("config", "command", "provenance"):
+        assert not list(directory.glob(f"{name}.until-attempt-3.*")), "it did not change"
+    assert (directory / "summary.until-attempt-3.json").read_text() == "the end of attempt 3"
+    assert "seed=9" in (directory / "command.txt").read_text()
+    assert open_run(directory).config.seed == 9
+
+
+def _seeded(seed: int, text: str) -> str:
+    """Surroundings that differ from start to start."""
+    return f"{text}\nseed {seed}\n"
+
+
+def test_a_start_that_was_cut_short_does_not_write_over_what_is_kept(tmp_path):
+    path, kept = tmp_path / "command.txt", tmp_path / "command.until-attempt-1.txt"
+    for text in ("one", "two", "three"):
+        replace_keeping(path, text, kept)
+    assert (path.read_text(), kept.read_text()) == ("three", "one")
+
+
+def test_a_whole_start_writes_down_what_it_ran_on(tmp_path):
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "mine.py").write_text("before\n")
+    subprocess.run(["git", "add", "mine.py"], cwd=tmp_path, check=True)
+    subprocess.run(["git", *name, "commit", "-qm", "x"], cwd=tmp_path, check=True)
+    (tmp_path / "mine.py").write_text(f"after\napi_key={SECRET}\n")
+    (tmp_path / "keys.env").write_text(f"OWN_TOKEN={SECRET}\n")
+    faults = {"server/0 1.1": {"do": f"say {SECRET}"}}
+    ended = stand(tmp_path, "launcher.env_file=[keys.env]", steps=2, step_s=30, faults=faults).wait()
+    assert ended.code == 1
+    assert "torch==" in (ended.directory / "environment.txt").read_text()
+    code = (ended.directory / "code.txt").read_text()
+    assert f"{tmp_path} at " in code and "+after" in code
+    assert SECRET not in code + ended.err + ended.out, "the log has what a process prints; what is shown of it has not"
+
+
+def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
+    run = stand(tmp_path, "trial_name=t", steps=1000)
+    run.until("metrics/trainer-0.jsonl")
+    before = (run.directory / "attempt.json").read_text()
+    assert state(run.directory) == "running"
+    second = stand(tmp_path, "trial_name=t", "--replace").wait()
+    assert second.code == 2
+    assert f"process {run.pids()['launcher']} (launcher/0 of the command" in second.err
+    assert str(run.process.pid) in second.err
+    assert "trial_name" in second.err and "Traceback" not in second.err
+    assert (run.directory / "attempt.json").read_text() == before
+    run.process.terminate()
+    assert run.wait().code == 75
+    assert state(run.directory).startswith("stopped, ")
+    kept = stand(tmp_path, "trial_name=t", "--replace", steps=2).wait()
+    assert (kept.code, kept.steps()) == (0, [1, 2]), kept
+    assert (tmp_path / "runs" / "grpo-addition" / "t.replaced-1" / "metrics.jsonl").exists()
+    assert "t.replaced-1" in kept.out
+
+
+def test_two_starts_at_once_are_two_runs(tmp_path):
+    with ThreadPoolExecutor() as pool:
+        runs = [stand(tmp_path, steps=1) for _ in range(2)]
+        ended = list(pool.map(lambda run: run.wait(), runs))
+    assert [one.code for one in ended] == [0, 0], ended
+    assert {path.name for path in (tmp_path / "runs" / "grpo-addition").iterdir()} == {"r0001", "r0002"}
+
+
+def test_shared_memory_that_an_earlier_run_left_is_freed_by_the_next_start_of_any(tmp_path):
+    """As after launcher and guardian were killed at the same moment."""
+    first = stand(tmp_path, "trial_name=t", steps=1)
+    assert first.wait().code == 0
+    left = memory_of(first.directory)
+    (left / "v000002").mkdir(parents=True)
+    (left / "segments-server-0.json").write_text("{")
+    (tmp_path / "other").mkdir()
+    other = stand(tmp_path / "other", steps=1).wait()
+    assert other.code == 0, other
+    assert not left.exists()
+
+
+def test_a_trial_name_of_two_runs_is_not_guessed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("one", "two"):
+        (tmp_path / name / "t").mkdir(parents=True)
+        (tmp_path / name / "t" / "config.yaml").touch()
+        remember(name, "t", tmp_path / name / "t")
+    assert len(look_up("t")) == 2
+    assert look_up("one/t") == [tmp_path / "one" / "t"]
+    (tmp_path / "two" / "t" / "config.yaml").unlink()
+    assert look_up("t") == [tmp_path / "one" / "t"], "a run that is gone is none"
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    ended = stand(tmp_path).wait()
+    assert ended.code == 2
+    title, problem = ended.err.splitlines()
+    assert title == "this run cannot start here:" and problem.startswith("cluster.fileroot "), ended.err
+    assert problem.endswith("/runs is a file; set another folder")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_one_message(tmp_path):
+    directory = tmp_path / "runs" / "grpo-addition" / "t"
+    directory.mkdir(parents=True)
+    (directory / ".run.json.half").symlink_to("/dev/full")
+    ended = stand(tmp_path, "trial_name=t").wait()
+    assert ended.code == 1
+    assert ended.err.startswith("cluster.fileroot: ") and "No space left on device" in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert left_over(tmp_path) == {}
+
+
+def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, capsys, monkeypatch):
+    run = standing_in(tmp_path, capsys, monkeypatch)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    places = [tmp_path / clone / "runs" / "adding" / "r0001" for clone in ("here", "there", "gone")]
+    for place in places:
+        (place / "checkpoints").mkdir(parents=True)
+        (place / "config.yaml").touch()
+        remember("adding", "r0001", place)
+    (places[2] / "config.yaml").unlink()
+    for name in ("r0001", "adding/r0001"):
+        for words in (("chat", name), (f"resume={name}",), (f"resume={name}", "--config", "grpo")):
+            said = run.refusal(*words)
+            assert f"{name} is the name of 2 runs; name one by its folder:" in said
+            assert all(f"  {place}  (never ended in order, started 2" in said for place in places[:2]), said
+            assert str(places[2]) not in said
+        said = run.refusal("--config", "grpo", "reward.name=model", f"+reward.args.path={name}")
+        assert f"reward.args.path: {name} is the name of 2 runs" in said
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is the name of" not in run.refusal("chat", "adding/r0001"), "what is here goes before what is elsewhere"
+    monkeypatch.chdir(tmp_path)
+    assert "has no model to read" in run.refusal("chat", "adding/r0001", f"fileroot={tmp_path}/there/runs")

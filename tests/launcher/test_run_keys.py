@@ -1,0 +1,221 @@
+"""What keys of a whole run do, in reinforcement learning and in supervised training: length, order, clocks, places."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.discovery import names_for
+from areal_like.models.characters import write_tokenizer
+from areal_like.process.run import Run
+from areal_like.rollout.episodes.main import _tokenizer
+from areal_like.rollout.settings import length_of, settings_of
+from areal_like.training import checkpoint, supervised
+from areal_like.training.checkpoint import Checkpoints
+from areal_like.training.main import load_trained
+from areal_like.training.reward_model import RewardModel
+from areal_like.training.stop import StopRequest
+from areal_like.training.supervised import Supervised
+from areal_like.training.supervised_data import SupervisedData
+from areal_like.training.timers import Timer
+from launcher.plan import render
+from launcher.policy import Policy
+from tests.launcher.plan.test_run_directory import made
+from tests.support.planning import loaded, plan_of
+from tests.support.rollout_world import World
+from tests.support.training_runs import EXPERIMENTS, ME, make_run, metrics_of, world
+
+SUPERVISED = {"sft": Supervised, "reward_model": RewardModel}
+RUNS = ("grpo", "ppo", *SUPERVISED)
+ROWS = "".join(
+    f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}", "chosen": "{2 * n}", "rejected": "{2 * n + 1}"}}\n'
+    for n in range(40)
+)
+
+
+def told(kind: str, *overrides: str) -> Any:
+    """A shipped experiment that generates."""
+    return load(EXPERIMENTS / f"{kind}.yaml", ["rollout.backend=embedded", *overrides]).config
+
+
+def of_40_rows(folder: Path, kind: str, *overrides: str, valid: str | None = None) -> Run:
+    """A supervised run on rows of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text(ROWS)
+    own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=8")
+    return make_run(folder, kind, *own, f"valid_dataset.path={valid}" if valid else "valid_dataset=null", *overrides)
+
+
+def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
+    """Steps of a run on 40 rows, 8 to a step."""
+    if kind in SUPERVISED:
+        return int(SupervisedData(of_40_rows(folder, kind, *overrides)).total_steps)
+    said = settings_of(told(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
+    return length_of(said, rows=40).total_steps
+
+
+LONG = ("total_train_epochs=9", "total_train_steps=null", "total_train_n_seqs=null")
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_total_train_epochs_ends_the_run(tmp_path, kind):
+    assert in_epochs(tmp_path / "9", kind, *LONG) == 45
+    assert in_epochs(tmp_path / "2", kind, *LONG, "total_train_epochs=2") == 10
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_total_train_steps_ends_the_run(tmp_path, kind):
+    assert in_epochs(tmp_path, kind, *LONG, "total_train_steps=7") == 7
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("grpo", 2), ("ppo", 2), ("sft", 8), ("reward_model", 4)], ids=RUNS)
+def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
+    """A prompt has 4 answers, a row is one, and a pair two."""
+    assert in_epochs(tmp_path, kind, *LONG, "total_train_n_seqs=64") == steps
+
+
+def order_of(folder: Path, kind: str, seed: int) -> Any:
+    if kind in SUPERVISED:
+        return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).deal.rows(0).tolist()
+    one = World(settings_of(told(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
+    one.load()
+    return [(lease.group.row, lease.group.seed) for lease in one.lease()]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_seed_says_which_rows_come_when(tmp_path, kind):
+    one, again, other = (order_of(tmp_path / name, kind, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert one == again != other
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
+    """By a tokenizer with two of its tokens exchanged."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    write_tokenizer(folder, 64)
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"1"', '"one"').replace('"2"', '"1"').replace('"one"', '"2"'))
+    key = f"tokenizer_path={folder}"
+
+    def ids(*overrides: str) -> list[int]:
+        if kind in SUPERVISED:
+            found = SupervisedData(of_40_rows(tmp_path / "run", kind, "train_dataset.shuffle=false", *overrides)).train
+            return [int(token) for token in found.take(np.array([12])).token_ids[:8]]
+        return list(_tokenizer(told(kind, *overrides).tokenizer_path, tmp_path).encode("12+12=24"))
+
+    usual, swapped = ids(), ids(key)
+    assert len(usual) == len(swapped) == 8
+    one, two = usual[:2]
+    assert swapped == [{one: two, two: one}.get(token, token) for token in usual]
+
+
+# Clocks
+
+
+class Ticking(Timer):
+    """Every step takes 10 s."""
+
+    def __init__(self, config: Any, steps_per_epoch: int) -> None:
+        self.time = 0.0
+        super().__init__(config, steps_per_epoch, lambda: self.time)
+
+    def is_due(self, step: int) -> bool:
+        self.time = 10.0 * step
+        return super().is_due(step)
+
+
+def kept(section: str, run: Run, kind: str) -> list[int]:
+    """After which of nine steps, five to an epoch, a checkpoint is due to be kept, or to go on from."""
+    due = Checkpoints(run, world(), 5).due
+    found = {step: due(step, is_last=False) for step in range(1, 10)}
+    return [step for step, each in found.items() if (each.to_keep if section == "saver" else each.to_resume)]
+
+
+def evaluated(section: str, run: Run, kind: str) -> list[int]:
+    """After which steps there is an evaluation; the last of ten has one in any case."""
+    if kind in SUPERVISED:
+        learner = SUPERVISED[kind](load_trained(run, run.config.model, "model", world()), run.config.seed)
+        supervised.train(run, ME, world(), learner, SupervisedData(run), StopRequest(world()))
+        return sorted(line["step"] for line in metrics_of(run) if "eval/loss" in line)[:-1]
+    said = replace(settings_of(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
+    ring = World(replace(said, synchronous=True, max_staleness=0, total_epochs=2, most_steps=10), 20, valid_rows=2)
+    versions = []
+    for _ in range(60):
+        ring.load_all()
+        versions += [lease.group.evaluation for lease in ring.lease() if lease.group.evaluation]
+        ring.finish_all()
+        if ring.fetch() is not None:
+            ring.time += 10
+            ring.train()
+    return sorted({*versions} - {10})
+
+
+CLOCKS = {"freq_epochs": (1, [5]), "freq_steps": (3, [3, 6, 9]), "freq_secs": (40, [4, 8])}
+SECTIONS = {"saver": kept, "recover": kept, "evaluator": evaluated}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("key", [f"{section}.{clock}" for section in SECTIONS for clock in CLOCKS])
+def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
+    for module in (checkpoint, supervised):
+        monkeypatch.setattr(module, "Timer", Ticking)
+    section, _, clock = key.partition(".")
+    every, wanted = CLOCKS[clock]
+    alone = (*(f"{section}.{name}=null" for name in CLOCKS), f"{key}={every}", "recover.mode=auto")
+    if kind in SUPERVISED:
+        run = of_40_rows(tmp_path, kind, "total_train_steps=10", "total_train_epochs=9", *alone, valid="rows.jsonl")
+    else:
+        run = make_run(tmp_path, kind, "rollout.backend=embedded", *alone)
+    assert SECTIONS[section](section, run, kind) == wanted
+
+
+# Recovery
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from(tmp_path, kind):
+    """For each mode: whether a dead trainer ends the run, whether a start goes on from a checkpoint that is there,
+    and whether it begins where there is none."""
+    wanted = {
+        "disabled": ("fail", False, False),
+        "auto": ("recover", True, True),
+        "fault": ("recover", False, False),
+        "resume": ("recover", True, False),
+    }
+    made(tmp_path / "x" / "with", 5)
+    made(tmp_path / "x" / "without")
+    for mode, said in wanted.items():
+        words = (f"cluster.fileroot={tmp_path}", "experiment_name=x", f"recover.mode={mode}")
+        recover = loaded(kind, *words).config.recover
+        death = Policy(recover.mode, recover.retries).judge("trainer/0", -9, True, False).kind
+        goes_on = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
+        assert (death, *(state == "continues" for state in goes_on)) == said, mode
+
+
+def test_recover_retries_is_how_often_in_a_row(tmp_path):
+    for retries in (0, 2):
+        recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
+        policy = Policy(recover.mode, recover.retries)
+        kinds = [policy.judge("rollout/0", -9, True, False).kind for _ in range(retries + 1)]
+        assert kinds == ["recover"] * retries + ["fail"]
+
+
+# Where things are
+
+
+def test_cluster_name_is_told_of_the_machines():
+    assert "on this machine (dgx-7)" in render(plan_of("grpo", "cluster.cluster_name=dgx-7"))
+    assert plan_of("grpo", "cluster.cluster_name=dgx-7").cluster["name"] == "dgx-7"
+    assert "(local)" not in render(plan_of("grpo"))
+
+
+def test_nfs_record_root_is_where_names_are_entered(tmp_path):
+    config = loaded("grpo", f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}", "trial_name=t").config
+    with names_for(config, tmp_path, "launcher/0") as names:
+        names.add("server/0", "here")
+        (file,) = (tmp_path / "names").rglob("server/0@*")
+        assert file.relative_to(tmp_path / "names").parts[1:3] == ("grpo-addition", "t")

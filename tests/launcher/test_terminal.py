@@ -1,0 +1,146 @@
+"""A terminal that is lost, and an output that nobody takes, never end a run in a way of their own."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcher.terminal import tell
+from tests.support.standing_in import Standing, environment_of, left_over
+
+WORDS = ("--config", "grpo.yaml", "tracker=none", "recover.mode=auto")
+
+
+class Terminal:
+    """A run of stand-ins that was started by hand on a terminal of its own."""
+
+    def __init__(self, root: Path, ignores_hangup: bool, **told: object) -> None:
+        self.ours, theirs = pty.openpty()
+
+        def take_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if ignores_hangup:  # as nohup does
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        inherited = {name: value for name, value in os.environ.items() if name != "CI"}
+        process: subprocess.Popen[str] = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.standing_in", *WORDS],
+            cwd=root,
+            env=inherited | environment_of(root, **told) | {"TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            text=True,
+            start_new_session=True,
+            preexec_fn=take_terminal,
+        )
+        os.close(theirs)
+        self.run = Standing(process, root)
+        self._said = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reads = True
+        self._reader.start()
+
+    def _read(self) -> None:
+        while self._reads:
+            try:
+                self._said += os.read(self.ours, 4096)
+            except OSError:
+                return  # nobody has the other end any more
+
+    def shows(self, words: str) -> bool:
+        return words.encode() in self._said
+
+    def close(self) -> None:
+        """As by the x of its window."""
+        self._reads = False
+        self._reader.join(60)  # it comes back with the next thing that is drawn
+        os.close(self.ours)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("ignores_hangup", [False, True], ids=["as it is", "under nohup"])
+def test_a_run_whose_terminal_is_closed_stops_with_a_checkpoint_or_goes_on_under_nohup(tmp_path, ignores_hangup):
+    terminal = Terminal(tmp_path, ignores_hangup, steps=30, step_s=0.2)
+    run = terminal.run
+    try:
+        run.until_true(lambda: terminal.shows("step ") and terminal.shows("/"))
+        run.until("metrics/trainer-0.jsonl")
+        terminal.close()
+        code = run.process.wait(120)
+    finally:
+        stop(run.process)
+    summary = json.loads((run.directory / "summary.json").read_text())
+    steps = [json.loads(line)["step"] for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, summary["steps"] + 1))
+    if ignores_hangup:
+        assert (code, summary["outcome"], len(steps)) == (0, "done", 30)
+    else:
+        assert (code, summary["outcome"]) == (75, "stopped")
+        assert 0 < len(steps) < 30
+    assert summary["model"].endswith(f"step_{len(steps):06d}"), "there is a checkpoint of the last step"
+    assert left_over(tmp_path) == {}
+
+
+@pytest.mark.parametrize("moment", ["before anything is started", "before the first step"])
+def test_a_terminal_that_is_closed_early_leaves_nothing_behind(tmp_path, moment):
+    terminal = Terminal(tmp_path, False, step_s=60)
+    run = terminal.run
+    try:
+        if moment == "before the first step":
+            run.until_true(lambda: terminal.shows("server/0 ready"))
+        run.process.send_signal(signal.SIGHUP)
+        os.close(terminal.ours)
+        code = run.process.wait(120)
+    finally:
+        stop(run.process)
+    assert code in ((75,) if moment == "before the first step" else (75, -signal.SIGHUP))
+    assert left_over(tmp_path) == {}
+
+
+def test_a_run_goes_on_where_its_output_finds_no_room(tmp_path):
+    environment = os.environ | environment_of(tmp_path, steps=5)
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tests.support.standing_in", *WORDS]
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=full, stderr=full, text=True)
+        try:
+            code = process.wait(120)
+        finally:
+            process.kill()
+    directory = Standing(process, tmp_path).directory
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (code, summary["outcome"], summary["steps"]) == (0, "done", 5)
+    assert left_over(tmp_path) == {}
+
+
+def test_a_refusal_that_nobody_can_hear_is_one_all_the_same(tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tests.support.standing_in", *WORDS, "actor.lr=fast"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | environment_of(tmp_path), stderr=full, check=False
+        )
+    assert done.returncode == 2
+
+
+def test_what_is_told_reaches_whoever_reads():
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as stream:
+        tell("so it is", stream)
+        assert os.read(reads, 100) == b"so it is\n"
+        os.close(reads)
+        before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        tell("nobody there", stream)
+        tell("nobody there", stream)
+        signal.signal(signal.SIGPIPE, before)

@@ -1,0 +1,167 @@
+"""What is cleared from shared memory belongs to a run of this user that has no process any more, and nothing else is:
+everybody on the machine can make folders there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from areal_like.process.abandoned import clear, clear_abandoned
+from areal_like.process.identity import RUN_ID
+from areal_like.process.memory import SHARED_MEMORY, hold, let_go, make_new, memory_folder
+from areal_like.process.segments import Watch, segments_in
+from tests.support.commands import REPOSITORY
+
+pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
+
+STRANGER = 65534
+root_alone = pytest.mark.skipif(os.getuid() != 0, reason="only root can act for another user")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = memory_folder(uuid.uuid4().hex[:12])
+    yield path
+    let_go(path)
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    return path
+
+
+def record_of(victim: Path) -> str:
+    up = os.path.relpath(victim, SHARED_MEMORY)
+    return json.dumps([[str(victim), victim.stat().st_ino], [up, victim.stat().st_ino]])
+
+
+def by_stranger(folder: Path, record: str) -> None:
+    folder.mkdir(mode=0o755)
+    (folder / "segments-x.json").write_text(record)
+    os.chown(folder, STRANGER, STRANGER)
+
+
+@root_alone
+@pytest.mark.parametrize("is_json", [True, False])
+def test_the_folder_of_another_user_names_nothing_that_is_removed(folder: Path, victim: Path, is_json: bool, caplog):
+    by_stranger(folder, record_of(victim) if is_json else "{")
+    clear(folder)
+    clear_abandoned()
+    assert victim.exists() and (folder / "segments-x.json").exists() and not caplog.text
+
+
+@root_alone
+def test_a_folder_that_a_stranger_makes_once_the_run_s_is_gone_is_not_cleared(folder: Path, victim: Path):
+    code = f"""
+import os, pathlib, sys
+from launcher.guardian import guarded
+from tests.process.test_abandoned import by_stranger
+folder = pathlib.Path({str(folder)!r})
+def launch():
+    folder.rmdir()
+    by_stranger(folder, {record_of(victim)!r})
+    return 0
+sys.exit(guarded(launch, folder))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert victim.exists() and (folder / "segments-x.json").exists()
+
+
+def test_the_memory_is_there_until_the_launcher_is_gone(folder: Path, tmp_path: Path):
+    """Whoever could make it anew before the guardian clears it would have it cleared."""
+    code = f"""
+import os, pathlib, sys
+from launcher import guardian
+folder, end_all = pathlib.Path({str(folder)!r}), guardian.end_all
+def seen():
+    left = end_all()
+    print(folder.exists(), flush=True)
+    return left
+guardian.end_all = seen
+sys.exit(guardian.guarded(lambda: 0, folder))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, folder.exists()) == ("True\nTrue\n", "", False)
+
+
+@pytest.mark.parametrize("kind", ["names", "link", "not JSON", "no list", "deep"])
+def test_a_record_that_is_none_is_one_line_and_removes_nothing(folder: Path, victim: Path, kind: str, caplog):
+    make_new(folder)
+    path = folder / "segments-x.json"
+    if kind == "link":
+        path.symlink_to(victim)
+    else:
+        texts = {"names": record_of(victim), "not JSON": "{", "no list": "3", "deep": "[" * 100_000}
+        path.write_text(texts[kind])
+    clear(folder)
+    assert victim.exists() and not folder.exists()
+    (line,) = caplog.messages
+    assert line.startswith(f"{path} is ignored: "), line
+
+
+@pytest.mark.parametrize("name", ["psm_../../x", "sem.mp-/etc/x", "sglang_loads_/../x", "/etc/passwd", "../x", ""])
+def test_a_name_with_a_way_in_it_is_no_segment(name: str):
+    with pytest.raises(ValueError, match="is not a segment of an engine"):
+        segments_in(json.dumps([[name, 1]]).encode())
+
+
+def test_nothing_is_written_down_in_a_folder_that_leads_elsewhere(folder: Path, tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (elsewhere / "segments-x.json").touch()
+    folder.symlink_to(elsewhere)
+    watch = Watch(folder / "segments-x.json")
+    watch.close()
+    watch.remove()
+    assert (elsewhere / "segments-x.json").exists()
+
+
+def clear_in_another_process() -> None:
+    code = "from areal_like.process.abandoned import clear_abandoned\nclear_abandoned()"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
+
+
+def test_a_folder_that_a_process_holds_is_a_running_run_s(folder: Path):
+    make_new(folder)
+    clear_in_another_process()
+    assert folder.exists()
+    let_go(folder)
+    clear_in_another_process()
+    assert not folder.exists()
+    assert not hold(folder), "it is gone: whoever wants it makes it anew"
+
+
+def test_a_folder_whose_run_has_a_process_is_left_alone(folder: Path):
+    make_new(folder)
+    let_go(folder)
+    run_id = folder.name.rpartition(".")[2]
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, RUN_ID: run_id}) as process:
+        clear_abandoned()
+        assert folder.exists()
+        process.kill()
+    clear_abandoned()
+    assert not folder.exists()
+
+
+def test_what_has_another_name_is_not_taken_for_a_run_s(folder: Path):
+    others = [folder.with_name(name) for name in (f"{folder.name}.mine", f"areal-like.{os.getuid()}.mine")]
+    try:
+        for other in others:
+            other.mkdir(mode=0o700)
+        clear_abandoned()
+        assert all(other.is_dir() for other in others)
+    finally:
+        for other in others:
+            other.rmdir()

@@ -1,0 +1,205 @@
+"""The token of a run goes to no process that has not proved, on that very connection, that it knows it already."""
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from areal_like.process.blocking import BlockingCaller
+from areal_like.process.errors import Unreachable
+from areal_like.process.greeting import Proofs, Question, Unproven
+from areal_like.process.http import Caller, Served, answer, application, run_loop, serve
+from areal_like.process.identity import Guard
+from areal_like.process.proof import is_proof, new_nonce, place_of, prove
+from areal_like.process.proven import greet
+from areal_like.rollout.client import Client, Seat
+from tests.support.impostors import SECRET, Listener, foreign, passing_on, replays
+from tests.support.ring_parts import SECRET as RING_SECRET
+from tests.support.ring_parts import WORKER, Server, open_server
+
+OTHER_HOSTS = ("127.0.0.2", "::1")
+
+
+async def ours(port: int = 0, host: str = "127.0.0.1") -> Served:
+    async def yes(_: web.Request) -> web.Response:
+        return answer({"ok": True})
+
+    app = application(Guard(SECRET))
+    app.router.add_post("/yes", yes)
+    return await serve(app, host, port)
+
+
+class BlockingInAThread:
+    """A `Caller` to look at."""
+
+    def __init__(self) -> None:
+        self._caller = BlockingCaller(WORKER, SECRET)
+
+    async def json(self, *words: Any) -> Any:
+        return await asyncio.to_thread(self._caller.json, *words)
+
+    async def __aenter__(self) -> "BlockingInAThread":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._caller.close()
+
+
+CALLERS = pytest.mark.parametrize("caller", [lambda: Caller(WORKER, SECRET), BlockingInAThread], ids=["loop", "none"])
+
+
+@CALLERS
+@pytest.mark.parametrize("reply", [foreign, replays])
+def test_who_took_the_port_of_a_server_hears_nothing_of_the_run(caller: Any, reply: Any) -> None:
+    async def main() -> None:
+        stranger = await Listener(reply).start()
+        async with caller() as calls:
+            with pytest.raises(Unreachable, match="answers at"):
+                await calls.json("POST", f"127.0.0.1:{stranger.port}", "/yes", {"prompt": "of the run"})
+        await stranger.close()
+        assert stranger.heard.startswith(b"GET /areal-like/proof")
+        assert SECRET.encode() not in stranger.heard and b"/yes" not in stranger.heard
+
+    asyncio.run(main())
+
+
+@CALLERS
+def test_who_takes_the_port_of_a_server_that_died_after_a_call_hears_nothing_of_the_run(caller: Any) -> None:
+    async def main() -> None:
+        served = await ours()
+        port = int(served.address.rpartition(":")[2])
+        async with caller() as calls:
+            assert await calls.json("POST", served.address, "/yes", {}) == {"ok": True}
+            await served.close()
+            stranger = await Listener(replays).start(port)
+            with pytest.raises(Unreachable):
+                await calls.json("POST", served.address, "/yes", {})
+        await stranger.close()
+        assert stranger.heard and SECRET.encode() not in stranger.heard
+
+    run_loop(main())
+
+
+@CALLERS
+def test_a_connection_is_proved_once_and_its_calls_go_on_without(caller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs: list[str] = []
+    real = Guard.prove
+
+    def noted(guard: Guard, nonce: str, place: str) -> str | None:
+        proofs.append(place)
+        return real(guard, nonce, place)
+
+    monkeypatch.setattr(Guard, "prove", noted)
+
+    async def main() -> None:
+        served = await ours()
+        async with caller() as calls:
+            for _ in range(5):
+                assert await calls.json("POST", served.address, "/yes", {}) == {"ok": True}
+        await served.close()
+        assert proofs == [served.address]
+
+    run_loop(main())
+
+
+def test_a_worker_whose_server_s_port_was_taken_goes_on_with_another_one() -> None:
+    async def main() -> None:
+        stranger = await Listener(foreign).start()
+        async with open_server(Server()) as server, Caller(WORKER, RING_SECRET) as caller:
+
+            async def another(lease: str, gone: str) -> str:
+                assert gone == f"127.0.0.1:{stranger.port}"
+                return server.address
+
+            client = Client(caller, 30.0, 3, another)
+            group = {"id": "1.1/0", "prompt": [3, 4, 12], "n": 2, "seed": 1, "sampling": {}, "order": None}
+            assert len(await client.generate(Seat("1.1", f"127.0.0.1:{stranger.port}"), group)) == 2
+            await client.close()
+        await stranger.close()
+        assert stranger.heard and RING_SECRET.encode() not in stranger.heard
+
+    asyncio.run(main())
+
+
+@CALLERS
+@pytest.mark.parametrize("host", OTHER_HOSTS)
+def test_who_has_the_port_at_another_address_cannot_pass_the_question_on(caller: Any, host: str) -> None:
+    async def main() -> None:
+        served = await ours()
+        port = int(served.address.rpartition(":")[2])
+        stranger = Listener(passing_on(port))
+        try:
+            await stranger.start(port, host)
+        except OSError as fault:
+            await served.close()
+            pytest.skip(f"this machine has no {host}: {fault}")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        async with caller() as calls:
+            with pytest.raises(Unreachable, match="does not prove that it knows the secret"):
+                await calls.json("POST", address, "/yes", {})
+            assert await calls.json("POST", served.address, "/yes", {}) == {"ok": True}
+        await stranger.close()
+        await served.close()
+        assert stranger.heard and SECRET.encode() not in stranger.heard
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "localhost"])
+def test_a_server_that_listens_at_many_addresses_proves_itself_at_each(host: str) -> None:
+    async def main() -> None:
+        with contextlib.closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        try:
+            served = await ours(port, host)
+        except OSError as fault:
+            pytest.skip(f"this machine has no {host}: {fault}")
+        for name in ("127.0.0.1", "localhost"):
+            with contextlib.suppress(ConnectionRefusedError):  # "::" may be IPv6 alone
+                Proofs(SECRET).check_connection(await greet(f"{name}:{port}"))
+        await served.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("end", "place"),
+    [
+        (("127.0.0.1", 80), "127.0.0.1:80"),
+        (("::ffff:127.0.0.1", 80, 0, 0), "127.0.0.1:80"),
+        (("::1", 80, 0, 0), "[::1]:80"),
+        (("fe80::1%eth0", 80, 0, 2), "[fe80::1]:80"),
+        (("/a/socket", None), None),
+        ("/a/socket", None),
+        (None, None),
+    ],
+)
+def test_both_ends_say_the_same_of_the_place(end: Any, place: str | None) -> None:
+    assert place_of(end) == place
+
+
+def test_a_proof_is_for_one_address_and_one_port() -> None:
+    nonce = new_nonce()
+    proof = prove(SECRET, nonce, "127.0.0.1:80", "") or ""
+    assert is_proof(proof, SECRET, nonce, "127.0.0.1:80", "")
+    for other in ("127.0.0.1:81", "[::1]:80"):
+        assert not is_proof(proof, SECRET, nonce, other, "")
+
+
+def test_an_answer_is_read_however_it_comes_and_nothing_may_follow_it() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Areal-Proof: abc\r\n\r\n"
+    question = Question(("127.0.0.1", 80))
+    *before, last = (question.hear(head[at : at + 1]) for at in range(len(head)))
+    assert before == [None] * (len(head) - 1) and last is not None and last.is_whole and last.proof == "abc"
+    for rest in (head + b"x", head.replace(b" 0", b" 3"), head.replace(b"200", b"404")):
+        greeting = Question(("127.0.0.1", 80)).hear(rest)
+        assert greeting is not None and not greeting.is_whole
+    for garbage in (b"SSH-2.0", b"HTTP/1.1 200" + b"x" * (1 << 14)):
+        with pytest.raises(Unproven, match="speaks no HTTP"):
+            Question(("127.0.0.1", 80)).hear(garbage)
+    with pytest.raises(ConnectionError):
+        Question(("127.0.0.1", 80)).hear(b"")

@@ -1,0 +1,270 @@
+"""Generation: one request for the calls of one moment, and what is done where no answer comes."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+
+from areal_like.process.http import Caller
+from areal_like.rollout.client import Client, GenerationError, Seat, Superseded, Void
+from tests.support.ring_parts import SECRET, WORKER, Server, hang_up, open_server, refuse
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr("areal_like.rollout.client.PAUSE_S", 0.01)
+
+
+def group(number, n=2):
+    return {"id": f"{number}.1/0", "prompt": [3, 4, 12], "n": n, "seed": number, "sampling": {}, "order": None}
+
+
+async def nowhere(lease, gone):
+    raise AssertionError(f"{lease} should stay at {gone}")
+
+
+@asynccontextmanager
+async def open_client(timeout_s=30.0, retries=3, another_server=nowhere):
+    async with Caller(WORKER, SECRET) as caller:
+        client = Client(caller, timeout_s, retries, another_server)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+async def ask(server, retries=3, count=1, **said):
+    async with open_client(retries=retries, **said) as client:
+        calls = (client.generate(Seat(f"{number}.1", server.address), group(number)) for number in range(count))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def free_address():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_calls_of_one_moment_are_one_request_and_later_ones_another():
+    async def main():
+        async with open_server() as server, open_client() as client:
+            seat = Seat("0.1", server.address)
+            first = await asyncio.gather(*(client.generate(seat, group(number)) for number in range(20)))
+            await client.generate(seat, group(99))
+            return first, server.requests
+
+    first, requests = asyncio.run(main())
+    assert [len(groups) for groups in requests] == [20, 1]
+    assert [each["seed"] for each in requests[0]] == list(range(20))
+    assert all(len(samples) == 2 and samples[0]["token_ids"] == [2, 6, 8, 1] for samples in first)
+
+
+def test_a_server_is_told_until_when_somebody_waits():
+    async def main():
+        async with open_server() as server, open_client(timeout_s=7.5) as client:
+            await client.generate(Seat("0.1", server.address), group(0))
+            return server.requests
+
+    assert asyncio.run(main())[0][0]["deadline_s"] == 7.5
+
+
+def test_each_server_has_its_own_request():
+    async def main():
+        async with open_server() as one, open_server() as two, open_client() as client:
+            calls = [(number, server) for number in range(4) for server in (one, two)]
+            await asyncio.gather(*(client.generate(Seat("x", s.address), group(f"{n}{s.address}")) for n, s in calls))
+            return len(one.requests), len(two.requests)
+
+    assert asyncio.run(main()) == (1, 1)
+
+
+def test_a_group_is_answered_as_soon_as_it_is_there():
+    async def main():
+        server = Server()
+        gate = server.gate = asyncio.Event()
+        gate.set()
+
+        def says(group):
+            gate.clear()
+            return server.samples(group)
+
+        server.says = says
+        async with open_server(server), open_client() as client:
+            seat = Seat("0.1", server.address)
+            calls = [asyncio.create_task(client.generate(seat, group(number))) for number in range(2)]
+            await calls[0]
+            assert not calls[1].done()
+            gate.set()
+            await calls[1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", [refuse(500), refuse(503), refuse(429), hang_up], ids=["500", "503", "429", "cut"])
+def test_what_may_pass_is_tried_again_with_the_same_seed(fault):
+    async def main():
+        async with open_server() as server:
+            server.fails = [fault, fault]
+            return await ask(server), server.requests
+
+    answers, requests = asyncio.run(main())
+    assert len(answers[0]) == 2
+    assert [groups[0]["seed"] for groups in requests] == [0]
+
+
+def test_only_the_groups_without_an_answer_are_asked_again():
+    async def main():
+        server = Server()
+        failed: list[int] = []
+
+        def says(group):
+            if group["seed"] == 2 and not failed:
+                failed.append(1)
+                return {"id": group["id"], "error": "its cache is full"}
+            return server.samples(group)
+
+        server.says = says
+        async with open_server(server):
+            return await ask(server, count=4), server.requests
+
+    answers, requests = asyncio.run(main())
+    assert all(len(samples) == 2 for samples in answers)
+    assert [[each["seed"] for each in groups] for groups in requests] == [[0, 1, 2, 3], [2]]
+
+
+def test_a_connection_cut_in_the_middle_loses_the_rest_alone():
+    async def main():
+        server = Server()
+        cut: list[int] = []
+
+        def says(group):
+            if group["seed"] == 1 and not cut:
+                cut.append(1)
+                return None
+            return server.samples(group)
+
+        server.says = says
+        async with open_server(server):
+            return await ask(server, count=3), server.requests
+
+    answers, requests = asyncio.run(main())
+    assert all(len(samples) == 2 for samples in answers)
+    assert sorted(each["seed"] for groups in requests[1:] for each in groups) == [1, 2]
+
+
+@pytest.mark.parametrize("answer", [{"id": "0.1/0"}, {"text": "hello"}, ["0.1/0"]], ids=["bare", "other", "list"])
+def test_an_answer_that_cannot_be_read_is_an_error_and_nobody_waits_for_another(answer):
+    async def main():
+        server = Server()
+        server.says = lambda group: answer
+        async with open_server(server):
+            async with asyncio.timeout(60):
+                return await ask(server, retries=0)
+
+    error = asyncio.run(main())[0]
+    assert isinstance(error, GenerationError) and "its answer cannot be read" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fault", "retries", "said"),
+    [
+        (refuse(500, "out of memory"), 2, "after 3 tries (rollout.request_retries): out of memory"),
+        (refuse(500, "out of memory"), 0, "after one try: out of memory"),
+        (refuse(400, "the prompt is too long"), 3, "refuses the request: the prompt is too long"),
+    ],
+)
+def test_what_stays_wrong_is_an_error_with_the_servers_words(fault, retries, said):
+    async def main():
+        async with open_server() as server:
+            server.fails = [fault] * 10
+            answers = await ask(server, retries)
+            return answers[0], 10 - len(server.fails)
+
+    error, tries = asyncio.run(main())
+    assert isinstance(error, GenerationError) and said in str(error)
+    assert tries == (1 if "400" in said or "refuses" in said else retries + 1)
+
+
+@pytest.mark.parametrize("status", [401, 409])
+def test_a_process_that_was_replaced_stops(status):
+    async def main():
+        async with open_server() as server:
+            server.fails = [refuse(status, "an older attempt")]
+            return await ask(server)
+
+    assert isinstance(asyncio.run(main())[0], Superseded)
+
+
+def test_past_the_limit_it_is_said_which():
+    async def main():
+        server = Server()
+        server.gate = asyncio.Event()
+        async with open_server(server):
+            found = await ask(server, retries=0, timeout_s=0.2)
+            server.gate.set()
+            return found
+
+    assert "no answer within 0.2 s (rollout.request_timeout)" in str(asyncio.run(main())[0])
+
+
+def test_another_server_is_asked_for_only_when_this_one_is_gone():
+    async def main():
+        async with open_server() as new:
+            asked = []
+
+            async def another_server(lease, gone):
+                asked.append((lease, gone))
+                return new.address
+
+            async with open_client(another_server=another_server) as client:
+                seat = Seat("7.1", free_address())
+                old = seat.server
+                samples = await client.generate(seat, group(7))
+                await client.generate(seat, group(8))
+            return samples, asked == [("7.1", old)], seat.server == new.address
+
+    samples, asked, moved = asyncio.run(main())
+    assert len(samples) == 2 and asked and moved
+
+
+def test_a_lease_that_nobody_wants_any_more_ends_there():
+    async def main():
+        async def another_server(lease, gone):
+            raise Void(lease)
+
+        async with open_client(another_server=another_server) as client:
+            await client.generate(Seat("7.1", free_address()), group(7))
+
+    with pytest.raises(Void):
+        asyncio.run(main())
+
+
+def test_a_server_that_gives_too_few_samples_is_not_believed():
+    async def main():
+        server = Server()
+        server.says = lambda group: server.samples(group | {"n": 1})
+        async with open_server(server):
+            return await ask(server, retries=0)
+
+    assert "it gave 1 samples where 2 were asked for" in str(asyncio.run(main())[0])
+
+
+def test_calls_that_are_given_up_are_given_up_at_the_server_too():
+    async def main():
+        server = Server()
+        server.gate = asyncio.Event()
+        async with open_server(server), open_client() as client:
+            seat = Seat("0.1", server.address)
+            calls = [asyncio.create_task(client.generate(seat, group(number))) for number in range(2)]
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            calls[0].cancel()
+            await asyncio.wait(calls[:1])
+            assert server.disconnected == 0
+            calls[1].cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            while not server.disconnected:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -1,0 +1,112 @@
+"""The code of docs/own-task.md does what the page says, in a worker as a run has it."""
+
+import asyncio
+import re
+
+import pytest
+
+from areal_like.config.checks.named import BUILT_IN
+from areal_like.config.compose import load
+from areal_like.data import tasks
+from areal_like.data.datasets import load_datasets
+from areal_like.data.named import Places
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.process.http import Caller
+from areal_like.process.identity import Identity
+from areal_like.rollout.client import Client
+from areal_like.rollout.episodes import rewards, workflows
+from areal_like.rollout.episodes.engine import Tools
+from areal_like.rollout.episodes.episode import Episodes
+from areal_like.rollout.episodes.rewards import Wanted, find_reward
+from areal_like.rollout.episodes.rewards.call import Call
+from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.workflows import make_workflow
+from areal_like.rollout.trajectory import unpack_group
+from tests.support.commands import REPOSITORY
+from tests.support.ring_parts import SECRET, lease, open_server
+
+PAGE = (REPOSITORY / "docs" / "own-task.md").read_text()
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A folder with the page's files in it."""
+    for text in re.findall(r"```(?:python|yaml)\n(.*?)```", PAGE, flags=re.S):
+        named = re.match(r"# (\S+)\n", text)
+        assert named
+        (tmp_path / named[1]).write_text(text)
+    return tmp_path
+
+
+def test_a_task_takes_less_than_40_lines(page):
+    assert len((page / "modular.py").read_text().splitlines()) < 40
+
+
+def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
+    config = load(page / "modular.yaml").config
+    places = Places(page, page)
+    tokenizer = TextTokenizer(model_folder(config.tokenizer_path))
+    datasets = load_datasets(config, places, tokenizer)
+    train, valid = ({row["prompt"] for row in rows.rows} for rows in (datasets.of("train"), datasets.of("valid")))
+    assert len(train) + len(valid) == 10000 and not train & valid
+    row = datasets.train.rows[0]
+
+    async def nowhere(lease: str, gone: str) -> str:
+        raise AssertionError(f"{gone} is there")
+
+    async def main():
+        wanted = Wanted(config.reward.name, {}, config.task.name, dict(config.task.args), str(page), str(page))
+        pool = RewardPool(wanted, 15.0, 0, 60)
+        me = Identity("episodes", 0)
+        try:
+            await pool.ready(row)
+            async with open_server() as server, Caller(me, SECRET) as caller:
+                client = Client(caller, 30.0, 0, nowhere)
+                tools = Tools(tokenizer, client, pool, False, False)
+                found = []
+                for name in (config.workflow.name, "twice.py:Twice"):
+                    workflow = make_workflow(name, {}, places)
+                    result = await Episodes(tools, datasets, workflow, True).run(lease(0, server.address, n=2))
+                    assert result.said["status"] == "done", result.said
+                    found.append(unpack_group(result.said["facts"], result.blob or b""))
+                return found, server.requests
+        finally:
+            await pool.close()
+
+    (one, two), requests = asyncio.run(main())
+    assert (len(one), len(two)) == (2, 4)
+    right = sum(said == wanted for said, wanted in zip("046", row["answer"], strict=True))
+    assert one[0].rewards == {"digits": pytest.approx(0.1 * right), "exact": 0.0, "score": 0.0}
+    assert tokenizer.decode(requests[-1][0]["prompt"]) == f"046 is wrong. {row['prompt']}"
+
+
+def test_the_rewards_of_the_page_can_be_called(page):
+    def call(name, args):
+        found = find_reward(Wanted(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
+        assert found is not None
+        return Call(found[0], name, found[1])
+
+    row = {"prompt": "12+34=", "answer": "046"}
+    assert call("short", {"penalty": 0.2})("12+34=", "046", row) == pytest.approx(
+        {"exact": 1, "length": -0.6, "score": 1}
+    )
+    assert asyncio.run(call("judged", {})("12+34=", "046", row)) == 0.3
+
+
+def test_the_tiny_model_knows_the_characters_that_the_page_names():
+    named = re.search(r"small letters and `(.*)`\.", PAGE)
+    assert named
+    TextTokenizer(model_folder("builtin:tiny-addition")).encode(named[1] + "abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def test_what_is_checked_by_reading_is_what_is_there():
+    """The configuration knows the names and arguments of what is built in without importing it."""
+    import inspect
+
+    for section, built_in in (("task", tasks.BUILT_IN), ("workflow", workflows.BUILT_IN)):
+        found = {name: frozenset(inspect.signature(kind).parameters) for name, kind in built_in.items()}
+        assert BUILT_IN[section] == found
+    row = {"prompt", "answer"}
+    found = {name: frozenset(inspect.signature(each).parameters) for name, each in rewards.BUILT_IN.items()}
+    assert BUILT_IN["reward"] == {name: takes - row - {"completion"} for name, takes in found.items()}

@@ -1,0 +1,142 @@
+"""An episodes worker as a process of a run: light, clear about what is wrong with the user's code, gone when told."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from areal_like.discovery import announce, open_names
+from areal_like.process.identity import Identity
+from areal_like.process.run import open_run
+from areal_like.rollout.episodes.main import num_hands
+from tests.support.commands import REPOSITORY
+from tests.support.ring_parts import SECRET, lease, open_controller, open_server, write_run
+
+HEAVY = ("torch", "transformers", "hydra", "omegaconf", "safetensors.torch")
+
+
+def environment(directory):
+    ours = {"PYTHONPATH": str(REPOSITORY), "AREAL_LIKE_TOKEN": SECRET, "AREAL_LIKE_PROCESS": "episodes/0"}
+    return {**os.environ, **ours, "AREAL_LIKE_RUN_DIR": str(directory)}
+
+
+def start(directory, **more):
+    command = [sys.executable, "-m", "areal_like.rollout.episodes", "--run-dir", str(directory), "--index", "0"]
+    return subprocess.Popen(command, env=environment(directory), stderr=subprocess.PIPE, text=True, **more)
+
+
+def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
+    program = (
+        "import sys, areal_like.rollout.episodes.main, areal_like.rollout.episodes.rewards.child;"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    child = (
+        "import sys, areal_like.rollout.episodes.rewards.child;"
+        "print([name for name in ('aiohttp', 'numpy', 'tokenizers', 'yaml') if name in sys.modules])"
+    )
+    for code, said in [(program, "[]"), (child, "[]")]:
+        done = subprocess.run([sys.executable, "-c", code], env=environment(""), capture_output=True, text=True)
+        assert done.stdout.strip() == said, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "said"),
+    [
+        (
+            "import nothing_of_that_name\nclass Task: ...\n",
+            {"task__name": "mine.py:Task"},
+            "task.name: mine.py cannot be imported: MINE line 1: ModuleNotFoundError: No module named 'nothing_of",
+        ),
+        (
+            "from functools import partial\nreward = partial(lambda prompt, completion, known: 1.0)\n",
+            {"reward__name": "mine.py:reward", "reward__args": {"unknown": 1}},
+            "reward.args: mine.py:reward takes no argument 'unknown'; besides prompt and answer, it takes known",
+        ),
+        (
+            "class Task:\n    def rows(self, split):\n        return [{'prompt': '1'}]\n",
+            {
+                **{"task__name": "mine.py:Task", "reward__name": None, "valid_dataset": None},
+                **{"train_dataset__batch_size": 1, "train_dataset__path": ""},
+            },
+            "reward.name: is null, and task mine.py:Task brings none: name a reward (docs/own-task.md shows one)",
+        ),
+    ],
+    ids=["task", "reward", "no reward"],
+)
+def test_what_is_wrong_with_ones_own_code_is_one_message_before_any_work(tmp_path, source, changes, said):
+    (tmp_path / "mine.py").write_text(source)
+    if "task__name" in changes:
+        changes = {"train_dataset__path": changes["task__name"], **changes}
+    directory = write_run(tmp_path, **changes)
+    process = start(directory)
+    _, errors = process.communicate(timeout=60)
+    failure = json.loads((directory / "logs" / "episodes-0.failure.json").read_text())
+    assert process.returncode == 2, errors
+    assert failure["kind"] == "config"
+    assert failure["message"].startswith(said.replace("MINE", str(tmp_path / "mine.py"))), failure["message"]
+    assert "Traceback" not in failure["message"] and "\n" not in failure["message"]
+    assert ("Traceback" in errors) is source.startswith("import no"), "what user code raised is in the log alone"
+
+
+def test_a_worker_finds_its_controller_says_what_it_has_and_works_until_the_end(tmp_path):
+    directory = write_run(tmp_path)
+    run = open_run(directory)
+
+    async def main():
+        async with open_server() as server, open_controller([lease(n, server.address) for n in range(5)]) as controller:
+            process = start(directory)
+            with open_names(run, Identity("rollout", 0)) as names:
+                announce(names, Identity("rollout", 0), controller.address)
+                code = await asyncio.to_thread(process.wait, 60)
+            process.stderr.close()
+            return code, controller
+
+    code, controller = asyncio.run(main())
+    assert code == 0
+    hello = controller.hello
+    assert (hello["worker"], hello["incarnation"]) == ("episodes/0", 1)
+    train, valid = hello["datasets"]["train"], hello["datasets"]["valid"]
+    assert (train["rows"], valid["rows"], len(train["row_hashes"])) == (8036, 1964, 8036)
+    assert all(len(text) == 16 for text in train["row_hashes"])
+    assert sorted(controller.results) == [f"{number}.1" for number in range(5)]
+    assert {result["status"] for result in controller.results.values()} == {"done"}
+    assert num_hands(run.config) in controller.wants
+
+
+def test_told_to_stop_it_is_gone_at_once_and_its_child_too(tmp_path):
+    directory = write_run(tmp_path)
+    run = open_run(directory)
+
+    async def main():
+        server_and_leases = open_server()
+        async with server_and_leases as server, open_controller([lease(0, server.address)]) as controller:
+            server.gate = asyncio.Event()
+            process = start(directory)
+            with open_names(run, Identity("rollout", 0)) as names:
+                announce(names, Identity("rollout", 0), controller.address)
+                while not server.requests:
+                    await asyncio.sleep(0.01)
+            children = descendants(process.pid)
+            process.send_signal(signal.SIGTERM)
+            code = await asyncio.to_thread(process.wait, 60)
+            process.stderr.close()
+            server.gate.set()
+            return code, children
+
+    code, children = asyncio.run(main())
+    assert code == -signal.SIGTERM
+    assert len(children) == 1
+    until = time.monotonic() + 60
+    while any(os.path.exists(f"/proc/{child}/exe") for child in children):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def descendants(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]

@@ -1,0 +1,199 @@
+"""The built-in reward `model`: answers are worth what the reward model's server says of them, or their reward is an
+error."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from aiohttp import web
+from transformers import AutoModelForSequenceClassification
+
+from areal_like.config.problems import ConfigError
+from areal_like.discovery import Names, announce, open_names
+from areal_like.models import model_folder
+from areal_like.process import http
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Guard, Identity
+from areal_like.process.run import Run, open_run
+from areal_like.rollout.episodes.rewards import RewardError, Wanted
+from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.serving.embedded.scoring.score_server import ScoreServer
+from areal_like.serving.embedded.scoring.scorer import load_scorer
+from tests.support.ring_parts import write_run
+
+SECRET = "a secret of the run"
+SERVER = Identity("reward", 0)
+ROW = {"prompt": "12+34=", "answer": "046"}
+ANSWERS = ["046", "64", "", "4" * 6, "046", "9"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of the package with a head that says something, and its tokenizer."""
+    found: Path = tmp_path_factory.mktemp("reward") / "model"
+    shutil.copytree(model_folder("builtin:tiny-addition"), found)
+    torch.manual_seed(5)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(found, num_labels=1)
+    torch.nn.init.normal_(model.score.weight, std=0.5)
+    model.save_pretrained(found)
+    return found
+
+
+def scores_of(folder: Path, prompt: str, answers: list[str]) -> list[float]:
+    """By transformers: its tokenizer's ids of prompt, answer and end."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    found = []
+    for answer in answers:
+        ids = [*tokenizer.encode(prompt), *tokenizer.encode(answer), tokenizer.eos_token_id]
+        with torch.no_grad():
+            found.append(float(model(torch.tensor([ids])).logits[0, 0]))
+    return found
+
+
+class Ring:
+    """A run with a reward model's server that can be stopped and started again, and the pool of a worker."""
+
+    def __init__(self, run: Run, folder: Path, pool: RewardPool) -> None:
+        self.run, self.folder, self.pool = run, folder, pool
+        self.requests: list[int] = []
+        self._served: http.Served | None = None
+        self._names: Names | None = None
+
+    async def start(self) -> None:
+        server = ScoreServer(load_scorer(self.folder, "cpu"), Guard(SECRET, 1), self.run.run_id, str(self.folder))
+        app = server.application()
+
+        async def count(request: web.Request) -> None:
+            self.requests.append(len(await http.read_json(request)))
+
+        @web.middleware
+        async def counting(request: web.Request, handler: http.Handler) -> web.StreamResponse:
+            await count(request)
+            return await handler(request)
+
+        app.middlewares.append(counting)
+        self._served = await http.serve(app, "127.0.0.1")
+        self._names = open_names(self.run, SERVER)
+        announce(self._names, SERVER, self._served.address)
+
+    async def stop(self) -> None:
+        if self._served is not None and self._names is not None:
+            self._names.close()
+            await self._served.close()
+            self._served = None
+
+    async def rewards(self, *answers: str) -> list[Any]:
+        """What came of each answer, asked for side by side."""
+
+        async def one(answer: str) -> Any:
+            try:
+                return (await self.pool.measure(ROW, [answer]))[0].value
+            except RewardError as error:
+                return str(error)
+
+        return await asyncio.gather(*map(one, answers))
+
+
+@pytest.fixture
+def over(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(test: Callable[[Ring], Awaitable[None]], **changes: Any) -> None:
+        args = {"path": str(folder)}
+        directory = write_run(tmp_path, reward__name="model", reward__args=args, **changes)
+        ours = {RUN_DIR: str(directory), PROCESS: "episodes/0", TOKEN: SECRET, ATTEMPT: "1", INCARNATION: "1"}
+        for name, value in ours.items():
+            monkeypatch.setenv(name, value)
+        asyncio.run(main(open_run(directory), test))
+
+    async def main(run: Run, test: Callable[[Ring], Awaitable[None]]) -> None:
+        async with opened(run) as ring:
+            await asyncio.wait_for(test(ring), 60)
+
+    @asynccontextmanager
+    async def opened(run: Run) -> AsyncIterator[Ring]:
+        reward, rollout = run.config.reward, run.config.rollout
+        wanted = Wanted("model", dict(reward.args), "addition", {}, str(run.folder), str(run.cwd))
+        pool = RewardPool(wanted, reward.timeout_s, retries=0, setup_timeout_s=rollout.setup_timeout + 20)
+        ring = Ring(run, folder, pool)
+        try:
+            yield ring
+        finally:
+            await pool.close()
+            await ring.stop()
+
+    return make
+
+
+def test_an_answer_is_worth_its_score(over, folder):
+    async def test(ring: Ring) -> None:
+        await ring.start()
+        await ring.pool.ready(ROW)
+        found = await ring.rewards(*ANSWERS)
+        assert found == pytest.approx(scores_of(folder, ROW["prompt"], ANSWERS), abs=1e-5)
+        assert found[0] == pytest.approx(found[4], abs=1e-5) and len({round(one, 4) for one in found}) == 5
+
+    over(test)
+
+
+def test_answers_that_wait_together_are_asked_for_together(over):
+    async def test(ring: Ring) -> None:
+        await ring.start()
+        await ring.pool.ready(ROW)
+        several = await asyncio.gather(*(ring.pool.measure(ROW, [f"{number:03}"] * 8) for number in range(32)))
+        assert all(len({reward.value for reward in group}) == 1 for group in several)
+        assert sum(ring.requests) == 256 and len(ring.requests) < 64
+
+    over(test)
+
+
+def test_a_text_that_the_model_cannot_take_is_an_error_and_the_others_have_their_reward(over, folder):
+    async def test(ring: Ring) -> None:
+        await ring.start()
+        await ring.pool.ready(ROW)
+        found = await ring.rewards("046", "4" * 80, "64")
+        assert [found[0], found[2]] == pytest.approx(scores_of(folder, ROW["prompt"], ["046", "64"]), abs=1e-5)
+        assert "reward/0 says: text 0 has 87 tokens, and the model takes 64" in found[1]
+
+    over(test)
+
+
+def test_another_server_that_takes_the_place_of_one_is_found(over, folder):
+    async def test(ring: Ring) -> None:
+        await ring.start()
+        await ring.pool.ready(ROW)
+        await ring.rewards("1")
+        await ring.stop()
+        waiting = asyncio.create_task(ring.rewards("046", "64"))
+        await asyncio.wait([waiting], timeout=0.5)
+        assert not waiting.done()
+        await ring.start()
+        assert await waiting == pytest.approx(scores_of(folder, ROW["prompt"], ["046", "64"]), abs=1e-5)
+        assert ring.pool.counts.errors == 0
+
+    over(test)
+
+
+def test_past_the_deadline_without_a_server_it_is_an_error_and_no_reward_of_0(over):
+    async def test(ring: Ring) -> None:
+        await ring.start()
+        await ring.pool.ready(ROW)
+        await ring.stop()
+        (found,) = await ring.rewards("046")
+        assert found.endswith("it took longer than 1 s (reward.timeout_s)")
+        assert ring.pool.counts.timeouts == 1
+
+    over(test, reward__timeout_s=1)
+
+
+def test_a_server_that_never_comes_is_told_by_name_and_limit(over):
+    async def test(ring: Ring) -> None:
+        with pytest.raises(ConfigError, match=r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"):
+            await ring.pool.ready(ROW)
+
+    over(test, rollout__setup_timeout=1)

@@ -1,0 +1,91 @@
+"""Which reward it is: found by name and made before the first answer, or one message that says why not."""
+
+import asyncio
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from tests.support.reward_parts import each, open_pool, wanted_in
+
+
+@pytest.fixture
+def wanted(tmp_path):
+    return wanted_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ({"name": "Judge", "args": {"worth": 0.25}}, 0.25),
+        ({"task": "mine.py:Task", "task_args": {"bonus": 0.5}}, 1.5),
+        ({"task": "mine.py:Task", "args": {"scale": 3.0}}, 3.0),
+        ({"task": "addition"}, 1.0),
+        ({"name": "environment"}, 1.0),
+    ],
+)
+def test_a_reward_is_a_function_a_class_or_the_tasks_own(wanted, said, value, monkeypatch):
+    monkeypatch.setenv("AREAL_LIKE_TOKEN", "secret")
+
+    async def main():
+        async with open_pool(wanted(**said)) as pool:
+            return await each(pool, "046")
+
+    assert asyncio.run(main()) == [value]
+
+
+def test_where_there_is_no_reward_asking_for_one_is_an_error(wanted, tmp_path):
+    async def main():
+        async with open_pool(wanted()) as pool:
+            assert not pool.is_there
+            return await each(pool, "046")
+
+    assert "reward.name is null" in asyncio.run(main())[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"name": "nothing"}, "reward.name: {mine} has no nothing"),
+        ({"name": "acts", "args": {"scale": 1}}, "reward.args: mine.py:acts takes no argument 'scale'"),
+        ({"name": "Judge"}, "reward.args: mine.py:Judge cannot be made with no arguments: missing a required argument"),
+        ({"name": "MINE"}, "reward.name: {mine} has no MINE"),
+        ({"task": "mine.py:Task", "task_args": {"x": 1}}, "task.args: mine.py:Task cannot be made"),
+    ],
+)
+def test_a_reward_that_cannot_be_had_is_known_at_once(wanted, tmp_path, said, message):
+    async def main():
+        async with open_pool(wanted(**said)):
+            pass
+
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(main())
+    assert str(caught.value).startswith(message.format(mine=tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import nothing_of_that_name\n", "line 1: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("import os\nos._exit(5)\n", "the process that imported mine.py:acts ended with exit code 5"),
+    ],
+)
+def test_a_file_that_ends_while_it_is_imported_says_why(wanted, tmp_path, source, message):
+    known = wanted("acts")
+    (tmp_path / "mine.py").write_text(source)
+
+    async def main():
+        async with open_pool(known):
+            pass
+
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(main())
+    assert str(caught.value).startswith("reward.name: ") and message in str(caught.value)
+
+
+def test_what_rows_lack_is_known_at_once(wanted):
+    async def main():
+        async with open_pool(wanted("acts"), row={"prompt": "a", "solution": "b"}):
+            pass
+
+    with pytest.raises(ConfigError, match=r"mine\.py:acts needs 'answer' of a row, but rows have prompt, solution"):
+        asyncio.run(main())

@@ -1,0 +1,143 @@
+"""The worker: leases become trajectories, many at once, and nothing is handed in twice or lost."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from areal_like.config.compose import load
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.process.errors import TimedOut
+from areal_like.process.identity import Identity, headers
+from areal_like.rollout.client import Superseded
+from areal_like.rollout.episodes.main import num_hands
+from tests.support.episode_parts import VALID_ROW, one, open_worker, runner
+from tests.support.ring_parts import SECRET, Server, lease, open_controller
+
+
+@pytest.fixture
+def run(tmp_path):
+    return runner(tmp_path)
+
+
+def test_a_lease_becomes_a_group_of_trajectories(run):
+    def leases(address):
+        return [lease(2, address, n=3, row=7, order={"key": "3.1", "place": 0, "of": 1})]
+
+    server = Server([2, 6, 8, 1])
+    done = run(leases, server)
+    (group,) = server.requests[0]
+    assert (group["n"], group["seed"], group["order"]) == (3, 1002, {"key": "3.1", "place": 0, "of": 1})
+    assert group["sampling"] == leases("")[0]["sampling"]
+    trajectories = done.trajectories["2.1"]
+    assert len(trajectories) == 3
+    first = trajectories[0]
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
+    prompt = tokenizer.decode(group["prompt"])
+    assert prompt.endswith("=") and tokenizer.decode(first.token_ids) == prompt + "046"
+    assert first.loss_mask.tolist() == [0] * 6 + [1] * 4
+    assert first.versions.tolist() == [-1] * 6 + [3] * 4
+    assert np.allclose(first.logprobs, [0] * 6 + [-0.5] * 4)
+    assert (first.finish, set(first.rewards)) == ("stop", {"digits", "exact", "score"})
+    assert first.reward == pytest.approx(first.rewards["digits"] + first.rewards["exact"])
+    result = done.results["2.1"]
+    assert result["status"] == "done" and set(result["timings"]) == {"generate_s", "reward_s", "total_s"}
+
+
+def test_an_answer_that_was_cut_off_says_so_and_keeps_all_its_tokens(run):
+    done = run(one, Server([2, 6, 8, 2, 6, 8]))
+    trajectory = done.trajectories["0.1"][0]
+    assert (trajectory.finish, len(trajectory.token_ids), trajectory.rewards["score"]) == ("length", 12, 0.0)
+
+
+def test_an_evaluation_uses_the_rows_and_the_sampling_that_its_lease_says(run):
+    greedy = {"temperature": 0.0, "greedy": True, "max_new_tokens": 4, "max_tokens": 64, "stop_token_ids": []}
+    server = Server()
+    run(lambda address: [lease(0, address, purpose="eval", split="valid", n=1, sampling=greedy)], server)
+    (group,) = server.requests[0]
+    assert group["sampling"] == greedy and group["n"] == 1
+    assert TextTokenizer(model_folder("builtin:tiny-addition")).decode(group["prompt"]) == VALID_ROW["prompt"]
+
+
+def test_many_leases_run_at_once_and_are_handed_in_together(run):
+    server = Server()
+    done = run(lambda address: [lease(number, address) for number in range(60)], server, hands=20)
+    assert len(done.results) == 60 and all(result["status"] == "done" for result in done.results.values())
+    assert max(done.wants) == max(len(groups) for groups in server.requests) == 20
+    assert len(server.requests) <= 30 and done.num_finishes <= 30
+
+
+def test_leases_that_became_void_are_dropped_also_while_nothing_finishes(run, monkeypatch):
+    monkeypatch.setattr("areal_like.rollout.episodes.worker.REPORT_S", 0.05)
+    server = Server()
+    server.gate = asyncio.Event()
+
+    async def meet(controller, server, worker):
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        controller.void = ["0.1"]
+        while not server.disconnected:
+            await asyncio.sleep(0.01)
+
+    done = run(one, server, hands=1, meet=meet)
+    assert not done.results
+
+
+def test_each_stage_is_traced_when_asked_for(run, caplog):
+    caplog.set_level("INFO")
+    run(one)
+    assert not [line for line in caplog.messages if "lease 0.1" in line]
+    run(one, is_traced=True)
+    lines = [line for line in caplog.messages if line.startswith("lease 0.1")]
+    assert [line.split()[2] for line in lines] == ["begins:", "asks", "has", "asks", "has", "ends:"]
+
+
+def test_a_server_that_is_gone_is_replaced_by_the_one_that_the_controller_names(run):
+    server = Server()
+
+    async def meet(controller, server, worker):
+        controller.servers = ["wait", server.address]
+
+    def leases(address):
+        return [lease(0, "127.0.0.1:1")]
+
+    done = run(leases, server, meet=meet, retries=1)
+    assert done.results["0.1"]["status"] == "done"
+
+
+def test_a_controller_that_is_gone_is_waited_for_up_to_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("areal_like.rollout.episodes.link.PAUSE_S", 0.01)
+
+    async def main():
+        async with open_worker(tmp_path, "127.0.0.1:1", limit_s=0.2) as worker:
+            await worker.work()
+
+    with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for the controller to answer again"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("seen", [Identity("episodes", 0, 2, 1), Identity("episodes", 0, 1, 2)])
+def test_a_worker_that_was_replaced_ends(tmp_path, seen):
+    async def main():
+        async with open_controller([]) as controller:
+            controller.guard.refuse(headers(seen, SECRET))
+            async with open_worker(tmp_path, controller.address) as worker:
+                await worker.work()
+
+    with pytest.raises(Superseded):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("words", "hands"),
+    [
+        (["evaluator.freq_steps=null"], 64),
+        (["evaluator.freq_steps=null", "rollout.max_concurrent_rollouts=10", "rollout.num_episode_workers=3"], 4),
+        (["n_samples=8"], 64 + 64 * 8),
+        (["n_samples=8", "evaluator.n_samples=4", "rollout.num_episode_workers=2"], (64 + 128) // 2),
+    ],
+)
+def test_groups_and_evaluated_rows_under_way_are_shared_between_the_workers(words, hands):
+    settled = ["rollout.num_episode_workers=1", "rollout.backend=embedded:d1"]
+    assert num_hands(load("grpo.yaml", [*settled, *words]).config) == hands

@@ -1,0 +1,175 @@
+"""Workflows: what they may do, and what is said of one that goes wrong."""
+
+import math
+from typing import Any
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.named import Places
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.process.seeds import derive_seed
+from areal_like.rollout.episodes.engine import Engine, RowError, Tools
+from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.workflows import make_workflow
+from tests.support.chat_models import TALK, chat_tokenizer
+from tests.support.episode_parts import MINE, one, runner
+from tests.support.ring_parts import Server, lease, refuse
+
+
+@pytest.fixture
+def run(tmp_path):
+    return runner(tmp_path)
+
+
+def test_a_workflow_of_ones_own_with_two_turns(run):
+    server = Server()
+    done = run(one, server, "TwoTurns")
+    first, second = server.requests[0][0], server.requests[1][0]
+    assert (first["n"], first["seed"]) == (1, 1000)
+    assert (second["n"], second["seed"], second["order"]) == (3, derive_seed(1000, "call", 1), None)
+    assert first["id"] != second["id"]
+    assert second["sampling"]["max_new_tokens"] == 2 and second["sampling"]["stop_token_ids"] == [5]
+    assert second["prompt"] == first["prompt"] + [2, 6, 8, 1]
+    assert len(done.trajectories["0.1"]) == 4
+
+
+def test_a_workflow_may_leave_a_row_out(run):
+    done = run(one, workflow="Refuses")
+    assert done.results["0.1"]["status"] == "rejected" and not done.trajectories
+
+
+@pytest.mark.parametrize(
+    ("workflow", "kind", "said"),
+    [
+        ("Raises", "workflow", "mine.py line 23, in go: KeyError: 'nothing there'"),
+        ("Exits", "workflow", "mine.py line 27, in go: SystemExit: 4"),
+        ("Words", "workflow", "run() returned a list of str; return a list of Trajectory, or None"),
+        ("Empty", "workflow", "run() returned what cannot be trained on: a group needs at least one trajectory"),
+        ("Hot", "workflow", "generate(temperature=0.9) samples otherwise than gconfig.temperature"),
+        ("Narrow", "workflow", "generate(top_p=0.9) samples otherwise than gconfig.top_p"),
+        ("Unknown", "workflow", "generate() takes no 'temprature'; it takes n, temperature"),
+        ("Long", "row", "a prompt of 64 tokens leaves no room for an answer: gconfig.max_tokens is 64"),
+        (
+            "Foreign",
+            "row",
+            "train_dataset.path: row 0 of the train split of task addition: 'Ä' cannot be put into tokens",
+        ),
+        ("Nothing", "row", "row 0 of the train split of task addition: a prompt without a single token"),
+    ],
+)
+def test_a_failure_says_whose_it_is_and_where(run, workflow, kind, said):
+    result = run(one, workflow=workflow).results["0.1"]
+    assert (result["status"], result["error_kind"]) == ("failed", kind)
+    assert said in result["error"] and "Traceback" not in result["error"]
+
+
+def test_what_a_workflow_does_to_its_row_is_gone_with_it(run):
+    server = Server()
+    run(lambda address: [lease(0, address), lease(1, address, row=0)], server, "Spoils", hands=1)
+    assert server.requests[0][0]["prompt"] == server.requests[1][0]["prompt"]
+
+
+def test_sampling_that_the_trainer_cannot_reproduce_is_let_through_when_asked_for(run):
+    server = Server()
+    done = run(one, server, "Hot", allow_mismatched_sampling=True)
+    assert server.requests[0][0]["sampling"]["temperature"] == 0.9
+    assert done.results["0.1"]["error"].startswith("run() returned a list of Sample")
+
+
+def test_a_call_may_say_what_is_so_anyway_and_which_texts_end_its_answers(run):
+    """An answer is without the text that ended it."""
+    server = Server([2, 6, 8])
+    server.says = lambda group: {
+        "id": group["id"],
+        "samples": [{**each, "finish": "stop"} for each in server.samples(group)["samples"]],
+    }
+    done = run(one, server, "Neutral")
+    assert done.results["0.1"]["status"] == "done", done.results["0.1"]
+    assert server.requests[0][0]["sampling"]["stop"] == ["46"]
+
+
+def test_evaluations_go_first_and_of_training_the_oldest_group(run):
+    server = Server()
+    run(lambda address: [lease(3, address), lease(8, address), lease(5, address, purpose="eval")], server, hands=1)
+    priorities = [groups[0]["priority"] for groups in server.requests]
+    assert priorities == [4, 9, 0]
+
+
+def test_a_reward_that_fails_fails_its_group_with_that_reason(run):
+    done = run(one, error=RewardError("no judge today"))
+    result = done.results["0.1"]
+    assert (result["status"], result["error_kind"], result["error"]) == ("failed", "reward", "no judge today")
+    assert set(done.counts) == {"errors", "timeouts", "children_lost"}
+
+
+def test_a_server_that_fails_fails_the_group_with_that_reason(run):
+    server = Server()
+    server.fails = [refuse(500, "out of memory")]
+    result = run(one, server).results["0.1"]
+    assert (result["status"], result["error_kind"]) == ("failed", "server")
+    assert "out of memory" in result["error"]
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "said", "always"),
+    [
+        ("reward", math.nan, "its reward 'reward' is nan", True),
+        ("finish", "done", "`finish` is 'done'", True),
+        ("logprobs", math.inf, "`logprobs` are not all finite", True),
+        ("token_ids", 64, "token 9 is 64; the tokenizer knows ids from 0 to 63", False),
+        ("loss_mask", 2, "its `loss_mask` holds [0, 1, 2]", False),
+        ("logprobs", 0.5, "the log-probability of token 9 is 0.5; it cannot be above 0", False),
+        ("logprobs", -2.5, "token 0 is out of the loss but has log-probability -2.5", False),
+    ],
+)
+def test_trajectories_are_looked_through_when_asked_for(run, what, value, said, always):
+    args = {"what": what, "value": value}
+    checked = run(one, workflow="Wrong", args=args, check_format=True).results["0.1"]
+    assert (checked["status"], checked["error_kind"]) == ("failed", "workflow")
+    assert said in checked["error"]
+    assert (run(one, workflow="Wrong", args=args).results["0.1"]["status"] == "failed") is always
+
+
+def test_good_trajectories_pass_the_check(run):
+    assert run(one, check_format=True).results["0.1"]["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("mine.py:Wrong", {"what": 1}, "workflow.args: mine.py:Wrong cannot be made with {'what': 1}: missing a"),
+        ("single_turn", {"turns": 1}, "workflow.args: single_turn cannot be made with {'turns': 1}: "),
+        ("mine.py:Trajectory", {"token_ids": 1}, "workflow.args: mine.py:Trajectory cannot be made"),
+        (
+            "mine.py:Fails",
+            {},
+            "workflow.name: mine.py:Fails could not be made: MINE line 95, in __init__: OSError",
+        ),
+        ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is no workflow: it has no method `async def run(self, eng"),
+        ("mine.py:Partial", {}, "workflow.name: run of mine.py:Partial takes (row) and is called as run(engine, row):"),
+        ("mine.py:ROW", {}, "workflow.name: mine.py:ROW is dict, not a class"),
+        ("singel_turn", {}, "workflow.name: 'singel_turn' is not built in; did you mean single_turn?"),
+    ],
+)
+def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(tmp_path, name, args, said):
+    more = "ROW = {}\nclass Sync:\n    def run(self, engine, row): ...\n"
+    more += "class Base:\n    async def run(self, row): ...\nclass Partial(Base): ...\n"
+    more += "class Fails:\n    def __init__(self):\n        raise OSError('away')\n"
+    (tmp_path / "mine.py").write_text(MINE + more)
+    with pytest.raises(ConfigError) as caught:
+        make_workflow(name, args, Places(tmp_path, tmp_path))
+    assert str(caught.value).startswith(said.replace("MINE", str(tmp_path / "mine.py")))
+
+
+def test_messages_become_tokens_by_the_chat_template_of_the_tokenizer(tmp_path):
+    def engine(tokenizer: TextTokenizer) -> Engine:
+        nobody: Any = None
+        return Engine(Tools(tokenizer, nobody, nobody, False, False), {"id": "0.1", "server": "", "n": 1})
+
+    tokenizer = chat_tokenizer(tmp_path / "m")
+    ids = engine(tokenizer).encode(TALK[:3])
+    assert tokenizer.decode(ids, skip_special=False).endswith("2<eos><user> 2+2<eos><assistant> ")
+    with pytest.raises(RowError, match="has no chat template"):
+        engine(TextTokenizer(model_folder("builtin:tiny-addition"))).encode(TALK[:3])

@@ -1,0 +1,378 @@
+"""Weights that the trainer sends itself: who is in a group, what becomes of who refuses, dies, or comes later.
+
+Controller, HTTP and names are real; servers and trainer take and send nothing, and say what a test has them say.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from areal_like.process.errors import Failure, Refused
+from areal_like.process.http import answer, read_json
+from areal_like.rollout.controller import app, sending, servers
+from areal_like.weights.index import Index, said
+from areal_like.weights.meeting import Meeting
+from tests.support.controller_world import PROBE, FakeServer, World, make_run, world_of
+
+pytestmark = pytest.mark.timeout(300)
+
+"""As long as the trainer really waits for an answer."""
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "HOLD_S", 0.2)
+    monkeypatch.setattr(servers, "RETRY_S", 0.02)
+    monkeypatch.setattr(sending, "RETRY_S", 0.05)
+
+
+class Taker(FakeServer):
+    """Takes part in groups. `refuses`, `dies` and `never_takes_part` say what it does when it is told to receive."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.refuses: list[tuple[int, str]] = []
+        self.dies = False
+        self.never_takes_part = ""
+        self.meetings: list[dict[str, Any]] = []
+        self.modes: list[str] = []
+        self.trainer: Trainer | None = None
+        self.staged = -1
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/control/stage_weights", self._stage),
+            web.post("/control/commit_weights", self._commit),
+            *super().routes(),
+        ]
+
+    async def _stage(self, request: web.Request) -> web.Response:
+        body = await read_json(request)
+        assert body["transport"] == "collective" and body["folder"] is None
+        assert body["index"]["version"] == body["version"]
+        self.meetings.append(body["meeting"])
+        self.modes.append(body["mode"])
+        if self.refuses:
+            status, message = self.refuses.pop(0)
+            raise Refused(status, message)
+        if self.never_takes_part:
+            raise Refused(503, self.never_takes_part)
+        if self.dies:
+            await self.stop()
+            assert request.transport is not None
+            request.transport.close()
+        assert self.trainer is not None
+        if why := await self.trainer.until_sent(body["meeting"]["group"]):
+            raise Refused(503, f"the group was broken up: {why}")
+        self.staged = body["version"]
+        self.log.append(f"stage {self.staged}")
+        return answer({"staged": self.staged})
+
+    async def _commit(self, request: web.Request) -> web.Response:
+        body = await read_json(request)
+        assert body["version"] == self.staged
+        self.version = self.staged
+        self.log.append(f"commit {self.version}")
+        done = {"version": self.version, "stall_s": 0.01, "load_s": 0.02, "tensors": 4, "probe_logprobs": self.probe}
+        read_back = {"covered": 3, "uncovered": ["model.norm.weight"]}
+        return answer({**done, "generated": {"tokens": 1, "busy_s": 0.1}, "read_back": read_back})
+
+
+class Trainer:
+    """Is in the groups that it is asked into; what it sends has arrived when all who were invited wait for it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.version = world, -1
+        self.groups: list[dict[str, Any]] = []
+        self.asked: list[int] = []
+        self.ended = False
+        self._over: dict[str, asyncio.Future[str]] = {}
+        self._waiting: dict[str, int] = {}
+
+    async def publish(self, version: int) -> None:
+        index = said(Index(version, "run1", [], PROBE))
+        place = {"host": "127.0.0.1", "port": 1, "devices": []}
+        body = {"version": version, "transport": "collective", "folder": None, "bytes": 0}
+        await self.world.json("/publish", {**body, "index": index, "meeting": place})
+        self.version = version
+
+    async def until_sent(self, group: str) -> str:
+        """Why it did not come through, to a server; all of a group get the same."""
+        self._waiting[group] = self._waiting.get(group, 0) + 1
+        world = next(meeting["world"] for meeting in self.groups if meeting["group"] == group)
+        over = self._over.setdefault(group, asyncio.get_running_loop().create_future())
+        if self._waiting[group] == world - 1 and not over.done():
+            over.set_result("")
+        return await over
+
+    async def live(self) -> None:
+        while not self.ended:
+            self.asked.append(self.version)
+            found = await self.world.json("/send", {"version": self.version})
+            self.ended = bool(found.get("end"))
+            if meeting := found.get("meeting"):
+                self.groups.append(meeting)
+                await self._watch(meeting["group"])
+
+    async def _watch(self, group: str) -> None:
+        over = self._over.setdefault(group, asyncio.get_running_loop().create_future())
+        while not (found := await self.world.json("/sending", {"group": group}))["over"]:
+            pass
+        if found["why"] and not over.done():
+            over.set_result(found["why"])
+
+
+async def add(world: World, trainer: Trainer, index: int) -> Taker:
+    server = Taker(index, 1, world.store)
+    server.trainer = trainer
+    await server.start()
+    world.servers.append(server)
+    world.controller.servers.look_now()
+    return server
+
+
+async def has_asked(world: World, trainer: Trainer, version: int) -> None:
+    """With that version, and was answered, three times from now on."""
+    times = trainer.asked.count(version) + 4
+    await world.until(lambda: trainer.asked.count(version) >= times)
+
+
+def scenario(tmp_path: Path, test: Callable[[World, Trainer], Any], *overrides: str, valid: int = 0) -> None:
+    async def main() -> None:
+        async with world_of(make_run(tmp_path / "run", *overrides), num_servers=0) as world:
+            await world.hello(valid=valid)
+            trainer = Trainer(world)
+            living = asyncio.create_task(trainer.live())
+            try:
+                await test(world, trainer)
+            finally:
+                living.cancel()
+                await asyncio.gather(living, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+async def until_served(world: World, version: int) -> None:
+    await world.until(lambda: world.servers and all(server.version == version for server in world.servers))
+
+
+async def seen(world: World, count: int) -> None:
+    await world.until(lambda: len(world.controller.servers.links) == count)
+
+
+def test_all_servers_that_are_there_get_a_version_in_one_group(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        first, second = await add(world, trainer, 0), await add(world, trainer, 1)
+        await seen(world, 2)
+        for version in (0, 1):
+            await trainer.publish(version)
+            await until_served(world, version)
+        assert [meeting["world"] for meeting in trainer.groups] == [3, 3]
+        secrets = {meeting["group"].partition(".")[2] for meeting in trainer.groups}  # so that no other can be in one
+        assert len(secrets) == 2 and all(len(secret) == 32 for secret in secrets)
+        assert {server.meetings[0]["first_rank"] for server in (first, second)} == {1, 2}
+        assert {meeting["backend"] for meeting in trainer.groups} == {"gloo"}
+        assert first.log == second.log == ["stage 0", "commit 0", "stage 1", "commit 1"]
+        assert first.modes == ["wait", "wait"]
+        assert {meeting["timeout_s"] for meeting in first.meetings} == {77}
+        assert world.controller.servers.times.take()["perf/read_back_share"] == 0.75
+
+    scenario(tmp_path, test, "rollout.update_mode=wait", "weights.broadcast.timeout_s=77")
+
+
+def test_none_takes_a_version_into_use_before_all_have_it(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        first, second = await add(world, trainer, 0), await add(world, trainer, 1)
+        await seen(world, 2)
+        second.refuses = [(409, "version 0 of the weights: tensor model.norm.weight is corrupted")]
+        await trainer.publish(0)
+        await until_served(world, 0)
+        assert len(trainer.groups) > 1
+        assert "commit 0" in first.log and first.log.index("stage 0") < first.log.index("commit 0")
+
+    scenario(tmp_path, test)
+
+
+def test_who_refuses_once_gets_it_again_and_the_others_at_once_without_it(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        sound, refuses = await add(world, trainer, 0), await add(world, trainer, 1)
+        await seen(world, 2)
+        refuses.refuses = [(409, "version 0 of the weights: tensor model.norm.weight is corrupted")]
+        await trainer.publish(0)
+        await until_served(world, 0)
+        assert [meeting["world"] for meeting in trainer.groups] == [3, 2, 2]
+        assert sound.log == refuses.log == ["stage 0", "commit 0"]
+
+    scenario(tmp_path, test)
+
+
+def test_weights_that_a_server_refuses_again_end_the_run_with_what_it_says(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        server = await add(world, trainer, 0)
+        server.refuses = [(409, "version 0 of the weights: tensor model.norm.weight is corrupted")] * 2
+        await trainer.publish(0)
+        words = "server/0 cannot serve weights v0: version 0 .* tensor model.norm.weight is corrupted"
+        with pytest.raises(Failure, match=words):
+            async with asyncio.timeout(60):
+                await world.life
+
+    scenario(tmp_path, test)
+
+
+def test_a_server_that_dies_while_it_receives_costs_the_others_no_version(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        stays, dies = await add(world, trainer, 0), await add(world, trainer, 1)
+        await seen(world, 2)
+        dies.dies = True
+        await trainer.publish(0)
+        await world.until(lambda: stays.version == 0)
+        world.servers.remove(dies)
+        replaced = await add(world, trainer, 1)
+        await until_served(world, 0)
+        assert replaced.log == ["stage 0", "commit 0"]
+        await trainer.publish(1)
+        await until_served(world, 1)
+        assert trainer.groups[-1]["world"] == 3
+
+    scenario(tmp_path, test)
+
+
+def test_a_server_that_comes_later_is_sent_the_newest_version_in_a_group_of_its_own(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        first = await add(world, trainer, 0)
+        await trainer.publish(4)
+        await until_served(world, 4)
+        late = await add(world, trainer, 1)
+        await until_served(world, 4)
+        assert (first.log, late.log) == (["stage 4", "commit 4"], ["stage 4", "commit 4"])
+        assert [meeting["world"] for meeting in trainer.groups] == [2, 2]
+
+    scenario(tmp_path, test)
+
+
+def test_a_trainer_that_has_gone_on_is_waited_for_with_the_newer_version(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        await trainer.publish(0)
+        trainer.version = 1  # it has made it, and has not said so yet
+        server = await add(world, trainer, 0)
+        await has_asked(world, trainer, 1)
+        assert server.log == []
+        await trainer.publish(1)
+        await until_served(world, 1)
+        assert server.log == ["stage 1", "commit 1"]
+
+    scenario(tmp_path, test)
+
+
+def numbers(server: Taker) -> list[int]:
+    return [int(Meeting(**meeting).title.rpartition("-")[2]) for meeting in server.meetings]
+
+
+def test_a_version_that_comes_while_the_trainer_still_asks_with_the_one_before_is_sent_in_one_round(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(app, "HOLD_S", 600.0)  # an answer that comes at all has not waited for it
+
+    async def test(world: World, trainer: Trainer) -> None:
+        server = await add(world, trainer, 0)
+        await trainer.publish(0)
+        await until_served(world, 0)
+        await world.until(lambda: trainer.asked == [-1, 0] or len(trainer.asked) > 2)  # whether anybody else wants v0
+        await trainer.publish(1)
+        await until_served(world, 1)
+        assert numbers(server) == [1, 2]
+
+    scenario(tmp_path, test)
+
+
+def test_no_group_is_opened_while_the_trainer_is_ahead_of_what_it_has_published(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        await trainer.publish(0)
+        trainer.version = 1
+        await has_asked(world, trainer, 1)
+        server = await add(world, trainer, 0)
+        await has_asked(world, trainer, 1)
+        await trainer.publish(1)
+        await until_served(world, 1)
+        assert numbers(server) == [1]
+
+    scenario(tmp_path, test)
+
+
+def test_a_server_that_never_takes_part_costs_the_others_no_version_and_has_groups_of_its_own(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        away, sound = await add(world, trainer, 0), await add(world, trainer, 1)
+        await seen(world, 2)
+        away.never_takes_part = "the engine is gone"
+        for version in (0, 1):
+            await trainer.publish(version)
+            await world.until(partial(_serves, sound, version))
+        assert sound.log == ["stage 0", "commit 0", "stage 1", "commit 1"]
+        assert [meeting["world"] for meeting in sound.meetings].count(3) <= 1
+        away.never_takes_part = ""
+        await until_served(world, 1)
+        await trainer.publish(2)
+        await until_served(world, 2)
+        assert trainer.groups[-1]["world"] == 3
+
+    scenario(tmp_path, test)
+
+
+def test_a_server_that_never_takes_part_ends_the_run_with_what_it_says_after_waits_that_grow(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(sending, "MOST_BREAKS", 4)
+
+    async def test(world: World, trainer: Trainer) -> None:
+        server = await add(world, trainer, 0)
+        server.never_takes_part = "the engine is gone"
+        began = time.monotonic()
+        await trainer.publish(0)
+        words = "server/0 cannot receive weights v0, the group was broken up 4 times in a row: the engine is gone"
+        with pytest.raises(Failure, match=words):
+            async with asyncio.timeout(60):
+                await world.life
+        assert len(server.meetings) == 4
+        assert time.monotonic() - began > (1 + 2 + 4) * sending.RETRY_S
+
+    scenario(tmp_path, test)
+
+
+def test_the_trainer_may_go_when_nobody_can_want_weights_any_more(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        await add(world, trainer, 0)
+        await trainer.publish(0)
+        await until_served(world, 0)
+        assert not trainer.ended
+        await world.json("/finished", {"step": 3, "early": False})
+        await world.until(lambda: trainer.ended)
+
+    scenario(tmp_path, test)
+
+
+def _serves(server: Any, version: int) -> bool:
+    return bool(server.version == version)
+
+
+def test_what_the_trainer_sends_waits_for_the_first_evaluation_too(tmp_path: Path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        server = await add(world, trainer, 0)
+        await trainer.publish(0)
+        leases = await world.lease()
+        await world.finish([lease for lease in leases if lease["purpose"] == "train"])
+        assert (await world.batch(0)).header["samples"]
+        await trainer.publish(1)
+        await world.json("/done", {"step": 0})
+        for lease in [lease for lease in leases if lease["purpose"] == "eval"]:
+            assert server.log == ["stage 0", "commit 0"]
+            await world.finish([lease])
+        await until_served(world, 1)
+        assert [line["eval/version_max"] for line in world.metrics() if "eval/score" in line] == [0]
+
+    scenario(tmp_path, test, "evaluator.freq_steps=1", valid=3)

@@ -1,0 +1,129 @@
+"""Rows are dealt from the seed alone, and a run is as long as the configuration says."""
+
+from dataclasses import replace
+
+import pytest
+
+from areal_like.process.seeds import derive_seed
+from areal_like.rollout.order import GroupQueue, RowOrder
+from areal_like.rollout.settings import length_of, num_servers, settings_of
+from tests.support.rollout_world import grpo, settings
+
+
+def rows(order: RowOrder, first: int, last: int) -> list[int]:
+    return [order.row(number) for number in range(first, last)]
+
+
+def test_every_epoch_deals_every_row_once_in_an_order_of_its_own():
+    order = RowOrder(seed=3, rows=20, rows_per_epoch=20, shuffle=True)
+    epochs = [rows(order, 20 * epoch, 20 * (epoch + 1)) for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert [order.epoch(number) for number in (0, 19, 20, 59)] == [0, 0, 1, 2]
+
+
+def test_the_order_follows_from_the_seed_whenever_it_is_asked_for():
+    order, again = (RowOrder(3, 20, 20, shuffle=True) for _ in range(2))
+    expected = [order.row(number) for number in range(100)]
+    assert [again.row(number) for number in reversed(range(100))] == expected[::-1]
+    assert rows(RowOrder(4, 20, 20, shuffle=True), 0, 20) != expected[:20]
+
+
+def test_the_rows_that_are_left_out_differ_from_epoch_to_epoch():
+    order = RowOrder(seed=1, rows=10, rows_per_epoch=8, shuffle=True)
+    left_out = [set(range(10)) - set(rows(order, 8 * epoch, 8 * (epoch + 1))) for epoch in range(6)]
+    assert all(len(missing) == 2 for missing in left_out)
+    assert len({frozenset(missing) for missing in left_out}) > 1
+
+
+def test_without_shuffling_rows_come_as_they_stand():
+    assert rows(RowOrder(1, 5, 5, shuffle=False), 0, 8) == [0, 1, 2, 3, 4, 0, 1, 2]
+
+
+def test_dealing_can_begin_anew_at_a_number():
+    order, anew = (RowOrder(1, 10, 10, shuffle=True) for _ in range(2))
+    anew.begin(origin=7, first_epoch=0)
+    assert rows(anew, 7, 17) == rows(order, 0, 10)
+
+
+def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
+    said = settings()
+    queue = GroupQueue(said, length_of(said, 10))
+    first = [queue.take() for _ in range(5)]
+    for index in (3, 0, 2):
+        queue.put_back(first[index])
+    assert [group.number for group in queue.again()] == [0, 2, 3]
+    assert [queue.take().number for _ in range(4)] == [0, 2, 3, 5]
+
+
+def test_the_sampling_seed_belongs_to_the_group_and_not_to_when_it_is_made():
+    said = settings(sampling_seed=9)
+    queue = GroupQueue(said, length_of(said, 10))
+    seeds = [queue.take().seed for _ in range(3)]
+    assert seeds == [derive_seed(9, "sampling", number) for number in range(3)]
+    assert queue.make(2).seed == seeds[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "steps_per_epoch", "total"),
+    [
+        ({}, 10, 2, 4),
+        ({"total_epochs": 5}, 10, 2, 10),
+        ({"total_epochs": 5, "most_steps": 3}, 10, 2, 3),
+        ({"total_epochs": 5, "most_samples": 9}, 10, 2, 2),  # 8 samples a step
+        ({"drop_last": False}, 10, 3, 6),
+        ({"drop_last": False}, 3, 1, 2),
+    ],
+)
+def test_the_shortest_limit_ends_the_run(changes, rows, steps_per_epoch, total):
+    length = length_of(settings(**changes), rows)
+    assert (length.steps_per_epoch, length.total_steps) == (steps_per_epoch, total)
+
+
+def test_too_few_rows_are_said_in_words():
+    with pytest.raises(ValueError, match=r"^train_dataset.batch_size: a batch takes 4 rows, and the data has only 3"):
+        length_of(settings(), 3)
+    with pytest.raises(ValueError, match=r"^train_dataset: there are no rows"):
+        length_of(settings(), 0)
+
+
+def test_the_configuration_in_the_loop_s_words():
+    config = grpo("rollout.max_head_offpolicyness=3", "rollout.backend=embedded:d2", "gconfig.greedy=true")
+    said = settings_of(config)
+    assert (said.synchronous, said.max_staleness, said.num_servers) == (False, 3, 2)
+    assert said.max_concurrent == said.batch_size == config.train_dataset.batch_size
+    assert said.most_waiting == 16 * said.max_concurrent
+    assert said.evaluation_concurrent == said.max_concurrent * config.gconfig.n_samples
+    assert said.lease_limit_s == config.rollout.request_timeout + config.reward.timeout_s
+    assert said.sampling["greedy"] is True
+    assert "top_p" not in said.sampling
+    assert replace(said, seed=0).evaluation_sampling["greedy"] is True
+
+
+@pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])
+def test_synchronous_mode_allows_no_staleness(override):
+    said = settings_of(grpo(override))
+    assert (said.synchronous, said.max_staleness) == (True, 0)
+
+
+def test_answers_are_evaluated_greedily_unless_there_are_several():
+    assert settings_of(grpo("evaluator.n_samples=1")).evaluation_sampling["greedy"] is True
+    assert settings_of(grpo("evaluator.n_samples=4")).evaluation_sampling["greedy"] is False
+    assert settings_of(grpo("gconfig.top_p=0.9")).sampling["top_p"] == 0.9
+
+
+def test_what_the_evaluator_says_of_versions_and_failures_reaches_the_loop():
+    usual, asked = settings_of(grpo()), settings_of(grpo("evaluator.pin=true", "evaluator.max_failed_share=0.3"))
+    assert (usual.evaluation_pin, usual.evaluation_max_failed_share) == (False, 0.1)
+    assert (asked.evaluation_pin, asked.evaluation_max_failed_share) == (True, 0.3)
+
+
+def test_without_a_clock_or_when_measuring_nothing_is_evaluated():
+    assert settings_of(grpo()).evaluation_clock is not None
+    assert settings_of(grpo("bench=true")).evaluation_clock is None
+    assert settings_of(grpo("evaluator.freq_steps=null")).evaluation_clock is None
+    assert settings_of(grpo("valid_dataset=null")).evaluation_clock is None
+
+
+def test_a_backend_without_sizes_is_one_server():
+    assert num_servers(grpo("rollout.backend=embedded")) == 1

@@ -1,0 +1,230 @@
+"""A checkpoint holds all that the loop needs to go on, and a ledger shows whether it did."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.process.errors import Failure, Refused
+from areal_like.process.run import LEDGER
+from areal_like.rollout.audit import audit
+from areal_like.rollout.ledger import Ledger, read_ledger
+from areal_like.rollout.recovery import restore, snapshot
+from tests.support.rollout_world import DIGEST, World, clock, settings
+
+
+def world_at_step_one() -> World:
+    """Six groups finished, four of them trained on; two under way; one waits to be generated again."""
+    world = World(settings(max_concurrent=20, max_staleness=1, request_retries=3))
+    world.load()
+    for lease in world.lease()[:6]:
+        world.finish(lease)
+    world.train()
+    world.load()
+    leases = world.lease(1)
+    world.finish(leases[0], "failed", error="boom", error_kind="reward")
+    return world
+
+
+def test_what_is_finished_is_kept_and_what_is_under_way_is_generated_again():
+    world = world_at_step_one()
+    world.save()
+    frame = world.saved
+    assert [entry["group"] for entry in frame.header["finished"]] == [4, 5]
+    assert [bytes(blob) for blob in frame.blobs] == [b"4.1", b"5.1"]
+    assert [number for number, _ in frame.header["again"]] == [6, 7, 8]
+    world.begin()
+    loop = world.loop
+    assert (loop.gate.accepted, loop.gate.running, sorted(loop.ready)) == (6, 0, [4, 5])
+    assert loop.ready[4].blob == b"4.1"
+    world.load()
+    assert [lease.group.number for lease in world.lease()] == [6, 7, 8, 9, 10, 11]
+    world.run()
+    assert world.problems() == []
+    assert world.counts()["trained"] == 4 * world.step
+
+
+def test_a_batch_that_was_formed_ahead_is_not_lost():
+    world = World(settings(max_concurrent=20, max_staleness=1))
+    world.load()
+    world.lease()
+    world.finish_all()
+    world.fetch(0)
+    world.fetch(1)
+    world.train()
+    world.save()
+    world.begin()
+    assert [group.number for group in world.fetch(1).groups] == [4, 5, 6, 7]
+    world.run()
+    assert world.problems() == []
+
+
+def test_going_back_trains_nothing_twice_in_the_lineage_that_survives():
+    world = World(settings(max_concurrent=20, max_staleness=2))
+    world.run(until=1)
+    world.save()
+    world.run(until=3)
+    world.begin()
+    assert world.step == 1
+    world.run()
+    assert world.problems() == []
+    assert world.counts()["trained"] == 4 * world.step
+
+
+def test_without_a_checkpoint_all_begins_again():
+    world = World(settings())
+    expected = World(settings()).run()
+    world.run(until=2)
+    world.begin()
+    assert world.run() == expected
+    assert world.problems() == []
+
+
+def test_in_order_the_step_begins_as_if_none_of_it_had_been_generated():
+    said = settings(synchronous=True, dynamic_sampling=True, max_concurrent=8)
+    world = World(said)
+    world.run(until=1)
+    before = snapshot(world.loop, 1, DIGEST)
+    world.load_all()
+    for lease in world.lease():
+        world.finish(lease, rewards=[1.0, 1.0] if lease.group.number == 4 else None)
+    world.lease()
+    assert snapshot(world.loop, 1, DIGEST) == before
+    assert before[0]["finished"] == []
+
+
+def test_a_state_can_be_had_of_the_step_that_is_done_and_of_no_other():
+    world = World(settings())
+    world.run(until=2)
+    for step in (1, 4):
+        with pytest.raises(Refused, match="the run is at step 2"):
+            snapshot(world.loop, step, DIGEST)
+
+
+def test_other_data_is_refused_in_words():
+    world = world_at_step_one()
+    world.save()
+    with pytest.raises(Failure, match=r"^train_dataset: the data is not what it was .* recover.skip_dataloader=true"):
+        world.begin(digest="other")
+
+
+def test_data_can_be_begun_anew():
+    world = world_at_step_one()
+    world.save()
+    world.begin(digest="other", begin_data_anew=True)
+    assert not world.loop.ready
+    world.load()
+    rows = [lease.group.row for lease in world.lease()]
+    assert rows[:4] == [world.loop.queue.order.row(number) for number in range(9, 13)]
+    fresh = World(settings(max_concurrent=20))
+    fresh.load()
+    assert rows[:4] == [lease.group.row for lease in fresh.lease()][:4]
+    world.run()
+    assert world.problems() == []
+
+
+def test_another_batch_size_goes_on_with_the_next_epoch():
+    world = world_at_step_one()
+    world.save()
+    world.settings = replace(world.settings, batch_size=5)
+    rows = {group.number: group.row for group in world.loop.queue.again()}
+    world.begin()
+    assert world.loop.gate.accepted == 5 + 2
+    assert {group.number: group.row for group in world.loop.queue.again()}.items() >= rows.items()
+    assert world.loop.queue.order.epoch(world.loop.queue.next_number) == 2
+    world.run()
+
+
+def test_the_clock_of_evaluations_goes_on_and_what_was_due_is_done():
+    said = settings(evaluation_clock=clock(freq_steps=2), synchronous=True, total_epochs=3)
+    expected, world = World(said, valid_rows=3), World(said, valid_rows=3)
+    expected.run()
+    world.run(until=2)
+    world.save()
+    assert world.saved.header["evaluations"]["due"] == 2
+    world.begin()
+    world.run()
+    assert [version for version, _ in world.scores] == [version for version, _ in expected.scores]
+
+
+def test_a_loop_that_counts_anew_takes_over_prompts_but_no_versions():
+    world = world_at_step_one()
+    world.save()
+    frame = world.saved
+    frame.header["step"] = 9
+    other = World(settings(max_concurrent=20))
+    restore(other.loop, frame.header, frame.blobs, DIGEST)
+    assert [group.number for group in other.loop.queue.again()] == [4, 5, 6, 7, 8]
+    assert not other.loop.ready
+
+
+def test_the_ledger_outlives_the_process_and_cuts_off_half_a_line(tmp_path):
+    path = tmp_path / "rollouts" / LEDGER
+    ledger = Ledger(path, attempt=1)
+    ledger.write([{"event": "submitted", "group": 0}, {"event": "submitted", "group": 1}])
+    with path.open("ab") as file:
+        file.write(b'{"event": "subm')
+    assert [event["group"] for event in read_ledger(path)] == [0, 1]
+    again = Ledger(path, attempt=2)
+    again.write([{"event": "submitted", "group": 2}])
+    ledger.close()
+    again.close()
+    events = list(read_ledger(path))
+    assert [(event["group"], event["attempt"]) for event in events] == [(0, 1), (1, 1), (2, 2)]
+    assert all(event["time"] > 0 for event in events)
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path):
+    path = tmp_path / LEDGER
+    ledger = Ledger(path, attempt=1)
+    whole: Any = ledger._file
+    part: Any = SimpleNamespace(write=lambda data: whole.write(data[:7]), close=whole.close)
+    ledger._file = part
+    ledger.write([{"event": "submitted", "group": group} for group in range(3)])
+    ledger.close()
+    assert [event["group"] for event in read_ledger(path)] == [0, 1, 2]
+
+
+SUBMITTED = [{"event": "submitted", "group": group} for group in range(3)]
+FINISHED = [{"event": "finished", "group": group, "versions": [0, 0]} for group in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("events", "problem"),
+    [
+        ([*SUBMITTED[::2]], "groups [1] were never submitted"),
+        ([FINISHED[0]], "group 0 is finished, and was never submitted"),
+        ([SUBMITTED[0], FINISHED[0], FINISHED[0]], "group 0 is finished, and was finished"),
+        ([SUBMITTED[0], {"event": "batched", "step": 0, "groups": [0]}], "group 0 is batched, and was pending"),
+        (
+            [*SUBMITTED, *FINISHED, {"event": "batched", "step": 0, "groups": [0, 2]}],
+            "batch 0 passed over finished groups [1]",
+        ),
+        (
+            [*SUBMITTED, *FINISHED, {"event": "dropped", "group": 1, "reason": "stale"}],
+            "groups [1] were dropped as too old and not queued again",
+        ),
+        (
+            [
+                *(SUBMITTED[0], FINISHED[0], {"event": "batched", "step": 3, "groups": [0]}),
+                {"event": "trained", "step": 3, "groups": [0]},
+            ],
+            "group 0 was 3 versions old in step 3, above 2",
+        ),
+        (
+            [
+                *(SUBMITTED[0], FINISHED[0], {"event": "batched", "step": 0, "groups": [0]}),
+                {"event": "trained", "step": 0, "groups": [0]},
+                *({"event": "batched", "step": 1, "groups": [0]}, {"event": "trained", "step": 1, "groups": [0]}),
+            ],
+            "group 0 was trained on in steps 0 and 1",
+        ),
+        (
+            [*SUBMITTED, {"event": "recovered", "step": 0, "next": 3, "again": [0], "ready": [], "data_anew": False}],
+            "going back to step 0 lost groups [1, 2]",
+        ),
+    ],
+)
+def test_the_audit_finds(events, problem):
+    assert any(problem in found for found in audit(events, max_staleness=2))

@@ -1,0 +1,341 @@
+"""What keys of sampling and of rollouts do, from the command line to the engine and to the loop."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.datasets import load_datasets
+from areal_like.data.named import Places
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run
+from areal_like.rollout.episodes import main as episodes
+from areal_like.rollout.settings import settings_of
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
+from areal_like.serving.request import Sample, parse_group
+from tests.support.rollout_world import World, grpo
+from tests.support.tiny_models import VOCAB, tiny_qwen3
+
+SMALL = ("train_dataset.batch_size=4", "rollout.max_head_offpolicyness=1", "evaluator.freq_steps=null")
+
+
+def ring(*overrides: str, rows: int = 400, **more: Any) -> World:
+    """The rollout loop as the configuration says, with servers that have weights."""
+    found = World(settings_of(grpo(*SMALL, *overrides)), rows=rows, **more)
+    found.load_all()
+    return found
+
+
+# Sampling: what a lease says is what the engine does.
+
+
+def sampled(*overrides: str) -> list[Sample]:
+    """The answers to one lease's prompt by a small model with random weights."""
+    world = ring("gconfig.max_new_tokens=8", "gconfig.temperature=1", *overrides)
+    lease = world.lease()[0].wire(world.settings)
+    said = {"id": lease["id"], "prompt": [7, 8, 9], "n": lease["n"], "seed": 5, "sampling": lease["sampling"]}
+    tokenizer = LazyTokenizer(model_folder("builtin:tiny-addition"))
+    engine = Engine(tiny_qwen3(), max_running_requests=16, tokenizer=tokenizer)
+    (finished,) = engine.generate([parse_group(said, VOCAB)])
+    assert finished.error is None
+    return finished.samples
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_n_samples_is_the_number_of_answers(count):
+    assert len(sampled(f"gconfig.n_samples={count}")) == count
+
+
+def test_max_new_tokens_cuts_an_answer_off():
+    for most in (3, 6):
+        lengths = {(len(sample.token_ids), sample.finish) for sample in sampled(f"gconfig.max_new_tokens={most}")}
+        assert (most, "length") in lengths
+        assert max(lengths)[0] == most
+
+
+def test_max_tokens_counts_the_prompt():
+    found = sampled("gconfig.max_tokens=8")
+    assert max(len(sample.token_ids) for sample in found) == 8 - 3
+
+
+def test_a_low_temperature_takes_likelier_tokens():
+    means = {said: sum(sum(sample.logprobs) for sample in sampled(f"gconfig.temperature={said}")) for said in (1, 0.1)}
+    assert means[1] < means[0.1] <= 0
+
+
+def test_greedy_takes_the_likeliest_token_always():
+    answers = [{tuple(sample.token_ids) for sample in sampled(f"gconfig.greedy={said}")} for said in (True, False)]
+    assert len(answers[0]) == 1 < len(answers[1])
+    model, (answer,) = tiny_qwen3(), answers[0]
+    with torch.no_grad():
+        logits = model(torch.tensor([[7, 8, 9, *answer]])).logits[0, 2:-1]
+    assert logits.argmax(-1).tolist() == list(answer)
+
+
+def test_stop_token_ids_end_an_answer():
+    longest = max(sampled("gconfig.n_samples=1"), key=lambda sample: len(sample.token_ids)).token_ids
+    place = next(index for index, token in enumerate(longest) if token not in longest[:index] and index > 0)
+    (sample,) = sampled("gconfig.n_samples=1", f"gconfig.stop_token_ids=[{longest[place]}]")
+    assert (sample.token_ids, sample.finish) == (longest[: place + 1], "stop")
+
+
+def chances(sample: Sample) -> list[list[float]]:
+    """Of all tokens in the place of each one of the answer, at temperature 1; the likeliest first."""
+    with torch.no_grad():
+        logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
+    return torch.log_softmax(logits, -1).sort(descending=True).values.tolist()
+
+
+def ranks(samples: list[Sample], at: str) -> list[int]:
+    """How many tokens were likelier than each one that came; `at` is what the answers were sampled with."""
+    found = []
+    with torch.no_grad():
+        for sample in samples:
+            logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
+            found += [int((row > row[token]).sum()) for row, token in zip(logits, sample.token_ids, strict=True)]
+    assert found, at
+    return found
+
+
+MANY = "gconfig.n_samples=16"
+
+
+def test_top_k_leaves_out_all_but_the_likeliest():
+    assert max(ranks(sampled(MANY), "plain")) >= 3
+    assert max(ranks(sampled(MANY, "gconfig.top_k=3"), "top_k")) == 2
+    assert max(ranks(sampled(MANY, "gconfig.top_k=0"), "top_k")) >= 3
+
+
+def test_top_p_leaves_out_what_is_beyond_its_share():
+    def beyond(*words: str) -> int:
+        """Tokens whose likelier ones have half of all chances together."""
+        samples = sampled(MANY, *words)
+        above = []
+        for sample in samples:
+            for row, rank in zip(chances(sample), ranks([sample], "top_p"), strict=True):
+                above.append(sum(math.exp(value) for value in row[:rank]))
+        return sum(share >= 0.5 for share in above)
+
+    assert beyond() > 0 == beyond("gconfig.top_p=0.5")
+
+
+def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
+    def unlikely(*words: str) -> int:
+        samples = sampled(MANY, *words)
+        pairs = [
+            (row[rank], row[0])
+            for sample in samples
+            for row, rank in zip(chances(sample), ranks([sample], "min_p"), strict=True)
+        ]
+        return sum(math.exp(chosen - best) < 0.2 for chosen, best in pairs)
+
+    assert unlikely() > 0 == unlikely("gconfig.min_p=0.2")
+
+
+def repeated(samples: list[Sample], before: tuple[int, ...] = ()) -> int:
+    return sum(
+        token in (*before, *sample.token_ids[:place])
+        for sample in samples
+        for place, token in enumerate(sample.token_ids)
+    )
+
+
+LONGER = ("gconfig.max_new_tokens=40", MANY)
+
+
+def test_frequency_penalty_makes_tokens_of_the_answer_rarer():
+    counts = {said: repeated(sampled(*LONGER, f"gconfig.frequency_penalty={said}")) for said in (-1, 0, 2)}
+    assert counts[2] < counts[0] < counts[-1]
+
+
+def test_repetition_penalty_makes_tokens_rarer_that_were_seen():
+    counts = {said: repeated(sampled(*LONGER, f"gconfig.repetition_penalty={said}"), (7, 8, 9)) for said in (1, 5)}
+    assert counts[5] < 0.8 * counts[1]
+
+
+def test_min_new_tokens_is_what_an_answer_has_before_it_ends():
+    ends = f"gconfig.stop_token_ids={list(range(2, VOCAB, 2))}"
+    assert min(len(sample.token_ids) for sample in sampled(MANY, ends)) < 5
+    lengths = [len(sample.token_ids) for sample in sampled(MANY, ends, "gconfig.min_new_tokens=4")]
+    assert min(lengths) == 5
+
+
+def test_stop_ends_an_answer_with_the_token_that_completes_a_text():
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
+    (longest,) = sampled("gconfig.n_samples=1")
+    texts = [tokenizer.decode(longest.token_ids[:count]) for count in range(len(longest.token_ids) + 1)]
+    text = texts[-1][1:3]
+    end = next(count for count, found in enumerate(texts) if text in found)
+    (sample,) = sampled("gconfig.n_samples=1", f"gconfig.stop=['{text}']")
+    assert (sample.token_ids, sample.finish) == (longest.token_ids[:end], "stop")
+    assert end < len(longest.token_ids)
+
+
+def test_seed_of_sampling_is_what_seeds_of_groups_come_from():
+    seeds = {
+        words: [lease.wire(world.settings)["seed"] for lease in world.lease()]
+        for words in ((), ("seed=7",), ("gconfig.seed=7",), ("gconfig.seed=7", "seed=9"))
+        for world in [ring(*words)]
+    }
+    assert seeds["seed=7",] == seeds["gconfig.seed=7",] == seeds["gconfig.seed=7", "seed=9"] != seeds[()]
+    assert len(set(seeds[()])) == len(seeds[()]), "every group has noise of its own"
+
+
+# Rollouts
+
+
+def test_max_concurrent_rollouts_is_how_many_groups_are_under_way():
+    assert len(ring("rollout.max_concurrent_rollouts=3").lease()) == 3
+    assert len(ring().lease()) == 4, "a batch, unless something is said"
+
+
+def test_queue_size_is_how_many_wait_or_run():
+    many = ("rollout.max_concurrent_rollouts=50", "rollout.max_head_offpolicyness=9")
+    assert len(ring(*many).lease()) == 40
+    assert len(ring(*many, "rollout.queue_size=6").lease()) == 6
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_max_head_offpolicyness_is_how_far_ahead_groups_are_generated(staleness):
+    many = ("rollout.max_concurrent_rollouts=500", f"rollout.max_head_offpolicyness={staleness}")
+    assert len(ring(*many).lease()) == (staleness + 1) * 4
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_async_training_lets_groups_be_generated_ahead(asked):
+    world = ring("rollout.max_concurrent_rollouts=500", f"async_training={asked}")
+    world.lease()
+    world.finish_all()
+    world.fetch()
+    assert bool(world.loop.ready) is asked
+
+
+def test_schedule_policy_says_which_server_is_next():
+    """Three groups: the second answer is long, so that its server has more to do."""
+
+    def servers(policy: str) -> list[str]:
+        words = ("rollout.backend=embedded:d2", f"rollout.schedule_policy={policy}", "cluster.n_gpus_per_node=2")
+        world = ring(*words, "rollout.max_concurrent_rollouts=8")
+        first, second = world.lease(2)
+        assert {first.server, second.server} == {"server/0", "server/1"}
+        world.finish(first)
+        return [first.server, world.lease(1)[0].server, world.lease(1)[0].server]
+
+    first, third, fourth = servers("round_robin")
+    assert (third == first, fourth == first) == (True, False)
+    first, third, fourth = servers("least_loaded")
+    assert third == first
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_request_retries_is_how_often_a_failed_group_is_tried_again(retries):
+    world = ring(f"rollout.request_retries={retries}", "rollout.max_concurrent_rollouts=1")
+    names = []
+    for _ in range(retries + 2):
+        (lease,) = world.lease(1)
+        names.append(lease.id)
+        world.finish(lease, "failed", error="boom", error_kind="workflow")
+    assert names == [*(f"0.{index + 1}" for index in range(retries + 1)), "1.1"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal(asked):
+    world = ring(f"actor.dynamic_sampling={asked}", "rollout.max_concurrent_rollouts=4")
+    for lease in world.lease():
+        world.finish(lease, rewards=[1.0] * lease.group.n if lease.group.number == 1 else None)
+    batch = world.fetch()
+    assert (batch is None) is asked
+    assert 1 not in world.loop.ready if asked else [group.number for group in batch.groups] == [0, 1, 2, 3]
+
+
+def test_consumer_batch_size_must_be_the_batch_size():
+    assert grpo("rollout.consumer_batch_size=64").rollout.consumer_batch_size == 64
+    with pytest.raises(ConfigError, match=r"^rollout\.consumer_batch_size .* train_dataset\.batch_size is 64"):
+        grpo("rollout.consumer_batch_size=3")
+
+
+class Reached(Exception):
+    """Here a worker begins to work."""
+
+
+def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
+    """What an episodes worker is made with."""
+    made: dict[str, Any] = {}
+
+    class Client:
+        def __init__(self, caller: Any, timeout_s: float, retries: int, another: Any) -> None:
+            made.update(timeout_s=timeout_s, retries=retries)
+
+        async def close(self) -> None:
+            pass
+
+    class Link:
+        def __init__(self, caller: Any, me: Any, find: Any, limit_s: float) -> None:
+            made.update(limit_s=limit_s)
+
+        another_server = None
+
+        async def json(self, path: str, body: Any) -> None:
+            pass
+
+    class Worker:
+        def __init__(self, link: Any, found: Any, hands: int) -> None:
+            made.update(checks=found.check_format, is_traced=found.tools.is_traced)
+
+        async def work(self) -> None:
+            raise Reached
+
+    for name, stand_in in (("Client", Client), ("Link", Link), ("Worker", Worker)):
+        monkeypatch.setattr(episodes, name, stand_in)
+    monkeypatch.setenv("AREAL_LIKE_TOKEN", "a secret")
+    words = ("cluster.name_resolve.type=memory", "rollout.num_episode_workers=1", *overrides)
+    run = Run(tmp_path, grpo(*SMALL, *words), "grpo", "abc", tmp_path, tmp_path)
+    with pytest.raises(Reached):
+        asyncio.run(episodes._main(run, Identity("episodes", 0)))
+    return made
+
+
+def test_a_worker_traces_checks_retries_and_waits_as_it_is_told(tmp_path, monkeypatch):
+    usual = worker_of(tmp_path, monkeypatch)
+    assert usual == {"timeout_s": 3600, "retries": 3, "limit_s": 120, "checks": False, "is_traced": False}
+    told = {"request_timeout": 7, "request_retries": 1, "setup_timeout": 9}
+    words = [f"rollout.{name}={value}" for name, value in told.items()]
+    words += ["rollout.enable_rollout_tracing=true", "rollout.check_trajectory_format=true"]
+    other = worker_of(tmp_path, monkeypatch, *words)
+    assert other == {"timeout_s": 7, "retries": 1, "limit_s": 9, "checks": True, "is_traced": True}
+
+
+# Rows
+
+
+def rows_of(tmp_path, section: str, *settings: str) -> Any:
+    """Rows to train on, or to evaluate on; the others are the task's."""
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1", "answer": "2"}\n{"prompt": "1+1+1=", "answer": "3"}\n')
+    words = [f"{section}.{setting}" for setting in ("path=rows.jsonl", "drop_last=false", *settings)]
+    config = grpo("train_dataset.batch_size=1", *words)
+    found = load_datasets(config, Places(tmp_path, tmp_path), TextTokenizer(model_folder("builtin:tiny-addition")))
+    return found.train if section == "train_dataset" else found.valid
+
+
+@pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
+def test_path_is_the_file_of_rows(tmp_path, section):
+    assert [row["prompt"] for row in rows_of(tmp_path, section).rows] == ["1", "1+1+1="]
+    assert len(rows_of(tmp_path, section, "path=addition")) > 1000
+
+
+@pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
+def test_max_length_leaves_long_rows_out(tmp_path, section):
+    assert [row["prompt"] for row in rows_of(tmp_path, section, "max_length=5").rows] == ["1"]
+
+
+@pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
+def test_type_is_what_a_row_must_have(tmp_path, section):
+    assert len(rows_of(tmp_path, section, "type=sft")) == 2
+    with pytest.raises(ConfigError, match=rf"^{section}\.path: .*'chosen' is missing"):
+        rows_of(tmp_path, section, "type=rw")

@@ -1,0 +1,70 @@
+"""Other models and another precision on every engine, each with a server of its own: log-probabilities, and updates."""
+
+import copy
+import functools
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.support.engine_answers import PARITY, apart
+from tests.support.engine_environments import ENGINES, need
+from tests.support.engine_talk import Talk, group, talk
+from tests.support.engine_transports import send
+from tests.support.engines import PROBE, Models, llama, model, started
+
+BFLOAT16_MAX, BFLOAT16_MEAN = 0.5, 0.03
+"""How far two programs may be apart in bfloat16, whose numbers have eight bits: the worst token, and on average."""
+
+EVERY = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES]
+
+
+@functools.cache
+def rounded(seed: int) -> PreTrainedModel:
+    """In bfloat16."""
+    made = copy.deepcopy(model(seed))
+    torch.nn.Module.to(made, torch.bfloat16)
+    return made
+
+
+def differences(engine: str, root: Path, models: Models, *words: str) -> list[float]:
+    """Of log-probabilities from those of transformers, at two temperatures, with weights from files and by a group."""
+    need(engine)
+    found: list[float] = []
+
+    async def ask(one: Talk) -> None:
+        prompts = [PROBE[:length] for length in (1, 4, 8)] + [PROBE * 10]
+        for temperature in (1.0, 0.5):
+            asked = [
+                group(str(number), prompt, n=2, seed=number, temperature=temperature, max_new_tokens=48)
+                for number, prompt in enumerate(prompts)
+            ]
+            for said, samples in zip(asked, await one.generate(*asked), strict=True):
+                seeds = {one.server.version: one.server.seed}
+                for sample in samples:
+                    found.extend(apart(said["prompt"], sample, seeds, temperature, models=models))
+
+    async def test(one: Talk) -> None:
+        await one.update(1)
+        await ask(one)
+        await send(one, 2)
+        await ask(one)
+
+    with started(engine, root, *words, models=models) as server:
+        talk(server, test, limit_s=180)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_llama_answers_as_transformers_says(engine: str, tmp_path: Path) -> None:
+    assert max(differences(engine, tmp_path, llama)) <= PARITY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", EVERY)
+def test_bfloat16_is_near_what_transformers_says_in_bfloat16(engine: str, tmp_path: Path) -> None:
+    found = differences(engine, tmp_path, rounded, "actor.dtype=bfloat16")
+    assert max(found) <= BFLOAT16_MAX and fmean(found) <= BFLOAT16_MEAN, (max(found), fmean(found))

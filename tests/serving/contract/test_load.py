@@ -1,0 +1,128 @@
+"""Many requests at once on every engine, through updates and through the death of a server: none is lost."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from areal_like.process.identity import headers
+from areal_like.serving.open_routes import CLIENT_PATHS, GENERATING, OPEN_PATHS
+from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, long_groups, off
+from tests.support.engine_talk import WORKER, Talk, group, talk, talking
+from tests.support.engines import SECRET, LiveServer, started
+from tests.support.hostile import COUNT, FULL, bad, throw_all
+
+IN_FLIGHT, UPDATES, CONNECTIONS = 256, 10, 1000
+TOKENS = 64
+HOSTILE = COUNT
+"""Requests at each route."""
+
+
+def test_256_requests_in_flight_go_through_ten_updates_and_none_is_lost(server: LiveServer) -> None:
+    """Each of 256 clients asks for one answer after the other until the tenth version is served."""
+
+    async def test(one: Talk) -> None:
+        answered, seeds = await keep_in_flight(one, IN_FLIGHT, UPDATES, TOKENS, pause_s=0.2)
+        assert check_in_flight(answered, seeds, IN_FLIGHT, TOKENS) <= PARITY
+        found = await one.get("/control/statistics")
+        assert found["running"] == found["waiting"] == 0
+
+    talk(server, test, limit_s=240)
+
+
+def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        body = {"groups": [group("g", max_new_tokens=2, min_new_tokens=2)]}
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(connector=connector, headers=headers(WORKER, SECRET)) as session:
+
+            async def ask() -> int:
+                async with session.post(f"http://{one.address}/generate", json=body) as response:
+                    line = await response.json(content_type=None)
+                    assert "samples" in line, line
+                    return len(line["samples"][0]["token_ids"])
+
+            assert await asyncio.gather(*(ask() for _ in range(CONNECTIONS))) == [2] * CONNECTIONS
+        assert (await one.get("/health"))["status"] == "ok"
+
+    talk(server, test)
+
+
+@pytest.mark.timeout(7200 if FULL else 600)
+def test_after_hostile_requests_by_clients_with_the_key_answers_are_the_same_and_right(server: LiveServer) -> None:
+    """At each route for clients; the key lets them through to the engine itself."""
+
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        asked = group("g", n=2, seed=7, greedy=True, max_new_tokens=12)
+        (before,) = await one.generate(asked)
+        routes = [*(("GET", path) for path in OPEN_PATHS), *(("POST", path) for path in CLIENT_PATHS)]
+        found = await throw_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
+        assert not bad(found), found
+        assert 200 in found["POST", GENERATING[0]] and 400 in found["POST", GENERATING[0]]
+        await one.until(lambda said: said["running"] == said["waiting"] == 0)
+        (after,) = await one.generate(asked)
+        assert [sample["token_ids"] for sample in after] == [sample["token_ids"] for sample in before]
+        seeds = {server.version: 1}
+        assert max(off(asked["prompt"], sample, seeds) for sample in after) <= PARITY
+        health = await one.get("/health")
+        assert (health["status"], health["version"]) == ("ok", server.version) and server.is_alive()
+
+    talk(server, test, limit_s=7200 if FULL else 240)
+
+
+@pytest.mark.xdist_group("embedded")
+def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path) -> None:
+    """With the same tokens, as both serve the same weights."""
+    with started("embedded", tmp_path, count=2) as pair:
+
+        async def test() -> None:
+            async with talking(pair, "server/1") as other, talking(pair, "server/0", others=("server/1",)) as one:
+                body = pair.published(1)
+                for each in (one, other):
+                    await each.post("/control/update_weights", body)
+                asked = [group(str(n), n=4, seed=n, min_new_tokens=400, max_new_tokens=400) for n in range(16)]
+                answers = asyncio.ensure_future(one.generate(*asked))
+                await one.until(lambda found: found["running"] > 0)
+                os.kill(pair.crew.alive["server/0"].pid, signal.SIGKILL)
+                found = await answers
+                assert [len(sample["token_ids"]) for samples in found for sample in samples] == [400] * 64
+                again = await other.generate(*asked)
+                for mine, theirs in zip(found, again, strict=True):
+                    assert [sample["token_ids"] for sample in mine] == [sample["token_ids"] for sample in theirs]
+
+        asyncio.run(asyncio.wait_for(test(), 120))
+
+
+def test_a_server_that_is_killed_is_gone_with_all_that_it_started_and_comes_again(server: LiveServer) -> None:
+    """Whoever asked is told so at once."""
+
+    async def killed(one: Talk) -> None:
+        await one.serve(1)
+        asked = long_groups(server, 4)
+        answers = asyncio.ensure_future(one.outcomes(*asked))
+        await one.until(lambda found: found["running"] > 0)
+        os.kill(server.crew.alive["server/0"].pid, signal.SIGKILL)
+        for outcome in await asyncio.wait_for(answers, 60):
+            assert "there is no other server" in str(outcome)
+
+    asyncio.run(_with(server, killed))
+    server.kill()
+    assert server.leftovers() == {}
+    server.start()
+
+    async def again(one: Talk) -> None:
+        await one.update(2)
+        assert len(await one.tokens(max_new_tokens=4)) == 1
+
+    talk(server, again)
+
+
+async def _with(server: LiveServer, test: Any) -> None:
+    async with talking(server) as one:
+        await test(one)

@@ -1,0 +1,298 @@
+"""New weights on every engine: they arrive whole or not at all, while answers are under way, and answers show it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from areal_like.process.identity import Identity, headers
+from areal_like.weights.fingerprint import tensor_hash
+from tests.ring.server import flip_a_byte
+from tests.support.engine_answers import CANNOT_KEEP, PARITY, generating, length_of, long_groups, off
+from tests.support.engine_talk import CONTROLLER, Talk, group, talk
+from tests.support.engines import PROBE, SECRET, LiveServer, logprobs_of, model
+from tests.support.raw_http import DISGUISES, status_of
+
+TENSOR = "model.layers.1.mlp.up_proj.weight"
+
+# Pausing.
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort"])
+def test_a_pause_stops_everything_and_loses_nothing(server: LiveServer, mode: str) -> None:
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        if mode == "keep" and server.engine in CANNOT_KEEP:
+            refused = await one.refusal("/control/pause", {"mode": mode})
+            assert refused.status == 409 and "keep" in refused.message and "abort" in refused.message
+            return
+        asked = long_groups(server, 6, n=2)
+        answers = asyncio.ensure_future(one.generate(*asked))
+        await one.until(generating)
+        said = await one.post("/control/pause", {"mode": mode})
+        assert said["paused"] is True and said["mode"] == mode
+        assert (await one.get("/health"))["status"] == "paused"
+        late = asyncio.ensure_future(one.tokens(max_new_tokens=4))
+        before = await _counted(one)
+        await asyncio.sleep(0.4)
+        assert not answers.done() and not late.done()
+        assert await _counted(one) == before
+        await one.post("/control/resume")
+        for said, samples in zip(asked, await answers, strict=True):
+            for sample in samples:
+                assert len(sample["token_ids"]) == length_of(server)
+                assert off(said["prompt"], sample, {server.version: 1}) <= PARITY
+        assert len((await late)[0]) >= 1
+
+    talk(server, test)
+
+
+async def _counted(one: Talk) -> Any:
+    return (await one.get("/control/statistics")).get("tokens")
+
+
+def test_a_pause_that_waits_answers_when_what_runs_is_done(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        answers = asyncio.ensure_future(one.generate(*long_groups(server, 4)))
+        await one.until(generating)
+        await one.post("/control/pause", {"mode": "wait"})
+        samples = await asyncio.wait_for(answers, 60)
+        assert [len(each[0]["token_ids"]) for each in samples] == [length_of(server)] * 4
+        late = asyncio.ensure_future(one.tokens(max_new_tokens=4))
+        await asyncio.sleep(0.3)
+        assert not late.done()
+        await one.post("/control/resume")
+        assert len(await late) == 1
+
+    talk(server, test)
+
+
+def test_what_is_aborted_ends_and_says_so_and_the_rest_goes_on(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        answers = asyncio.ensure_future(one.outcomes(*long_groups(server, 3)))
+        await one.until(generating)
+        assert (await one.post("/control/abort", {"ids": ["long0", "long2"]}))["aborted"] == 2
+        first, second, third = await answers
+        assert "aborted" in str(first) and "aborted" in str(third)
+        assert len(second[0]["token_ids"]) == length_of(server)
+        idle = await one.until(lambda found: found["running"] == 0)
+        assert idle["waiting"] == 0
+
+    talk(server, test)
+
+
+def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        await one.post("/control/pause", {"mode": "abort"})
+        late = asyncio.ensure_future(one.lines({**group("late"), "deadline_s": 0.3}, group("patient")))
+        await asyncio.sleep(0.8)
+        await one.post("/control/resume")
+        found = await late
+        assert found["late"]["error"].startswith("deadline") and len(found["patient"]["samples"]) == 1
+        (running,) = (await one.lines({**long_groups(server, 1)[0], "deadline_s": 0.01})).values()
+        assert running["error"].startswith("deadline")
+
+    talk(server, test)
+
+
+# Updates.
+
+
+def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        asked = group("g", n=4, max_new_tokens=32)
+        (before,) = await one.generate(asked)
+        said = await one.update(2)
+        assert said["version"] == server.version and said["tensors"] == len(dict(model(2).named_parameters()))
+        assert said["probe_logprobs"] == pytest.approx(logprobs_of(model(2), PROBE).tolist(), abs=PARITY)
+        assert said["stall_s"] > 0 and said["load_s"] > 0 and said["generated"]["tokens"] > 0
+        read_back = said["read_back"]
+        assert read_back["covered"] + len(read_back["uncovered"]) >= said["tensors"]
+        (after,) = await one.generate(asked)
+        assert [sample["token_ids"] for sample in after] != [sample["token_ids"] for sample in before]
+        assert max(off(asked["prompt"], sample, {server.version: 2}) for sample in after) <= PARITY
+
+    talk(server, test)
+
+
+def test_the_fingerprint_is_that_of_what_was_published(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.update(1)
+        found = await one.get("/control/fingerprint")
+        hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model(1).named_parameters()}
+        assert found["version"] == server.version
+        assert found["tensors"].keys() <= hashes.keys()
+        assert found["tensors"] == {name: hashes[name] for name in found["tensors"]}
+        uncovered = {name.split(" ")[0] for name in found.get("uncovered", [])}
+        assert found["tensors"].keys() | uncovered >= hashes.keys()
+
+    talk(server, test)
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort", "wait", "auto"])
+def test_a_request_that_crosses_an_update_is_explained_by_both_sets_of_weights(server: LiveServer, mode: str) -> None:
+    """What was computed with the old weights is not used with the new ones."""
+
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        old = server.version
+        if mode == "keep" and server.engine in CANNOT_KEEP:
+            refused = await one.refusal("/control/update_weights", server.published(2, mode=mode))
+            assert refused.status == 409 and "keep" in refused.message
+            return
+        asked = long_groups(server, 6, n=2)
+        answers = asyncio.ensure_future(one.generate(*asked))
+        await one.until(generating)
+        await asyncio.sleep(0.1)
+        await one.update(2, mode=mode)
+        crossed = 0
+        for said, samples in zip(asked, await answers, strict=True):
+            for sample in samples:
+                assert sample["versions"] == sorted(sample["versions"]) and len(sample["versions"]) == length_of(server)
+                assert set(sample["versions"]) <= {old, server.version}
+                assert off(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
+                crossed += len(set(sample["versions"])) == 2
+        assert crossed == (0 if mode == "wait" else 12)
+
+    talk(server, test)
+
+
+# Weights that must not be served.
+
+
+def flipped(body: dict[str, Any]) -> None:
+    flip_a_byte(Path(body["folder"]), TENSOR)
+
+
+def without_a_layer(body: dict[str, Any]) -> None:
+    _change(body, lambda index: [info for info in index["tensors"] if ".layers.1." not in info["name"]])
+
+
+def _change(body: dict[str, Any], tensors: Callable[[dict[str, Any]], list[Any]]) -> None:
+    path = Path(body["folder"]) / "index.json"
+    index = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**index, "tensors": tensors(index)}))
+
+
+def of_another_run(body: dict[str, Any]) -> None:
+    path = Path(body["folder"]) / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "run_id": "another"}))
+
+
+def without_a_file(body: dict[str, Any]) -> None:
+    next(Path(body["folder"]).glob("*.safetensors")).unlink()
+
+
+def nowhere(body: dict[str, Any]) -> None:
+    body["folder"] = str(Path(body["folder"]).with_name("v999999"))
+
+
+FAULTS = {
+    "a flipped byte": (flipped, f"tensor {TENSOR} (layer 1) is corrupted"),
+    "a layer less": (without_a_layer, "layer 1: 11 tensors are missing: model.layers.1."),
+    "another run": (of_another_run, "belongs to run another, and this is run "),
+    "a file less": (without_a_file, "is missing, so it was not published whole"),
+    "no folder": (nowhere, "v999999"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damaged_weights_are_refused_by_name_and_the_old_ones_go_on(server: LiveServer, fault: str) -> None:
+    damage, words = FAULTS[fault]
+
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        old, before = server.version, await one.get("/control/fingerprint")
+        answers = asyncio.ensure_future(one.generate(*long_groups(server, 2)))
+        await one.until(generating)
+        body = server.published(2)
+        damage(body)
+        refused = await one.refusal("/control/update_weights", body)
+        assert refused.status == 409 and words in refused.message, refused.message
+        assert (await one.get("/health")) | {"status": "ok"} == await one.get("/health")
+        assert await one.get("/control/fingerprint") == before
+        for said, samples in zip(long_groups(server, 2), await answers, strict=True):
+            assert off(said["prompt"], samples[0], {old: 1}) <= PARITY
+        await one.update(2)
+        (samples,) = await one.generate(group("after"))
+        assert off(PROBE[:5], samples[0], {server.version: 2}) <= PARITY
+
+    talk(server, test)
+
+
+def test_a_version_that_is_not_newer_is_refused_as_stale(server: LiveServer) -> None:
+    async def test(one: Talk) -> None:
+        await one.update(1)
+        for version in (server.version, server.version - 1):
+            refused = await one.refusal("/control/update_weights", server.published(2, version))
+            assert refused.status == 409 and "stale" in refused.message and str(server.version) in refused.message
+        (samples,) = await one.generate(group("g"))
+        assert off(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
+
+    talk(server, test)
+
+
+# Who may command.
+
+CONTROL = [
+    *(("POST", f"/control/{name}") for name in ("update_weights", "stage_weights", "commit_weights")),
+    *(("POST", f"/control/{name}") for name in ("pause", "resume", "abort")),
+    *(("GET", f"/control/{name}") for name in ("fingerprint", "statistics")),
+    ("POST", "/generate"),
+]
+
+
+def test_nothing_is_commanded_without_the_token_or_by_an_older_attempt(server: LiveServer) -> None:
+    strangers: tuple[tuple[dict[str, str], int], ...] = (
+        ({}, 401),
+        (headers(CONTROLLER, "guessed"), 401),
+        (headers(Identity("rollout", 0, attempt=0), SECRET), 409),
+    )
+
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        async with aiohttp.ClientSession() as session:
+            for method, path in CONTROL:
+                for said, status in strangers:
+                    url = f"http://{one.address}{path}"
+                    async with session.request(method, url, json={"ids": "all"}, headers=said) as response:
+                        assert response.status == status, (method, path, await response.text())
+        for disguise in DISGUISES:
+            for name in ("control/pause", "control/abort"):
+                status = await status_of(one.address, "POST", disguise.format(name))
+                assert 400 <= status < 500, (disguise, status)
+        assert (await one.get("/health"))["status"] == "ok"
+
+    talk(server, test)
+
+
+# The last one, as engines of others do not serve again after it.
+
+
+def test_a_trainer_with_another_model_is_found_out_and_no_mixture_is_served(server: LiveServer) -> None:
+    """What arrived is what was published, and still not what the trainer holds: only the probe can tell. The old
+    weights serve on, or nothing does."""
+
+    async def test(one: Talk) -> None:
+        await one.serve(1)
+        old = server.version
+        body = server.published(2)
+        body["probe"]["logprobs"][2] += 0.01
+        refused = await one.refusal("/control/update_weights", body)
+        assert refused.status == 409 and "trainer and server compute different models" in refused.message
+        status = (await one.get("/health"))["status"]
+        (found,) = await one.outcomes(group("g"))
+        if status == "ok":
+            assert off(PROBE[:5], found[0], {old: 1}) <= PARITY
+        else:
+            assert status == "broken" and isinstance(found, Exception)
+
+    talk(server, test)

@@ -1,0 +1,201 @@
+"""Numbers of a request are bounded before the engine sees them, and what is wrong with one request harms no other."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.process.errors import Refused
+from areal_like.serving.embedded.batching.rows import Rows
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, Sampling, parse_group
+from areal_like.serving.turns import MOST_WAITING, Turns
+from tests.support.embedded_servers import Client, group, over_http, published, until
+from tests.support.tiny_models import VOCAB, tiny_qwen3
+
+HUGE = 1 << 63
+STOPS: tuple[Any, ...] = ("x" * 2000, ["x"] * 500, [[]], {"x": 1})
+TOKENS = "/inference/v1/generate"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"prompt": [token]} for token in (-1, VOCAB, HUGE, 1.0, True, "5", None, [5])),
+        {"prompt": [5] * 64},
+        *({"n": n} for n in (0, -1, HUGE, 1 << 17, 1.5, True, "2", [1])),
+        *({"seed": seed} for seed in (-1, 1 << 64, 1.5, "x")),
+        *({"priority": priority} for priority in (HUGE, -HUGE, 1 << 61, 0.5)),
+        *({"deadline_s": seconds} for seconds in (-1, 0, 1e300, "soon")),
+        {"id": "x" * 1000},
+        {"id": ["x"]},
+        {"order": {"key": "s", "place": 0, "of": HUGE}},
+        {"order": {"key": ["s"], "place": 0, "of": 1}},
+        *({"sampling": sampling} for sampling in ([1], "hot", 5)),
+        *({"sampling": {"temperature": value}} for value in (1e-50, 1e-4, -0.5, 1e300, "1", True)),
+        *({"sampling": {"repetition_penalty": value}} for value in (1e-50, 0, 1e300)),
+        *({"sampling": {"frequency_penalty": value}} for value in (-3, 1e300)),
+        *({"sampling": {key: HUGE}} for key in ("min_new_tokens", "max_new_tokens", "max_tokens", "top_k")),
+        *({"sampling": {"stop": value}} for value in STOPS),
+        *({"sampling": {"stop_token_ids": value}} for value in (5, [HUGE], [5] * 2000, "5", [None])),
+    ],
+)
+def test_what_no_model_can_use_is_refused_in_few_words(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse_group({"id": "g", "prompt": [5], **changes}, VOCAB, 64)
+    assert len(str(refused.value)) < 400
+    assert parse_group({"id": "g", "prompt": [5]}, VOCAB, 64).prompt == (5,)
+
+
+def test_what_exceeds_the_context_alone_is_cut_to_it() -> None:
+    said = {"id": "g", "prompt": [5], "sampling": {"min_new_tokens": 1 << 30, "max_new_tokens": 1 << 30}}
+    assert parse_group(said, VOCAB, 64).sampling.min_new_tokens == 64
+
+
+def test_the_request_that_ended_a_server_is_refused() -> None:
+    async def test(client: Client) -> None:
+        for how in (
+            {"min_tokens": HUGE},
+            {"n": HUGE},
+            {"n": 129},
+            {"temperature": 1e-50},
+            {"repetition_penalty": 1e-50},
+        ):
+            status, said = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": how})
+            assert status == 400 and next(iter(how)) in said["error"]["message"]
+        status, _ = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2}})
+        assert status == 200
+
+    over_http(test)
+
+
+def tokens(line: dict[str, Any]) -> list[list[int]]:
+    return [sample["token_ids"] for sample in line["samples"]]
+
+
+def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no check has foreseen: the numbers of one group raise in the engine's thread."""
+    begin = Rows._ask
+
+    def ask(self: Rows, rows: Any, sampling: Sampling, prompt: Any) -> None:
+        if sampling.frequency_penalty == 1.25:
+            raise OverflowError("Python int too large to convert to C long")
+        begin(self, rows, sampling, prompt)
+
+    monkeypatch.setattr(Rows, "_ask", ask)
+
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        alone = await client.generate(group("a"), group("c", top_k=5))
+        found = await client.generate(group("a"), group("b", frequency_penalty=1.25), group("c", top_k=5))
+        assert found["b"]["error"].startswith("OverflowError: ")
+        assert all(tokens(found[name]) == tokens(alone[name]) for name in "ac")
+        assert not client.engine.has_work and not client.engine.num_waiting
+
+    over_http(test)
+
+
+def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> None:
+    engine = Engine(tiny_qwen3(), max_running_requests=8)
+    good = Group("a", (5, 9), sampling=Sampling(frequency_penalty=0.5, max_new_tokens=6))
+    bad = Group("b", (5, 9), sampling=Sampling(repetition_penalty=1e-50, max_new_tokens=6))  # past every check
+    (alone,) = engine.generate([good])
+    for one in (good, bad):
+        engine.submit(one)
+    found: dict[str, Any] = {}
+    while engine.has_work:
+        found.update((one.id, one) for one in engine.step())
+    assert (found["b"].error or "").startswith("sampling: this request's penalties")
+    assert [one.token_ids for one in found["a"].samples] == [one.token_ids for one in alone.samples]
+    assert engine.counts.recomputed == 0
+
+
+def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        outside = client.server._outside
+        assert outside.turns.most == client.engine.max_running == 64
+
+        def many(n: int) -> dict[str, Any]:
+            return {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2, "n": n}}
+
+        assert (await client.open("POST", TOKENS, many(17)))[0] == 200
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        await client.generate(group("a"))
+        assert outside.turns.most == 16
+        status, said = await client.open("POST", TOKENS, many(17))
+        assert status == 400 and "ask for at most 16 at once" in said["error"]["message"]
+        assert (await client.open("POST", TOKENS, many(16)))[0] == 200
+
+    over_http(test)
+
+
+def test_turns_are_bounded_in_order_and_given_back() -> None:
+    async def main() -> None:
+        turns = Turns(4, lambda: False)
+        order: list[str] = []
+        gone = {"c": False}
+
+        async def one(name: str, count: int, held: asyncio.Event) -> None:
+            async with turns.take(count, lambda: gone.get(name, False)):
+                order.append(name)
+                await held.wait()
+
+        holds = {name: asyncio.Event() for name in "abcd"}
+        tasks = {name: asyncio.create_task(one(name, 3 if name < "d" else 99, holds[name])) for name in "abcd"}
+        await until(lambda: turns.waiting == 105)
+        assert order == ["a"] and turns.running == 3
+        gone["c"] = True
+        with pytest.raises(ConnectionResetError):
+            await tasks["c"]
+        for count, status in ((MOST_WAITING, 429), (1 << 20, 400)):
+            with pytest.raises(Refused) as refused:
+                async with turns.take(count, lambda: False):
+                    raise AssertionError
+            assert refused.value.status == status
+        for name in "abd":
+            holds[name].set()
+            await tasks[name]
+        assert order == ["a", "b", "d"] and (turns.running, turns.waiting) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_request_above_the_share_of_clients_is_refused_beside_a_run_also_where_it_waited() -> None:
+    async def main() -> None:
+        is_used, end = False, asyncio.Event()
+        turns = Turns(64, lambda: is_used)
+
+        async def one(count: int) -> None:
+            async with turns.take(count, lambda: False):
+                await end.wait()
+
+        first, second, third = (asyncio.create_task(one(count)) for count in (64, 17, 16))
+        await until(lambda: turns.running == 64 and turns.waiting == 33)
+        is_used = True
+        end.set()
+        with pytest.raises(Refused, match=r"17 sequences are too many .* ask for at most 16") as refused:
+            await second
+        assert refused.value.status == 400
+        await asyncio.gather(first, third)
+        with pytest.raises(Refused, match="4096 sequences are too many"):
+            await one(4096)
+        assert (turns.running, turns.waiting) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_client_never_goes_before_the_run() -> None:
+    async def test(client: Client) -> None:
+        for priority in ("first", 0.5):
+            body = {"token_ids": [5], "sampling_params": {"max_tokens": 1}, "priority": priority}
+            assert (await client.open("POST", TOKENS, body))[0] == 400
+        await client.call("POST", "/control/pause", {"mode": "keep"})
+        body = {"token_ids": [5], "sampling_params": {"max_tokens": 1}, "priority": -HUGE}
+        asking = asyncio.create_task(client.open("POST", TOKENS, body))
+        await until(lambda: client.engine.num_waiting == 1)
+        assert [ticket.group.priority for ticket in client.engine._queue] == [LEAST_URGENT - (1 << 31)]
+        await client.call("POST", "/control/resume")
+        assert (await asking)[0] == 200
+
+    over_http(test)

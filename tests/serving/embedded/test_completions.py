@@ -1,0 +1,102 @@
+"""A client of OpenAI's interface is served, or told what it cannot have."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.embedded_servers import Client, over_http
+from tests.support.tiny_models import VOCAB, write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        asked = {
+            "model": "builtin:tiny",
+            "prompt": ["12+34=", "5"],
+            "max_tokens": 5,
+            "temperature": 0.7,
+            "n": 2,
+            "seed": 11,
+            "logprobs": 1,
+            "return_token_ids": True,
+        }
+        status, found = await client.open("POST", "/v1/completions", asked)
+        assert (status, found["object"], found["model"]) == (200, "text_completion", "builtin:tiny")
+        assert [choice["index"] for choice in found["choices"]] == [0, 1, 2, 3]
+        assert [len(choice["prompt_token_ids"]) for choice in found["choices"]] == [6, 6, 1, 1]
+        for choice in found["choices"]:
+            assert choice["finish_reason"] in ("stop", "length")
+            logprobs = choice["logprobs"]
+            assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(choice["token_ids"]) <= 5
+            assert "".join(logprobs["tokens"]).replace("<eos>", "").replace("<pad>", "") == choice["text"]
+        usage = found["usage"]
+        assert usage["prompt_tokens"] == 7
+        assert usage["completion_tokens"] == sum(len(choice["token_ids"]) for choice in found["choices"])
+        assert usage["total_tokens"] == 7 + usage["completion_tokens"]
+
+        _, again = await client.open("POST", "/v1/completions", asked)
+        assert again["choices"] == found["choices"]
+        ids = {
+            "prompt": found["choices"][0]["prompt_token_ids"],
+            "max_tokens": 5,
+            "temperature": 0.7,
+            "n": 2,
+            "seed": 11,
+        }
+        _, by_ids = await client.open("POST", "/v1/completions", ids)
+        assert [one["text"] for one in by_ids["choices"]] == [one["text"] for one in found["choices"][:2]]
+        _, models = await client.open("GET", "/v1/models")
+        assert [model["id"] for model in models["data"]] == ["builtin:tiny"]
+
+    over_http(test, folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        ({"top_p": 1.5}, 400, "top_p: 1.5"),
+        ({"stop": [""]}, 400, "stop: an empty text"),
+        ({"stop": 5}, 400, "stop: 5 is not a list of texts"),
+        ({"logprobs": 6}, 400, "logprobs: 6 is not a number from 0 to 5"),
+        ({"prompt_logprobs": -1}, 400, "prompt_logprobs: -1 "),
+        ({"min_tokens": -1}, 400, "min_tokens: -1 "),
+        ({"presence_penalty": 0.5}, 400, "presence_penalty: 0.5 "),
+        ({"logit_bias": {"5": 1}}, 400, "logit_bias: "),
+        ({"echo": "yes"}, 400, "echo: 'yes' is neither true nor false"),
+        ({"stream": True}, 400, "stream: "),
+        ({"prompt": "Ä"}, 400, "prompt: the tokenizer cannot read"),
+        ({"prompt": None}, 400, "prompt: give a text"),
+        ({"prompt": [VOCAB]}, 400, "prompt: 64 is no token"),
+        ({"prompt": "1" * 64}, 400, "embedded.context_length: "),
+        ({"model": "gpt-4"}, 404, "model: 'gpt-4' is not served here"),
+        ({"seed": "x"}, 400, "seed: "),
+        ({"max_tokens": 0}, 400, "max_tokens: 0 "),
+        ({"temperature": -1}, 400, "temperature: -1 "),
+        ({"max_tokens": "many"}, 400, "max_tokens: 'many' "),
+        ({"n": 0}, 400, "n: 0 "),
+        ({"n": 129}, 400, "n: 129 is not a whole number from 1 to 128"),
+    ],
+)
+def test_a_completion_that_cannot_be_given_is_refused_with_the_field(
+    folder: Path, changes: dict[str, object], status: int, message: str
+) -> None:
+    async def test(client: Client) -> None:
+        got, found = await client.open("POST", "/v1/completions", {"prompt": "1+1=", **changes})
+        assert (got, found["error"]["message"][: len(message)]) == (status, message)
+        assert found["error"]["type"] == "invalid_request_error"
+
+    over_http(test, folder)
+
+
+def test_without_a_tokenizer_a_completion_is_refused_before_it_is_generated() -> None:
+    async def test(client: Client) -> None:
+        status, found = await client.open("POST", "/v1/completions", {"prompt": [5, 9]})
+        assert (status, client.engine.counts.steps) == (400, 0)
+        assert "tokenizer.json is not there" in found["error"]["message"]
+
+    over_http(test)

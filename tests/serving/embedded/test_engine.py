@@ -1,0 +1,310 @@
+"""The engine says what transformers says, whatever else runs beside a sequence."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from areal_like.serving.embedded.batching.queue import Ticket
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.request import BadRequest, Finished, Group, Order, Sample, Sampling
+from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
+
+torch.set_num_threads(1)
+
+MAKERS = {"qwen3": tiny_qwen3, "llama": tiny_llama}
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    return tuple(random.Random(seed).randrange(2, VOCAB) for _ in range(length))
+
+
+def groups(number: int, n: int = 3, **sampling: Any) -> list[Group]:
+    """Prompts of several lengths, among them equal ones."""
+    how = Sampling(**{"max_new_tokens": 10, **sampling})
+    return [Group(str(seed), prompt(1 + seed % 5, seed), n, seed, how) for seed in range(number)]
+
+
+def expected_logprobs(
+    model: PreTrainedModel, before: Sequence[int], tokens: Sequence[int], temperature: float = 1.0
+) -> torch.Tensor:
+    """Of `tokens` after `before`, by one plain run of the model over the whole sequence."""
+    ids = torch.tensor([[*before, *tokens]])
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1] / temperature
+    return torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[len(before) - 1 :, 0]
+
+
+def tokens_of(finished: Sequence[Finished]) -> list[list[list[int]]]:
+    return [[sample.token_ids for sample in one.samples] for one in finished]
+
+
+def assert_explained(model: PreTrainedModel, group: Group, sample: Sample, temperature: float) -> None:
+    expected = expected_logprobs(model, group.prompt, sample.token_ids, temperature)
+    torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probabilities_are_those_of_transformers(family: str, temperature: float) -> None:
+    asked = groups(8, temperature=temperature)
+    engine = Engine(MAKERS[family](), max_running_requests=9)
+    for group, finished in zip(asked, engine.generate(asked), strict=True):
+        for sample in finished.samples:
+            assert_explained(MAKERS[family](), group, sample, temperature)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize("how", [{"greedy": True, "temperature": 0.3}, {"temperature": 0.0}])
+def test_greedy_tokens_are_those_of_transformers(family: str, how: dict[str, Any]) -> None:
+    model = MAKERS[family]()
+    asked = groups(6, n=1, **how)
+    for group, finished in zip(asked, Engine(MAKERS[family]()).generate(asked), strict=True):
+        tokens = list(group.prompt)
+        for token in finished.samples[0].token_ids:
+            with torch.no_grad():
+                assert int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()) == token
+            tokens.append(token)
+        assert_explained(model, group, finished.samples[0], 1.0)
+
+
+def test_a_request_gets_the_same_tokens_alone_and_among_others() -> None:
+    asked = groups(12)
+    together = tokens_of(Engine(tiny_qwen3(), max_running_requests=11).generate(asked))
+    alone = [tokens_of(Engine(tiny_qwen3()).generate([group]))[0] for group in asked]
+    assert together == alone
+
+
+def test_one_prefill_for_a_group_equals_one_for_each_sample() -> None:
+    engine = Engine(tiny_qwen3())
+    group = Group("g", prompt(7), 6, 5, Sampling(max_new_tokens=6))
+    together = engine.generate([group])[0]
+    assert engine.counts.prompt_tokens == 7
+    one_by_one = Engine(tiny_qwen3(), max_running_requests=1)
+    apart = one_by_one.generate([group])[0]
+    assert one_by_one.counts.prompt_tokens == 6 * 7
+    assert [sample.token_ids for sample in apart.samples] == [sample.token_ids for sample in together.samples]
+    for left, right in zip(apart.samples, together.samples, strict=True):
+        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-5)
+
+
+def test_samples_and_seeds_differ() -> None:
+    first, second, again = Engine(tiny_qwen3()).generate(
+        [Group(name, prompt(4), 4, seed, Sampling(max_new_tokens=12)) for name, seed in (("a", 1), ("b", 2), ("c", 1))]
+    )
+    answers = [tuple(sample.token_ids) for sample in (*first.samples, *second.samples)]
+    assert len(set(answers)) == 8
+    assert tokens_of([first]) == tokens_of([again])
+
+
+def test_tokens_come_as_often_as_their_probability_says() -> None:
+    model, number = tiny_llama(), 4000
+    group = Group("g", prompt(5), number, 7, Sampling(max_new_tokens=1, temperature=0.7))
+    finished = Engine(tiny_llama(), max_running_requests=number).generate([group])[0]
+    found = np.bincount([sample.token_ids[0] for sample in finished.samples], minlength=VOCAB)
+    with torch.no_grad():
+        chance = (model(input_ids=torch.tensor([group.prompt])).logits[0, -1] / 0.7).softmax(-1).double().numpy()
+    spread = np.sqrt(number * chance * (1 - chance))
+    assert (np.abs(found - number * chance) < 5 * spread + 3).all()
+
+
+def test_an_answer_ends_with_a_stop_token_or_at_a_limit() -> None:
+    free = Engine(tiny_qwen3()).generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8))])[0].samples
+    stop = free[0].token_ids[3]
+    found = (
+        Engine(tiny_qwen3())
+        .generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8, stop_token_ids=(stop,)))])[0]
+        .samples
+    )
+    for before, after in zip(free, found, strict=True):
+        tokens = before.token_ids
+        expected = tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
+        assert (after.token_ids, after.finish) == (expected, "stop" if expected[-1] in (stop, EOS_ID) else "length")
+        assert len(after.token_ids) == len(after.logprobs) == len(after.versions)
+    assert found[0].finish == "stop"
+
+
+def test_the_models_own_end_token_ends_an_answer() -> None:
+    model = tiny_qwen3()
+    group = Group("g", prompt(3), 1, 0, Sampling(max_new_tokens=5))
+    likely = Engine(model).generate([group])[0].samples[0].token_ids[0]
+    model.generation_config.eos_token_id = [likely, EOS_ID]
+    sample = Engine(model).generate([group])[0].samples[0]
+    assert (sample.token_ids, sample.finish) == ([likely], "stop")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "context_length", "length"),
+    [({"max_new_tokens": 5}, None, 5), ({"max_tokens": 9}, None, 3), ({}, 13, 7)],
+)
+def test_the_smallest_of_the_limits_cuts_an_answer_off(
+    sampling: dict[str, Any], context_length: int | None, length: int
+) -> None:
+    engine = Engine(tiny_llama(), context_length=context_length)
+    sample = engine.generate([Group("g", prompt(6), 1, 0, Sampling(**sampling))])[0].samples[0]
+    assert (len(sample.token_ids), sample.finish) == (length, "length")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"prompt": prompt(64)}, "embedded.context_length: the prompt has 64 tokens"),
+        ({"prompt": prompt(9), "sampling": Sampling(max_tokens=9)}, "gconfig.max_tokens: "),
+        ({"sampling": Sampling(max_new_tokens=50)}, "embedded.kv_cache_tokens: .* lower gconfig.max_new_tokens"),
+    ],
+)
+def test_what_has_no_room_is_refused_in_words(changes: dict[str, Any], key: str) -> None:
+    engine = Engine(tiny_qwen3(), kv_cache_tokens=48)
+    with pytest.raises(BadRequest, match=f"^{key}"):
+        engine.submit(Group(**{"id": "g", "prompt": prompt(6), **changes}))
+    assert not engine.has_work
+
+
+def test_a_small_cache_interrupts_sequences_and_changes_no_token() -> None:
+    asked = groups(3, n=4, max_new_tokens=150)
+    engines = [Engine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 640)]
+    roomy, tight = (tokens_of(engine.generate(asked)) for engine in engines)
+    assert tight == roomy
+    assert engines[1].cache.rows * engines[1].cache.columns <= 640
+    assert engines[1].counts.recomputed == engines[1].counts.interrupted > 0 == engines[0].counts.interrupted
+
+
+def test_a_decoding_step_costs_running_sequences_only() -> None:
+    engine = Engine(tiny_qwen3())
+    seen = []
+    engine._runner.model.register_forward_pre_hook(
+        lambda module, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    short, long = (Group(str(n), prompt(6), 3, 0, Sampling(max_new_tokens=n)) for n in (2, 5))
+    engine.generate([short, long])
+    assert seen == [(2, 6), (6, 1), (3, 1), (3, 1), (3, 1)]
+
+
+def test_new_weights_take_over_in_the_middle_of_an_answer() -> None:
+    old, new = tiny_qwen3(0), tiny_qwen3(1)
+    engine = Engine(tiny_qwen3(0))
+    asked = groups(5, n=2, temperature=0.8)
+    engine.update_weights(dict(old.named_parameters()), 3)
+    for group in asked:
+        engine.submit(group)
+    done = engine.step() + engine.step()  # the first step gives two tokens: the prompt's and one more
+    engine.update_weights(dict(new.named_parameters()), 4)
+    while engine.has_work:
+        done += engine.step()
+    assert len(done) == len(asked)
+    for finished in done:
+        group = asked[int(finished.id)]
+        for sample in finished.samples:
+            assert sample.versions == ([3] * 3 + [4] * 7)[: len(sample.token_ids)]
+            before, after = sample.token_ids[:3], sample.token_ids[3:]
+            expected = [expected_logprobs(old, group.prompt, before, 0.8)]
+            if after:
+                expected.append(expected_logprobs(new, [*group.prompt, *before], after, 0.8))
+            torch.testing.assert_close(torch.tensor(sample.logprobs), torch.cat(expected), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_weights_of_another_model_are_refused_and_nothing_changes(family: str) -> None:
+    engine = Engine(MAKERS[family]())
+    asked = groups(2)
+    before = tokens_of(engine.generate(asked))
+    good = dict(MAKERS[family](1).named_parameters())
+    name = "model.layers.1.mlp.up_proj.weight"
+    for bad, words in (
+        ({key: good[key] for key in good if key != name}, f"{name} is missing"),
+        ({**good, "more": torch.zeros(1)}, "more is unknown"),
+        ({**good, name: good[name][:3]}, f"{name} has shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            engine.update_weights(bad, 1)
+    assert (engine.version, tokens_of(engine.generate(asked))) == (-1, before)
+    engine.update_weights(good, 1)
+    assert tokens_of(engine.generate(asked)) != before
+
+
+def test_tied_weights_have_one_name() -> None:
+    assert "lm_head.weight" not in Engine(tiny_qwen3()).weights.expected()
+    assert "lm_head.weight" in Engine(tiny_llama()).weights.expected()
+
+
+def test_broken_weights_end_their_groups_and_leave_nothing_behind() -> None:
+    engine = Engine(tiny_qwen3())
+    asked = groups(4, max_new_tokens=6)
+    good = tokens_of(engine.generate(asked))
+    weights = {name: tensor.detach().clone() for name, tensor in tiny_qwen3().named_parameters()}
+    engine.update_weights({**weights, "model.norm.weight": torch.full((32,), torch.nan)}, 1)
+    with pytest.raises(RuntimeError, match="weights of version 1 give log-probabilities that are not finite"):
+        engine.generate(asked)
+    engine.update_weights(weights, 2)
+    assert tokens_of(engine.generate(asked)) == good
+
+
+def test_an_abort_ends_what_is_meant_and_nothing_else() -> None:
+    engine = Engine(tiny_qwen3(), max_running_requests=6)
+    asked = groups(6)
+    kept = tokens_of(engine.generate(asked))
+    for group in asked:
+        engine.submit(group)
+    done = engine.step()
+
+    def is_meant(ticket: Ticket) -> bool:
+        return ticket.group.id in ("1", "4")  # one that runs and one that waits
+
+    assert engine.num_running == 6 and engine.num_waiting == 4
+    assert engine.abort("enough", is_meant) == 2
+    while engine.has_work:
+        done += engine.step()
+    found = {one.id: one for one in done}
+    assert {one.error for one in done if one.id in ("1", "4")} == {"enough"}
+    assert [tokens_of([found[i]])[0] for i in "0235"] == [kept[int(i)] for i in "0235"]
+
+
+def ordered(asked: Sequence[Group], key: str) -> list[Group]:
+    return [
+        Group(one.id, one.prompt, one.n, one.seed, one.sampling, Order(key, place, len(asked)))
+        for place, one in enumerate(asked)
+    ]
+
+
+def test_a_synchronous_step_gives_the_same_bits_however_its_groups_arrive() -> None:
+    asked = ordered(groups(10, max_new_tokens=12), "3.1")
+    others = groups(3, n=2, max_new_tokens=20)
+
+    def run(seed: int) -> list[Finished]:
+        """With so many groups that belong to no step."""
+        engine = Engine(tiny_qwen3(), max_running_requests=12, kv_cache_tokens=12 * 16)
+        shuffled = random.Random(seed).sample(asked, len(asked))
+        for other in others[:seed]:
+            engine.submit(other)
+        done = []
+        for number, group in enumerate(shuffled):
+            if number % (seed + 1) == 0:
+                done += engine.step()
+            engine.submit(group)
+        while engine.has_work:
+            done += engine.step()
+        return [one for one in done if len(one.samples) == 3]
+
+    first = {one.id: one.samples for one in run(0)}
+    assert len(first) == 10
+    for seed in (1, 2, 3):  # tokens and log-probabilities, to the last bit
+        assert {one.id: one.samples for one in run(seed)} == first
+
+
+def test_nothing_of_a_step_begins_before_all_of_it_is_there() -> None:
+    engine = Engine(tiny_qwen3())
+    first, second = ordered(groups(2), "0.1")
+    engine.submit(second)
+    assert (engine.has_work, engine.step(), engine.num_running) == (False, [], 0)
+    with pytest.raises(BadRequest, match=r"^order.place: "):
+        engine.submit(second)
+    engine.submit(first)
+    assert engine.has_work
+    engine.step()
+    assert engine.num_running == 6
+    with pytest.raises(RuntimeError, match="wait for others of their step"):
+        engine.generate([ordered(groups(2), "1.1")[0]])

@@ -1,0 +1,181 @@
+"""The server over HTTP: streams, refusals, aborts."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from transformers import PreTrainedModel
+
+from areal_like import __version__
+from areal_like.process.errors import Refused
+from areal_like.process.identity import Identity, headers
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.request import Group, Sampling
+from tests.support.embedded_servers import (
+    CONTROLLER,
+    RUN_ID,
+    SECRET,
+    Client,
+    group,
+    over_http,
+    published,
+    slow,
+    turns,
+    until,
+)
+from tests.support.tiny_models import tiny_qwen3
+
+
+def direct(model: PreTrainedModel, said: dict[str, Any]) -> list[list[int]]:
+    """The same group without HTTP."""
+    asked = Group("g", tuple(said["prompt"]), said["n"], said["seed"], Sampling(**said["sampling"]))
+    return [sample.token_ids for sample in Engine(model).generate([asked])[0].samples]
+
+
+def test_groups_come_as_lines_as_they_finish(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 2, tiny_qwen3(1)))
+        long, short = group("long", max_new_tokens=50), group("short", seed=4, max_new_tokens=2)
+        found = await client.generate(long, group("bad", top_p=1.5), short)
+        assert list(found) == ["bad", "short", "long"]
+        assert found["bad"]["error"].startswith("gconfig.top_p: 1.5")
+        for said in (long, short):
+            samples = found[str(said["id"])]["samples"]
+            assert [sample["token_ids"] for sample in samples] == direct(tiny_qwen3(1), said)
+            for sample in samples:
+                assert set(sample) == {"token_ids", "logprobs", "versions", "finish"}
+                assert sample["versions"] == [2] * len(sample["token_ids"])
+
+    over_http(test)
+
+
+ROUTES = [
+    ("POST", "/generate"),
+    ("POST", "/control/update_weights"),
+    ("POST", "/control/stage_weights"),
+    ("POST", "/control/commit_weights"),
+    ("POST", "/control/load_adapter"),
+    ("POST", "/control/unload_adapter"),
+    ("POST", "/control/pause"),
+    ("POST", "/control/resume"),
+    ("POST", "/control/abort"),
+    ("GET", "/control/fingerprint"),
+    ("GET", "/control/statistics"),
+]
+
+OPEN = ("/health", "/v1/", "/inference/v1/", "/tokenize", "/detokenize", "/metrics", "/version")
+
+
+def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -> None:
+    async def test(client: Client) -> None:
+        wrong = headers(CONTROLLER, "guessed")
+        old = headers(Identity("rollout", 0, attempt=0), SECRET)
+        for method, path in ROUTES:
+            for said, status in (({}, 401), (wrong, 401), (old, 409)):
+                url = f"http://{client.address}{path}"
+                async with client.session.request(method, url, json={}, headers=said) as response:
+                    assert response.status == status, path
+                    assert "message" in (await response.json())["error"]
+        assert (await client.open("GET", "/health"))[0] == 200
+        known = {(method, path) for method, path in ROUTES}
+        for route in client.server.application().router.routes():
+            path = route.resource.canonical if route.resource else ""
+            if route.method != "HEAD" and not path.startswith(OPEN):
+                assert (route.method, path) in known
+
+    over_http(test)
+
+
+def test_the_run_gets_no_token_before_it_gave_weights() -> None:
+    async def test(client: Client) -> None:
+        with pytest.raises(Refused, match="no weights by the run yet") as refused:
+            await client.call("POST", "/generate", {"groups": [group("g")]})
+        assert refused.value.status == 503
+        assert (await client.open("GET", "/health"))[1] == {
+            "status": "ok",
+            "run_id": RUN_ID,
+            "model": "builtin:tiny",
+            "version": -1,
+            "engine": "embedded",
+            "engine_version": __version__,
+            "attempt": 1,
+            "processes": 1,
+            "devices": [],
+        }
+
+    over_http(test)
+
+
+def test_a_client_that_goes_away_takes_its_groups_with_it(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
+        slow(client.engine)
+        body = {"groups": [group(str(i), n=8, max_new_tokens=59) for i in range(20)]}
+        async with aiohttp.ClientSession(headers=headers(CONTROLLER, SECRET)) as session:
+            asked = asyncio.ensure_future(session.post(f"http://{client.address}/generate", json=body))
+            stays = asyncio.ensure_future(client.generate(group("stays", max_new_tokens=4)))
+            await until(lambda: client.engine.num_running > 0)
+            (await asked).close()
+        await until(lambda: client.engine.num_running == client.engine.num_waiting == 0)
+        assert client.engine.counts.groups < 20
+        assert "samples" in (await stays)["stays"]
+
+    over_http(test)
+
+
+def test_groups_can_be_aborted_by_id_and_all_at_once(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
+        await client.call("POST", "/control/pause")
+        asked = asyncio.ensure_future(client.generate(*[group(name) for name in "abcd"]))
+        await until(lambda: client.engine.num_waiting == 4)
+        assert await client.call("POST", "/control/abort", {"ids": ["a", "c"]}) == {"aborted": 2}
+        await client.call("POST", "/control/resume")
+        found = await asked
+        assert [name for name in "abcd" if "error" in found[name]] == ["a", "c"]
+        await client.call("POST", "/control/pause")
+        asked = asyncio.ensure_future(client.generate(*[group(name) for name in "ef"]))
+        await until(lambda: client.engine.num_waiting == 2)
+        assert await client.call("POST", "/control/abort", {"ids": "all"}) == {"aborted": 2}
+        assert all("aborted" in line["error"] for line in (await asked).values())  # even while it is paused
+        with pytest.raises(Refused, match="ids: "):
+            await client.call("POST", "/control/abort", {})
+
+    over_http(test)
+
+
+def test_an_engine_that_fails_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        def fail(*given: object) -> None:
+            raise MemoryError("no room")
+
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
+        client.engine._runner.model.register_forward_pre_hook(fail)
+        asked = asyncio.ensure_future(client.generate(group("g")))
+        with pytest.raises(MemoryError):
+            await client.server.streams.broken
+        asked.cancel()
+
+    over_http(test)
+
+
+def test_an_idle_server_computes_nothing(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
+        await client.generate(group("g"))
+        driver, steps, looks = client.server.streams.driver, client.engine.counts.steps, 0
+        turn = driver._turn
+
+        def counted() -> bool:
+            nonlocal looks
+            looks += 1
+            return turn()
+
+        driver._turn = counted  # type: ignore[method-assign]
+        await turns(client, 100)
+        assert client.engine.counts.steps == steps
+        assert looks <= 101, "its thread sleeps until there is something to do"
+
+    over_http(test)

@@ -1,0 +1,142 @@
+"""Engines that fail in the middle of an update: what is still served, what is said of it, what can be done again."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.serving.attendant.base import Arrival, ReadBack, Stopped, Untouched
+from areal_like.serving.attendant.gate import Gate
+from areal_like.serving.attendant.rest import Rest
+from areal_like.serving.orders import ABORT, KEEP
+from areal_like.serving.sglang.weights import Weights
+from areal_like.weights.index import read_index
+from tests.serving.external.test_updates import NO_END, refusal, same
+from tests.support.attendant_world import Client, TinyEngine, attended, check, group, published, until
+
+
+def fails_once(engine: TinyEngine, name: str, fault: Exception) -> None:
+    """The next call of one of its methods."""
+    method = getattr(engine, name)
+
+    async def failing(*given: Any) -> Any:
+        setattr(engine, name, method)
+        raise fault
+
+    setattr(engine, name, failing)
+
+
+def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        looks, look = asyncio.Event(), client.engine.read_back
+
+        async def held(*given: Any) -> ReadBack:
+            await looks.wait()
+            return await look(*given)
+
+        client.engine.read_back = held  # type: ignore[assignment, method-assign]
+        updating = asyncio.create_task(client.update(tmp_path, 2, 2))
+        await until(lambda: client.engine.version == 2)
+        assert (await client.call("GET", "/health"))["version"] == 1
+        looks.set()
+        await updating
+        assert (await client.call("GET", "/health"))["version"] == 2
+
+    attended(tmp_path, test)
+
+
+def test_an_engine_that_does_not_go_on_after_the_swap_is_broken_and_not_taken_for_served(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        fails_once(client.engine, "resume", Stopped("the engine does not answer"))
+        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
+        assert said.status == 500 and "the engine does not answer" in said.message
+        health = await client.call("GET", "/health")
+        assert (health["status"], health["version"]) == ("broken", 1)
+        assert client.server.fatal.done()
+
+    attended(tmp_path, test, can_keep=True)
+
+
+def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(group("g", **NO_END)))
+        await until(lambda: len(client.engine.doing) == 1)
+        fails_once(client.engine, "commit", Untouched("version 2 of the weights: a file is gone"))
+        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
+        assert said.status == 410 and "a file is gone" in said.message
+        health = await client.call("GET", "/health")
+        assert (health["status"], health["version"]) == ("ok", 1)
+        assert (await client.update(tmp_path, 2, 2))["version"] == 2
+        check((await asking)["g"]["samples"][0], same)
+
+    attended(tmp_path, test, token_s=0.02)
+
+
+def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        await client.call("POST", "/control/pause", {"mode": "keep"})
+        fails_once(client.engine, "resume", Stopped("the engine does not answer"))
+        assert (await refusal(client, "/control/resume", {})).status == 503
+        await client.call("POST", "/control/resume")
+        check((await client.generate(group("g")))["g"]["samples"][0], same)
+
+    attended(tmp_path, test, can_keep=True)
+
+
+def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -> None:
+    async def test() -> None:
+        engine = TinyEngine(can_keep=True)
+        rest, resume = Rest(engine, Gate()), engine.resume
+
+        begins, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> None:
+            begins.set()
+            await goes_on.wait()
+            await resume()
+
+        engine.resume = slowly  # type: ignore[method-assign]
+        await rest.begin("one", KEEP)
+        changing = asyncio.create_task(rest.begin("one", ABORT))
+        await begins.wait()
+        freezing = asyncio.create_task(rest.begin("other", KEEP))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        goes_on.set()
+        await freezing
+        await changing
+        assert not engine._runs.is_set()
+        await rest.end("one")
+        assert not engine._runs.is_set()
+        await rest.end("other")
+        assert engine._runs.is_set()
+
+    asyncio.run(test())
+
+
+class NoCalls:
+    """Of SGLang, which must not be asked anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"SGLang was asked: {name}")
+
+
+def test_sglang_is_told_nothing_of_files_that_are_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        folder = Path(published(tmp_path, 1, 1)["folder"])
+        arrival = Arrival(1, read_index(folder), folder)
+        weights: Any = Weights(NoCalls(), SimpleNamespace(forget=lambda: None))  # type: ignore[arg-type]
+        with pytest.raises(Untouched, match="was not staged"):
+            await weights.commit(arrival)
+        await weights.stage(arrival)
+        (folder / arrival.index.buckets[0].file).unlink()
+        with pytest.raises(Untouched, match="is gone or cut short"):
+            await weights.commit(arrival)
+
+    asyncio.run(test())

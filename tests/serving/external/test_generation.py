@@ -1,0 +1,323 @@
+"""What an attendant makes of groups: answers that are whole whatever happened on the way, and errors for one alone."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from areal_like.process.errors import Refused
+from areal_like.serving.attendant.base import MOST_AT_ONCE, Asked, Piece
+from tests.support.attendant_world import CONTEXT, PROMPT, Client, attended, check, group, until, until_it_has_made
+from tests.support.tiny_models import EOS_ID, VOCAB
+
+NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
+
+
+def same(version: int) -> int:
+    return version
+
+
+def test_samples_stand_in_their_order_and_are_as_long_as_was_said(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        found = await client.generate(group("a", n=3), group("b", n=2, seed=4, min_new_tokens=6))
+        assert [len(found[name]["samples"]) for name in "ab"] == [3, 2]
+        again = await client.generate(group("a", n=3))
+        assert again["a"] == found["a"]
+        for line in found.values():
+            for sample in line["samples"]:
+                check(sample, same)
+                ends = sample["token_ids"][-1] == EOS_ID
+                assert sample["finish"] == ("stop" if ends else "length") and len(sample["token_ids"]) <= 6
+        assert all(len(sample["token_ids"]) == 6 for sample in found["b"]["samples"])
+
+    attended(tmp_path, test)
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Path, mode: str) -> None:
+    async def test(client: Client) -> None:
+        engine = client.engine
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
+        await until(lambda: len(engine.doing) == 4)
+        await until_it_has_made(engine, 8)
+        said = await client.call("POST", "/control/pause", {"mode": mode})
+        assert said["mode"] == mode and (await client.call("GET", "/health"))["status"] == "paused"
+        assert said["running"] == (4 if mode == "keep" else 0)
+        later = asyncio.create_task(client.generate(group("later")))
+        await until(lambda: client.parts.gate.waiting > 0 or "later" in [asked.id for asked in engine.asked])
+        assert not later.done() and asking.done() == (mode == "wait")
+        await client.call("POST", "/control/resume")
+        found = await asking | await later
+        for name, line in found.items():
+            for sample in line["samples"]:
+                check(sample, same)
+                if name != "later":
+                    assert len(sample["token_ids"]) == 40 and sample["finish"] == "length"
+        continued = (await client.call("GET", "/control/statistics"))["continued"]
+        assert (continued > 0) == (mode == "abort")
+        if mode == "abort":
+            parts = [asked for asked in engine.asked if len(asked.prompt) > len(PROMPT)]
+            assert parts and all(asked.n == 1 for asked in parts)
+            for asked in parts:
+                have = len(asked.prompt) - len(PROMPT)
+                assert asked.sampling["max_new_tokens"] == asked.sampling["min_new_tokens"] == 40 - have
+            assert len({(asked.seed, len(asked.prompt)) for asked in parts}) == len(parts)
+
+    attended(tmp_path, test, can_keep=True, token_s=0.02)
+
+
+def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        for mode, status, said in (("keep", 409, "cannot keep requests"), ("freeze", 400, "'freeze' is not known")):
+            with pytest.raises(Refused, match=said) as refusal:
+                await client.call("POST", "/control/pause", {"mode": mode})
+            assert refusal.value.status == status
+
+    attended(tmp_path, test, can_keep=False)
+
+
+@pytest.mark.parametrize("how", [{"frequency_penalty": 0.5}, {"repetition_penalty": 1.2}, {"stop": ["x"]}])
+def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path: Path, how: dict[str, Any]) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(group("g", **NO_END, **how)))
+        await until(lambda: len(client.engine.doing) == 1)
+        await until_it_has_made(client.engine, 4)
+        await client.call("POST", "/control/pause", {"mode": "abort"})
+        await client.call("POST", "/control/resume")
+        (sample,) = (await asking)["g"]["samples"]
+        assert len(sample["token_ids"]) == 40
+        first, second = client.engine.asked
+        assert list(second.prompt) == PROMPT and second.sampling == first.sampling and second.seed != first.seed
+
+    attended(tmp_path, test, token_s=0.02)
+
+
+def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path) -> None:
+    bad: dict[str, dict[str, Any]] = {
+        "empty": {"prompt": []},
+        "no token": {"prompt": [VOCAB]},
+        "too long": {"prompt": [5] * CONTEXT},
+        "past the run's limit": {"sampling": {"max_tokens": 3}},
+        "of another kind": {"surprise": 1},
+        "refused by the engine": {"seed": 666},
+        "failed": {"seed": 667},
+    }
+    words = {
+        "empty": "prompt: give at least one token id",
+        "no token": f"{VOCAB} is no token of this model",
+        "too long": "vllm.max_model_len: the prompt has 64 tokens",
+        "past the run's limit": "gconfig.max_tokens: the prompt has 4 tokens, and 3 leave no room",
+        "of another kind": "surprise",
+        "refused by the engine": "the engine says no",
+        "failed": "KeyError",
+    }
+
+    def refuse(asked: Asked) -> None:
+        if asked.seed == 666:
+            raise ValueError("the engine says no")
+        if asked.seed == 667:
+            raise KeyError("choices")
+
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        client.engine.refuses = refuse
+        found = await client.generate(
+            group("good"), *(group(name) | change for name, change in bad.items()), group("good too")
+        )
+        assert len(found) == 2 + len(bad)
+        assert "samples" in found["good"] and "samples" in found["good too"]
+        for name, said in words.items():
+            assert said in found[name]["error"], found[name]
+
+    attended(tmp_path, test)
+
+
+def test_an_answer_ends_where_the_context_ends(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        found = await client.generate(group("g", max_new_tokens=1000, min_new_tokens=1000))
+        (sample,) = found["g"]["samples"]
+        assert len(sample["token_ids"]) == CONTEXT - len(PROMPT) and sample["finish"] == "length"
+
+    attended(tmp_path, test)
+
+
+def test_a_group_past_its_deadline_ends_by_name_and_its_request_with_it(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        hurried = group("hurried", **NO_END) | {"deadline_s": 0.2}
+        found = await client.generate(hurried, group("patient"))
+        assert found["hurried"]["error"].startswith("deadline: ") and "samples" in found["patient"]
+        await until(lambda: not client.engine.doing)
+        assert "abort 1" in client.engine.log
+
+    attended(tmp_path, test, token_s=0.02)
+
+
+def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(*(group(name, **NO_END) for name in ("a", "b", "c"))))
+        await until(lambda: len(client.engine.doing) == 3)
+        assert await client.call("POST", "/control/abort", {"ids": ["a", "nobody"]}) == {"aborted": 1}
+        await until(lambda: len(client.engine.doing) == 2)
+        found = await asking
+        assert found["a"]["error"] == "aborted: as told"
+        assert all("samples" in found[name] for name in "bc")
+        with pytest.raises(Refused, match="ids: give"):
+            await client.call("POST", "/control/abort", {"ids": 3})
+
+    attended(tmp_path, test, token_s=0.02)
+
+
+def test_a_client_that_goes_away_takes_its_groups_along(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(*(group(str(n), **NO_END) for n in range(5))))
+        await until(lambda: len(client.engine.doing) == 5)
+        asking.cancel()
+        await until(lambda: not client.engine.doing)
+        assert client.parts.gate.running == 0
+
+    attended(tmp_path, test, token_s=0.05)
+
+
+def test_the_urgent_go_first_where_not_all_can_go_at_once(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        client.parts.gate._most = 1
+        asked = [group(str(n), max_new_tokens=1) | {"priority": n % 3} for n in range(9)]
+        await client.call("POST", "/control/pause", {"mode": "wait"})
+        asking = asyncio.create_task(client.generate(*asked))
+        await until(lambda: client.parts.gate.waiting == 9)
+        await client.call("POST", "/control/resume")
+        await asking
+        assert [asked.priority for asked in client.engine.asked] == [0] * 3 + [1] * 3 + [2] * 3
+        assert client.engine.most_at_once == 1
+
+    attended(tmp_path, test)
+
+
+def test_thousands_of_groups_wait_here_and_not_on_connections_of_their_own(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        count = MOST_AT_ONCE + 500
+        await client.engine.pause()
+        asking = asyncio.create_task(client.generate(*(group(str(n), max_new_tokens=1) for n in range(count))))
+        await until(lambda: client.parts.gate.running == MOST_AT_ONCE)
+        assert (await client.call("GET", "/control/statistics"))["waiting"] == count - MOST_AT_ONCE
+        await client.engine.resume()
+        found = await asking
+        assert len(found) == count and all("samples" in line for line in found.values())
+        assert client.engine.most_at_once == MOST_AT_ONCE
+
+    attended(tmp_path, test)
+
+
+def test_a_thousand_clients_are_answered(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        found = await asyncio.gather(*(client.generate(group(str(n), max_new_tokens=1)) for n in range(1000)))
+        assert all("samples" in line[str(n)] for n, line in enumerate(found))
+
+    attended(tmp_path, test)
+
+
+def test_answers_of_an_engine_that_is_gone_are_cut_off_and_not_ended_in_order(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        body = orjson.dumps({"groups": [group("g", **NO_END)]})
+        async with client.caller.session.post(f"http://{client.address}/generate", data=body) as response:
+            await until(lambda: len(client.engine.doing) == 1)
+            client.engine.stopped = True
+            client.gone.set_result(None)
+            with pytest.raises(Exception, match=r"(?i)payload|disconnected|reset|connection"):
+                await response.read()
+
+    attended(tmp_path, test, token_s=0.01)
+
+
+def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from areal_like.serving.attendant import server
+    from areal_like.serving.attendant.base import Stopped
+
+    monkeypatch.setattr(server, "KNOWN_AFTER_S", 0.2)
+
+    def refuse(asked: Asked) -> None:
+        if asked.seed == 666:
+            raise Stopped("the engine failed at it")
+
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        client.engine.refuses = refuse
+        found = await client.generate(group("bad", seed=666), group("good"))
+        assert found["bad"]["error"] == "the engine failed at it" and "samples" in found["good"]
+
+    attended(tmp_path, test)
+
+
+def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_then_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from areal_like.serving.attendant import generation
+
+    monkeypatch.setattr(generation, "FIRST_PAUSE_S", 0.01)
+
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        whole, times = client.engine.generate, []
+
+        async def nothing(asked: Asked) -> list[Piece]:
+            if asked.priority != 7:
+                return await whole(asked)
+            times.append(asyncio.get_running_loop().time())
+            return [Piece([], [], "abort", [])] * asked.n
+
+        monkeypatch.setattr(client.engine, "generate", nothing)
+        found = await client.generate(group("bad") | {"priority": 7}, group("good"))
+        assert found["bad"]["error"].endswith("times in a row without a token") and "samples" in found["good"]
+        assert len(times) == generation.MOST_EMPTY + 1
+        assert times[-1] - times[-2] > 10 * 0.01
+
+    attended(tmp_path, test)
+
+
+def test_a_pause_of_no_mode_is_one_that_the_engine_can_do(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path / str(client.engine.can_keep), 1, 1)
+        said = await client.call("POST", "/control/pause")
+        assert said["mode"] == ("keep" if client.engine.can_keep else "abort")
+        await client.call("POST", "/control/resume")
+        assert "samples" in (await client.generate(group("g")))["g"]
+
+    for can_keep in (True, False):
+        (root := tmp_path / str(can_keep)).mkdir()
+        attended(root, test, can_keep=can_keep)
+
+
+def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from areal_like.serving.attendant import rest
+
+    monkeypatch.setattr(rest, "ABORTED_WITHIN_S", 0.2)
+
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        monkeypatch.setattr(client.engine, "_is_over", lambda doing: False)
+        asking = asyncio.create_task(client.generate(group("g", **NO_END)))
+        await until(lambda: len(client.engine.doing) == 1)
+        with pytest.raises(Refused, match=r"told to stop 1 requests, and has not done so within 0\.2 s") as refusal:
+            await client.call("POST", "/control/pause", {"mode": "abort"})
+        assert refusal.value.status == 503 and client.parts.gate.is_open
+        assert "samples" in (await asking)["g"]
+
+    attended(tmp_path, test, token_s=0.03)

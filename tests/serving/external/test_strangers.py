@@ -1,0 +1,240 @@
+"""Clients of others at an attendant: whatever they say, and however slowly they listen, the run goes before them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from areal_like.process.http import serve
+from areal_like.serving.attendant import relay
+from areal_like.serving.attendant.base import MOST_AT_ONCE
+from areal_like.serving.attendant.strangers import sequences
+from areal_like.serving.open_routes import GENERATING, READING
+from areal_like.serving.request import LEAST_URGENT
+from areal_like.serving.turns import SHARE_BESIDE_A_RUN
+from tests.support.attendant_world import Client, TinyEngine, group, running, until
+
+PART = b"data: " + b"x" * 65000 + b"\n\n"
+NAMED = {
+    "rid": "g0-0#0#0#",
+    "request_id": "g0-0",
+    "lora_path": "v000001",
+    "bootstrap_host": "somewhere",
+    "session_params": {"id": "s"},
+    "kv_transfer_params": {"do_remote_prefill": True},
+}
+
+
+HUGE = 1 << 63
+PROMPTS: tuple[Any, ...] = ([HUGE], [-1], ["a", 5], [[[5]]], [5] * 100, "x" * 10_000, 5, {})
+BAD = (
+    *({"n": n} for n in (0, -1, 129, HUGE, 1.5, "2", True)),
+    *({"max_tokens": n} for n in (-1, HUGE, "many")),
+    *({"min_tokens": n} for n in (-1, HUGE)),
+    *({"sampling_params": {key: HUGE}} for key in ("min_tokens", "n", "logprobs", "top_k", "whatever")),
+    *({"temperature": t} for t in (1e-50, -1, 3, "hot")),
+    *({"repetition_penalty": p} for p in (1e-50, 0, 1e9)),
+    *({"prompt": p} for p in PROMPTS),
+    {"stop": ["x"] * 1000},
+    {"stop": "x" * 5000},
+    {"stop_token_ids": [HUGE]},
+    {"logit_bias": {str(n): 1 for n in range(5000)}},
+    {"guided_regex": "(a*)*b"},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+    {"sampling_params": 5},
+    {"messages": [{"role": "user", "content": "x" * 2048}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 1000}] * 3}]},
+    {"messages": [{"role": "user", "content": "x"} for _ in range(200)]},
+    {"tools": [{"type": "function", "function": {"name": "f", "description": "x" * 3000}}]},
+    {"chat_template_kwargs": {"x": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}},
+)
+
+
+class Talkative:
+    """An engine that streams `parts` parts, or answers at once, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+        self.bodies: list[Any] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.bodies.append(await request.json())
+        if not self.parts:
+            return web.json_response({"choices": []})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(self.parts):
+            await response.write(PART)
+        return response
+
+
+def before_one(root: Path, test: Callable[[Client, Talkative], Awaitable[None]]) -> None:
+    async def main() -> None:
+        engine, app = Talkative(), web.Application()
+        app.router.add_route("*", "/{path:.*}", engine.answer)
+        behind = await serve(app, "127.0.0.1")
+        try:
+            async with running(root, TinyEngine()) as client:
+                client.server._proxy._address = behind.address
+                await asyncio.wait_for(test(client, engine), 60)
+        finally:
+            await behind.close()
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def connected(client: Client, said: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """Somebody who has said this, and takes next to nothing until it reads."""
+    host, _, port = client.address.rpartition(":")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    try:
+        writer.write(said)
+        await writer.drain()
+        yield reader
+    finally:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def wanting(body: bytes, length: int | None = None) -> bytes:
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {length or len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+async def post(client: Client, path: str, body: Any) -> int:
+    async with aiohttp.ClientSession() as session, session.post(f"http://{client.address}{path}", json=body) as found:
+        return found.status
+
+
+def test_a_client_that_does_not_read_its_answer_holds_up_no_update_and_has_it_later(tmp_path: Path) -> None:
+    async def test(client: Client, engine: Talkative) -> None:
+        engine.parts = 100
+        async with connected(client, wanting(b"{}")) as reader:
+            await until(lambda: bool(engine.bodies))
+            said = await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60)
+            assert said["version"] == 1 and client.parts.gate.running == 0
+            whole = await reader.read(-1)
+            assert len(whole) > 100 * len(PART) and whole.endswith(b"0\r\n\r\n")
+
+    before_one(tmp_path, test)
+
+
+def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "WRITE_S", 0.3)
+    cut = relay.Relay._cut_off
+    cut_off: list[relay.Relay] = []
+
+    def noted(self: relay.Relay) -> None:
+        cut_off.append(self)
+        cut(self)
+
+    monkeypatch.setattr(relay.Relay, "_cut_off", noted)
+
+    async def test(client: Client, engine: Talkative) -> None:
+        engine.parts = 100
+        async with connected(client, wanting(b"{}")) as reader:
+            await until(lambda: bool(engine.bodies) and client.parts.gate.running == 0)
+            await until(lambda: bool(cut_off))
+            with pytest.raises(ConnectionError):
+                raise ConnectionError if not (await reader.read(-1)).endswith(b"0\r\n\r\n") else AssertionError
+
+    before_one(tmp_path, test)
+
+
+def test_what_is_kept_for_a_slow_client_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "MOST_UNREAD", 1 << 20)
+
+    async def test(client: Client, engine: Talkative) -> None:
+        engine.parts = 10**6
+        async with connected(client, wanting(b"{}")):
+            await until(lambda: bool(engine.bodies))
+            await until(lambda: client.parts.gate.running == 0)
+
+    before_one(tmp_path, test)
+
+
+def test_a_client_that_does_not_finish_its_question_has_no_turn(tmp_path: Path) -> None:
+    async def test(client: Client, engine: Talkative) -> None:
+        async with connected(client, wanting(b"{", length=1000)):
+            await asyncio.sleep(0.3)
+            assert client.parts.gate.running == 0
+            assert (await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60))["version"] == 1
+
+    before_one(tmp_path, test)
+
+
+@pytest.mark.parametrize("path", [*GENERATING, *READING])
+def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path: Path, path: str) -> None:
+    async def test(client: Client, engine: Talkative) -> None:
+        inner = {"temperature": 0.5, "extra_args": {"kv_transfer_params": {}}}
+        said = {"model": "m", "prompt": [5, 9], "priority": -5, "sampling_params": inner, **NAMED}
+        assert await post(client, path, said) == 200
+        kept = {"model": "m", "prompt": [5, 9], "sampling_params": {"temperature": 0.5}}
+        assert engine.bodies == [kept | {"priority": LEAST_URGENT if path in GENERATING else -5}]
+        for bad in ([1], "x", None, *BAD):
+            assert await post(client, path, bad) == 400, bad
+        assert len(engine.bodies) == 1
+
+    before_one(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ({}, 1),
+        ({"prompt": [5, 9], "n": 3}, 3),
+        ({"prompt": ["a", "b"], "n": 3}, 6),
+        ({"prompt": [[5], [9]], "n": 2, "best_of": 4}, 8),
+        ({"token_ids": [5, 9], "sampling_params": {"n": 5}}, 5),
+        ({"prompt": ["a", "b"], "n": 5, "sampling_params": {"temperature": 1}}, 10),
+    ],
+)
+def test_each_answer_to_each_prompt_is_counted(said: dict[str, Any], count: int) -> None:
+    assert sequences(said) == count
+
+
+def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_path: Path) -> None:
+    async def test(client: Client, engine: Talkative) -> None:
+        many = {"prompt": [[5]] * 32, "n": 128}
+        assert await post(client, GENERATING[0], many) == 200
+        await client.update(tmp_path, 1, 1)
+        await client.generate(group("g", max_new_tokens=1))
+        turns = client.server._proxy._turns
+        assert turns.most == MOST_AT_ONCE // SHARE_BESIDE_A_RUN
+        for n, status in ((128, 400), (9, 400), (8, 200)):
+            assert await post(client, GENERATING[0], many | {"n": n}) == status, n
+        assert len(engine.bodies) == 2 and (turns.running, turns.waiting) == (0, 0)
+
+    before_one(tmp_path, test)
+
+
+def test_the_run_goes_before_strangers_who_came_first(tmp_path: Path) -> None:
+    async def test(client: Client, engine: Talkative) -> None:
+        await client.update(tmp_path, 1, 1)
+        client.parts.gate._most = 1
+        await client.call("POST", "/control/pause", {"mode": "wait"})
+        ends: list[str] = []
+        strangers = [asyncio.create_task(post(client, GENERATING[0], {})) for _ in range(3)]
+        for one in strangers:
+            one.add_done_callback(lambda _: ends.append("stranger"))
+        await until(lambda: client.parts.gate.waiting == 3)
+        ours = asyncio.create_task(client.generate(group("g", max_new_tokens=1) | {"priority": 1 << 40}))
+        ours.add_done_callback(lambda _: ends.append("run"))
+        await until(lambda: client.parts.gate.waiting == 4)
+        await client.call("POST", "/control/resume")
+        await asyncio.gather(ours, *strangers)
+        assert client.engine.asked and ends[0] == "run", ends
+
+    before_one(tmp_path, test)

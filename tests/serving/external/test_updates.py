@@ -1,0 +1,315 @@
+"""New weights for an engine of others: what is refused before it, what is noticed after it, and who waits for it."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.process.errors import Refused
+from areal_like.process.http import Caller
+from areal_like.process.identity import Identity
+from areal_like.weights.fingerprint import tensor_hash
+from tests.support.attendant_world import (
+    PROMPT,
+    SECRET,
+    Client,
+    TinyEngine,
+    attended,
+    check,
+    group,
+    published,
+    until,
+    version_in,
+)
+from tests.support.tiny_models import tiny_qwen3
+
+NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
+
+
+def has_made(engine: TinyEngine, tokens: int, asking: "asyncio.Task[Any]") -> bool:
+    """So many tokens in all, or all that it was asked for."""
+    return engine.tokens >= tokens or asking.done()
+
+
+def same(version: int) -> int:
+    return version
+
+
+async def refusal(client: Client, path: str, body: dict[str, Any]) -> Refused:
+    with pytest.raises(Refused) as refused:
+        await client.call("POST", path, body)
+    return refused.value
+
+
+def test_nothing_is_served_before_the_run_has_given_weights(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        assert (await refusal(client, "/generate", {"groups": []})).status == 503
+        health = await client.call("GET", "/health")
+        assert (health["status"], health["version"], health["engine"]) == ("ok", -1, "vllm")
+        await client.update(tmp_path, 0, 1)
+        assert (await client.call("GET", "/health"))["version"] == 0
+
+    attended(tmp_path, test)
+
+
+def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        done = await client.update(tmp_path, 1, 1)
+        model = tiny_qwen3(1)
+        count = len(dict(model.named_parameters()))
+        assert (done["version"], done["tensors"], done["read_back"]["covered"]) == (1, count, count)
+        assert len(done["probe_logprobs"]) == len(PROMPT) - 1 and done["dtype"] == "float32"
+        found = await client.call("GET", "/control/fingerprint")
+        hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model.named_parameters()}
+        assert found == {"version": 1, "tensors": hashes, "uncovered": []}
+        answers = await client.generate(group("g", n=3))
+        done = await client.update(tmp_path, 2, 2)
+        tokens = sum(len(sample["token_ids"]) for sample in answers["g"]["samples"])
+        assert done["generated"]["tokens"] == tokens and done["generated"]["busy_s"] > 0
+
+    attended(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("mode", "can_keep"),
+    [
+        *(("keep", True), ("wait", True), ("abort", True), ("auto", True)),
+        *(("wait", False), ("abort", False), ("auto", False)),
+    ],
+)
+def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path, mode: str, can_keep: bool) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
+        client.engine.log.clear()
+        for version in (2, 3):
+            await until(lambda: len(client.engine.doing) > 0 or asking.done())
+            enough = client.engine.tokens + 8
+            await until(partial(has_made, client.engine, enough, asking))
+            await client.update(tmp_path, version, version, mode=mode)
+        later = await client.generate(group("later"))
+        found = await asking
+        crossed = 0
+        for line in [*found.values(), *later.values()]:
+            for sample in line["samples"]:
+                check(sample, same)
+                versions = sample["versions"]
+                assert versions == sorted(versions)
+                crossed += len(set(versions)) > 1
+        assert {version for sample in later["later"]["samples"] for version in sample["versions"]} == {3}
+        assert (crossed > 0) == (mode != "wait")
+        paused = "pause" in client.engine.log
+        assert paused == (mode == "keep" or (mode == "auto" and can_keep))
+
+    attended(tmp_path, test, can_keep=can_keep, token_s=0.02)
+
+
+def test_keep_is_refused_where_the_engine_cannot_tell_versions_and_nothing_is_loaded(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2) | {"mode": "keep"})
+        assert said.status == 409 and "cannot keep requests" in said.message
+        assert client.engine.version == 1
+
+    attended(tmp_path, test, can_keep=False)
+
+
+def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        path = "/control/update_weights"
+        await client.update(tmp_path, 3, 1)
+        before = await client.generate(group("g"))
+        said = await refusal(client, path, published(tmp_path, 3, 2))
+        assert said.status == 409 and "version 3" in said.message and "stale" in said.message
+
+        corrupted = published(tmp_path, 4, 2)
+        file = sorted(Path(corrupted["folder"]).glob("*.safetensors"))[0]
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        assert "model.norm.weight" in (await refusal(client, path, corrupted)).message
+
+        said = await refusal(client, path, published(tmp_path, 5, 2) | {"version": 6})
+        assert "is of version 5 and not 6" in said.message
+        assert "no complete publication" in (await refusal(client, path, corrupted | {"folder": str(tmp_path)})).message
+        assert (await refusal(client, path, {"version": 6, "folder": None})).status == 400
+        assert client.engine.log.count("commit 3") == 1 and client.engine.version == 3
+        assert await client.generate(group("g")) == before
+
+    attended(tmp_path, test)
+
+
+def test_a_publication_that_lacks_a_layer_is_refused_by_what_the_checkpoint_holds(tmp_path: Path) -> None:
+    from areal_like.weights.disk import publish
+
+    async def test(client: Client) -> None:
+        shallow = tiny_qwen3(2, num_hidden_layers=1)
+        tensors = [(name, tensor.detach()) for name, tensor in shallow.named_parameters()]
+        folder = publish(tmp_path / "weights", 1, tensors, None, "run-1")
+        said = await refusal(client, "/control/update_weights", {"version": 1, "folder": str(folder)})
+        assert said.status == 409 and "layer 1" in said.message and "missing" in said.message
+        assert client.engine.version == -1
+
+    attended(tmp_path, test)
+
+
+def spoil(engine: TinyEngine) -> None:
+    """One number, as a load that goes wrong half-way leaves it."""
+    with torch.no_grad():
+        engine.model.model.layers[1].mlp.up_proj.weight[0, 0] += 1
+
+
+@pytest.mark.parametrize("can_keep", [True, False])
+def test_a_tensor_that_is_not_what_was_published_is_named_and_nothing_is_served_any_more(
+    tmp_path: Path, can_keep: bool
+) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        client.engine.after_commit = spoil
+        asking = asyncio.create_task(client.generate(group("g", **NO_END)))
+        await until(lambda: len(client.engine.doing) == 1)
+        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
+        assert said.status == 409
+        assert "tensor model.layers.1.mlp.up_proj.weight (layer 1)" in said.message
+        assert "this server is broken" in (await asking)["g"]["error"]
+        assert (await client.call("GET", "/health"))["status"] == "broken"
+        for path, body in [("/generate", {"groups": []}), ("/control/update_weights", published(tmp_path, 3, 3))]:
+            again = await refusal(client, path, body)
+            assert again.status == 503 and "up_proj" in again.message
+
+    attended(tmp_path, test, can_keep=can_keep, token_s=0.02)
+
+
+def test_a_model_that_computes_otherwise_than_the_trainer_is_noticed_by_the_probe(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        body = published(tmp_path, 1, 1)
+        probe = {"token_ids": PROMPT, "logprobs": [-1.0, -2.0, -3.0]}
+        said = await refusal(client, "/control/update_weights", body | {"probe": probe})
+        assert said.status == 409 and "different models" in said.message
+        assert (await client.call("GET", "/health"))["status"] == "broken"
+
+    attended(tmp_path, test)
+
+
+def test_a_load_that_fails_half_way_ends_the_process(tmp_path: Path) -> None:
+    def fail(engine: TinyEngine) -> None:
+        raise RuntimeError("a worker died")
+
+    async def test(client: Client) -> None:
+        client.engine.after_commit = fail
+        said = await refusal(client, "/control/update_weights", published(tmp_path, 1, 1))
+        assert said.status == 500 and "failed half-way: a worker died" in said.message
+        assert "a worker died" in str(client.server.fatal.result())
+
+    attended(tmp_path, test)
+
+
+def test_weights_are_staged_beside_generation_and_swapped_when_told(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        body = published(tmp_path, 2, 2)
+        assert await client.call("POST", "/control/stage_weights", body) == {"staged": 2}
+        found = await client.generate(group("g"))
+        assert set(found["g"]["samples"][0]["versions"]) == {1}
+        said = await refusal(client, "/control/commit_weights", {"version": 3})
+        assert said.status == 410 and "was not staged" in said.message
+        done = await client.call("POST", "/control/commit_weights", {"version": 2, "mode": "wait"})
+        assert done["version"] == 2 and done["read_back"]["uncovered"] == []
+        assert await client.call("POST", "/control/commit_weights", {"version": 2}) == done, "its answer was lost"
+        found = await client.generate(group("g"))
+        check(found["g"]["samples"][0], same)
+        assert set(found["g"]["samples"][0]["versions"]) == {2}
+
+    attended(tmp_path, test)
+
+
+def test_who_paused_before_an_update_is_still_paused_after_it(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 1, 1)
+        asking = asyncio.create_task(client.generate(group("g", **NO_END)))
+        await until(lambda: len(client.engine.doing) == 1)
+        await client.call("POST", "/control/pause", {"mode": "keep"})
+        await client.update(tmp_path, 2, 2)
+        assert (await client.call("GET", "/health"))["status"] == "paused"
+        assert not client.engine._runs.is_set() and not asking.done()
+        await client.call("POST", "/control/resume")
+        check((await asking)["g"]["samples"][0], same)
+
+    attended(tmp_path, test, can_keep=True, token_s=0.02)
+
+
+def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weights(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.update(tmp_path, 5, 5)
+        await client.call("POST", "/control/pause", {"mode": "wait"})
+        asking = asyncio.create_task(client.generate(group("old", **NO_END)))
+        await until(lambda: client.parts.gate.waiting == 1)
+        async with Caller(Identity("rollout", 0, attempt=2), SECRET) as newer:
+            said = await newer.json("POST", client.address, "/control/update_weights", published(tmp_path, 2, 2))
+            assert said["version"] == 2
+        assert "an earlier attempt" in (await asking)["old"]["error"]
+        health = await client.call("GET", "/health")
+        assert (health["status"], health["version"]) == ("ok", 2)
+        assert (await refusal(client, "/control/pause", {})).status == 409
+
+    attended(tmp_path, test)
+
+
+def loaded(client: Client) -> set[int]:
+    return {version_in(name) for name in client.engine.adapters}
+
+
+def publish_tiny_adapter(root: Path, version: int, value: float = 1) -> dict[str, Any]:
+    from areal_like.weights.adapter import publish_adapter
+
+    names = [f"base_model.model.model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
+    sides = {"A": torch.full((2, 32), value), "B": torch.zeros(32, 2)}
+    tensors = [(f"{name}.lora_{side}.weight", tensor) for name in names for side, tensor in sides.items()]
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    folder = publish_adapter(root / "adapters", version, tensors, config, None, "run-1")
+    return {"version": version, "folder": str(folder), "transport": "adapter"}
+
+
+def test_new_groups_take_the_newest_adapter_and_old_ones_end_on_theirs(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        path = "/control/update_weights"
+        done = await client.call("POST", path, publish_tiny_adapter(tmp_path, 1))
+        assert done["version"] == 1 and done["tensors"] == 4 and done["stall_s"] == 0
+        asking = asyncio.create_task(client.generate(group("old", n=2, **NO_END)))
+        await until(lambda: len(client.engine.doing) == 1)
+        await client.call("POST", path, publish_tiny_adapter(tmp_path, 2))
+        new = (await client.generate(group("new")))["new"]["samples"][0]
+        assert loaded(client) == {1, 2} and not asking.done()
+        await client.call("POST", "/control/pause", {"mode": "abort"})
+        await client.call("POST", "/control/resume")
+        for sample in (await asking)["old"]["samples"]:
+            assert set(sample["versions"]) == {1}
+            check(sample, lambda version: 100 + version)
+        assert set(new["versions"]) == {2}
+        check(new, lambda version: 100 + version)
+        await until(lambda: loaded(client) == {2})
+        stale = await refusal(client, path, publish_tiny_adapter(tmp_path, 2))
+        assert stale.status == 409 and "stale" in stale.message
+
+    attended(tmp_path, test, token_s=0.02)
+
+
+def test_a_third_adapter_waits_until_nobody_needs_the_first(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        path = "/control/update_weights"
+        await client.call("POST", path, publish_tiny_adapter(tmp_path, 1))
+        asking = asyncio.create_task(client.generate(group("old", **NO_END)))
+        await until(lambda: len(client.engine.doing) == 1)
+        await client.call("POST", path, publish_tiny_adapter(tmp_path, 2))
+        third = asyncio.create_task(client.call("POST", path, publish_tiny_adapter(tmp_path, 3)))
+        found = await asking
+        assert set(found["old"]["samples"][0]["versions"]) == {1}
+        assert (await third)["version"] == 3
+        unloaded, loads = ([line for line in client.engine.log if line.startswith(what)] for what in ("unload", "load"))
+        assert unloaded[0].startswith("unload v1-") and loads[2].startswith("load v3-")
+        assert client.engine.log.index(unloaded[0]) < client.engine.log.index(loads[2])
+
+    attended(tmp_path, test, token_s=0.01)

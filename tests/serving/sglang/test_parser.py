@@ -1,0 +1,106 @@
+"""What the installed SGLang's own parser says of the command lines that we build."""
+
+import os
+import subprocess
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.serving.parser import refused
+from areal_like.serving.sglang.parser import SGLANG as PARSER
+from areal_like.serving.sglang.start import start_sglang
+from areal_like.serving.start import ServerSpec, flag
+from tests.support.planning import BIG_MODEL, loaded
+from tests.support.sglang_servers import sglang_python
+
+pytestmark = pytest.mark.xdist_group("sglang")
+
+SWITCHES = [
+    *("skip_tokenizer_init", "disable_radix_cache", "disable_cuda_graph_padding", "enable_nccl_nvls"),
+    *("disable_outlines_disk_cache", "disable_custom_all_reduce", "disable_overlap_schedule", "enable_mixed_chunk"),
+    *("enable_dp_attention", "enable_torch_compile", "enable_p2p_check", "triton_attention_reduce_in_fp32"),
+    *("enable_memory_saver", "allow_auto_truncate", "enable_multimodal", "enable_lora", "log_requests"),
+    *("show_time_cost", "enable_metrics"),
+]
+VALUES: dict[str, Any] = {
+    "random_seed": 7,
+    "torch_compile_max_bs": 8,
+    "triton_attention_num_kv_splits": 4,
+    "num_continuous_decode_steps": 2,
+    "attention_backend": "fa3",
+    "sampling_backend": "pytorch",
+    "context_length": 1024,
+    "mem_fraction_static": 0.5,
+    "max_running_requests": 9,
+    "chunked_prefill_size": 128,
+    "max_prefill_tokens": 256,
+    "schedule_policy": "lof",
+    "schedule_conservativeness": 1.5,
+    "cpu_offload_gb": 1,
+    "dtype": "float16",
+    "kv_cache_dtype": "fp8_e5m2",
+    "dp_size": 2,
+    "ep_size": 2,
+    "max_lora_rank": 8,
+    "lora_target_modules": ["q_proj", "v_proj"],
+    "lora_paths": ["a=/a", "/b"],
+    "max_loaded_loras": 3,
+    "max_loras_per_batch": 2,
+    "lora_backend": "csgmv",
+    "log_level": "error",
+    "log_level_http": "error",
+    "log_requests_level": 2,
+    "decode_log_interval": 5,
+}
+TRANSLATED: dict[str, tuple[Any, list[str]]] = {
+    "disable_cuda_graph": (True, ["--cuda-graph-backend-decode", "disabled"]),
+    "cuda_graph_max_bs": (8, ["--cuda-graph-max-bs-decode", "8"]),
+    "cuda_graph_bs": ([1, 2], ["--cuda-graph-bs-decode", "1", "2"]),
+    "enable_multithread_load": (True, ["--model-loader-extra-config", '{"enable_multithread_load": true}']),
+    "extra_args": ({"page_size": 16}, ["--page-size", "16"]),
+}
+
+
+def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
+    python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
+    wanted = [flag(name, True) for name in SWITCHES] + [flag(name, value) for name, value in VALUES.items()]
+    wanted += [words for _, words in TRANSLATED.values()]
+    for name, value in [*((name, True) for name in SWITCHES), *VALUES.items()]:
+        setattr(config.sglang, name, value)
+    for name, (value, _) in TRANSLATED.items():
+        setattr(config.sglang, name, value)
+    config.gconfig.seed = 1
+    start = start_sglang(config, ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python))
+    for words in wanted:
+        at = [at for at, word in enumerate(start.command) if word == words[0]]
+        assert [start.command[one : one + len(words)] for one in at] == [words]
+    assert refused(PARSER, python, start.command, {"SGLANG_USE_CPU_ENGINE": "1"}, tmp_path) == []
+    assert len(list(tmp_path.iterdir())) == 1  # remembered
+    config.sglang.enable_ep_moe, config.sglang.ep_size = True, 1
+    moved = start_sglang(config, ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python)).command
+    assert moved[moved.index("--ep-size") + 1] == "2"
+
+
+def test_the_installed_parser_names_the_key_of_what_it_does_not_take(tmp_path):
+    python = sglang_python()
+    on_cpu = {"SGLANG_USE_CPU_ENGINE": "1"}
+    command = ["x", "--model-path", "m", "--attention-backend", "fa9"]
+    ((key, reason),) = refused(PARSER, python, command, on_cpu, tmp_path)
+    assert key == "sglang.attention_backend" and "invalid choice: 'fa9'" in reason
+
+
+def test_nan_detection_is_a_variable_that_sglang_reads():
+    python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
+    spec = ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python)
+    usual = start_sglang(config, spec).env
+    config.sglang.enable_nan_detection = True
+    ((name, value),) = start_sglang(config, spec).env.items() - usual.items()
+    code = (
+        "import runpy, sys; from importlib.util import find_spec; from pathlib import Path;"
+        "file = Path(find_spec('sglang').origin).parent / 'srt' / 'environ.py';"
+        "print(getattr(runpy.run_path(str(file))['envs'], sys.argv[1]).get())"
+    )
+    done = subprocess.run([python, "-c", code, name], env={**os.environ, name: value}, capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr

@@ -1,0 +1,175 @@
+"""New weights for a real SGLang, run on this machine's CPU: from files, sent, and as adapters."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.serving.attendant.base import Arrival, Asked, Piece, Untouched
+from areal_like.serving.sglang.engine import SGLang
+from areal_like.weights.collective import Host
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.flat import Flat, flatten
+from areal_like.weights.meeting import Meeting
+from tests.support.embedded_adapters import ATTENTION, logprobs_by, with_peft, write_adapter
+from tests.support.sglang_servers import EXACT, PROMPT, Server, bring, published, reference, tensors_of
+
+pytestmark = pytest.mark.xdist_group("sglang")
+
+MEETING_S = 30.0
+
+
+def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Server, tmp_path: Path):
+    arrival = published(tmp_path, 1)
+
+    async def updated(engine: SGLang) -> tuple[Any, list[float]]:
+        await bring(engine, arrival)
+        return await engine.read_back(arrival.index.tensors, arrival.folder), await engine.logprobs(PROMPT)
+
+    found, logprobs = sglang.ask(updated)
+    assert found.hashes == {info.name: info.hash for info in arrival.index.tensors}
+    assert not found.wrong and not found.uncovered
+    assert logprobs == pytest.approx(logprobs_by(reference(1), PROMPT), abs=EXACT)
+
+
+def test_a_prompt_that_was_cached_is_read_anew_after_an_update(sglang: Server, tmp_path: Path):
+    prompt = [5 + place % 50 for place in range(200)]
+
+    async def answered(engine: SGLang) -> list[tuple[int, Piece]]:
+        pieces = []
+        for seed in (1, 2):
+            await bring(engine, published(tmp_path, seed))
+            for _ in ("first", "cached"):
+                pieces += [
+                    (seed, piece) for piece in await engine.generate(Asked("a", prompt, 2, 1, {"max_new_tokens": 4}))
+                ]
+        return pieces
+
+    for seed, piece in sglang.ask(answered):
+        wanted = logprobs_by(reference(seed), [*prompt, *piece.token_ids])[len(prompt) - 1 :]
+        assert piece.logprobs == pytest.approx(wanted, abs=EXACT)
+
+
+def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, tmp_path: Path):
+    """SGLang would die of new weights while it still counts a request as running."""
+    arrivals = [published(tmp_path, seed) for seed in (1, 2)]
+
+    async def updated(engine: SGLang) -> None:
+        for turn in range(6):
+            wants = {"max_new_tokens": 300, "min_new_tokens": 300}
+            asked = Asked(f"a{turn}", PROMPT, 8, 1, wants)
+            under_way = asyncio.create_task(engine.generate(asked))
+            await asyncio.sleep(0.1)
+            arrival = arrivals[turn % 2]
+            await engine.stage(arrival)
+            await engine.abort(None)
+            await under_way
+            await engine.commit(arrival)
+
+    sglang.ask(updated)
+    assert sglang.program.is_alive
+
+
+def test_a_publication_that_is_gone_never_reaches_a_load(sglang: Server, tmp_path: Path):
+    arrival = published(tmp_path, 1)
+
+    async def vanished(engine: SGLang) -> list[float]:
+        await engine.stage(arrival)
+        assert arrival.folder is not None
+        (arrival.folder / arrival.index.buckets[0].file).unlink()
+        with pytest.raises(Untouched, match="is gone or cut short"):
+            await engine.commit(arrival)
+        return await engine.logprobs(PROMPT)
+
+    assert sglang.ask(vanished) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
+
+
+def send(host: Host, meeting: Meeting, flat: Flat, stops: bool = False) -> None:
+    with contextlib.suppress(InterruptedError), host.open(meeting) as group:
+        group.meet()
+        for content in flat.contents:
+            if stops:
+                raise InterruptedError("the trainer is gone")
+            group.send(content)
+
+
+async def receive(engine: SGLang, flat: Flat, stops: bool = False) -> None:
+    host = Host("127.0.0.1", 0)
+    try:
+        meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, MEETING_S)
+        arrival = Arrival(flat.index.version, flat.index, None, meeting)
+        sending = asyncio.to_thread(send, host, meeting, flat, stops)
+        await asyncio.gather(sending, engine.stage(arrival))
+        await engine.commit(arrival)
+    finally:
+        host.close()
+
+
+def test_weights_that_are_sent_are_served(sglang: Server):
+    flat = flatten(2, tensors_of(2), None, "test")
+
+    async def updated(engine: SGLang) -> tuple[Any, list[float]]:
+        await receive(engine, flat)
+        return await engine.read_back(flat.index.tensors, None), await engine.logprobs(PROMPT)
+
+    found, logprobs = sglang.ask(updated)
+    assert len(found.hashes) == len(flat.index.tensors) and not found.wrong
+    assert logprobs == pytest.approx(logprobs_by(reference(2), PROMPT), abs=EXACT)
+
+
+def test_weights_that_were_changed_on_the_way_never_reach_a_load(sglang: Server):
+    flat = flatten(3, tensors_of(3), None, "test")
+    flat.contents[0][7] ^= 1
+
+    async def refusal(engine: SGLang) -> list[float]:
+        with pytest.raises(BadWeights, match="tensor model"):
+            await receive(engine, flat)
+        return await engine.logprobs(PROMPT)
+
+    assert sglang.ask(refusal) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
+
+
+def test_a_sender_that_goes_away_leaves_the_weights_that_were_there(sglang: Server):
+    flat = flatten(4, tensors_of(3), None, "test")
+
+    async def left(engine: SGLang) -> list[float]:
+        with pytest.raises(GroupBroken, match="group v4"):
+            await receive(engine, flat, stops=True)
+        return await engine.logprobs(PROMPT)
+
+    assert sglang.ask(left) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
+
+
+# Adapters.
+
+
+def test_adapters_come_and_go_beside_the_model(sglang: Server, tmp_path: Path):
+    model = reference(0)
+    folders = [write_adapter(tmp_path / f"v{number}", model, number) for number in (1, 2)]
+    folders.append(write_adapter(tmp_path / "v3", model, 3, target_modules=ATTENTION))
+    wanted = [logprobs_by(with_peft(model, folder), PROMPT) for folder in folders]
+
+    async def used(engine: SGLang) -> list[list[float]]:
+        await engine.load_adapter("v1", folders[0])
+        await engine.load_adapter("v2", folders[1])
+        found = [await engine.logprobs(PROMPT, name) for name in ("v1", "v2")]
+        groups = [
+            Asked(f"{name}{turn}", PROMPT, 2, 1, {"max_new_tokens": 8}, name)
+            for name in (None, "v1", "v2")
+            for turn in (0, 1)
+        ]
+        await asyncio.gather(*map(engine.generate, groups))
+        await engine.unload_adapter("v1")
+        await engine.load_adapter("v3", folders[2])
+        found.append(await engine.logprobs(PROMPT, "v3"))
+        with pytest.raises(ValueError, match="already loaded"):
+            await engine.load_adapter("v3", folders[2])
+        for name in ("v2", "v3"):
+            await engine.unload_adapter(name)
+        return [*found, await engine.logprobs(PROMPT)]
+
+    found = sglang.ask(used)
+    for got, expected in zip(found, [*wanted, logprobs_by(model, PROMPT)], strict=True):
+        assert got == pytest.approx(expected, abs=EXACT)

@@ -1,0 +1,112 @@
+"""Whatever is thrown at a route of a server or of the controller ends in an answer, and changes nothing for the run."""
+
+import asyncio
+import functools
+import logging
+from pathlib import Path
+
+import pytest
+
+from areal_like.process import connections
+from areal_like.process.http import application
+from areal_like.process.identity import Guard
+from areal_like.process.request_checks import BodyLimits
+from areal_like.rollout.controller.app import Routes
+from areal_like.serving.attendant import server as attendant_server
+from areal_like.serving.embedded import server as embedded_server
+from tests.support import attendant_world, embedded_servers
+from tests.support.controller_world import World, make_run
+from tests.support.hostile import COUNT, FULL, NONE, bad, routes_of, throw_all, throw_slowly
+from tests.support.tiny_models import tiny_qwen3
+
+pytestmark = pytest.mark.hypothesis  # `.ci/run --full` throws 10,000 at each route
+SLOW_COUNT = 40 if FULL else 4
+SHORT_LIMITS = functools.partial(BodyLimits, of_others_s=0.2)
+
+
+async def throw_what_never_ends(
+    address: str, routes: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """The server gives up each, after a while of its own."""
+    with monkeypatch.context() as patch:
+        patch.setattr(connections, "HEAD_S", 0.2)
+        found = await throw_slowly(address, routes, 4, SLOW_COUNT)
+    assert not bad(found)
+    assert {NONE, 408 if is_open else 401} <= {status for counts in found.values() for status in counts}
+
+
+@pytest.mark.timeout(3600 if FULL else 300)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_embedded_server_answers_and_generates_the_same(
+    tmp_path: Path, is_open: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_server, "BodyLimits", SHORT_LIMITS)
+
+    async def main() -> None:
+        async with embedded_servers.running(is_open=is_open) as client:
+            weights = embedded_servers.published(tmp_path, 1, tiny_qwen3(1))
+            await client.call("POST", "/control/update_weights", weights)
+            before = await client.generate(embedded_servers.group("g"))
+            routes = routes_of(client.server.application())
+            assert ("POST", "/v1/completions") in routes and ("POST", "/generate") in routes
+            found = await throw_all(client.address, routes, 1, COUNT if is_open else COUNT // 10)
+            assert not bad(found)
+            for (_, path), counts in found.items():
+                if path.startswith(("/control/", "/generate")):
+                    assert 200 not in counts, path
+            await throw_what_never_ends(client.address, routes, monkeypatch, is_open)
+            assert await client.generate(embedded_servers.group("g")) == before
+            assert not client.server.streams.broken.done() and client.engine.counts.recomputed == 0
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.timeout(3600 if FULL else 300)
+def test_the_server_before_an_engine_of_others_answers_and_generates_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attendant_server, "BodyLimits", SHORT_LIMITS)
+
+    async def main() -> None:
+        engine = attendant_world.TinyEngine()
+        async with embedded_servers.running() as behind, attendant_world.running(tmp_path, engine) as client:
+            proxy = client.server._proxy
+            proxy._address, proxy._headers = behind.address, {"Authorization": f"Bearer {embedded_servers.SECRET}"}
+            await client.update(tmp_path, 1, 1)
+            before = await client.generate(attendant_world.group("g"))
+            routes = routes_of(client.server.application())
+            assert not bad(await throw_all(client.address, routes, 2, COUNT))
+            await throw_what_never_ends(client.address, routes, monkeypatch, is_open=True)
+            assert await client.generate(attendant_world.group("g")) == before
+            assert not behind.server.streams.broken.done()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.timeout(3600 if FULL else 300)
+def test_the_controller_refuses_strangers_and_lives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        from areal_like.discovery import MemoryStore
+
+        world = World(make_run(tmp_path / "run"), MemoryStore())
+        await world.begin()
+        try:
+            app = application(Guard("x"))
+            app.add_routes(Routes(world.controller).table())
+            routes, address = routes_of(app), world._served.address
+            found = await throw_all(address, routes, 3, COUNT)
+            assert not bad(found) and all(200 not in counts for counts in found.values())
+            await throw_what_never_ends(address, routes, monkeypatch, is_open=False)
+            assert not world.life.done()
+        finally:
+            await world.end()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert "Traceback" not in caplog.text

@@ -1,0 +1,258 @@
+"""A server proves itself before it is sent the token: at the start, on every new connection, and to who attaches."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from areal_like.process.errors import TimedOut
+from areal_like.process.greeting import Proofs, Unproven
+from areal_like.process.http import application, serve
+from areal_like.process.identity import RUN_HEADER, RUN_ID, TOKEN, Guard
+from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER
+from areal_like.process.proven import greet
+from areal_like.process.waiting import Waiting
+from areal_like.serving.attendant.base import Stopped
+from areal_like.serving.attendant.detection import detect
+from areal_like.serving.calls import Calls
+from areal_like.serving.guard import RequireToken
+from tests.support.attendant_processes import SECRET as RUN_SECRET
+from tests.support.attendant_processes import attendant, write_run
+from tests.support.embedded_servers import SECRET as KEY
+from tests.support.embedded_servers import running
+from tests.support.impostors import SEAL, SECRET, Listener, foreign, http, passing_on, replays
+
+
+async def ours(port: int = 0) -> Any:
+    """The guard of an engine, in a server that says yes to everything behind it."""
+    guard = RequireToken(_yes)
+
+    async def reply(request: bytes) -> bytes:
+        first, *lines = request.decode().split("\r\n")
+        method, path, _ = first.split()
+        headers = [tuple(part.strip().encode() for part in line.split(":", 1)) for line in lines if line]
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b""}
+
+        scope = {"type": "http", "method": method, "path": path, "headers": headers, "server": ("127.0.0.1", one.port)}
+        await guard(scope, receive, send)
+        shown = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in sent[0]["headers"])
+        length = "" if "content-length" in shown else "Content-Length: 0\r\n"
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        return f"HTTP/1.1 {sent[0]['status']} OK\r\n{shown}{length}\r\n".encode() + body
+
+    one = Listener(reply)
+    return await one.start(port)
+
+
+async def _yes(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {TOKEN: SECRET, RUN_ID: "run1", "AREAL_LIKE_PROCESS": "server/0"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_server_proves_itself_and_only_then_hears_the_token() -> None:
+    async def main() -> None:
+        server = await ours()
+        address = f"127.0.0.1:{server.port}"
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        await calls.post("/pause")
+        before, _, after = server.heard.partition(b"POST /pause")
+        assert f"GET {PATH}".encode() in before and SECRET.encode() not in before
+        assert SECRET.encode() in after
+        await calls.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("reply", [foreign, replays])
+def test_who_took_the_port_hears_no_token(reply: Any) -> None:
+    async def main() -> None:
+        stranger = await Listener(reply).start()
+        address = f"127.0.0.1:{stranger.port}"
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        with pytest.raises(Stopped, match="does not prove itself"):
+            await calls.post("/generate", {"prompt": "a prompt of the run"})
+        assert stranger.heard.startswith(f"GET {PATH}".encode())
+        assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
+        await calls.close()
+        await stranger.close()
+        await stranger.close()
+
+    asyncio.run(main())
+
+
+def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_server_s_port() -> None:
+    async def main() -> None:
+        server = await ours()
+
+        stranger = await Listener(passing_on(server.port)).start()
+        for address, is_proven in ((f"127.0.0.1:{server.port}", True), (f"127.0.0.1:{stranger.port}", False)):
+            greeting = await greet(address)
+            assert greeting.seal == SEAL and len(greeting.proof) == 64
+            if is_proven:
+                Proofs(SECRET, SEAL).check(greeting)
+                continue
+            with pytest.raises(Unproven, match="does not prove that it knows the secret"):
+                Proofs(SECRET, SEAL).check(greeting)
+        await stranger.close()
+        await server.close()
+        await stranger.close()
+
+    asyncio.run(main())
+
+
+def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run() -> None:
+    async def main() -> None:
+        server = await ours()
+        address = f"127.0.0.1:{server.port}"
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        await calls.post("/pause")
+        assert calls._session is not None and calls._session.connector is not None
+        await calls._session.connector.close()  # as all connections of a process that has died
+        await calls._session.close()
+        calls._session = None
+        await server.close()
+        stranger = await Listener(replays).start(server.port)
+        with pytest.raises(Stopped, match="does not prove itself"):
+            await calls.post("/resume")
+        assert SECRET.encode() not in stranger.heard and b"/resume" not in stranger.heard
+        await calls.close()
+        await stranger.close()
+        await stranger.close()
+
+    asyncio.run(main())
+
+
+def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
+    async def main() -> None:
+        server = await ours()
+        address = f"127.0.0.1:{server.port}"
+        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        await asyncio.gather(*(calls.post("/generate", {}) for _ in range(20)))
+        assert server.heard.count(b"POST /generate") == 20
+        assert all(one.startswith(f"GET {PATH}".encode()) for one in server.heard_by_connection)
+        await calls.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_proof_over_another_connection_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger lets the port go when it has been called, and the right server takes it."""
+
+    async def main() -> None:
+        async def hand_over() -> None:
+            stranger.give_the_port_up()
+            servers.append(await ours(stranger.port))
+            handed_over.set()
+
+        async def connect(connector: Any, *request: Any, **more: Any) -> Any:
+            connection = await real_connect(connector, *request, **more)
+            await handed_over.wait()
+            return connection
+
+        real_connect = aiohttp.TCPConnector.connect
+        monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect)
+        handed_over, servers = asyncio.Event(), list[Listener]()
+        stranger = Listener(replays)
+        stranger.on_connection = hand_over
+        await stranger.start()
+        calls = Calls("vLLM", f"127.0.0.1:{stranger.port}", SECRET, Proofs(SECRET, SEAL))
+        with pytest.raises(Stopped, match="does not prove itself"):
+            await calls.post("/generate", {"prompt": "a prompt of the run"})
+        assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
+        await calls.post("/generate")
+        assert SECRET.encode() in servers[0].heard
+        await calls.close()
+        for one in (stranger, *servers):
+            await one.close()
+
+    asyncio.run(main())
+
+
+def test_what_answers_like_an_engine_is_not_asked_with_the_key_what_it_is() -> None:
+    """It has taken the place of a server that had proved itself."""
+
+    async def main() -> None:
+        stranger = await Listener(replays).start()
+        with pytest.raises(TimedOut):
+            waiting = Waiting("the server", 0.0, "rollout.setup_timeout")
+            await detect(f"127.0.0.1:{stranger.port}", KEY, Proofs(KEY), waiting)
+        assert stranger.heard and KEY.encode() not in stranger.heard
+        await stranger.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("nonce", ["", "x", "0" * 63, "0" * 65, "G" * 64, "\xe9" * 64])
+def test_what_is_no_nonce_gets_no_proof(nonce: str) -> None:
+    async def main() -> None:
+        server = await ours()
+        own = await serve(application(Guard(SECRET)), "127.0.0.1")
+        async with aiohttp.ClientSession() as session:
+            for address in (f"127.0.0.1:{server.port}", own.address):
+                async with session.get(f"http://{address}{PATH}", headers={NONCE_HEADER: nonce}) as answer:
+                    assert answer.status == 400 and PROOF_HEADER not in answer.headers
+        await own.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+def attached_to(root: Path, reply: Any, *words: str) -> tuple[str, bytes]:
+    """What an attendant says that is told to attach there, and what it has sent."""
+
+    async def main() -> tuple[str, bytes]:
+        stranger = await Listener(reply).start()
+        directory = write_run(root, "rollout.api_key_var=THEIR_KEY", "rollout.setup_timeout=60")
+        with attendant(directory, "--attach", f"127.0.0.1:{stranger.port}", *words, THEIR_KEY=KEY) as one:
+            assert await asyncio.to_thread(one.code) == 1
+            await stranger.close()
+            return one.note["message"], stranger.heard
+
+    return asyncio.run(main())
+
+
+def test_a_server_that_only_claims_to_be_ours_is_not_sent_the_key(tmp_path: Path) -> None:
+    message, heard = attached_to(tmp_path, replays)
+    assert message.startswith("rollout.api_key_var: ") and message.endswith("nothing was sent")
+    assert KEY.encode() not in heard and RUN_SECRET.encode() not in heard
+
+
+def test_a_server_that_talks_like_ours_without_a_proof_is_not_sent_the_key(tmp_path: Path) -> None:
+    async def healthy(request: bytes) -> bytes:
+        if not request.startswith(b"GET /health"):
+            return http()
+        body = b'{"run_id": "x", "version": -1}'
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    message, heard = attached_to(tmp_path, healthy)
+    assert message.startswith("rollout.server_addresses: ") and "so the key was not sent" in message
+    assert KEY.encode() not in heard
+
+
+def test_a_server_of_ours_proves_itself_on_its_port(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running() as server:
+            greeting = await greet(server.address)
+            assert greeting.is_ours and RUN_HEADER not in greeting.seal
+            Proofs(KEY).check(greeting)
+            with pytest.raises(Unproven):
+                Proofs("another key").check(greeting)
+
+    asyncio.run(main())

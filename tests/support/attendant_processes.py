@@ -1,0 +1,104 @@
+"""Attendants as processes of a run, with engines that are small programs, or servers of ours that run already."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from areal_like.config.compose import load
+from areal_like.config.describe.dump import loadable
+from areal_like.discovery import open_names, parse
+from areal_like.discovery.base import NameMissing
+from areal_like.process.identity import Identity
+from areal_like.process.run import open_run
+from tests.support.commands import REPOSITORY
+from tests.support.tiny_models import write_tiny_model
+
+SECRET = "a secret of the run"
+SERVER = Identity("server", 0)
+
+
+def write_run(root: Path, *overrides: str, backend: str = "vllm") -> Path:
+    """As the launcher writes it."""
+    model = root / "model"
+    if not model.exists():
+        write_tiny_model(model, max_position_embeddings=256)
+    directory = root / "run"
+    directory.mkdir()
+    said = [f"rollout.backend={backend}", f"actor.path={model}", f"cluster.name_resolve.nfs_record_root={root}/names"]
+    values = load(REPOSITORY / "experiments" / "grpo.yaml", ["trial_name=t", *said, *overrides]).values
+    (directory / "config.yaml").write_text(yaml.safe_dump(loadable(values)))
+    facts = {"experiment": "grpo", "run_id": "run1", "folder": str(root), "cwd": str(root)}
+    (directory / "run.json").write_text(json.dumps(facts))
+    return directory
+
+
+def environment(directory: Path, **more: str) -> dict[str, str]:
+    ours = {"PYTHONPATH": str(REPOSITORY), "AREAL_LIKE_TOKEN": SECRET, "AREAL_LIKE_PROCESS": "server/0"}
+    return {**os.environ, **ours, "AREAL_LIKE_RUN_DIR": str(directory), "OMP_NUM_THREADS": "1", **more}
+
+
+class Attended:
+    """An attendant that runs; `said` is what it and its engine have printed."""
+
+    def __init__(self, directory: Path, words: list[str], **more: str) -> None:
+        self.directory = directory
+        self.output = (directory / "output").open("w+b")
+        command = [sys.executable, "-m", "areal_like.serving.attendant", "--run-dir", str(directory), "--index", "0"]
+        self.process = subprocess.Popen(
+            [*command, *words], env=environment(directory, **more), stdout=self.output, stderr=subprocess.STDOUT
+        )
+
+    @property
+    def said(self) -> str:
+        return (self.directory / "output").read_text(errors="replace")
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What it has left for the launcher."""
+        path = self.directory / "logs" / "server-0.failure.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def code(self, limit_s: float = 120.0) -> int:
+        return self.process.wait(limit_s)
+
+    def until_said(self, words: str, limit_s: float = 120.0) -> None:
+        ends = time.monotonic() + limit_s
+        while words not in self.said:
+            assert self.process.poll() is None and time.monotonic() < ends, self.said
+            time.sleep(0.02)
+
+    def address(self, limit_s: float = 120.0) -> str:
+        """Under the server's name, when it is ready."""
+        ends = time.monotonic() + limit_s
+        with open_names(open_run(self.directory), Identity("test", 0)) as names:
+            while True:
+                try:
+                    return parse(names.get(SERVER.name)).address
+                except NameMissing:
+                    assert self.process.poll() is None and time.monotonic() < ends, self.said
+                time.sleep(0.02)
+
+
+@contextmanager
+def attendant(directory: Path, *words: str, **more: str) -> Iterator[Attended]:
+    one = Attended(directory, list(words), **more)
+    try:
+        yield one
+    finally:
+        one.process.kill()
+        one.process.wait()
+        one.output.close()
+
+
+def program(source: str) -> list[str]:
+    """The command of an engine that is this."""
+    return ["--", sys.executable, "-u", "-c", source, "--port", "<port>"]

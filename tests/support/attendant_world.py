@@ -1,0 +1,299 @@
+"""An attendant over real HTTP before a real tiny model, which computes every token in this process.
+
+The model is asked by the engines' protocol. It can be aborted in mid-answer, and, unlike engines of others, be told to
+do wrong, so that it is seen who notices.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import torch
+
+from areal_like.process.errors import Failure
+from areal_like.process.http import Caller, serve
+from areal_like.process.identity import Guard, Identity
+from areal_like.process.run import Run
+from areal_like.serving.attendant.base import Arrival, Asked, Facts, Piece, ReadBack, Stopped
+from areal_like.serving.attendant.parts import Parts, put_together
+from areal_like.serving.attendant.proxy import Proxy
+from areal_like.serving.attendant.server import AttendantServer
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.disk import load, publish
+from areal_like.weights.fingerprint import tensor_hash
+from areal_like.weights.probe import Probe
+from tests.support.rollout_world import grpo
+from tests.support.tiny_models import EOS_ID, VOCAB, tiny_qwen3, write_tiny_model
+
+torch.set_num_threads(1)
+
+SECRET, RUN_ID = "only-in-tests", "run-1"
+CONTROLLER = Identity("rollout", 0, attempt=1)
+PROMPT = [5, 9, 13, 20]
+CONTEXT = 64
+
+
+@dataclass
+class Doing:
+    asked: Asked
+    aborted: bool = False
+
+
+@dataclass
+class TinyEngine:
+    """`token_s`: how long a token takes. What is in the lists has been asked of it."""
+
+    can_keep: bool = False
+    token_s: float = 0.0
+    model: Any = field(default_factory=tiny_qwen3)
+    version: int = -1
+    asked: list[Asked] = field(default_factory=list)
+    most_at_once: int = 0
+    log: list[str] = field(default_factory=list)
+    after_commit: Callable[["TinyEngine"], None] = lambda engine: None
+    refuses: Callable[[Asked], None] = lambda asked: None
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.doing: dict[str, Doing] = {}
+        self.tokens = 0
+        self.adapters: dict[str, Any] = {}
+        self._runs = asyncio.Event()
+        self._runs.set()
+        self._staged: Any = None
+        self._known: dict[tuple[str | None, tuple[int, ...]], torch.Tensor] = {}
+
+    async def ready(self) -> Facts:
+        return Facts("vllm", "0", "tiny", CONTEXT, VOCAB, (EOS_ID,))
+
+    async def generate(self, asked: Asked) -> list[Piece]:
+        self._answers()
+        self.refuses(asked)
+        self.asked.append(asked)
+        doing = self.doing[asked.id] = Doing(asked)
+        self.most_at_once = max(self.most_at_once, len(self.doing))
+        try:
+            return [await self._sample(doing, number) for number in range(asked.n)]
+        finally:
+            del self.doing[asked.id]
+
+    async def abort(self, ids: Sequence[str] | None) -> None:
+        self._answers()
+        self.log.append("abort" if ids is None else f"abort {len(ids)}")
+        for name, doing in self.doing.items():
+            doing.aborted |= ids is None or name in ids
+
+    async def pause(self) -> None:
+        self._answers()
+        self.log.append("pause")
+        self._runs.clear()
+
+    async def resume(self) -> None:
+        self.log.append("resume")
+        self._runs.set()
+
+    async def stage(self, arrival: Arrival) -> None:
+        assert arrival.folder is not None
+        expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in arrival.index.tensors}
+        self._staged = load(arrival.folder, expected, -2)
+
+    async def commit(self, arrival: Arrival) -> None:
+        assert not self._runs.is_set() or not self.doing, "weights are changed while something is generated"
+        parameters = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in self._staged.tensors.items():
+                parameters[name].copy_(tensor)
+        self.version = arrival.version
+        self._known.clear()
+        self.log.append(f"commit {self.version}")
+        self.after_commit(self)
+
+    async def discard(self) -> None:
+        self._staged = None
+
+    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> ReadBack:
+        parameters = dict(self.model.named_parameters())
+        return ReadBack({info.name: tensor_hash(parameters[info.name].detach()) for info in infos})
+
+    async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
+        assert self._runs.is_set(), "what is paused computes nothing"
+        return logprobs_of(self.adapters.get(adapter or "", self.model), token_ids)
+
+    async def loaded_adapters(self) -> list[str]:
+        self._answers()
+        return list(self.adapters)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        assert name not in self.adapters
+        self.log.append(f"load {name}")
+        self.adapters[name] = tiny_qwen3(100 + version_in(name))
+
+    async def unload_adapter(self, name: str) -> None:
+        assert all(doing.asked.adapter != name for doing in self.doing.values()), "it is still used"
+        self.log.append(f"unload {name}")
+        del self.adapters[name]
+
+    async def statistics(self) -> dict[str, Any]:
+        self._answers()
+        return {"running": len(self.doing), "waiting": 0}
+
+    async def close(self) -> None: ...
+
+    def _answers(self) -> None:
+        if self.stopped:
+            raise Stopped("the engine does not answer")
+
+    @staticmethod
+    def _is_over(doing: Doing) -> bool:
+        """Asked again after each wait."""
+        return doing.aborted
+
+    async def _sample(self, doing: Doing, number: int) -> Piece:
+        asked, how = doing.asked, doing.asked.sampling
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        while not self._is_over(doing):
+            await asyncio.sleep(self.token_s)
+            await self._runs.wait()
+            self._answers()
+            if self._is_over(doing):
+                break
+            chances = (self._next(asked, tokens) / how.get("temperature", 1.0)).log_softmax(-1)
+            allowed = chances.exp()
+            if len(tokens) < how.get("min_new_tokens", 0):
+                allowed[EOS_ID] = 0
+            noise = torch.Generator().manual_seed(hash((asked.seed, number, len(tokens))) % (1 << 62))
+            token = int(torch.multinomial(allowed, 1, generator=noise))
+            tokens.append(token)
+            self.tokens += 1
+            logprobs.append(float(chances[token]))
+            versions.append(self.version)
+            if token == EOS_ID or token in how.get("stop_token_ids", ()):
+                return self._piece(tokens, logprobs, versions, "stop")
+            if len(tokens) == how["max_new_tokens"]:
+                return self._piece(tokens, logprobs, versions, "length")
+        return self._piece(tokens, logprobs, versions, "abort")
+
+    def _next(self, asked: Asked, tokens: list[int]) -> torch.Tensor:
+        """Computed once for those who ask the same, so that thousands can."""
+        ids = (asked.adapter, (*asked.prompt, *tokens))
+        if ids not in self._known:
+            model = self.model if asked.adapter is None else self.adapters[asked.adapter]
+            self._known[ids] = logits_of(model, ids[1])[-1]
+        return self._known[ids]
+
+    def _piece(self, tokens: list[int], logprobs: list[float], versions: list[int], finish: str) -> Piece:
+        return Piece(tokens, logprobs, finish, versions if self.can_keep else None)
+
+
+def version_in(name: str) -> int:
+    """Of an adapter."""
+    return int(name[1:].partition("-")[0])
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    found: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].float()
+    return found
+
+
+def logprobs_of(model: Any, ids: Sequence[int]) -> list[float]:
+    chances = logits_of(model, ids)[:-1].log_softmax(-1)
+    return chances.gather(1, torch.tensor(list(ids))[1:, None])[:, 0].tolist()
+
+
+class Client:
+    """A caller of the run, and the attendant that it calls."""
+
+    def __init__(self, address: str, caller: Caller, session: aiohttp.ClientSession, parts: Parts, gone: Any) -> None:
+        self.address, self.caller, self.session, self.parts, self.gone = address, caller, session, parts, gone
+        self.engine: TinyEngine = parts.rest._engine  # type: ignore[assignment]
+        self.server: Any = None
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:
+        return await self.caller.json(method, self.address, path, body)
+
+    async def update(self, root: Path, version: int, seed: int, **changes: Any) -> Any:
+        return await self.call("POST", "/control/update_weights", published(root, version, seed) | changes)
+
+    async def generate(self, *groups: dict[str, Any]) -> dict[str, Any]:
+        """The lines of the answer by id."""
+        body = orjson.dumps({"groups": groups})
+        async with self.caller.session.post(f"http://{self.address}/generate", data=body) as response:
+            assert response.status == 200, await response.text()
+            lines = [orjson.loads(line) async for line in response.content]
+        return {line["id"]: line for line in lines}
+
+
+@contextlib.asynccontextmanager
+async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> AsyncIterator[Client]:
+    """`is_open`: as `serve` starts it."""
+    folder = write_tiny_model(root / "model")
+    config = grpo(f"actor.path={folder}", "vllm.dtype=float32")
+    run = Run(root, config, "grpo", RUN_ID, root, root)
+    facts = await engine.ready()
+    parts = put_together(run, "vllm", engine, facts)
+    gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+    proxy = Proxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use, facts)
+    server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
+    served = await serve(server.application(), "127.0.0.1")
+    try:
+        async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
+            client = Client(served.address, caller, session, parts, gone)
+            client.server = server
+            yield client
+    finally:
+        await served.close()
+        await proxy.close()
+
+
+def attended(root: Path, test: Callable[[Client], Awaitable[None]], limit_s: float = 60.0, **how: Any) -> None:
+    async def main() -> None:
+        async with running(root, TinyEngine(**how)) as client:
+            await asyncio.wait_for(test(client), limit_s)
+
+    asyncio.run(main())
+
+
+def published(root: Path, version: int, seed: int) -> dict[str, Any]:
+    """Weights as a trainer publishes them, with a probe."""
+    model = tiny_qwen3(seed)
+    tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    folder = publish(root / "weights", version, tensors, Probe(PROMPT, logprobs_of(model, PROMPT)), RUN_ID)
+    return {"version": version, "folder": str(folder), "probe": None, "transport": "disk", "mode": "auto"}
+
+
+def group(name: str, n: int = 1, seed: int = 3, **sampling: Any) -> dict[str, Any]:
+    return {"id": name, "prompt": PROMPT, "n": n, "seed": seed, "sampling": {"max_new_tokens": 6, **sampling}}
+
+
+def check(sample: dict[str, Any], seed_of: Callable[[int], int], prompt: Sequence[int] = PROMPT) -> None:
+    """Every token's log-probability is that of the model whose version stands beside it: none was lost or doubled."""
+    tokens = sample["token_ids"]
+    assert len(tokens) == len(sample["logprobs"]) == len(sample["versions"])
+    expected = {
+        version: logprobs_of(tiny_qwen3(seed_of(version)), [*prompt, *tokens])[len(prompt) - 1 :]
+        for version in set(sample["versions"])
+    }
+    for at, (version, logprob) in enumerate(zip(sample["versions"], sample["logprobs"], strict=True)):
+        assert abs(expected[version][at] - logprob) < 1e-3, (at, version)
+
+
+async def until_it_has_made(engine: TinyEngine, tokens: int) -> None:
+    """So many more."""
+    wanted = engine.tokens + tokens
+    await until(lambda: engine.tokens >= wanted)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("what was waited for did not happen")

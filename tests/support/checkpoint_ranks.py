@@ -1,0 +1,59 @@
+"""One trainer rank of a test of checkpoints: `python -m tests.support.checkpoint_ranks JSON`, in torchrun's environment.
+
+The JSON is a list of jobs, each with the folder of a `run`, and how many `steps` it is trained to. A job goes on from
+where its run begins, and writes a checkpoint after its last step: `beside` another step.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run, open_run
+from areal_like.training.checkpoint import Checkpoints, Due
+from areal_like.training.main import load_trained
+from areal_like.training.progress import Progress
+from areal_like.training.sequences import Sequences
+from areal_like.training.supervised import Supervised
+from areal_like.training.world import World, open_world
+
+
+def batch_of(step: int) -> Sequences:
+    """Five sequences: no number of ranks has equal shares of them."""
+    draw = np.random.default_rng(step)
+    lengths = draw.integers(2, 12, 5)
+    ids = draw.integers(0, 40, lengths.sum()).astype(np.int32)
+    return Sequences(ids, np.ones(lengths.sum()), lengths)
+
+
+def train(run: Run, steps: int, world: World, beside: bool = False) -> None:
+    start = run.start_point()
+    engine = load_trained(run, run.config.model, "model", world)
+    checkpoints, progress = Checkpoints(run, world, 100), Progress(run, Identity("trainer", world.rank), world)
+    learner = Supervised(engine, seed=1)
+    engine.set_schedule(10)
+    if start.checkpoint is not None:
+        checkpoints.resume(start.checkpoint, {"model": engine}, progress)
+    for step in range(start.step, steps):
+        learner.step(batch_of(step), step)
+    checkpoints.write(steps, Due(True, True), {"model": engine}, progress)
+    for step in range(steps, steps + 3 if beside else steps):
+        learner.step(batch_of(step), step)
+    checkpoints.wait()
+
+
+def main(jobs: list[dict[str, Any]], world: World) -> None:
+    for job in jobs:
+        train(open_run(Path(job["run"])), job["steps"], world, beside=True)
+        world.barrier()
+
+
+if __name__ == "__main__":
+    everyone = open_world(60)
+    main(json.loads(sys.argv[1]), everyone)
+    everyone.close()
+    os._exit(0)  # as a trainer ends

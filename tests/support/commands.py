@@ -1,0 +1,66 @@
+"""The command line for tests: in this process, or in one of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.cli import main
+
+if TYPE_CHECKING:
+    import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+AREAL = REPOSITORY / "tests" / "areal_files"
+
+
+class Done(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Run:
+    """`python -m launcher ...`, in this process."""
+
+    def __init__(self, capsys: "pytest.CaptureFixture[str]") -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: str | Path) -> Done:
+        self.capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = self.capsys.readouterr()
+        return Done(code, out, err)
+
+    def answer(self, *words: str | Path) -> str:
+        """The output of a command that must succeed without a word of complaint."""
+        done = self(*words)
+        assert (done.code, done.err) == (0, "")
+        return done.out
+
+    def refusal(self, *words: str | Path) -> str:
+        """What is said about a command that must be refused."""
+        done = self(*words)
+        assert (done.code, done.out) == (2, "")
+        assert "Traceback" not in done.err
+        return done.err
+
+
+def standing_in(folder: Path, capsys: "pytest.CaptureFixture[str]", monkeypatch: "pytest.MonkeyPatch") -> Run:
+    """The command in an empty folder, with no keys in the environment."""
+    monkeypatch.chdir(folder)
+    for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "HF_TOKEN", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return Run(capsys)
+
+
+def process(
+    *words: str, command: Sequence[str] = (sys.executable, "-m", "launcher")
+) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, in the current folder."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=60, check=False)

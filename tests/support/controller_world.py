@@ -1,0 +1,257 @@
+"""A controller with servers, a worker and a trainer around it, over real HTTP within one process; and no models."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from areal_like.discovery import MemoryStore, memory_names
+from areal_like.process.errors import Refused
+from areal_like.process.frames import Frame, pack
+from areal_like.process.http import Caller, Served, answer, application, read_json, serve
+from areal_like.process.identity import Guard, Identity
+from areal_like.process.run import Run
+from areal_like.rollout.controller.app import Routes
+from areal_like.rollout.controller.controller import Controller
+from areal_like.weights.index import Index, write_index
+from areal_like.weights.probe import Probe
+from tests.support.rollout_world import facts, grpo
+
+SECRET = "s3cret"
+PROBE = Probe([1, 2, 3], [-0.5, -1.5])
+SMALL = (
+    "train_dataset.batch_size=4",
+    "gconfig.n_samples=2",
+    "total_train_steps=3",
+    "rollout.max_head_offpolicyness=1",
+    "evaluator.freq_steps=null",
+    "stats_logger.tensorboard.path=null",  # whose samples it would read, and here they are made up
+)
+
+
+def make_run(folder: Path, *overrides: str, step: int = 0, checkpoint: Path | None = None, attempt: int = 1) -> Run:
+    folder.mkdir(exist_ok=True)
+    said = {"attempt": attempt, "step": step, "checkpoint": None if checkpoint is None else str(checkpoint)}
+    (folder / "attempt.json").write_text(json.dumps(said))
+    return Run(folder, grpo(*SMALL, *overrides), "grpo", "run1", folder, folder)
+
+
+class FakeServer:
+    """Takes weights and commands; `log` has them in order. Generation is the worker's to make up."""
+
+    def __init__(self, index: int, incarnation: int, store: MemoryStore) -> None:
+        self.name, self.version = f"server/{index}", -1
+        self.log: list[str] = []
+        self.probe, self.refusal, self.hold = list(PROBE.logprobs), "", asyncio.Event()
+        self.hold.set()
+        self.updating = 0
+        self._incarnation, self._names = incarnation, memory_names("", self.name, store)
+        self._served: Served | None = None
+
+    async def start(self) -> None:
+        app = application(Guard(SECRET, 0))
+        app.add_routes(self.routes())
+        self._served = await serve(app, "127.0.0.1")
+        self.address = self._served.address
+        entry = {"address": self.address, "attempt": 1, "incarnation": self._incarnation, "pid": 1}
+        self._names.add(self.name, json.dumps(entry))
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/control/update_weights", self._update),
+            web.get("/health", self._health),
+            *(web.post(f"/control/{what}", self._command) for what in ("pause", "resume", "abort")),
+        ]
+
+    async def stop(self) -> None:
+        self._names.close()
+        if self._served is not None:
+            await self._served.close()
+
+    async def _update(self, request: web.Request) -> web.Response:
+        said = await read_json(request)
+        assert self.updating == 0, "two updates at once"
+        self.updating += 1
+        await self.hold.wait()
+        self.updating -= 1
+        self.log.append(f"update {said['version']}")
+        if self.refusal:
+            raise Refused(409, self.refusal)
+        self.version = said["version"]
+        generated = {"tokens": 10, "busy_s": 0.001}
+        done = {"version": self.version, "stall_s": 0.01, "load_s": 0.02, "tensors": 1, "generated": generated}
+        return answer({**done, "probe_logprobs": self.probe})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return answer({"version": self.version})
+
+    async def _command(self, request: web.Request) -> web.Response:
+        self.log.append(request.path.rpartition("/")[2])
+        return answer({})
+
+
+class World:
+    """The controller and those around it. `caller(name)` calls it as somebody."""
+
+    def __init__(self, run: Run, store: MemoryStore) -> None:
+        self.run, self.store = run, store
+        self.start = run.start_point()
+        self.servers: list[FakeServer] = []
+        self._stack = contextlib.AsyncExitStack()
+        self._callers: dict[tuple[str, int], Caller] = {}
+        self.over = False
+
+    async def begin(self) -> None:
+        me = Identity("rollout", 0, self.start.attempt, 1)
+        names = self._stack.enter_context(memory_names("", me.name, self.store))
+        caller = await self._stack.enter_async_context(Caller(me, SECRET))
+        self.controller = Controller(self.run, me, names, caller)
+        guard = Guard(SECRET, me.attempt)
+        guard.on_new_attempt = self.controller.superseded
+        app = application(guard)
+        app.add_routes(Routes(self.controller).table())
+        self._served = await serve(app, "127.0.0.1")
+        self.life = asyncio.create_task(self.controller.live())
+
+    async def end(self) -> None:
+        self.life.cancel()
+        await asyncio.gather(self.life, return_exceptions=True)
+        await self.controller.close()
+        for server in self.servers:
+            await server.stop()
+        await self._stack.aclose()
+        await self._served.close()
+
+    async def add_server(self, index: int = 0, incarnation: int = 1) -> FakeServer:
+        server = FakeServer(index, incarnation, self.store)
+        await server.start()
+        self.servers.append(server)
+        self.controller.servers.look_now()
+        return server
+
+    async def remove_server(self, server: FakeServer) -> None:
+        self.servers.remove(server)
+        await server.stop()
+        self.controller.servers.look_now()
+
+    async def caller(self, name: str, incarnation: int = 1) -> Caller:
+        if (name, incarnation) not in self._callers:
+            role, _, index = name.partition("/")
+            me = Identity(role, int(index), self.start.attempt, incarnation)
+            self._callers[name, incarnation] = await self._stack.enter_async_context(Caller(me, SECRET))
+        return self._callers[name, incarnation]
+
+    async def json(
+        self,
+        path: str,
+        body: Any = None,
+        who: str = "trainer/0",
+        method: str = "POST",
+        life: int = 1,
+        timeout_s: float = 60.0,
+    ) -> Any:
+        caller = await self.caller(who, life)
+        return await caller.json(method, self._served.address, path, body, timeout_s)
+
+    async def frame(self, path: str, body: Any, who: str = "trainer/0") -> Frame:
+        return await (await self.caller(who)).frame("POST", self._served.address, path, body)
+
+    async def until(self, look: Callable[[], Any], limit_s: float = 60.0) -> Any:
+        async with asyncio.timeout(limit_s):
+            while not (found := look()):
+                await asyncio.sleep(0.005)
+        return found
+
+    # What workers do.
+
+    async def hello(
+        self, who: str = "episodes/0", incarnation: int = 1, rows: int = 20, valid: int = 0, digest: str = "d1"
+    ) -> Any:
+        train = {"rows": rows, "digest": digest, "row_hashes": [f"{row:016x}" for row in range(rows)]}
+        held_out = {"rows": valid, "digest": "d2", "row_hashes": [f"v{row}" for row in range(valid)]} if valid else None
+        body = {"worker": who, "incarnation": incarnation, "datasets": {"train": train, "valid": held_out}}
+        return await self.json("/hello", body, who, life=incarnation)
+
+    async def lease(self, want: int = 100, who: str = "episodes/0") -> list[dict[str, Any]]:
+        said = await self.json("/lease", {"worker": who, "want": want}, who)
+        self.over = self.over or said.get("end", False)
+        leases: list[dict[str, Any]] = said["leases"]
+        return leases
+
+    async def finish(self, leases: list[dict[str, Any]], who: str = "episodes/0", **more: Any) -> Any:
+        results, blobs = [], []
+        for lease in leases:
+            version = next(server.version for server in self.servers if server.address == lease["server"])
+            rewards = [float(index) for index in range(lease["n"])]
+            result = {"lease": lease["id"], "status": "done", "facts": facts(version, rewards), "timings": {}, **more}
+            results.append(result)
+            if result["status"] == "done":
+                blobs.append(f"group {lease['group']}".encode())
+        caller = await self.caller(who)
+        body = pack({"worker": who, "results": results}, blobs)
+        return await caller.json("POST", self._served.address, "/finish", body)
+
+    async def work(self, who: str = "episodes/0", want: int = 3) -> None:
+        """Until the run is over."""
+        while not self.over:
+            if leases := await self.lease(want, who):
+                await self.finish(leases, who)
+
+    # What the trainer does.
+
+    def publication(self, version: int, probe: Probe | None = PROBE) -> Path:
+        folder = self.run.directory / "published" / f"v{version:06d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_index(folder, Index(version, "run1", [], probe))
+        return folder
+
+    async def publish(self, version: int, probe: Probe | None = PROBE) -> Any:
+        folder = self.publication(version, probe)
+        return await self.json("/publish", {"version": version, "folder": str(folder), "bytes": 0})
+
+    async def batch(self, step: int, rank: int = 0, world: int = 1) -> Frame:
+        while True:
+            frame = await self.frame("/batch", {"step": step, "rank": rank, "world": world}, f"trainer/{rank}")
+            if "wait" not in frame.header:
+                return frame
+
+    async def train(self, save: Callable[[int], Awaitable[None]] | None = None, until: int | None = None) -> list[Any]:
+        """To the end of the run, or until so many steps are completed. Returns the groups of each step."""
+        await self.publish(self.start.step)
+        steps: list[Any] = []
+        step = self.start.step
+        while step != until:
+            frame = await self.batch(step)
+            if "stop" in frame.header:
+                await self.json("/finished", {"step": step, "early": False})
+                return steps
+            groups = list(dict.fromkeys(sample["group"] for sample in frame.header["samples"]))
+            assert [bytes(blob) for blob in frame.blobs] == [f"group {group}".encode() for group in groups]
+            steps.append(groups)
+            step += 1
+            await self.publish(step)
+            await self.json("/done", {"step": step - 1})
+            if save is not None:
+                await save(step)
+        return steps
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.run.metrics / "rollout-0.jsonl"
+        return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+@contextlib.asynccontextmanager
+async def world_of(run: Run, num_servers: int = 1) -> AsyncIterator[World]:
+    world = World(run, MemoryStore())
+    await world.begin()
+    try:
+        for index in range(num_servers):
+            await world.add_server(index)
+        yield world
+    finally:
+        await world.end()

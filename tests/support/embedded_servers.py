@@ -1,0 +1,106 @@
+"""A server with a tiny model in the test's own process, and callers of it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import torch
+from transformers import PreTrainedModel
+
+from areal_like.process.http import Caller, serve
+from areal_like.process.identity import Guard, Identity
+from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.server import EmbeddedServer
+from areal_like.serving.embedded.tokenizer import LazyTokenizer
+from areal_like.weights.disk import publish
+from areal_like.weights.probe import Probe
+from tests.support.tiny_models import tiny_qwen3
+
+torch.set_num_threads(1)
+
+SECRET, RUN_ID = "only-in-tests", "run-1"
+CONTROLLER = Identity("rollout", 0, attempt=1)
+PROMPT = [5, 9, 13, 20]
+NOWHERE = Path("no tokenizer")
+
+
+class Client:
+    """A caller of the run; `session` is somebody else, without a token."""
+
+    def __init__(
+        self, address: str, caller: Caller, session: aiohttp.ClientSession, server: EmbeddedServer, engine: Engine
+    ) -> None:
+        self.address, self.caller, self.session = address, caller, session
+        self.server, self.engine = server, engine
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:
+        return await self.caller.json(method, self.address, path, body)
+
+    async def generate(self, *groups: dict[str, object]) -> dict[str, Any]:
+        """The lines of the answer by id."""
+        body = orjson.dumps({"groups": groups})
+        async with self.caller.session.post(f"http://{self.address}/generate", data=body) as response:
+            assert response.status == 200, await response.text()
+            assert response.content_type == "application/x-ndjson"
+            lines = [orjson.loads(line) async for line in response.content]
+        return {line["id"]: line for line in lines}
+
+    async def open(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        async with self.session.request(method, f"http://{self.address}{path}", json=body) as response:
+            return response.status, orjson.loads(await response.read())
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
+    """`is_open`: as `serve` starts it."""
+    engine = Engine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
+    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
+    served = await serve(server.application(), "127.0.0.1")
+    server.streams.driver.start()
+    try:
+        async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
+            yield Client(served.address, caller, session, server, engine)
+    finally:
+        await served.close()
+        server.streams.driver.stop()
+
+
+def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE) -> None:
+    async def main() -> None:
+        async with running(folder) as client:
+            await asyncio.wait_for(test(client), 60)
+
+    asyncio.run(main())
+
+
+def published(root: Path, version: int, model: PreTrainedModel, probe: Probe | None = None) -> dict[str, object]:
+    tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    return {"version": version, "folder": str(publish(root, version, tensors, probe, RUN_ID)), "probe": None}
+
+
+def group(name: str, n: int = 2, seed: int = 3, **sampling: object) -> dict[str, object]:
+    return {"id": name, "prompt": PROMPT, "n": n, "seed": seed, "sampling": {"max_new_tokens": 6, **sampling}}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("what was waited for did not happen")
+
+
+async def turns(client: Client, count: int = 5) -> None:
+    """The engine's thread has looked so many times for something to do."""
+    for _ in range(count):
+        await asyncio.wrap_future(client.server.streams.driver.call(lambda: None))
+
+
+def slow(engine: Engine, step_s: float = 0.02) -> None:
+    """So that there is time to do something while it generates."""
+    engine._runner.model.register_forward_pre_hook(lambda *given: time.sleep(step_s))

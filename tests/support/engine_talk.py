@@ -1,0 +1,144 @@
+"""What the processes of a run say to its servers, for tests: the controller's commands, a worker's requests."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from areal_like.process.errors import Refused, Unreachable
+from areal_like.process.http import Caller
+from areal_like.process.identity import Identity
+from areal_like.rollout.client import Client, GenerationError, Seat
+from tests.support.engines import PROBE, SECRET, LiveServer
+
+CONTROLLER, WORKER = Identity("rollout", 0, attempt=1), Identity("episodes", 0, attempt=1)
+CALL_S = 60.0
+
+
+class Talk:
+    def __init__(self, server: LiveServer, controller: Caller, client: Client, name: str) -> None:
+        self.server, self.controller, self.client = server, controller, client
+        self.address = server.addresses[name]
+
+    async def get(self, path: str) -> Any:
+        return await self.controller.json("GET", self.address, path)
+
+    async def post(self, path: str, body: Any = None, timeout_s: float = CALL_S) -> Any:
+        return await self.controller.json("POST", self.address, path, body, timeout_s)
+
+    async def refusal(self, path: str, body: Any) -> Refused:
+        """What it says to what it must refuse."""
+        try:
+            found = await self.post(path, body)
+        except Refused as refused:
+            return refused
+        raise AssertionError(f"{path} was not refused: {found}")
+
+    async def update(self, seed: int, **changes: Any) -> dict[str, Any]:
+        """The next version, with the weights of this seed."""
+        body = await asyncio.to_thread(self.server.published, seed, **changes)
+        said: dict[str, Any] = await self.post("/control/update_weights", body)
+        self.server.version, self.server.seed = body["version"], seed
+        return said
+
+    async def serve(self, seed: int) -> None:
+        """The weights of this seed, if it has others."""
+        if self.server.seed != seed:
+            await self.update(seed)
+
+    async def generate(self, *groups: dict[str, Any]) -> list[list[dict[str, Any]]]:
+        """The samples of every group, as a worker of the run gets them."""
+        seats = [Seat(group["id"], self.address) for group in groups]
+        return await asyncio.gather(*map(self.client.generate, seats, groups))
+
+    async def outcomes(self, *groups: dict[str, Any]) -> list[Any]:
+        """The same, with an error in place of the samples where there are none."""
+        seats = [Seat(group["id"], self.address) for group in groups]
+        found: list[Any] = await asyncio.gather(*map(self.client.generate, seats, groups), return_exceptions=True)
+        return found
+
+    async def lines(self, *groups: dict[str, Any]) -> dict[str, Any]:
+        """What the server itself says to each, without a client of ours between."""
+        url = f"http://{self.address}/generate"
+        async with self.controller.session.post(url, data=orjson.dumps({"groups": groups})) as response:
+            said = [orjson.loads(line) async for line in response.content]
+        return {line["id"]: line for line in said}
+
+    async def tokens(self, **said: Any) -> list[list[int]]:
+        """The answers to one group."""
+        (samples,) = await self.generate(group("tokens", **said))
+        return [sample["token_ids"] for sample in samples]
+
+    async def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 120.0) -> dict[str, Any]:
+        """Looks at the server's statistics until they are so."""
+        ends = time.monotonic() + limit_s
+        while time.monotonic() < ends:
+            found: dict[str, Any] = await self.get("/control/statistics")
+            if condition(found):
+                return found
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"what was waited for did not happen: {found}")
+
+    async def set_right(self) -> None:
+        """Nothing runs, and it is not paused. One that is broken or gone is left so."""
+        try:
+            await self.post("/control/abort", {"ids": "all"})
+            await self.post("/control/resume")
+        except (Refused, Unreachable):
+            pass
+
+
+@asynccontextmanager
+async def talking(server: LiveServer, name: str = "server/0", others: tuple[str, ...] = ()) -> AsyncIterator[Talk]:
+    """`others` are servers that a client may go on with when this one is gone; without any, nothing is tried again."""
+    left = [server.addresses[other] for other in others]
+
+    async def another(lease: str, gone: str) -> str:
+        if not left:
+            raise GenerationError(f"there is no other server than {gone}")
+        return left[0]
+
+    async with Caller(CONTROLLER, SECRET) as controller, Caller(WORKER, SECRET) as worker:
+        client = Client(worker, CALL_S, len(others), another)
+        try:
+            yield Talk(server, controller, client, name)
+        finally:
+            await client.close()
+
+
+def talk(server: LiveServer, test: Callable[[Talk], Awaitable[None]], limit_s: float = 120.0) -> None:
+    """Runs a test with a server, and leaves that as the next one wants it."""
+
+    async def main() -> None:
+        async with talking(server) as one:
+            try:
+                await asyncio.wait_for(test(one), limit_s)
+            finally:
+                await one.set_right()
+
+    asyncio.run(main())
+
+
+def group(name: str, prompt: list[int] | None = None, n: int = 1, seed: int = 3, **sampling: Any) -> dict[str, Any]:
+    how = {"temperature": 1.0, "max_new_tokens": 16, **sampling}
+    return {"id": name, "prompt": prompt or PROBE[:5], "n": n, "seed": seed, "sampling": how}
+
+
+def sound(server: LiveServer) -> LiveServer:
+    """The server, started anew where an earlier test left it broken."""
+    if not server.is_alive() or asyncio.run(_status(server)) != "ok":
+        print(f"{server.engine} was left broken; the end of its log:\n{server.log()}")
+        server.kill()
+        server.start()
+    return server
+
+
+async def _status(server: LiveServer) -> str:
+    async with talking(server) as one:
+        try:
+            return str((await one.get("/health"))["status"])
+        except (Refused, Unreachable):
+            return "gone"

@@ -1,0 +1,183 @@
+"""Real servers of every engine for tests: each started by the command that the launcher would give it, in a run
+directory that is as the launcher would write it."""
+
+import functools
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from areal_like.config.compose import load
+from areal_like.discovery import open_names, parse
+from areal_like.discovery.base import NameMissing
+from areal_like.models.characters import write_tokenizer
+from areal_like.process.descendants import become_subreaper
+from areal_like.process.identity import SERVER, Identity
+from areal_like.process.run import Run, StartPoint, open_run
+from areal_like.weights.disk import publish
+from areal_like.weights.probe import Probe
+from launcher.crew import Crew
+from launcher.plan import build_plan
+from launcher.run_files import write_attempt, write_description
+from tests.ring.start import wait_until_gone
+from tests.support.commands import REPOSITORY
+from tests.support.tiny_models import tiny_llama, tiny_qwen3
+
+ENGINES = ("embedded", "vllm", "sglang")
+SECRET = "only-in-tests"
+VOCAB, CONTEXT = 60, 512
+SHAPE = {"vocab_size": VOCAB, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": CONTEXT}
+"""Sizes that all engines can do; the vocabulary is no round number, so that an engine that fills it up is seen."""
+LOUD_LAYERS, QUIET_EMBEDDING = 0.3, 0.04
+"""Spread of the weights of a tied model: its layers speak over its embedding, or it would only repeat its input."""
+FIRST_START_S = 300.0
+"""An engine of others takes half a minute, and some times that beside other tests."""
+PROBE = [5, 9, 13, 20, 7, 33, 41, 8]
+
+WORDS = {
+    "embedded": (f"embedded.context_length={CONTEXT}",),
+    "vllm": (f"vllm.max_model_len={CONTEXT}",),
+    "sglang": (f"sglang.context_length={CONTEXT}", "sglang.mem_fraction_static=0.2"),
+}
+"""What a run of so small a model on a machine without a GPU says of its engine."""
+
+Models = Callable[[int], PreTrainedModel]
+"""Several sets of weights for one shape, by number; 0 is what the server's checkpoint holds."""
+
+
+@functools.cache
+def model(seed: int) -> PreTrainedModel:
+    made = tiny_qwen3(seed, **SHAPE, initializer_range=LOUD_LAYERS)
+    with torch.no_grad():
+        made.model.embed_tokens.weight.mul_(QUIET_EMBEDDING / LOUD_LAYERS)
+    return made
+
+
+@functools.cache
+def llama(seed: int) -> PreTrainedModel:
+    return tiny_llama(seed, **SHAPE)
+
+
+def logprobs_of(
+    reference: PreTrainedModel, ids: list[int], temperature: float = 1.0, never: Sequence[int] = ()
+) -> torch.Tensor:
+    """Of every token after the first, by one plain run of transformers; `never` are tokens that could not come."""
+    logits = logits_of(reference, ids)[:-1]
+    logits[:, list(never)] = -torch.inf
+    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[1:, None])[:, 0]
+
+
+def logits_of(reference: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """After every token."""
+    with torch.no_grad():
+        found: torch.Tensor = reference(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+    return found
+
+
+class LiveServer:
+    """A server (or several alike) that runs. `version` and `seed` say which weights it was given last."""
+
+    def __init__(
+        self, engine: str, root: Path, words: tuple[str, ...] = (), count: int = 1, models: Models = model
+    ) -> None:
+        self.engine, self.models = engine, models
+        self.version = self.seed = -1
+        self.model_folder = root / "model"
+        models(0).save_pretrained(self.model_folder)
+        write_tokenizer(self.model_folder, VOCAB)
+        said = [
+            *("trial_name=t", f"rollout={engine}", f"allocation_mode={engine}:d{count}+fsdp:d1"),
+            *(f"actor.path={self.model_folder}", "actor.dtype=float32", f"cluster.fileroot={root}/runs"),
+            *(f"cluster.name_resolve.nfs_record_root={root}/names", f"gconfig.max_tokens={CONTEXT}"),
+            f"rollout.setup_timeout={FIRST_START_S:.0f}",
+            *(*WORDS[engine], *words),
+        ]
+        loaded = load(REPOSITORY / "experiments" / "grpo.yaml", said)
+        plan = build_plan(loaded)
+        assert not plan.cannot_start and not plan.needs, (plan.cannot_start, plan.needs)
+        directory = Path(plan.run_dir)
+        directory.mkdir(parents=True)
+        write_description(loaded, plan, f"test{os.getpid()}{engine}{id(self):x}", REPOSITORY, root, 1)
+        write_attempt(directory, StartPoint(1, 0, None))
+        self.run: Run = open_run(directory)
+        self.crew = Crew(self.run, plan.processes, SECRET, write_logs=True)
+        self.addresses: dict[str, str] = {}
+        self._versions = itertools.count(1)
+
+    def start(self, name: str = "server/0") -> float:
+        """Until it is entered under its name; returns how long that took."""
+        began = time.monotonic()
+        child = self.crew.start(name, attempt=1)
+        with open_names(self.run, Identity("test", 0)) as names:
+            while time.monotonic() < began + FIRST_START_S:
+                deaths = self.crew.deaths()
+                assert not deaths, f"{self.engine} did not start ({deaths[0].how}):\n{self.log(name)}"
+                try:
+                    entry = parse(names.get(name))
+                except NameMissing:
+                    time.sleep(0.05)
+                    continue
+                if entry.incarnation == child.me.incarnation:
+                    self.addresses[name] = entry.address
+                    self.version = self.seed = -1
+                    return time.monotonic() - began
+        raise AssertionError(f"{self.engine} was not ready within {FIRST_START_S:g} s:\n{self.log(name)}")
+
+    def is_alive(self, name: str = "server/0") -> bool:
+        return name in self.crew.alive and self.crew.alive[name].death() is None
+
+    def kill(self, name: str = "server/0") -> None:
+        """At once, with all that it started."""
+        self.crew.kill([name])
+
+    def close(self) -> None:
+        self.crew.end(list(self.crew.alive))
+        self.crew.close()
+        shutil.rmtree(self.run.memory, ignore_errors=True)
+
+    def leftovers(self, limit_s: float = 60.0) -> dict[int, str]:
+        """What is there of its processes, once it was given so long to go."""
+        return wait_until_gone(self.run.directory, limit_s)
+
+    def log(self, name: str = "server/0") -> str:
+        newest = sorted(self.run.logs.glob(f"{name.replace('/', '-')}*.log"), key=lambda path: path.stat().st_mtime)
+        return newest[-1].read_text(errors="replace")[-6000:] if newest else "(no log)"
+
+    def published(
+        self, seed: int, version: int | None = None, root: Path | None = None, **changes: Any
+    ) -> dict[str, Any]:
+        """A version of the weights as a trainer publishes it, and how a controller says it."""
+        number = self.next_version() if version is None else version
+        probe = self.probe(seed)
+        folder = publish(root or self.run.weights, number, self.tensors(seed), probe, self.run.run_id)
+        said = {"version": number, "folder": str(folder), "probe": probe._asdict(), "transport": "disk"}
+        return said | {"meeting": None, "index": None, "mode": "auto"} | changes
+
+    def next_version(self) -> int:
+        return next(self._versions)
+
+    def tensors(self, seed: int) -> list[tuple[str, torch.Tensor]]:
+        """As a trainer gives them: those that are tied once."""
+        return [(name, tensor.detach()) for name, tensor in self.models(seed).named_parameters()]
+
+    def probe(self, seed: int) -> Probe:
+        return Probe(PROBE, logprobs_of(self.models(seed), PROBE).tolist())
+
+
+@contextmanager
+def started(engine: str, root: Path, *words: str, count: int = 1, models: Models = model) -> Iterator[LiveServer]:
+    become_subreaper()  # as the launcher is: what a server leaves behind when it is killed falls to this process
+    server = LiveServer(engine, root, words, count, models)
+    try:
+        for name in server.crew.names(SERVER):
+            server.start(name)
+        yield server
+    finally:
+        server.close()

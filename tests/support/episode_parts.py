@@ -1,0 +1,182 @@
+"""A worker in this process, with workflows that go wrong in every way there is."""
+
+import asyncio
+import functools
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from areal_like.config.dataset import DatasetConfig
+from areal_like.data.datasets import load_datasets
+from areal_like.data.named import Places
+from areal_like.data.tasks.addition import Addition, addition_reward
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.discovery.base import Entry
+from areal_like.models import model_folder
+from areal_like.process.http import Caller
+from areal_like.rollout.client import Client
+from areal_like.rollout.episodes.engine import Tools
+from areal_like.rollout.episodes.episode import Episodes
+from areal_like.rollout.episodes.link import Link
+from areal_like.rollout.episodes.rewards.base import measure
+from areal_like.rollout.episodes.rewards.pool import Counts
+from areal_like.rollout.episodes.worker import Worker
+from areal_like.rollout.episodes.workflows import make_workflow
+from tests.support.ring_parts import SECRET, WORKER, Server, lease, open_controller, open_server
+
+MINE = '''
+import asyncio
+from areal_like.rollout.trajectory import Trajectory
+
+class Base:
+    async def run(self, engine, row):
+        self.ids = engine.encode(row["prompt"])
+        return await self.go(engine, row)
+
+class TwoTurns(Base):
+    async def go(self, engine, row):
+        first = await engine.generate(self.ids, n=1)
+        second = await engine.generate(self.ids + first[0].token_ids, n=3, max_new_tokens=2, stop_token_ids=[5])
+        rewards = await engine.score(row, ["046", *second])
+        return [engine.trajectory(self.ids, sample, reward) for sample, reward in zip(first + second, rewards)]
+
+class Refuses(Base):
+    async def go(self, engine, row):
+        return None
+
+class Raises(Base):
+    async def go(self, engine, row):
+        return {}["nothing there"]
+
+class Exits(Base):
+    async def go(self, engine, row):
+        raise SystemExit(4)
+
+class Words(Base):
+    async def go(self, engine, row):
+        return ["a", "b"]
+
+class Empty(Base):
+    async def go(self, engine, row):
+        return []
+
+class Hot(Base):
+    async def go(self, engine, row):
+        return await engine.generate(self.ids, temperature=0.9)
+
+class Narrow(Base):
+    async def go(self, engine, row):
+        return await engine.generate(self.ids, top_p=0.9)
+
+class Neutral(Base):
+    """Says what is so anyway, and when an answer ends."""
+    async def go(self, engine, row):
+        samples = await engine.generate(self.ids, top_p=1, top_k=-1, min_p=0, stop=["46"], min_new_tokens=0)
+        texts = [sample.text for sample in samples]
+        if set(texts) != {"0"} or any(sample.is_truncated for sample in samples):
+            raise ValueError(f"the texts are {texts}")
+        return [engine.trajectory(self.ids, sample, 1.0) for sample in samples]
+
+class Unknown(Base):
+    async def go(self, engine, row):
+        return await engine.generate(self.ids, temprature=0.5)
+
+class Long(Base):
+    async def go(self, engine, row):
+        return await engine.generate([3] * 64)
+
+class Nothing(Base):
+    async def go(self, engine, row):
+        return await engine.generate([])
+
+class Foreign(Base):
+    async def go(self, engine, row):
+        return await engine.generate(engine.encode("Ä"))
+
+class Spoils(Base):
+    async def go(self, engine, row):
+        row["prompt"] = "spoilt"
+        samples = await engine.generate(self.ids)
+        return [engine.trajectory(self.ids, sample, 1.0) for sample in samples]
+
+class Wrong(Base):
+    """Trajectories that no training can use, or only by chance."""
+    def __init__(self, what, value):
+        self.what, self.value = what, value
+    async def go(self, engine, row):
+        found = engine.trajectory(self.ids, (await engine.generate(self.ids))[0], 1.0)
+        if self.what in ("reward", "finish"):
+            setattr(found, self.what, self.value)
+        else:
+            getattr(found, self.what)[-1 if self.value != -2.5 else 0] = self.value
+        return [found]
+'''
+
+
+def runner(folder):
+    """Runs leases by a worker; `leases` gets the server's address, `meet` is there while they run."""
+    (folder / "mine.py").write_text(MINE)
+
+    def run(leases, server=None, workflow=None, hands=8, **said):
+        return asyncio.run(_run(folder, leases, server or Server(), workflow, hands, **said))
+
+    return run
+
+
+async def _run(folder, leases, server, workflow, hands, meet=None, **said):
+    async with open_server(server), open_controller(leases(server.address)) as controller:
+        async with open_worker(folder, controller.address, workflow, hands, **said) as worker:
+            working = asyncio.create_task(worker.work())
+            if meet is not None:
+                await meet(controller, server, worker)
+            await asyncio.wait_for(working, 60)
+        return controller
+
+
+class Rewards:
+    """In this process, where a worker has a child for them."""
+
+    def __init__(self, error=None):
+        self.counts, self.error = Counts(), error
+
+    async def measure(self, row, completions):
+        if self.error is not None:
+            raise self.error
+        return [measure(addition_reward(row["prompt"], completion, row["answer"])) for completion in completions]
+
+
+@functools.cache
+def prepared():
+    """What no test changes."""
+    here = Places(Path(), Path())
+    made: Any = DatasetConfig
+    dataset = made(path="addition")
+    task = SimpleNamespace(name="addition", args={})
+    config = SimpleNamespace(task=task, train_dataset=dataset, valid_dataset=dataset)
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
+    return tokenizer, load_datasets(config, here, tokenizer)
+
+
+@asynccontextmanager
+async def open_worker(
+    folder, address, workflow=None, hands=8, args=None, error=None, limit_s=5.0, retries=0, check_format=False, **tools
+):
+    tokenizer, datasets = prepared()
+    async with Caller(WORKER, SECRET) as caller:
+        link = Link(caller, WORKER, lambda waiting: Entry(address, 1, 1, 1), limit_s)
+        client = Client(caller, 30.0, retries, link.another_server)
+        known = {"allow_mismatched_sampling": False, "is_traced": False} | tools
+        made = make_workflow(None if workflow is None else f"mine.py:{workflow}", args or {}, Places(folder, folder))
+        episodes = Episodes(Tools(tokenizer, client, Rewards(error), **known), datasets, made, check_format)
+        try:
+            yield Worker(link, episodes, hands)
+        finally:
+            await client.close()
+
+
+VALID_ROW = Addition().rows("test")[0]
+
+
+def one(address):
+    return [lease(0, address, n=4)]

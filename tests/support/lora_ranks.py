@@ -1,0 +1,45 @@
+"""One trainer rank of a test of adapters on several ranks. Writes what each update says and what the reference says,
+and from the first rank also all weights: merged, and of the adapter alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save_file
+
+from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.training.engine import Engine
+from areal_like.training.lora import WithoutAdapter
+from areal_like.training.sequences import Sequences
+from areal_like.training.world import World
+from tests.support.training_runs import section
+
+
+def run(world: World, folder: str, out: str) -> None:
+    """Plain SGD, so that an error of rounding stays one; the reference is asked before anything was learnt."""
+    optimizer = section(OptimizerConfig, type="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
+    lora = {"use_lora": True, "lora_rank": 4, "lora_modules_to_save": ["lm_head"]}
+    config = section(TrainEngineConfig, path=folder, dtype="float32", optimizer=optimizer, **lora)
+    draw = np.random.default_rng(5)
+    lengths = np.array([3, 9, 4, 7, 2])
+    sequences = Sequences(draw.integers(0, 40, lengths.sum()).astype(np.int32), np.ones(lengths.sum()), lengths)
+    engine = Engine(config, "model", Path(folder), world, seed=1)
+    reference = WithoutAdapter(engine, config, "ref")
+    rows = np.arange(5)[world.rank :: world.size]
+
+    def logprobs(model: Any) -> float:
+        found = model.logprobs(model.cut(sequences, rows), 1.0)
+        return world.sum([float(sum(each.double().sum() for each in found))])[0]
+
+    before = logprobs(reference)
+    steps = []
+    for step in range(5):
+        part = engine.accumulate(engine.cut(sequences, rows), lambda _, found, entropy: -found.sum() / 20)
+        steps.append(engine.step(step, part))
+    found = {"steps": steps, "before": before, "reference": logprobs(reference), "after": logprobs(engine)}
+    weights = {**dict(engine.export_weights()), **dict(engine.export_weights(adapter_only=True))}
+    if world.is_first:
+        Path(out).write_text(json.dumps(found))
+        save_file({name: tensor.clone() for name, tensor in weights.items()}, Path(out).with_suffix(".safetensors"))

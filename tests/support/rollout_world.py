@@ -1,0 +1,231 @@
+"""A world for the rollout loop: servers, workers and a trainer that are numbers, and a clock that is set by hand."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal_like.config.compose import load
+from areal_like.process.frames import Frame, pack, unpack
+from areal_like.rollout.audit import Audit
+from areal_like.rollout.groups import Lease, Result
+from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.placement import Placement
+from areal_like.rollout.recovery import restore, snapshot
+from areal_like.rollout.settings import RolloutSettings
+
+ROOT = Path(__file__).parents[2]
+DIGEST = "d1g357"
+
+
+def settings(**changes: Any) -> RolloutSettings:
+    usual = RolloutSettings(
+        seed=1,
+        sampling_seed=1,
+        batch_size=4,
+        n_samples=2,
+        synchronous=False,
+        max_staleness=1,
+        max_concurrent=6,
+        most_waiting=100,
+        request_retries=1,
+        lease_limit_s=100.0,
+        num_servers=1,
+        schedule_policy="round_robin",
+        dynamic_sampling=False,
+        refill=True,
+        oversampling_factor=1.0,
+        sampling={"temperature": 1.0, "max_new_tokens": 10},
+        evaluation_sampling={"temperature": 1.0, "max_new_tokens": 10, "greedy": True},
+        total_epochs=2,
+        evaluation_concurrent=4,
+    )
+    changed = replace(usual, **changes)
+    return replace(changed, max_staleness=0) if changed.synchronous else changed
+
+
+@cache
+def grpo(*overrides: str) -> Any:
+    """The shipped experiment, with servers that need no look at the machine."""
+    return load(ROOT / "experiments" / "grpo.yaml", ["rollout.backend=embedded", *overrides]).config
+
+
+def clock(**frequencies: int | None) -> Any:
+    """An evaluator's clock, with nothing set but these."""
+    usual = {"freq_steps": None, "freq_epochs": None, "freq_secs": None}
+    return replace(grpo().evaluator, **{**usual, **frequencies})
+
+
+def facts(version: int, rewards: list[float], newest: int | None = None, generated: int = 3) -> list[dict[str, Any]]:
+    return [
+        {
+            "reward": reward,
+            "rewards": {"part": reward, "score": reward},
+            "finish": "stop",
+            "length": 5 + generated,
+            "generated": generated,
+            "version_min": version,
+            "version_max": version if newest is None else newest,
+            "first_version": version,
+            "metrics": {},
+            "prompt_hash": "abc",
+        }
+        for reward in rewards
+    ]
+
+
+class World:
+    """One run, over all its attempts. `events` is its whole ledger."""
+
+    def __init__(self, said: RolloutSettings, rows: int = 10, valid_rows: int = 0) -> None:
+        self.settings, self.rows, self.valid_rows = said, rows, valid_rows
+        self.time = 0.0
+        self.events: list[dict[str, Any]] = []
+        self.book = Audit(said.max_staleness)
+        self.reports: list[tuple[int, dict[str, float]]] = []
+        self.scores: list[tuple[int, dict[str, float]]] = []
+        self.checkpoint: bytes | None = None
+        self.attempts = 0
+        self.begin()
+
+    def begin(self, digest: str = DIGEST, **more: Any) -> None:
+        """A new attempt, from the last checkpoint."""
+        self.attempts += 1
+        frame = unpack(self.checkpoint) if self.checkpoint is not None else None
+        step = frame.header["step"] if frame else 0
+        placement = Placement(self.settings.schedule_policy, self.settings.max_concurrent)
+        hashes = [f"hash{row}" for row in range(self.rows)]
+        self.loop = RolloutLoop(self.settings, placement, hashes, self.valid_rows, step, lambda: self.time)
+        if frame:
+            restore(self.loop, frame.header, frame.blobs, digest, **more)
+        elif self.attempts > 1:
+            self.loop.tell("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
+        self.published = step
+        self.leases: dict[str, tuple[Lease, int]] = {}
+        """What workers have, with the version under which they began."""
+        self.fetched: int | None = None
+        for index in range(self.settings.num_servers):
+            self.server_comes(index)
+        self.after()
+
+    def after(self) -> None:
+        """What the process around the loop does after every call."""
+        for event in self.loop.events:
+            self.events.append(orjson.loads(orjson.dumps(event)))
+            self.book.read(self.events[-1])
+        self.reports += self.loop.reports
+        self.scores += self.loop.scores
+        for told in (self.loop.events, self.loop.reports, self.loop.scores):
+            told.clear()
+        if self.loop.flow.begin_abort():
+            self.loop.flow.aborted()
+
+    # Servers.
+
+    def server_comes(self, index: int) -> None:
+        self.loop.placement.add(f"server/{index}", f"address-{self.attempts}-{self.time}-{index}")
+
+    def load(self, index: int = 0) -> None:
+        """What was published last, or the version that an evaluation holds."""
+        held = self.loop.evaluations.held_version
+        version = self.published if held is None else min(held, self.published)
+        server = self.loop.placement.servers[f"server/{index}"]
+        self.loop.placement.set_version(server.name, max(version, server.version))
+
+    def load_all(self) -> None:
+        for index in range(self.settings.num_servers):
+            if f"server/{index}" not in self.loop.placement.servers:
+                self.server_comes(index)
+            self.load(index)
+
+    def server_dies(self, index: int = 0) -> None:
+        if f"server/{index}" in self.loop.placement.servers:
+            self.time += 1
+            self.loop.server_gone(f"server/{index}")
+            self.after()
+
+    # Workers.
+
+    def lease(self, want: int = 100, worker: str = "episodes/0") -> list[Lease]:
+        found = self.loop.lease(worker, want)
+        for lease in found:
+            self.leases[lease.id] = (lease, self.loop.placement.servers[lease.server].version)
+        self.after()
+        return found
+
+    def finish(self, lease: Lease, status: str = "done", rewards: list[float] | None = None, **more: Any) -> None:
+        lease, version = self.leases.pop(lease.id, (lease, 0))
+        server = self.loop.placement.servers.get(lease.server)
+        version = more.pop("version", version)
+        newest = max(version, server.version) if server else version
+        given = rewards if rewards is not None else [float(index) for index in range(lease.group.n)]
+        said = facts(version, given, newest) if status == "done" else []
+        blob = lease.id.encode() if status == "done" else b""
+        self.loop.finish(lease.worker, [Result(lease.id, status, said, blob, **more)])
+        self.after()
+
+    def finish_all(self, **more: Any) -> None:
+        for lease, _ in list(self.leases.values()):
+            self.finish(lease, **more)
+
+    def worker_restarts(self, worker: str = "episodes/0") -> None:
+        self.leases = {name: held for name, held in self.leases.items() if held[0].worker != worker}
+        self.loop.worker_started(worker)
+        self.after()
+
+    # The trainer.
+
+    @property
+    def step(self) -> int:
+        return self.loop.batches.done_steps
+
+    def fetch(self, step: int | None = None) -> Any:
+        found = self.loop.batch(self.step if step is None else step, 0, 1)
+        self.after()
+        return found
+
+    def train(self) -> Any:
+        """Trains on the next batch, if there is one, and publishes. Returns what it got."""
+        batch = self.fetch()
+        if batch is not None and not isinstance(batch, str):
+            self.loop.done(batch.step)
+            self.published = batch.step + 1
+            self.after()
+        return batch
+
+    @property
+    def saved(self) -> Frame:
+        assert self.checkpoint is not None
+        return unpack(self.checkpoint)
+
+    def save(self) -> None:
+        self.checkpoint = pack(*snapshot(self.loop, self.step, DIGEST))
+
+    def run(self, until: int | None = None, turns: int = 400) -> list[list[int]]:
+        """Nothing goes wrong from here on. Returns the groups of each step."""
+        steps = []
+        for _ in range(turns):
+            self.load_all()
+            self.lease()
+            self.finish_all()
+            batch = self.train()
+            if batch is not None and not isinstance(batch, str):
+                steps.append([group.number for group in batch.groups])
+            if isinstance(batch, str) or self.step == until:
+                return steps
+        raise AssertionError(f"no end after {turns} turns: {self.where()}")
+
+    def where(self) -> str:
+        loop = self.loop
+        return (
+            f"step {self.step} of {loop.length.total_steps}, published {self.published}, ready {sorted(loop.ready)}, "
+            f"running {loop.gate.running}, accepted {loop.gate.accepted}, leases {len(loop.leases)}, {loop.failure}"
+        )
+
+    def problems(self) -> list[str]:
+        return [*self.book.problems, *self.book.losses()]
+
+    def counts(self) -> dict[str, int]:
+        return self.book.counts()

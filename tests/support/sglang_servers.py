@@ -1,0 +1,150 @@
+"""A real SGLang for tests, started by the command line that a run would have, and nothing else of a run."""
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+import areal_like
+from areal_like.config.compose import load
+from areal_like.process.identity import PROCESS, RUN_ID, TOKEN
+from areal_like.process.memory import memory_folder
+from areal_like.serving.attendant.base import Arrival, NotReady
+from areal_like.serving.found import find
+from areal_like.serving.sglang.engine import SGLang
+from areal_like.serving.sglang.start import start_sglang
+from areal_like.serving.start import ServerSpec
+from areal_like.weights.disk import publish
+from areal_like.weights.index import read_index
+from tests.support.engine_environments import need
+from tests.support.engine_programs import Program
+from tests.support.tiny_models import tiny_qwen3, write_tiny_model
+
+T = TypeVar("T")
+
+SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
+"""The vocabulary is no round number, so that a server that fills it up is seen."""
+PROMPT = [5, 9, 13, 20, 7, 33, 41, 8]
+EXACT = 1e-4
+ADAPTERS = ("actor.use_lora=true", "actor.lora_rank=4", "actor.weight_update_mode=adapter")
+FEW = ("sglang.max_running_requests=8", "+sglang.extra_args.max_total_tokens=16384")
+
+REPOSITORY = Path(__file__).parents[2]
+SECRET = "only-in-tests"
+LONGEST_START_S = 180.0
+SAID = (
+    *("sglang.context_length=512", "sglang.mem_fraction_static=0.2", "actor.dtype=float32"),
+    "sglang.disable_radix_cache=false",
+)
+"""What it remembers of prompts is on, as an update of the weights must empty it."""
+
+
+class Server(NamedTuple):
+    address: str
+    config: Any
+    model: Path
+    log: Path
+    program: Program
+
+    def ask(self, what: Callable[[SGLang], Awaitable[T]]) -> T:
+        """With an engine of its own, as an attendant has one."""
+
+        async def asked() -> T:
+            engine = SGLang(self.address, SECRET, self.config, self.model, self.model.parent / "received")
+            try:
+                await engine.ready()
+                return await what(engine)
+            finally:
+                await engine.close()
+
+        return asyncio.run(asked())
+
+
+def reference(seed: int) -> PreTrainedModel:
+    return tiny_qwen3(seed, **SHAPE)
+
+
+def tensors_of(seed: int) -> list[tuple[str, torch.Tensor]]:
+    return [(name, tensor.detach()) for name, tensor in reference(seed).named_parameters()]
+
+
+def published(folder: Path, seed: int) -> Arrival:
+    made = publish(folder / "weights", seed, tensors_of(seed), None, "test")
+    return Arrival(seed, read_index(made), made)
+
+
+async def bring(engine: SGLang, arrival: Arrival) -> None:
+    await engine.stage(arrival)
+    await engine.commit(arrival)
+
+
+@contextmanager
+def tiny_sglang(folder: Path) -> Iterator[Server]:
+    """With adapters, which changes nothing for who asks for none."""
+    model = write_tiny_model(folder / "model", **SHAPE)
+    with sglang_server(folder, model, *ADAPTERS, *FEW) as running:
+        yield running
+
+
+@contextmanager
+def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...] = ()) -> Iterator[Server]:
+    python = sglang_python()
+    said = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *SAID, *words]
+    config = load(REPOSITORY / "experiments" / "grpo.yaml", said).config
+    port = free_port()
+    spec = ServerSpec(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)
+    start = start_sglang(config, spec)
+    assert not start.obstacles, start.obstacles
+    log = folder / "sglang.log"
+    with log.open("wb") as output:
+        program = Program([*start.command, *flags], {**os.environ, **variables(folder), **start.env}, folder, output)
+    try:
+        server = Server(f"127.0.0.1:{port}", config, model, log, program)
+        _wait_for(server)
+        yield server
+    finally:
+        program.end()
+        shutil.rmtree(memory_folder("test"), ignore_errors=True)
+
+
+def sglang_python() -> str:
+    """Of its environment; without one the test is skipped."""
+    need("sglang")
+    return find("sglang", None, Path.cwd()).python
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """As the attendant gives them: our package can be imported, and nothing beside it."""
+    imports = folder / "imports"
+    imports.mkdir(exist_ok=True)
+    (imports / "areal_like").symlink_to(Path(areal_like.__file__).parent)
+    who = {TOKEN: SECRET, PROCESS: "server/0", RUN_ID: "test"}
+    return {**who, "PYTHONPATH": str(imports), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _wait_for(server: Server) -> None:
+    async def nothing(engine: SGLang) -> None:
+        return None
+
+    ends = time.monotonic() + LONGEST_START_S
+    while True:
+        assert server.program.is_alive, server.log.read_text(errors="replace")[-4000:]
+        try:
+            return server.ask(nothing)
+        except NotReady as not_yet:
+            assert time.monotonic() < ends, f"{not_yet}\n{server.log.read_text(errors='replace')[-4000:]}"
+            time.sleep(0.5)

@@ -1,0 +1,113 @@
+"""What stands in for the processes of a run: it announces itself, makes steps and checkpoints, and fails as told.
+
+`python -m tests.support.stand_in ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the number of
+steps, seconds per step, whether checkpoints are `resumable`, and faults: {"trainer/0 1.1": {"step": 3, "do": "kill"}}
+kills the first incarnation of the first attempt's trainer after three steps.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from areal_like.process.identity import Identity, identity
+
+TOLD: dict[str, Any] = json.loads(os.environ.get("STAND_IN", "{}"))
+DIRECTORY = Path(os.environ["AREAL_LIKE_RUN_DIR"])
+STOP, FINISHED = DIRECTORY / "stop", DIRECTORY / "finished"
+
+
+def main() -> int:
+    me = identity()
+    print(f"{me.name} of attempt {me.attempt}, incarnation {me.incarnation}", flush=True)
+    fault = TOLD.get("faults", {}).get(f"{me.name} {me.attempt}.{me.incarnation}", {})
+    if "step" not in fault:
+        _do(fault.get("do", ""), me)
+    signal.signal(signal.SIGTERM, lambda *_: STOP.touch() if me.role in ("rollout", "trainer") else sys.exit(0))
+    if me.role in ("server", "rollout"):
+        from areal_like.discovery import announce, files_names
+
+        root, prefix = os.environ["STAND_IN_NAMES"], "/".join(DIRECTORY.parts[-2:])
+        user = os.environ["STAND_IN_USER"]
+        names = files_names(root, f"{user}/{prefix}", me.name, 30.0)
+        announce(names, me, "127.0.0.1:1")
+    if me.role == "trainer":
+        return _train(me, fault)
+    began = time.monotonic()
+    while not (me.role == "rollout" and FINISHED.exists()):
+        if "after_s" in fault and time.monotonic() - began > fault["after_s"]:
+            _do(fault["do"], me)
+        time.sleep(0.02)
+    return 0
+
+
+def _train(me: Identity, fault: dict[str, Any]) -> int:
+    start = json.loads((DIRECTORY / "attempt.json").read_text())
+    step: int = start["step"]
+    while step < TOLD.get("steps", 6):
+        time.sleep(TOLD.get("step_s", 0.05))
+        step += 1
+        for name, metric in (("rollout-0", "reward/mean"), ("trainer-0", "train/loss")):
+            with (DIRECTORY / "metrics" / f"{name}.jsonl").open("a") as file:
+                file.write(json.dumps({"step": step, "attempt": me.attempt, "time": time.time(), metric: 1.0}) + "\n")
+        if fault.get("step") == step:
+            _do(fault["do"], me)
+        if STOP.exists():
+            _checkpoint(step)
+            FINISHED.touch()
+            return 75
+        if step % 2 == 0 and TOLD.get("resumable", True):
+            _checkpoint(step)
+    FINISHED.touch()
+    return 0
+
+
+def _checkpoint(step: int) -> None:
+    from areal_like.training.manifest import seal
+
+    folder = DIRECTORY / "checkpoints" / f"step_{step:06d}"
+    half = folder.with_name(f".{folder.name}")
+    half.mkdir(parents=True)
+    (half / "config.json").write_text("{}")
+    if TOLD.get("resumable", True):
+        (half / "resume").mkdir()
+        (half / "resume" / "state").write_text(str(step))
+    seal(half, step)
+    half.rename(folder)
+
+
+def _do(what: str, me: Identity) -> None:
+    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `wait SECONDS`, `hang`,
+    `orphan`, or nothing."""
+    word, _, rest = what.partition(" ")
+    if word == "wait":
+        told = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
+        print(time.strftime(f"%Y-%m-%d %H:%M:%S,000 {told}"), flush=True)
+        time.sleep(float(rest))
+    elif word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif word == "exit":
+        raise SystemExit(int(rest))
+    elif word == "say":
+        print(rest, flush=True)
+        raise SystemExit(1)
+    elif word in ("refuse", "fail", "give_up"):
+        kind = {"refuse": "config", "fail": "failed", "give_up": "final"}[word]
+        note = {"time": time.time(), "message": rest, "kind": kind}
+        (DIRECTORY / "logs" / f"{me.start_name}.failure.json").write_text(json.dumps(note))
+        raise SystemExit(2 if word == "refuse" else 1)
+    elif word == "hang":
+        print("loading the model", flush=True)
+        time.sleep(3600)
+    elif word == "orphan":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+        memory = Path(f"/dev/shm/areal-like.{os.getuid()}.{json.loads((DIRECTORY / 'run.json').read_text())['run_id']}")
+        (memory / "weights").write_text("w")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

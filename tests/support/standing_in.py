@@ -1,0 +1,185 @@
+"""The command with stand-ins for its processes: `python -m tests.support.standing_in WORDS`, and what tests do with it."""
+
+import getpass
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError
+from areal_like.process.memory import memory_folder
+from launcher import start
+from launcher.plan import Plan, build_plan
+from tests.support.commands import REPOSITORY
+
+LIMIT_S = 120.0
+
+
+def main(words: list[str]) -> int:
+    from areal_like import door
+    from launcher import claim, cli
+
+    for name, value in json.loads(os.environ.get("STAND_IN", "{}")).get("patience", {}).items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
+    door.COMMAND = (sys.executable, "-m", "tests.support.standing_in")
+    for module in (start, claim):
+        setattr(module, "build_plan", _with_stand_ins)  # noqa: B010
+    return cli.main(words)
+
+
+def _with_stand_ins(loaded: Loaded, **more: Any) -> Plan:
+    plan = build_plan(loaded, **more)
+    stand_in = (sys.executable, "-m", "tests.support.stand_in")
+    processes = [replace(process, command=(*stand_in, process.role), cores=()) for process in plan.processes]
+    return plan._replace(processes=tuple(processes))
+
+
+@dataclass
+class Standing:
+    """A run of stand-ins that goes on, or has ended."""
+
+    process: subprocess.Popen[str]
+    root: Path
+
+    @property
+    def directory(self) -> Path:
+        found = [path for path in sorted((self.root / "runs").glob("*/*")) if ".replaced" not in path.name]
+        return found[-1]
+
+    def wait(self) -> "Ended":
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        return Ended(self.process.returncode, out, err, self.root)
+
+    def until(self, what: str) -> None:
+        """Until a file or pattern below the run's directory is there."""
+        self.until_true(lambda: bool(list((self.root / "runs").glob(f"*/*/{what}"))))
+
+    def until_said(self, words: str) -> None:
+        assert self.process.stdout is not None
+        while words not in (line := self.process.stdout.readline()):
+            assert line, self.wait()
+
+    def until_true(self, holds: Any) -> None:
+        ends = time.monotonic() + LIMIT_S
+        while not holds():
+            assert self.process.poll() is None, self.wait()
+            assert time.monotonic() < ends, "it never came"
+            time.sleep(0.02)
+
+    def pids(self) -> dict[str, int]:
+        """By the name of the process; the launcher is the guardian's only child."""
+        found = {"guardian": self.process.pid}
+        for name, pid in alive(self.root).items():
+            found[name] = pid
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        found["launcher"] = int(children[0])
+        return found
+
+    def kill(self, name: str) -> None:
+        os.kill(self.pids()[name], signal.SIGKILL)
+
+
+@dataclass
+class Ended:
+    """What became of a run of stand-ins."""
+
+    code: int
+    out: str
+    err: str
+    root: Path
+
+    @property
+    def directory(self) -> Path:
+        return Standing(None, self.root).directory  # type: ignore[arg-type]
+
+    def steps(self) -> list[int]:
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["step"] for line in lines]
+
+    def log(self, name: str) -> str:
+        return (self.directory / "logs" / name).read_text()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return found
+
+
+def environment_of(root: Path, **told: Any) -> dict[str, str]:
+    """What the stand-ins of a run below `root` are told."""
+    return {
+        "PYTHONPATH": str(REPOSITORY),
+        "XDG_STATE_HOME": str(root / "state"),
+        "STAND_IN": json.dumps(told),
+        "STAND_IN_NAMES": str(root / "runs" / ".names"),
+        "STAND_IN_USER": getpass.getuser(),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def stand(root: Path, *words: str, cwd: Path | None = None, **told: Any) -> Standing:
+    """`told` is what the stand-ins are told (steps, step_s, faults), and constants of the launcher (patience)."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
+    environment = inherited | environment_of(root, **told)
+    command = [sys.executable, "-m", "tests.support.standing_in"]
+    if not any(word.startswith("resume=") for word in words):
+        command += ["--config", "grpo.yaml", "tracker=none", "recover.mode=auto"]
+    process = subprocess.Popen(
+        [*command, *words],
+        cwd=cwd or root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return Standing(process, root)
+
+
+def alive(root: Path) -> dict[str, int]:
+    """Processes of runs below this folder, orphans included, but zombies."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            pid = int(entry.name)
+            variables = dict(part.split("=", 1) for part in (entry / "environ").read_text().split("\0") if "=" in part)
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except (ValueError, OSError):
+            continue
+        if variables.get("AREAL_LIKE_RUN_DIR", "").startswith(str(root)) and state != "Z":
+            name = variables["AREAL_LIKE_PROCESS"]
+            found[name if name not in found else f"{name} ({pid})"] = pid
+    return found
+
+
+def left_over(root: Path, limit_s: float = 60.0) -> dict[str, int]:
+    """What still lives after a while."""
+    ends = time.monotonic() + limit_s
+    while (left := alive(root)) and time.monotonic() < ends:
+        time.sleep(0.02)
+    return left
+
+
+def memory_of(directory: Path) -> Path:
+    """Where a run's weights travel through."""
+    return memory_folder(json.loads((directory / "run.json").read_text())["run_id"])
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except ConfigError as error:
+        print(error.text(), file=sys.stderr)
+        code = 2
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,167 @@
+"""What every rank of a world does in a test that compares worlds of several sizes. The first rank writes down what each
+step said, and the weights."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft  # noqa: F401 (it takes seconds, and is imported once for all ranks)
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from areal_like.config.actor import PPOActorConfig
+from areal_like.config.critic import PPOCriticConfig
+from areal_like.config.fsdp import FSDPEngineConfig
+from areal_like.config.norm import NormConfig
+from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.observe.timing import Stopwatch
+from areal_like.training.actor import Actor
+from areal_like.training.batch import Batch, read_batch
+from areal_like.training.critic import Critic
+from areal_like.training.engine import Engine
+from areal_like.training.sequences import Sequences
+from areal_like.training.supervised import Supervised
+from areal_like.training.whole import whole
+from areal_like.training.world import World
+from tests.support.training_controller import Groups, batch_frame, trajectory
+from tests.support.training_runs import section
+
+ACTOR_STEPS = 3
+STEPS = 5
+ADAM = {"lr": 0.002}
+SGD = {"type": "sgd", "lr": 0.05, "momentum": 0.9}
+LORA = {"use_lora": True, "lora_rank": 4, "lora_alpha": 8}
+Found = tuple[list[dict[str, float]], Engine]
+
+
+def groups_of(step: int) -> Groups:
+    """Five prompts: an odd number, so that two ranks get unequal shares; one of them teaches nothing. In the last step
+    there is one, and so nothing for the second of two ranks."""
+    draw = np.random.default_rng(step)
+    return [
+        [
+            trajectory(
+                draw.integers(0, 40, 3 + int(draw.integers(1, 6))).tolist(), 3, 1.0 if group == 4 else draw.random()
+            )
+            for _ in range(3)
+        ]
+        for group in range(1 if step == ACTOR_STEPS - 1 else 5)
+    ]
+
+
+def batch_of(step: int, world: World) -> Batch:
+    header, blobs = batch_frame(step, groups_of(step), world.rank, world.size)
+    return read_batch(header, [memoryview(blob) for blob in blobs])
+
+
+def actor_of(folder: Path, world: World) -> Actor:
+    """Advantages are normalized over the whole batch."""
+    config = section(
+        PPOActorConfig,
+        path=str(folder),
+        dtype="float32",
+        group_size=3,
+        ppo_n_minibatches=1,
+        use_decoupled_loss=True,
+        temperature=1.0,
+        max_new_tokens=6,
+        kl_ctl=0.0,
+        entropy_coef=0.01,
+        gradient_checkpointing=False,
+        optimizer=section(OptimizerConfig, lr=0.01),
+        reward_norm=section(NormConfig, mean_level="group", std_level="group", group_size=3),
+        adv_norm=section(NormConfig, mean_level="batch", std_level="batch", group_size=3),
+    )
+    return Actor(Engine(config, "actor", folder, world, seed=1), None, config, seed=1)
+
+
+def actor_steps(folder: Path, world: World) -> Found:
+    actor = actor_of(folder, world)
+    return [actor.step(batch_of(step, world), Stopwatch()) for step in range(ACTOR_STEPS)], actor.engine
+
+
+def critic_steps(folder: Path, world: World) -> Found:
+    """Of a critic beside a policy: it judges each batch, and learns from it."""
+    plain = {"path": str(folder), "dtype": "float32", "is_critic": True, "ppo_n_minibatches": 1}
+    config = section(PPOCriticConfig, **plain, gradient_checkpointing=False, optimizer=section(OptimizerConfig, **SGD))
+    critic = Critic(Engine(config, "critic", folder, world, seed=1), config, seed=1)
+    actor, steps = actor_of(folder, world), []
+    for step in range(ACTOR_STEPS):
+        batch = batch_of(step, world)
+        critic.judge(batch, Stopwatch())
+        steps.append(actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch()))
+    return steps, critic.engine
+
+
+def engine_of(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> Engine:
+    plain = {"path": str(folder), "dtype": "float32", "optimizer": section(OptimizerConfig, **optimizer)}
+    return Engine(section(TrainEngineConfig, **plain, **settings), "model", folder, world, seed=1)
+
+
+def learn(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> Found:
+    """Five answers of unequal length, over and over."""
+    draw = np.random.default_rng(5)
+    lengths = np.array([3, 9, 4, 7, 2])
+    ids = draw.integers(0, 40, lengths.sum()).astype(np.int32)
+    learner = Supervised(engine_of(folder, world, optimizer, **settings), seed=1)
+    return [learner.step(Sequences(ids, ids >= 0, lengths), step) for step in range(STEPS)], learner.engine
+
+
+def sent(folder: Path, world: World) -> Found:
+    """Models that the first rank alone has loaded are those that each rank loaded by itself, to the last bit."""
+    fsdp = section(FSDPEngineConfig, load_using_meta=True, dp_replicate=2 if world.size == 4 else 1)
+    kinds: list[dict[str, Any]] = [{}, {"init_from_scratch": True}, LORA, {"is_critic": True}]
+    for kind in kinds if world.size == 2 else kinds[:1]:
+        own = weights(engine_of(folder, world, SGD, **kind))
+        others = weights(engine_of(folder, world, SGD, fsdp=fsdp, **kind))
+        assert own.keys() == others.keys()
+        assert [name for name, weight in own.items() if not torch.equal(weight, others[name])] == [], kind
+    return learn(folder, world, SGD, fsdp=fsdp)
+
+
+def weights(engine: Engine) -> dict[str, Tensor]:
+    return {name: whole(parameter.detach()) for name, parameter in engine.model.named_parameters()}
+
+
+def offloaded(folder: Path, world: World) -> Found:
+    return learn(folder, world, {**ADAM, "offload": True}, fsdp=section(FSDPEngineConfig, offload_params=True))
+
+
+def replicated(folder: Path, world: World) -> Found:
+    fsdp = section(FSDPEngineConfig, dp_replicate=2, reshard_after_forward=False)
+    return learn(folder, world, ADAM, fsdp=fsdp)
+
+
+WAYS: dict[str, Callable[[Path, World], Found]] = {
+    "actor": actor_steps,
+    "critic": critic_steps,
+    "adam": lambda folder, world: learn(folder, world, ADAM),
+    "sgd": lambda folder, world: learn(folder, world, SGD),
+    "lora-adam": lambda folder, world: learn(folder, world, ADAM, **LORA),
+    "lora-sgd": lambda folder, world: learn(folder, world, SGD, **LORA),
+    "muon": lambda folder, world: learn(folder, world, {"type": "muon", "lr": 0.002}),
+    "adam_bf16": lambda folder, world: learn(folder, world, {"type": "adam_bf16", "lr": 0.002}),
+    "sent": sent,
+    "offloaded": offloaded,
+    "replicated": replicated,
+}
+"""Every way of training that has to be the same on any number of ranks."""
+
+
+def run(world: World, folder: str, out: str, *ways: str) -> None:
+    said: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    for way in ways:
+        said[way], engine = WAYS[way](Path(folder), world)
+        exported = dict(engine.export_weights())
+        tensors |= {f"{way}/{name}": tensor.clone() for name, tensor in exported.items()}
+        for name, parameter in engine.model.named_parameters():
+            for kind, value in engine.optimizer.state.get(parameter, {}).items():
+                tensors[f"{way}/{kind}/{name}"] = whole(value).clone()
+    if world.is_first:
+        Path(out).write_text(json.dumps(said))
+        save_file(tensors, Path(out).with_suffix(".safetensors"))

@@ -1,0 +1,174 @@
+"""A real vLLM for tests, started as a run would start it, and spoken to as by an attendant."""
+
+import asyncio
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+import areal_like
+from areal_like.process.identity import PORT, PROCESS, RUN_ID, TOKEN
+from areal_like.process.memory import memory_folder
+from areal_like.serving.attendant.base import Arrival, Asked, NotReady, Piece
+from areal_like.serving.found import find
+from areal_like.serving.start import ServerSpec
+from areal_like.serving.vllm.engine import VLLM
+from areal_like.serving.vllm.start import start_vllm
+from areal_like.weights.disk import publish
+from areal_like.weights.index import read_index
+from tests.support.engine_environments import need
+from tests.support.engine_programs import Program
+from tests.support.planning import loaded
+from tests.support.tiny_models import write_tiny_model
+
+SECRET = "only-in-tests"
+START_S = 300.0
+GENTLE_END_S = 2.0
+"""As an attendant gives it."""
+SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
+"""vLLM's attention on a CPU wants heads of a multiple of 32; a vocabulary that is no round number is filled up."""
+
+
+def python() -> str:
+    """Of vLLM's environment; where there is none, the test is skipped."""
+    need("vllm")
+    return find("vllm", None, Path.cwd()).python
+
+
+class Server:
+    """`root` takes the model, the publications and what the server writes."""
+
+    def __init__(self, root: Path, *words: str, model: Path | None = None) -> None:
+        self.root = root
+        self.model_folder = model or write_tiny_model(root / "model", **SHAPE)
+        said: tuple[str, ...] = (
+            "rollout=vllm",
+            "vllm.max_model_len=512",
+            "vllm.max_num_seqs=32",
+            "vllm.enable_prefix_caching=true",
+        )
+        said += ("actor.dtype=float32", f"actor.path={self.model_folder}", f"vllm.python={python()}")
+        self.config: Any = loaded("grpo", *said, *words).config
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        spec = ServerSpec(0, "127.0.0.1", 0, str(root), str(self.model_folder), False, 1, 1, (), sys.executable)
+        start = start_vllm(self.config, spec)
+        self.command = [str(self.port) if word == PORT else word for word in start.command]
+        packages = root / "packages"
+        packages.mkdir()
+        (packages / "areal_like").symlink_to(Path(areal_like.__file__).parent)
+        ours = {
+            TOKEN: SECRET,
+            PROCESS: "server/0",
+            RUN_ID: f"test{os.getpid()}vllm",
+            "PYTHONPATH": str(packages),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        ours["VLLM_CPU_KVCACHE_SPACE"] = "1"
+        self.env = {**os.environ, **start.env, **ours}
+        self._log = (root / "log").open("wb")
+        self._program: Program | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def engine(self) -> VLLM:
+        return VLLM(self.address, SECRET, self.config, self.model_folder)
+
+    def start(self) -> None:
+        self._program = Program(self.command, self.env, self.root, self._log)
+        talk(self, _until_ready)
+
+    def log(self) -> str:
+        return (self.root / "log").read_text(errors="replace")[-4000:]
+
+    @property
+    def is_alive(self) -> bool:
+        return self._program is not None and self._program.is_alive
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.end(GENTLE_END_S)
+        shutil.rmtree(memory_folder(self.env[RUN_ID]), ignore_errors=True)
+        self._log.close()
+
+    def arrival(self, model: PreTrainedModel, version: int) -> Arrival:
+        """A publication of these weights."""
+        tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+        folder = publish(self.root / "weights", version, tensors, None, "run")
+        return Arrival(version, read_index(folder), folder)
+
+
+async def _until_ready(engine: VLLM, server: Server) -> None:
+    ends = time.monotonic() + START_S
+    while True:
+        assert server.is_alive, f"vLLM did not start:\n{server.log()}"
+        assert time.monotonic() < ends, f"vLLM was not ready in time:\n{server.log()}"
+        try:
+            await engine.ready()
+            return
+        except NotReady:
+            await asyncio.sleep(0.2)
+
+
+def talk(server: Server, test: Callable[[VLLM, Server], Awaitable[None]], limit_s: float = 300.0) -> None:
+    async def main() -> None:
+        engine = server.engine()
+        try:
+            await asyncio.wait_for(test(engine, server), limit_s)
+        finally:
+            await engine.close()
+
+    asyncio.run(main())
+
+
+@contextmanager
+def started(root: Path, *words: str, model: Path | None = None) -> Iterator[Server]:
+    server = Server(root, *words, model=model)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+async def update(engine: VLLM, arrival: Arrival) -> None:
+    """As an attendant does it where requests are kept."""
+    await engine.stage(arrival)
+    await engine.pause()
+    await engine.commit(arrival)
+    await engine.resume()
+
+
+def asked(name: str, prompt: list[int], n: int = 1, seed: int = 3, **sampling: Any) -> Asked:
+    return Asked(name, prompt, n, seed, {"temperature": 1.0, "max_new_tokens": 16, **sampling})
+
+
+def log_softmax(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """By one plain run of transformers: before each token but the first, of all the vocabulary."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float()
+    found: torch.Tensor = (logits / temperature).log_softmax(-1)
+    return found
+
+
+def logprobs_of(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """Of every token after the first."""
+    return log_softmax(model, ids, temperature).gather(1, torch.tensor(ids)[1:, None])[:, 0]
+
+
+def apart(piece: Piece, prompt: list[int], model: PreTrainedModel, start: int = 0, end: int | None = None) -> float:
+    """How far the log-probabilities of a part of an answer are from those of a model."""
+    expected = logprobs_of(model, [*prompt, *piece.token_ids])[len(prompt) - 1 :]
+    found = torch.tensor(piece.logprobs)
+    return float((expected - found)[start:end].abs().max())

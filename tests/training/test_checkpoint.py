@@ -1,0 +1,361 @@
+"""Checkpoints come back bit for bit, a damaged one is named, and old ones go as the configuration says."""
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from areal_like.process.checkpoints import complete, folder_name, step_of
+from areal_like.process.errors import Failure
+from areal_like.process.run import Run
+from areal_like.training import checkpoint as checkpoint_module
+from areal_like.training import manifest
+from areal_like.training.agreement import Agreement
+from areal_like.training.checkpoint import Checkpoints, Due, check_whole
+from areal_like.training.engine import Engine
+from areal_like.training.progress import Progress
+from areal_like.training.saved import Saved
+from areal_like.training.sequences import Sequences
+from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, weights_of, world
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return make_run(
+        tmp_path / "run", "sft", "model.path=" + str(model_folder(tmp_path, "llama")), "recover.freq_steps=2"
+    )
+
+
+def learn(engine: Engine, completed: int) -> None:
+    """An update on random tokens, others in each step."""
+    draw = np.random.default_rng(completed)
+    sequences = Sequences(draw.integers(0, 40, 24).astype(np.int32), np.ones(24), np.array([8, 8, 8]))
+    micro = sequences.micro_batch([0, 1, 2], world().device)
+    engine.step(completed, engine.accumulate([micro], lambda micro, found, entropy: -found.mean()))
+
+
+def written(
+    run: Run, engine: Engine, step: int, to_keep: bool = False, to_resume: bool = True, **others: Engine
+) -> Path:
+    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
+    progress.samples = 77
+    engines = {"actor": engine, **others}
+    checkpoints.write(step, Due(to_resume, to_keep), engines, progress, {"controller.frame": b"groups"})
+    checkpoints.wait()
+    return run.checkpoints / folder_name(step)
+
+
+def resumed(run: Run, folder: Path, **engines: Engine) -> Progress:
+    """The run begins where the checkpoint stood."""
+    start_from(run, folder, step_of(folder.name) or 0, attempt=2)
+    progress = Progress(run, ME, world())
+    Checkpoints(run, world(), 100).resume(folder, engines, progress)
+    return progress
+
+
+SETTINGS = {
+    "adam": {},
+    "sgd": {"type": "sgd"},
+    "adam_bf16": {"type": "adam_bf16"},
+    "muon": {"type": "muon"},
+    "bfloat16 with float32 masters": {"dtype": "bfloat16"},
+    "bfloat16 alone": {"dtype": "bfloat16", "master_dtype": "bfloat16", "type": "adam_bf16"},
+    "float16 with a loss scale": {"dtype": "float16", "initial_loss_scale": 2.0**12, "loss_scale_window": 2},
+    "an adapter": {"use_lora": True, "lora_rank": 2},
+    "an adapter in bfloat16": {"use_lora": True, "lora_rank": 2, "dtype": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
+    engine = make_engine(Path(run.config.model.path), **settings)
+    for completed in range(3):
+        learn(engine, completed)
+    folder = written(run, engine, 3)
+    for completed in range(3, 6):
+        learn(engine, completed)
+
+    check_whole(folder)
+    again = make_engine(engine.folder, folder, **settings)
+    progress = resumed(run, folder, actor=again)
+    for completed in range(3, 6):
+        learn(again, completed)
+
+    wanted = weights_of(engine)
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in weights_of(again).items())
+    assert again.scale.state() == engine.scale.state()
+    assert progress.samples == 77
+    assert {file.suffix for file in (folder / "resume").rglob("*.*")} == {".safetensors", ".json", ".frame"}
+
+
+def test_several_engines_stand_in_one_checkpoint(run):
+    engines = {
+        "actor": make_engine(Path(run.config.model.path)),
+        "critic": make_engine(Path(run.config.model.path), is_critic=True, type="sgd", momentum=0.9),
+    }
+    for completed in range(2):
+        for engine in engines.values():
+            learn(engine, completed)
+    folder = written(run, engines["actor"], 2, critic=engines["critic"])
+
+    again = {
+        "actor": make_engine(engines["actor"].folder, folder),
+        "critic": make_engine(engines["actor"].folder, folder / "critic", is_critic=True, type="sgd", momentum=0.9),
+    }
+    resumed(run, folder, **again)
+    for name, engine in engines.items():
+        learn(engine, 2)
+        learn(again[name], 2)
+        wanted = weights_of(engine)
+        assert all(torch.equal(tensor, wanted[key]) for key, tensor in weights_of(again[name]).items())
+    critic: Any = AutoModelForSequenceClassification.from_pretrained(folder / "critic")
+    assert critic.score.weight.abs().sum() > 0
+    check_whole(folder)
+
+
+def test_a_checkpoint_is_a_folder_that_transformers_loads(run):
+    engine = make_engine(Path(run.config.model.path))
+    learn(engine, 0)
+    folder = written(run, engine, 1)
+
+    both: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    loaded, found = both
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    ids = torch.arange(9)[None]
+    logprobs = loaded(ids).logits[0].log_softmax(-1)[:-1].gather(-1, ids[0, 1:, None]).squeeze(-1)
+    micro = Sequences(np.arange(9, dtype=np.int32), np.ones(9), np.array([9])).micro_batch([0], world().device)
+    torch.testing.assert_close(engine.logprobs([micro], 1.0)[0], logprobs, atol=1e-5, rtol=0)
+    assert (folder / "generation_config.json").is_file()
+
+
+STATE = "resume/actor/shard-00001-model-00001-of-00001.safetensors"
+
+
+@pytest.mark.parametrize("part", ["model.safetensors", STATE, "resume/controller.frame"])
+@pytest.mark.parametrize("how", ["changed", "cut", "missing"])
+def test_a_damaged_part_is_found_and_named(run, part, how):
+    engine = make_engine(Path(run.config.model.path))
+    learn(engine, 1)
+    folder = written(run, engine, 2)
+    assert manifest.complaints(folder) == [] and manifest.can_resume(folder)
+    file, content = folder / part, bytearray((folder / part).read_bytes())
+    if how == "changed":
+        content[-1] ^= 1
+        file.write_bytes(content)
+    elif how == "cut":
+        file.write_bytes(content[:-1])
+    else:
+        file.unlink()
+
+    assert len(manifest.complaints(folder)) == 1 and part in manifest.complaints(folder)[0]
+    with pytest.raises(Failure, match=part):
+        check_whole(folder)
+
+
+def test_a_checkpoint_without_its_mark_is_none(run):
+    folder = written(run, make_engine(Path(run.config.model.path)), 2)
+    (folder / ".complete").unlink()
+
+    assert manifest.complaints(folder) and not manifest.can_resume(folder)
+    assert complete(run.checkpoints) == []
+
+
+def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_weights(run):
+    engine = make_engine(Path(run.config.model.path))
+    for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
+        written(run, engine, step, to_keep)
+
+    found = {step: manifest.can_resume(folder) for step, folder in complete(run.checkpoints)}
+    assert found == {8: True, 6: True, 4: False}
+    kept = run.checkpoints / "step_000004"
+    assert not (kept / "resume").exists() and manifest.complaints(kept) == []
+    with pytest.raises(Failure, match="weights alone"):
+        check_whole(kept)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_000004", "step_000006", "step_000008"]
+
+
+def test_nothing_is_written_to_resume_from_where_recovery_is_disabled(run):
+    run.config.recover.mode, run.config.saver.freq_steps = "disabled", 3
+    checkpoints = Checkpoints(run, world(), 100)
+
+    assert [checkpoints.due(step, is_last=step == 5) for step in range(1, 6)] == [
+        *[Due(False, False), Due(False, False), Due(False, True), Due(False, False), Due(False, True)]
+    ]
+
+
+def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(run):
+    run.config.recover.freq_steps = None
+
+    assert Checkpoints(run, world(), 100).due(7, is_last=True) == Due(True, True)
+    assert not Checkpoints(run, world(), 100).due(7, is_last=False)
+
+
+def test_all_of_a_checkpoint_is_on_the_disk_before_its_mark_and_with_its_name_before_older_ones_go(run, monkeypatch):
+    """What a loss of power leaves cannot be caused here, so the order of the calls that decide it is looked at."""
+    events: list[str] = []
+    fsync, rename, remove = os.fsync, os.rename, shutil.rmtree
+
+    def watched_fsync(handle: int) -> None:
+        fsync(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        events.append(f"sync {path.relative_to(run.checkpoints)}")
+        if path.name.endswith(".half") and path.parent == run.checkpoints:
+            events.append(f"marked: {(path / '.complete').exists()}")
+
+    def watched_rename(old: Path, new: Path, **more: Any) -> None:
+        rename(old, new, **more)
+        events.append(f"rename to {Path(new).name}")
+
+    def watched_remove(path: Path, **more: Any) -> None:
+        if Path(path).exists():
+            events.append(f"remove {Path(path).name}")
+        remove(path, **more)
+
+    engine = make_engine(Path(run.config.model.path))
+    run.config.recover.keep = 1
+    folder = written(run, engine, 2)
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "rename", watched_rename)
+    monkeypatch.setattr(shutil, "rmtree", watched_remove)
+    folder = written(run, engine, 4)
+
+    mark = events.index("sync .step_000004.half/.complete")
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.name != ".complete"]
+    assert len(files) > 5 and all(f"sync .step_000004.half/{name}" in events[:mark] for name in files)
+    assert "marked: False" in events[:mark] and "marked: True" in events[mark:]
+    assert events[events.index("marked: True") :] == [
+        "marked: True",
+        "rename to step_000004",
+        "sync .",
+        "rename to .step_000002.gone",
+        "sync .",
+        "remove .step_000002.gone",
+    ]
+
+
+def test_one_step_is_written_once(run):
+    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
+    assert checkpoints.due(2, is_last=False) == Due(True, False)
+    checkpoints.write(2, Due(True, True), {"actor": make_engine(Path(run.config.model.path))}, progress)
+    checkpoints.wait()
+
+    assert not checkpoints.due(2, is_last=True)
+
+
+def test_a_checkpoint_of_a_lineage_that_was_given_up_is_replaced(run):
+    engine = make_engine(Path(run.config.model.path))
+    folder = written(run, engine, 2)
+    before = (folder / "model.safetensors").read_bytes()
+    learn(engine, 0)
+    written(run, engine, 2)
+
+    assert (folder / "model.safetensors").read_bytes() != before and manifest.complaints(folder) == []
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")])
+def test_a_full_disk_is_a_failure_that_says_what_to_do(fault, run, monkeypatch):
+    def full(*_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(checkpoint_module, "seal", full)
+    with pytest.raises(Failure, match=r"(No space left on device|os error 28); free some space"):
+        written(run, make_engine(Path(run.config.model.path)), 2)
+    assert complete(run.checkpoints) == []
+
+
+def test_another_optimizer_than_the_checkpoint_s_is_refused(run):
+    engine = make_engine(Path(run.config.model.path))
+    learn(engine, 0)
+    folder = written(run, engine, 1)
+
+    with pytest.raises(Failure, match=r"actor\.optimizer\.type.*AdamW.*DecoupledSGD"):
+        resumed(run, folder, actor=make_engine(engine.folder, folder, type="sgd"))
+
+
+def test_another_model_than_the_checkpoint_s_is_refused(run, tmp_path):
+    engine = make_engine(Path(run.config.model.path))
+    learn(engine, 0)
+    folder = written(run, engine, 1)
+
+    with pytest.raises(Failure, match=r"resume: .*this model has no lm_head.weight; go on with the model"):
+        resumed(run, folder, actor=make_engine(model_folder(tmp_path, "qwen3")))
+    with pytest.raises(Failure, match=r"resume: .*step_000001 holds no critic, only actor"):
+        resumed(run, folder, critic=engine)
+    with pytest.raises(Failure, match=r"resume: .*it holds no adapter; leave actor\.use_lora, actor\.lora_rank, "):
+        resumed(run, folder, actor=make_engine(engine.folder, folder, use_lora=True))
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(run, monkeypatch):
+    go_on, engine = threading.Event(), make_engine(Path(run.config.model.path))
+    monkeypatch.setattr(Saved, "write_folder", slow(Saved.write_folder, go_on))
+    learn(engine, 0)
+    before = weights_of(engine)
+    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
+    checkpoints.write(1, Due(True, True), {"actor": engine}, progress)
+    learn(engine, 1)
+    assert complete(run.checkpoints) == []
+    go_on.set()
+    checkpoints.wait()
+
+    ((step, folder),) = complete(run.checkpoints)
+    assert step == 1
+    loaded = weights_of(make_engine(engine.folder, folder))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.items())
+
+
+def slow(write: Any, go_on: threading.Event) -> Any:
+    def wait_and_write(*words: Any) -> None:
+        assert go_on.wait(120)
+        write(*words)
+
+    return wait_and_write
+
+
+def test_what_a_killed_process_had_half_written_is_removed(run):
+    for name in (".step_000003.half", ".step_000002.gone", "step_000001", ".mine"):
+        (run.checkpoints / name).mkdir(parents=True)
+        (run.checkpoints / name / "model.safetensors").touch()
+    Checkpoints(run, world(), 100)
+
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [".mine", "step_000001"]
+
+
+def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monkeypatch):
+    """Here another one, that tells this one so."""
+    monkeypatch.setattr(Agreement, "all_are_well", lambda self, is_well: False)
+    with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
+        written(run, make_engine(Path(run.config.model.path)), 2)
+    assert complete(run.checkpoints) == []
+
+
+def test_what_is_no_tensor_can_be_read_by_anyone(run):
+    engine = make_engine(Path(run.config.model.path))
+    folder = written(run, engine, 2)
+
+    said = json.loads((folder / "resume" / "trainer.json").read_text())
+    assert (said["step"], said["attempt"], said["progress"]["samples"]) == (2, 1, 77)
+    assert said["engines"]["actor"]["optimizer"] == "AdamW"
+
+
+def test_what_could_not_be_written_meanwhile_is_raised_at_the_next_step(run, monkeypatch):
+    """And not as late as at the next checkpoint."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Saved, "write_folder", full)
+    checkpoints, engine = Checkpoints(run, world(), 100), make_engine(Path(run.config.model.path))
+    assert run.config.weights.save_async
+    checkpoints.write(1, Due(True, False), {"actor": engine}, Progress(run, ME, world()))
+    assert checkpoints._thread is not None
+    checkpoints._thread.join()
+    with pytest.raises(checkpoint_module.Unwritable, match="No space left"):
+        checkpoints.due(2, is_last=False)

@@ -1,0 +1,169 @@
+"""Random tokens in place of data: a trainer by itself makes its steps, and nothing else is started."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.process.run import Run
+from areal_like.training import main as trainer
+from areal_like.training.batch import SAMPLER, VERSIONS, Batch
+from areal_like.training.fake_data import FakeRollouts
+from areal_like.training.rollouts import Stop
+from areal_like.training.stop import StopRequest
+from launcher.start import refuse
+from tests.support.planning import loaded, of_role, plan_of
+from tests.support.training_runs import ME, make_run, metrics_of, world
+
+FAKE = ("train_dataset.fake.batch_size=6", "train_dataset.fake.seq_len=20", "total_train_steps=3")
+PLAIN = ("recover.mode=disabled", "saver.freq_steps=null")
+
+
+def trained(run: Run) -> list[dict[str, Any]]:
+    """What a trainer process of this run does once it has met the others; its metrics, step by step."""
+    work = trainer._reinforcement if hasattr(run.config, "actor") else trainer._supervised
+    assert work(run, ME, world(), StopRequest(world())) == 0
+    return metrics_of(run)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "ppo", "sft"])
+def test_fake_is_what_a_step_trains_on(tmp_path, kind):
+    """Of the sizes that are said, and without the data that the file names, a controller or weights for servers."""
+    nothing = [f"{name}_dataset.path=nowhere.jsonl" for name in ("train", "valid")]
+    run = make_run(tmp_path / "run", kind, *FAKE, *PLAIN, *nothing, "task.name=null")
+    lines = [line for line in trained(run) if "train/loss" in line]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert (line["train/samples"], line["train/tokens"], line["train/loss_tokens"]) == (6, 6 * 20, 6 * 19)
+        assert line["perf/tokens_per_s"] > 0 and line["train/skipped_updates"] == 0
+        assert line.get("train/sequences_without_signal", 0) == 0, "all of it is computed"
+    assert not run.memory.exists() and not run.weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("batch_size", "train/samples"), ("seq_len", "train/tokens")], ids=["batch_size", "seq_len"]
+)
+def test_a_key_of_fake_is_a_size_of_a_step(tmp_path, key, name):
+    found = []
+    for value in (4, 8):
+        run = make_run(tmp_path / str(value), "grpo", *FAKE, *PLAIN, f"train_dataset.fake.{key}={value}")
+        found.append(trained(run)[0][name])
+    assert found[1] == 2 * found[0]
+
+
+def test_fake_rows_are_evaluated_where_they_are_asked_for(tmp_path):
+    said = ("valid_dataset.fake.batch_size=5", "valid_dataset.fake.seq_len=12", "valid_dataset.path=nowhere.jsonl")
+    for number, words in enumerate([FAKE, ("total_train_steps=2", "train_dataset.batch_size=4")]):
+        run = make_run(tmp_path / str(number), "sft", *words, *PLAIN, *said, "evaluator.freq_steps=1")
+        evaluated = [line for line in trained(run) if "eval/loss" in line]
+        assert len(evaluated) == run.config.total_train_steps
+        assert {line["eval/samples"] for line in evaluated} == {5}
+        assert all(2 < line["eval/loss"] < 20 for line in evaluated), "as bad as random tokens are"
+
+
+def test_a_run_on_random_tokens_is_resumed_like_any_other(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *FAKE, "recover.freq_steps=2", "valid_dataset=null")
+    whole = trained(run)
+    (run.metrics / "trainer-0.jsonl").unlink()
+    said = {"attempt": 2, "step": 2, "checkpoint": str(run.checkpoints / "step_000002")}
+    (run.directory / "attempt.json").write_text(str(said).replace("'", '"'))
+    (again,) = trained(run)
+    assert again["step"] == 3
+    assert again["train/loss"] == whole[-1]["train/loss"]
+
+
+def batches(size: int, *words: str, step: int = 0) -> list[Batch]:
+    """Of all ranks."""
+    config = loaded("grpo", *FAKE, *words).config
+    found = []
+    for rank in range(size):
+        engine: Any = SimpleNamespace(vocabulary=40, world=SimpleNamespace(rank=rank, size=size))
+        batch = FakeRollouts(config, engine).batch(step)
+        assert not isinstance(batch, Stop)
+        found.append(batch)
+    return found
+
+
+def test_a_batch_is_the_same_over_however_many_ranks_it_is_spread():
+    (whole,) = batches(1)
+    for size in (2, 4):
+        parts = batches(size)
+        assert sorted(row for part in parts for row in part.mine_N.tolist()) == list(range(6))
+        for part in parts:
+            assert part.rewards_A.tolist() == whole.rewards_A.tolist()
+            for place, row in enumerate(part.mine_N.tolist()):
+                mine, his = slice(20 * place, 20 * place + 20), slice(20 * row, 20 * row + 20)
+                assert np.array_equal(part.sequences.token_ids[mine], whole.sequences.token_ids[his])
+                for name in (SAMPLER, VERSIONS):
+                    assert np.array_equal(part.sequences.fields[name][mine], whole.sequences.fields[name][his])
+    assert not np.array_equal(batches(1, step=1)[0].sequences.token_ids, whole.sequences.token_ids)
+    assert not np.array_equal(batches(1, "seed=9")[0].sequences.token_ids, whole.sequences.token_ids)
+
+
+@pytest.mark.parametrize(("size", "n_samples", "groups"), [(6, 8, 1), (6, 2, 3), (7, 2, 3), (5, 1, 2)])
+def test_every_group_has_two_sequences_to_compare(size, n_samples, groups):
+    (batch,) = batches(1, f"train_dataset.fake.batch_size={size}", f"gconfig.n_samples={n_samples}")
+    counts = np.bincount(batch.groups_A)
+    assert (len(counts), batch.num_groups) == (groups, groups)
+    assert counts.min() >= 2
+
+
+# What is planned
+
+
+@pytest.mark.parametrize("kind", ["grpo", "ppo", "sft"])
+def test_no_server_controller_or_worker_is_started_and_the_plan_says_so(kind):
+    plan = plan_of(kind, *FAKE, "valid_dataset=null", gpus=2)
+    assert plan.cannot_start == ()
+    assert {process.role for process in plan.processes} == {"guardian", "launcher", "trainer"}
+    assert "6 random sequences (train_dataset.fake.batch_size)" in plan.batch.words[0]
+    assert plan.batch.words[-1] == "the run ends after 3 steps (total_train_steps), 18 samples"
+    if kind != "sft":
+        assert "no server is started" in plan.batch.words[1]
+    assert plan.servers["started"] == 0 and plan.memory.server is None
+
+
+def test_all_gpus_are_the_trainers():
+    plan = plan_of("grpo", *FAKE, "actor.backend=fsdp", gpus=4)
+    assert [process.gpus for process in of_role(plan, "trainer")] == [(number,) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "key", "told"),
+    [
+        ("grpo", ("actor.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
+        ("sft", ("model.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
+        ("sft", ("total_train_steps=null",), "total_train_steps", "have no end; set it"),
+        ("grpo", ("train_dataset.fake.batch_size=1",), "train_dataset.fake.batch_size", "take at least 2"),
+        ("grpo", ("valid_dataset.fake.seq_len=8",), "valid_dataset.fake", "set it to null"),
+        ("reward_model", (), "train_dataset.fake", "set it to null"),
+    ],
+)
+def test_what_random_tokens_cannot_stand_in_for_is_refused(kind, words, key, told):
+    reasons = {obstacle.key: obstacle.reason for obstacle in plan_of(kind, *FAKE, *words).cannot_start}
+    assert told in reasons[key]
+
+
+def test_random_tokens_that_are_refused_are_said_to_come_from_who_set_them():
+    told = loaded("reward_model", *FAKE)
+    with pytest.raises(ConfigError) as refused:
+        refuse(plan_of("reward_model", *FAKE).obstacles)
+    places = {problem.key: problem.where for problem in refused.value.problems}
+    assert places["train_dataset.fake"] == told.origin("train_dataset.fake.seq_len").where != "default"
+
+
+def test_a_trainer_that_is_started_by_hand_refuses_too_few_sequences_too():
+    with pytest.raises(ConfigError, match=r"^train_dataset\.fake\.batch_size.*every rank needs at least one"):
+        batches(7)
+
+
+def test_data_that_random_tokens_take_the_place_of_are_said_to_have_no_effect():
+    told = [warning for warning in plan_of("sft", *FAKE).warnings if warning.startswith("valid_dataset: ")]
+    assert told == ["valid_dataset: has no effect beside train_dataset.fake, which takes the place of all data"]
+
+
+def test_what_servers_would_be_refused_for_does_not_matter_without_them():
+    words = ("rollout.backend=vllm:d1", "gconfig.top_p=0.9", "gconfig.n_samples=1", "valid_dataset=null")
+    assert plan_of("grpo", *FAKE, *words).cannot_start == ()

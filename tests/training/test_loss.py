@@ -1,0 +1,263 @@
+"""A loss of one's own: it is given what it asks for, tried out before the first step, and treated like ours."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from areal_like.algorithms.losses import Inputs
+from areal_like.config.actor import PPOActorConfig
+from areal_like.config.checks.named import BUILT_IN, LOSS_INPUTS
+from areal_like.config.problems import ConfigError
+from areal_like.data.named import Places
+from areal_like.observe.timing import Stopwatch
+from areal_like.process.errors import Final
+from areal_like.training.actor import Actor
+from areal_like.training.main import load_trained
+from areal_like.training.own_loss import OwnLoss, example
+from areal_like.training.policy_loss import CLIPS, policy_loss
+from tests.support.training_runs import make_run, world
+from tests.training.test_actor_keys import PLAIN, batch_of, folder_of, sampled
+
+CODE = """
+import torch
+
+from areal_like.algorithms.losses import Loss
+from areal_like.algorithms.statistics import statistics
+
+
+def tokens(logprobs, old_logprobs, advantages):
+    return -advantages * (logprobs - old_logprobs).exp()
+
+
+def weighted(weights, **known):
+    return (tokens(known["logprobs"], known["old_logprobs"], known["advantages"]) * weights).sum()
+
+
+def reported(logprobs, old_logprobs, advantages, loss_mask, weights, *, scale=1.0):
+    loss = scale * tokens(logprobs, old_logprobs, advantages)
+    return Loss((loss * weights).sum(), statistics(loss_mask, {"ratio": (logprobs - old_logprobs).exp()}, {}))
+
+
+def drawn_back(logprobs, reference_logprobs, kl_ctl):
+    return 0 * logprobs if reference_logprobs is None else kl_ctl * (logprobs - reference_logprobs).square() / 2
+
+
+def every_token(logprobs):
+    return -logprobs
+
+
+def since_the_start(logprobs, proximal_logprobs):
+    return (logprobs - proximal_logprobs).square() + 1e-6 * logprobs
+
+
+def of_entropy(entropy, loss_mask, cu_seqlens):
+    assert len(entropy) == len(loss_mask) == cu_seqlens[-1]
+    return -entropy
+
+
+def breaks_later(logprobs, advantages):
+    if len(logprobs) not in (5, 10):
+        raise KeyError("step")
+    return -advantages * logprobs
+
+
+def breaks_to_nan(logprobs):
+    return logprobs if len(logprobs) in (5, 10) else logprobs * float("nan")
+
+
+CALLS = []
+
+
+def warms_up(logprobs, advantages):
+    CALLS.append(1)
+    return -(advantages * logprobs).sum() * len(CALLS) / 100
+
+
+def noisy(logprobs, advantages):
+    return -(advantages * logprobs * torch.rand(len(logprobs))).mean()
+
+
+def of_answers(logprobs, advantages, cu_seqlens):
+    begins, ends = cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist()
+    return sum(-(advantages * logprobs)[begin:end].mean() for begin, end in zip(begins, ends))
+
+
+def normalized(logprobs, advantages):
+    return -(advantages - advantages.mean()) / advantages.std() * logprobs
+
+
+def of_mean(logprobs, advantages): return -(logprobs * advantages).mean()
+def mean_by_token(logprobs, advantages): return -(logprobs * advantages) / len(logprobs)
+def mean_and_entropy(logprobs, entropy): return logprobs.mean() - entropy.sum()
+def mean_of_answers(logprobs, cu_seqlens): return logprobs.sum() / (len(cu_seqlens) - 1)
+def no_gradient(advantages): return advantages
+def no_loss(logprobs): return {"loss": logprobs}
+def wrong_shape(logprobs): return logprobs[:2]
+def not_finite(logprobs): return logprobs / 0
+def wants_more(logprobs, tau): return logprobs
+def raises(logprobs): return logprobs + undefined
+number = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    found: Path = tmp_path_factory.mktemp("loss")
+    (found / "mine.py").write_text(CODE)
+    (found / "package").mkdir()
+    (found / "package" / "losses.py").write_text(CODE)
+    return found
+
+
+def config_of(loss: str, **settings: Any) -> PPOActorConfig:
+    return PPOActorConfig(path="", loss=loss, **{"kl_ctl": 0.0, "entropy_coef": 0.0} | settings)
+
+
+def own(root: Path, loss: str, has_reference: bool = False, **settings: Any) -> OwnLoss:
+    return OwnLoss(config_of(loss, **settings), Places(root, root), has_reference, torch.device("cpu"))
+
+
+@cache
+def step(root: Path, *overrides: str, rewards: tuple[float, ...] = (1.0, 0.5, 0.2, 1.0)) -> dict[str, float]:
+    """On answers from a policy somewhat apart."""
+    words = (f"actor.path={folder_of(root)}", *PLAIN, "gconfig.temperature=0.5", "actor.eps_clip=1e6", *overrides)
+    run = make_run(root / "run", "grpo", *words)
+    engine = load_trained(run, run.config.actor, "actor", world())
+    actor = Actor(engine, None, run.config.actor, run.config.seed, Places(root, root))
+    batch = batch_of(list(rewards), [3, 4, 5, 6])
+    batch.sequences.fields["logprobs"] = sampled(actor, batch, 0.5, gap=0.1)
+    return actor.step(batch, Stopwatch())
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_mean"])
+@pytest.mark.parametrize("name", ["mine.py:tokens", "mine.py:weighted", "mine.py:reported", "package.losses.tokens"])
+def test_what_a_function_of_ones_own_returns_is_learnt_from_like_our_own_loss(root, name, aggregation) -> None:
+    """A loss per token, their sum, or a Loss: divided by the count of the whole batch."""
+    told = (f"actor.loss_aggregation={aggregation}", "actor.ppo_n_minibatches=1")
+    ours, theirs = (
+        step(root, *told),
+        step(root, *told, f"actor.loss={root}/{name}" if ":" in name else f"actor.loss={name}"),
+    )
+    for metric in ("train/loss", "train/grad_norm", "train/entropy", "offpolicy/kl"):
+        assert theirs[metric] == pytest.approx(ours[metric], rel=1e-5), metric
+
+
+def test_its_arguments_and_what_it_reports_are_ones_own(root) -> None:
+    once = step(root, f"actor.loss={root}/mine.py:reported")
+    twice = step(root, f"actor.loss={root}/mine.py:reported", "+actor.loss_args.scale=2")
+    assert twice["train/loss"] == pytest.approx(2 * once["train/loss"], rel=1e-5)
+    assert once["train/own/ratio"] == pytest.approx(np.exp(0.1), rel=1e-4)
+    assert "train/clip_fraction" not in once and not [name for name in step(root) if name.startswith("train/own")]
+
+
+def test_it_sees_every_token_also_those_without_an_advantage(root) -> None:
+    found = step(root, f"actor.loss={root}/mine.py:every_token", rewards=(0.0, 0.0, 0.0, 0.0))
+    assert found["train/grad_norm"] > 1e-3
+    assert step(root, rewards=(0.0, 0.0, 0.0, 0.0))["train/grad_norm"] == 0
+
+
+def test_the_policy_of_the_start_of_a_step_is_measured_where_it_is_asked_for(root) -> None:
+    """Over four updates the policy moves away from it."""
+    told = ("actor.ppo_n_minibatches=4", "actor.optimizer.lr=0.01")
+    assert step(root, *told, f"actor.loss={root}/mine.py:since_the_start")["train/loss"] > 1e-3
+    assert step(root, "actor.ppo_n_minibatches=1", f"actor.loss={root}/mine.py:since_the_start")["train/loss"] < 1e-3
+
+
+def test_it_is_given_the_entropy_and_where_answers_begin(root) -> None:
+    inputs = example(False, torch.device("cpu"))
+    assert inputs.entropy is not None
+    assert own(root, "mine.py:of_entropy")(inputs).total.item() == pytest.approx(-inputs.entropy.sum().item())
+
+
+def test_the_bonus_for_entropy_and_the_penalty_in_the_loss_are_added_as_for_ours(root) -> None:
+    inputs = example(True, torch.device("cpu"))
+    assert inputs.entropy is not None and inputs.reference_logprobs is not None
+    apart = (inputs.logprobs - inputs.reference_logprobs).square().sum().item() / 2
+    options: dict[str, Any] = {"kl_ctl": 0.5, "kl_estimator": "k2"}
+    plain = own(root, "mine.py:tokens", True, **options)(inputs).total.item()
+    held = own(root, "mine.py:tokens", True, **options, kl_in="loss")(inputs).total.item()
+    assert held == pytest.approx(plain + 0.5 * apart)
+    bonus = own(root, "mine.py:tokens", entropy_coef=0.1)(inputs).total.item()
+    assert bonus == pytest.approx(plain - 0.1 * inputs.entropy.sum().item())
+
+
+def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) -> None:
+    inputs = example(True, torch.device("cpu"))
+    found = own(root, "mine.py:drawn_back", True, kl_ctl=0.5, kl_estimator="k2", kl_in="loss")(inputs)
+    ours = policy_loss(
+        config_of("ppo", kl_ctl=0.5, kl_estimator="k2", kl_in="loss"), Places(root, root), True, torch.device("cpu")
+    )
+    assert found.total.item() == pytest.approx(ours(inputs._replace(advantages=torch.zeros(5))).total.item())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "wants_more",
+            "mine.py:wants_more cannot be called: missing a required argument: 'tau'; a loss is given logprobs,",
+        ),
+        (
+            "no_gradient",
+            "fails on a small example: what it returned has no gradient: it must be computed from logprobs",
+        ),
+        ("no_loss", "it returned dict, and not a sum, the loss of each token, or a Loss"),
+        ("wrong_shape", r"it returned a tensor of shape \[2\]"),
+        ("not_finite", "gives -inf for a small example"),
+        ("raises", r"fails on a small example: .*mine.py line \d+, in raises: NameError: name 'undefined'"),
+        ("number", "mine.py:number is no function"),
+        (
+            "of_mean",
+            "mine.py:of_mean gives no sum over tokens: .* is 1 times as large, .*; return a sum, or the loss of",
+        ),
+        ("mean_by_token", "gives no sum over tokens"),
+        ("mean_and_entropy", "gives no sum over tokens"),
+        ("mean_of_answers", "gives no sum over tokens"),
+        ("token", "has no token; did you mean tokens?"),
+    ],
+)
+def test_what_cannot_be_a_loss_is_said_before_the_first_step(root, name, said) -> None:
+    with pytest.raises(ConfigError, match=rf"^actor\.loss: .*{said}"):
+        own(root, f"mine.py:{name}")
+
+
+@pytest.mark.parametrize("name", ["tokens", "weighted", "of_answers", "normalized", "warms_up", "noisy"])
+def test_what_may_be_a_sum_is_taken_for_one_also_where_it_draws_at_random_or_remembers(root, name) -> None:
+    own(root, f"mine.py:{name}")
+
+
+def test_a_loss_that_breaks_in_a_later_step_ends_the_run_for_good_with_the_line_where_it_did(root) -> None:
+    with pytest.raises(
+        Final, match=r"^actor\.loss: .*mine.py:breaks_later failed: .*mine.py line \d+, in breaks_later: KeyError"
+    ):
+        step(root, f"actor.loss={root}/mine.py:breaks_later")
+
+
+def test_a_loss_that_is_never_finite_is_named_before_the_learning_rate(root) -> None:
+    told = (f"actor.loss={root}/mine.py:breaks_to_nan", "actor.optimizer.max_skipped_in_a_row=1")
+    said = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, which is your own"
+    with pytest.raises(Final, match=said):
+        step(root, *told)
+
+
+def test_the_loss_of_the_documents_weighs_a_token_by_a_limited_ratio_that_is_not_learnt_from() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(# cispo\.py\n.*?)```", page, flags=re.S)
+    module: dict[str, Any] = {}
+    exec(code, module)
+    logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
+    gaps, ones = torch.tensor([1.0, 1.0, -0.1]), torch.ones(3)
+    found = module["cispo"](logprobs, logprobs.detach() - gaps, torch.tensor([1.0, -1.0, 1.0]), ones, ones)
+    found.total.backward()
+    assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-2, 2, -np.exp(-0.1)])
+    assert found.statistics.sums["limited"].item() == 2
+
+
+def test_what_a_loss_is_given_is_what_the_plan_says_it_is() -> None:
+    assert set(LOSS_INPUTS) == {*Inputs._fields, "kl_ctl"}
+    assert set(BUILT_IN["actor.loss"]) == set(CLIPS)

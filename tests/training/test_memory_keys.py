@@ -1,0 +1,371 @@
+"""What keys of optimizers, of sharding and of memory do, for each model that a trainer holds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from areal_like.config.limits import refusals
+from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.problems import ConfigError
+from areal_like.process.errors import Failure
+from areal_like.process.identity import TOKEN
+from areal_like.training import compiled, main, sharding
+from areal_like.training import engine as engine_module
+from areal_like.training.engine import Engine
+from areal_like.training.meta import receive
+from areal_like.training.sequences import MicroBatch
+from tests.support.planning import loaded
+from tests.support.training_runs import ME, make_run, model_folder, section, world
+from tests.training.test_engine import tokens
+from tests.training.test_engine_keys import KINDS, SECTIONS, TRAINED, engine_of
+
+SET: dict[str, Any] = {
+    "type": "sgd",
+    "lr": 0.125,
+    "weight_decay": 0.5,
+    "beta1": 0.5,
+    "beta2": 0.75,
+    "eps": 4.0,
+    "min_lr_ratio": 0.25,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps_proportion": 0.5,
+    "offload": True,
+    "initial_loss_scale": 512.0,
+    "min_loss_scale": 256.0,
+    "loss_scale_window": 2.0,
+    "hysteresis": 1,
+    "gradient_clipping": 0.0625,
+    "nesterov": False,
+    "momentum": 0.25,
+    "warmup_steps": 4,
+    "decay_steps": 5,
+    "decay_steps_proportion": 0.5,
+    "min_lr": 0.0025,
+    "max_skipped_in_a_row": 2,
+}
+"""Another value than the default for every key."""
+
+BASE: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0, "gradient_clipping": 0.0, "warmup_steps": 0}
+
+
+@cache
+def folder(kind: str = "qwen3") -> Path:
+    return model_folder(Path(mkdtemp()), kind)
+
+
+@cache
+def told(where: str) -> Any:
+    """A section for which all keys of the optimizer are said as a user says them."""
+    words = [f"{where}.optimizer.{name}={str(value).lower()}" for name, value in SET.items()]
+    kind = KINDS.get(where, "grpo")
+    own = [] if kind == "sft" else ["rollout.backend=embedded"]
+    plain = [f"{where}.path={folder()}", f"{where}.gradient_checkpointing=false", f"{where}.dtype=float32"]
+    return getattr(make_run(Path(mkdtemp()) / "run", kind, *own, *words, *plain).config, where)
+
+
+def made(where: str, *names: str, half: bool = False, **others: Any) -> Engine:
+    """With these keys as they were said, and the rest as they are usually."""
+    said = told(where)
+    optimizer = section(OptimizerConfig, **BASE)
+    optimizer = replace(optimizer, **others, **{name: getattr(said.optimizer, name) for name in names})
+    config = replace(said, optimizer=optimizer, dtype="float16" if half else "float32")
+    return Engine(config, where, folder(), world(), seed=1)
+
+
+def loss(micro: MicroBatch, found: Tensor, entropy: Tensor | None) -> Tensor:
+    return -found.mean() + found.square().mean()
+
+
+def nothing(micro: MicroBatch, found: Tensor, entropy: Tensor | None) -> Tensor:
+    return found.sum() * 0.0
+
+
+def stepped(engine: Engine, of: Any = loss) -> Engine:
+    engine.step(0, engine.accumulate([tokens()], of))
+    return engine
+
+
+def state(engine: Engine, kind: str) -> Tensor:
+    return torch.cat([local(engine.optimizer.state[parameter][kind]).flatten() for parameter in engine.parameters])
+
+
+def weights(engine: Engine) -> Tensor:
+    return torch.cat([local(parameter.detach()).flatten() for parameter in engine.parameters])
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def moved(engine: Engine) -> Tensor:
+    before = weights(engine)
+    return weights(stepped(engine)) - before
+
+
+def rates(engine: Engine) -> list[float]:
+    engine.set_schedule(10)
+    return [round(engine.schedule(step) / 0.01, 4) for step in range(11)]
+
+
+def of_type(where: str) -> None:
+    assert type(made(where).optimizer).__name__ == "AdamW"
+    assert type(made(where, "type").optimizer).__name__ == "DecoupledSGD"
+
+
+def of_lr(where: str) -> None:
+    usual, larger = moved(made(where, eps=1e-30)), moved(made(where, "lr", eps=1e-30))
+    torch.testing.assert_close(larger, usual * 12.5, atol=1e-5, rtol=1e-3)
+
+
+def of_weight_decay(where: str) -> None:
+    engine = made(where, "weight_decay")
+    before = weights(engine)
+    torch.testing.assert_close(weights(stepped(engine, nothing)), before * (1 - 0.01 * 0.5))
+
+
+def of_beta1(where: str) -> None:
+    usual, other = stepped(made(where)), stepped(made(where, "beta1"))
+    torch.testing.assert_close(state(other, "exp_avg") / 0.5, state(usual, "exp_avg") / 0.1)
+
+
+def of_beta2(where: str) -> None:
+    usual, other = stepped(made(where)), stepped(made(where, "beta2"))
+    torch.testing.assert_close(state(other, "exp_avg_sq") / 0.25, state(usual, "exp_avg_sq") / 0.05)
+
+
+def of_eps(where: str) -> None:
+    engine = made(where, "eps")
+    step = moved(engine)
+    gradient = state(engine, "exp_avg") / 0.1
+    torch.testing.assert_close(step, -0.01 * gradient / (gradient.abs() + 4), atol=1e-6, rtol=1e-3)
+
+
+def of_gradient_clipping(where: str) -> None:
+    assert float(state(stepped(made(where)), "exp_avg").norm()) > 0.1
+    held = stepped(made(where, "gradient_clipping"))
+    assert float(state(held, "exp_avg").norm()) == pytest.approx(0.1 * 0.0625, rel=1e-4)
+
+
+def of_momentum(where: str) -> None:
+    engine = made(where, "momentum", type="sgd", nesterov=False)
+    first, before = moved(engine), weights(engine)
+    torch.testing.assert_close(weights(stepped(engine, nothing)) - before, first * 0.25, atol=1e-6, rtol=1e-3)
+
+
+def of_nesterov(where: str) -> None:
+    ahead, plain = (moved(made(where, *names, type="sgd", momentum=0.5)) for names in ((), ("nesterov",)))
+    torch.testing.assert_close(ahead, plain * 1.5, atol=1e-6, rtol=1e-3)
+
+
+def of_min_lr_ratio(where: str) -> None:
+    assert rates(made(where, "min_lr_ratio", lr_scheduler_type="linear"))[-1] == 0.25
+
+
+def of_min_lr(where: str) -> None:
+    assert rates(made(where, "min_lr", lr_scheduler_type="linear"))[-1] == 0.25
+
+
+def of_lr_scheduler_type(where: str) -> None:
+    assert rates(made(where))[5:] == [1.0] * 6
+    assert rates(made(where, "lr_scheduler_type"))[5:] == [0.5, 0.3455, 0.2061, 0.0955, 0.0245, 0.0]
+
+
+def of_warmup_steps_proportion(where: str) -> None:
+    assert rates(made(where, "warmup_steps_proportion", warmup_steps=None))[:6] == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def of_warmup_steps(where: str) -> None:
+    assert rates(made(where, "warmup_steps"))[:5] == [0, 0.25, 0.5, 0.75, 1.0]
+
+
+def of_decay_steps(where: str) -> None:
+    falling = rates(made(where, "decay_steps", lr_scheduler_type="warmup_stable_decay"))
+    assert falling[4:] == [1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+
+
+def of_decay_steps_proportion(where: str) -> None:
+    falling = rates(made(where, "decay_steps_proportion", lr_scheduler_type="warmup_stable_decay"))
+    assert falling[4:] == [1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+
+
+def of_offload(where: str) -> None:
+    """On a CPU the state is in host memory anyway: that it would be brought in and taken back can be seen."""
+    calls: list[str] = []
+
+    def noted(optimizer: torch.optim.Optimizer) -> None:
+        calls.append("in")
+        optimizer.step()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "step_from_host", noted)
+        patch.setattr(engine_module, "to_host", lambda optimizer: calls.append("out"))
+        usual, offloaded = moved(made(where)), moved(made(where, "offload"))
+    assert torch.equal(usual, offloaded) and calls == ["out", "in"]
+
+
+def of_initial_loss_scale(where: str) -> None:
+    assert made(where, half=True).scale.value == 2.0**32
+    engine = made(where, "initial_loss_scale", half=True)
+    assert engine.step(0, engine.accumulate([tokens()], loss)).loss_scale == 512.0
+
+
+def of_min_loss_scale(where: str) -> None:
+    for names, least in (((), 128.0), (("min_loss_scale",), 256.0)):
+        scale = made(where, "initial_loss_scale", "hysteresis", *names, half=True).scale
+        scale.overflow()
+        scale.overflow()
+        assert scale.value == least
+
+
+def of_loss_scale_window(where: str) -> None:
+    engine = made(where, "initial_loss_scale", "loss_scale_window", half=True)
+    scales = [stepped(engine, nothing).scale.value for _ in range(4)]
+    assert scales == [512.0, 1024.0, 1024.0, 2048.0]
+
+
+def of_hysteresis(where: str) -> None:
+    for names, after in (((), 2.0**32), (("hysteresis",), 2.0**31)):
+        engine = made(where, *names, half=True)
+        update = engine.step(0, engine.accumulate([tokens()], loss))
+        assert update.is_overflow and engine.scale.value == after
+
+
+def of_max_skipped_in_a_row(where: str) -> None:
+    engine = made(where, "max_skipped_in_a_row")
+    engine.step(0, float("nan"))
+    with pytest.raises(Failure, match=rf"{where}\.optimizer\.lr: 2 updates in a row"):
+        engine.step(1, float("nan"))
+
+
+OPTIMIZER: dict[str, Callable[[str], None]] = {
+    name.removeprefix("of_"): check for name, check in dict(globals()).items() if name.startswith("of_")
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZER)
+@pytest.mark.parametrize("where", TRAINED)
+def test_a_key_of_the_optimizer(where, name):
+    OPTIMIZER[name](where)
+
+
+def test_all_keys_of_the_optimizer_are_looked_at():
+    from dataclasses import fields
+
+    assert OPTIMIZER.keys() == SET.keys() == {field.name for field in fields(OptimizerConfig)}
+
+
+@pytest.mark.parametrize("where", SECTIONS)
+def test_offload_params_keeps_parameters_in_host_memory(tmp_path, monkeypatch, where):
+    """On a CPU they are there anyway: what can be seen is what FSDP is asked for."""
+    policies = []
+
+    def noted(module: nn.Module, **how: Any) -> Any:
+        policies.append(how["offload_policy"])
+        return fully_shard(module, **how)
+
+    monkeypatch.setattr(sharding, "fully_shard", noted)
+    for said in ("false", "true"):
+        engine_of(tmp_path, where, folder(), **{"fsdp.offload_params": said})
+    assert [isinstance(policy, CPUOffloadPolicy) for policy in policies] == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize("where", SECTIONS)
+def test_transformer_layer_cls_to_wrap_names_what_is_sharded_one_by_one(tmp_path, where):
+    key = "fsdp.wrap_policy.transformer_layer_cls_to_wrap"
+    engine = engine_of(tmp_path, where, folder(), **{key: "[Qwen3MLP]"})
+    names = {type(module).__name__ for module in engine.module.modules()}
+    assert "FSDPQwen3MLP" in names and "FSDPQwen3DecoderLayer" not in names
+
+
+def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
+    gathered = {}
+    for said in ("true", "false"):
+        engine = engine_of(tmp_path, "actor", folder(), **{"fsdp.reshard_after_forward": said})
+        engine.logprobs([tokens()], 1.0)
+        gathered[said] = not isinstance(engine.model.model.layers[0].mlp.up_proj.weight, DTensor)
+    assert gathered == {"true": False, "false": True}
+
+
+def test_dp_replicate_is_how_many_replicas_there_are(tmp_path):
+    """Two of a single rank there cannot be."""
+    with pytest.raises(ConfigError, match=r"actor\.fsdp\.dp_replicate.*2 replicas cannot be made of 1 ranks"):
+        engine_of(tmp_path, "actor", folder(), **{"fsdp.dp_replicate": 2})
+
+
+def test_load_using_meta_builds_the_model_without_memory(tmp_path, monkeypatch):
+    devices: list[str] = []
+
+    def noted(module: nn.Module, *given: Any) -> None:
+        devices.extend({parameter.device.type for parameter in module.parameters()})
+        receive(module, *given)
+
+    monkeypatch.setattr(engine_module, "receive", noted)
+    engine = engine_of(tmp_path, "actor", folder(), **{"fsdp.load_using_meta": "true"})
+    assert devices == ["meta"] and {parameter.device.type for parameter in engine.parameters} == {"cpu"}
+
+
+def test_master_dtype_is_that_of_the_weights_that_are_updated(tmp_path):
+    for name in ("float32", "bfloat16"):
+        engine = engine_of(tmp_path, "actor", folder(), dtype="bfloat16", master_dtype=name)
+        assert {parameter.dtype for parameter in engine.parameters} == {getattr(torch, name)}
+
+
+def test_moe_use_grouped_mm_multiplies_all_experts_at_once(tmp_path):
+    for said, way in (("true", "grouped_mm"), ("false", "eager")):
+        engine = engine_of(tmp_path, "actor", folder("qwen3_moe"), moe_use_grouped_mm=said)
+        assert engine.model.config._experts_implementation == way
+
+
+def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
+    asked: list[bool] = []
+    monkeypatch.setattr(compiled, "has_compiler", lambda: True)
+    monkeypatch.setattr(nn.Module, "compile", lambda module, fullgraph, dynamic: asked.append(fullgraph))
+    for said in ("false", "true"):
+        engine_of(tmp_path, "actor", folder(), **{"compile.fullgraph": said})
+    assert asked == [False, False, True, True]
+
+
+def test_freq_is_of_how_many_layers_one_computes_again(tmp_path):
+    keys = {"gradient_checkpointing": "true", "activation_checkpointing.freq": 2}
+    engine = engine_of(tmp_path, "actor", folder(), **keys)
+    assert [layer.gradient_checkpointing for layer in engine.model.model.layers] == [True, False]
+
+
+@pytest.mark.parametrize(("name", "value"), [("pin_memory", False), ("max_inflight_activations", 2)])
+def test_a_key_of_activation_offloading(tmp_path, monkeypatch, name, value):
+    """What it does to activations is shown where memory takes the part of a GPU's."""
+    told: list[tuple[bool, int]] = []
+    monkeypatch.setattr(sharding, "HostActivations", lambda *given: told.append(given))
+    engine_of(tmp_path, "actor", folder(), **{f"activation_offloading.{name}": str(value).lower()})
+    assert told == [(value, 5) if name == "pin_memory" else (True, value)]
+
+
+def test_num_layers_keeps_the_first_layers(tmp_path):
+    engine = engine_of(tmp_path, "actor", folder(), **{"debug.num_layers": 1})
+    assert len(engine.model.model.layers) == 1
+    alone = loaded("grpo", "actor.debug.num_layers=1", "train_dataset.fake.seq_len=8").config
+    assert "actor.debug.num_layers" not in dict(refusals(alone))
+
+
+@pytest.mark.parametrize(("where", "kind"), [("actor", "grpo"), ("model", "sft")])
+def test_dist_timeout_is_how_long_ranks_wait_for_each_other(tmp_path, monkeypatch, where, kind):
+    class Asked(Exception):
+        pass
+
+    def open_world(timeout_s: float, shares_host_memory: bool) -> None:
+        assert not shares_host_memory
+        raise Asked(timeout_s)
+
+    monkeypatch.setenv(TOKEN, "a secret")
+    monkeypatch.setattr("areal_like.training.world.open_world", open_world)
+    with pytest.raises(Asked, match="77"):
+        main.main(make_run(tmp_path / "run", kind, f"{where}.dist_timeout_s=77"), ME)

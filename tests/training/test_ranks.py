@@ -1,0 +1,116 @@
+"""Several trainer ranks are one: the same losses, gradients, metrics, weights and optimizer."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.support import rank_processes, training_ranks
+from tests.support.rank_processes import free_port as free_port
+from tests.support.training_runs import model_folder, world
+
+WAYS = {
+    1: ["actor", "critic", "adam", "sgd", "lora-adam", "lora-sgd", "muon", "adam_bf16"],
+    2: ["actor", "critic", "adam", "sgd", "lora-adam", "lora-sgd", "muon", "adam_bf16", "sent", "offloaded"],
+    4: ["adam", "sgd", "lora-adam", "lora-sgd", "sent", "replicated"],
+}
+SEVERAL = (2, 4)
+
+
+class Found(NamedTuple):
+    """What a world of some size made."""
+
+    steps: dict[str, list[dict[str, float]]]
+    tensors: dict[str, Tensor]
+
+    def of(self, way: str) -> dict[str, Tensor]:
+        return {name.removeprefix(f"{way}/"): each for name, each in self.tensors.items() if name.startswith(f"{way}/")}
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
+    """By the number of ranks."""
+    root = tmp_path_factory.mktemp("ranks")
+    folder = model_folder(root, "qwen3")
+
+    def words(size: int) -> list[str]:
+        return [str(folder), str(root / f"{size}.json"), *WAYS[size]]
+
+    started = rank_processes.start("tests.support.training_ranks:run", {size: words(size) for size in SEVERAL})
+    try:
+        training_ranks.run(world(), *words(1))
+    finally:
+        rank_processes.finish(started)
+    return {size: _read(root / f"{size}.json") for size in WAYS}
+
+
+def _read(path: Path) -> Found:
+    said: dict[str, Any] = json.loads(path.read_text())
+    return Found(said, load_file(path.with_suffix(".safetensors")))
+
+
+def alike(one: dict[str, Tensor], other: dict[str, Tensor], atol: float, rtol: float = 0.0) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, atol=atol, rtol=rtol, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["", "lora-"])
+@pytest.mark.parametrize("size", SEVERAL)
+def test_five_steps_have_the_losses_and_gradients_of_one_rank(worlds, size, kind):
+    for alone, together in zip(worlds[1].steps[f"{kind}adam"], worlds[size].steps[f"{kind}adam"], strict=True):
+        for name in ("train/loss", "train/grad_norm"):
+            assert together[name] == pytest.approx(alone[name], rel=1e-6), name
+
+
+@pytest.mark.parametrize("kind", ["", "lora-"])
+@pytest.mark.parametrize("size", SEVERAL)
+def test_five_steps_of_descent_end_at_the_weights_of_one_rank(worlds, size, kind):
+    alike(worlds[1].of(f"{kind}sgd"), worlds[size].of(f"{kind}sgd"), atol=1e-6)
+
+
+def test_a_critic_is_the_same_on_two_ranks_also_where_one_of_them_has_nothing(worlds):
+    for alone, together in zip(worlds[1].steps["critic"], worlds[2].steps["critic"], strict=True):
+        assert together == pytest.approx(alone, rel=2e-5, abs=1e-6)
+    alike(worlds[1].of("critic"), worlds[2].of("critic"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("way", "size"), [(way, size) for way in ("adam", "muon", "adam_bf16") for size in SEVERAL if way in WAYS[size]]
+)
+def test_optimizers_hold_what_that_of_one_rank_holds(worlds, way, size):
+    rounded = {"atol": 1e-4, "rtol": 1e-2} if way == "adam_bf16" else {"atol": 1e-6, "rtol": 1e-5}
+    alike(worlds[1].of(way), worlds[size].of(way), **rounded)
+
+
+def test_two_ranks_of_the_actor_learn_from_their_shares_as_one_does_from_all(worlds):
+    """All metrics; the first step's loss and gradient come closer than what follows from them."""
+    one, two = worlds[1].steps["actor"], worlds[2].steps["actor"]
+    for name in ("train/loss", "train/grad_norm"):
+        assert two[0][name] == pytest.approx(one[0][name], rel=1e-6), name
+    for alone, together in zip(one, two, strict=True):
+        assert together == pytest.approx(alone, rel=2e-5, abs=1e-6)
+    alike(worlds[1].of("actor"), worlds[2].of("actor"), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", SEVERAL)
+def test_a_model_that_the_first_rank_sent_learns_like_one_that_each_loaded(worlds, size):
+    """The ranks themselves have compared the weights before the first step, to the last bit."""
+    alike(worlds[1].of("sgd"), worlds[size].of("sent"), atol=1e-6)
+
+
+def test_what_waits_in_host_memory_learns_the_same(worlds):
+    assert worlds[2].steps["offloaded"] == worlds[2].steps["adam"]
+    alike(worlds[2].of("adam"), worlds[2].of("offloaded"), atol=0)
+
+
+def test_two_replicas_of_two_ranks_each_are_one_rank(worlds):
+    """A gradient that every replica has counts once in its norm."""
+    for alone, together in zip(worlds[1].steps["adam"], worlds[4].steps["replicated"], strict=True):
+        for name in ("train/loss", "train/grad_norm"):
+            assert together[name] == pytest.approx(alone[name], rel=1e-6), name
+    alike(worlds[1].of("adam"), worlds[4].of("replicated"), atol=1e-6, rtol=1e-5)

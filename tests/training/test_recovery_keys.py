@@ -1,0 +1,186 @@
+"""What the keys of recovery and of the saver do: what is kept of checkpoints, and what a start leaves out."""
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from areal_like.process.checkpoints import complete, folder_name
+from areal_like.process.run import Run
+from areal_like.training import checkpoint as checkpoint_module
+from areal_like.training.checkpoint import Checkpoints, Due
+from areal_like.training.main import load_trained
+from areal_like.training.manifest import can_resume, seal
+from areal_like.training.progress import Progress
+from areal_like.training.supervised import Supervised, train
+from areal_like.training.supervised_data import SupervisedData
+from launcher.lineage import go_back
+from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
+from tests.training.test_loop import SECRET, SETTINGS, serve
+from tests.training.test_loop import train_in as train_rl
+from tests.training.test_supervised import StopAfter
+
+BEGUN = 7
+"""Completed steps of the run that is gone on with; an epoch has 5."""
+ROWS = "".join(f'{{"prompt": "{number}+{number}=", "answer": "{2 * number}"}}\n' for number in range(40))
+FALLING = (
+    *("model.optimizer.lr=0.001", "model.optimizer.lr_scheduler_type=linear", "model.optimizer.min_lr_ratio=0"),
+    *("model.optimizer.warmup_steps=0", "total_train_steps=20", "total_train_epochs=9"),
+)
+"""The learning rate tells how far the schedule is: 0.001 at its beginning, a twentieth of it less with each step."""
+
+
+class Seen:
+    """What a trainer did, from where it began."""
+
+    def __init__(self, run: Run, steps: int) -> None:
+        learner = Supervised(load_trained(run, run.config.model, "model", world()), run.config.seed)
+        self.data, self.first = SupervisedData(run), run.start_point().step
+        before = len(metrics_of(run)) if (run.metrics / "trainer-0.jsonl").is_file() else 0
+        self.weights = {name: tensor.clone() for name, tensor in learner.engine.export_weights()}
+        train(run, ME, world(), learner, self.data, StopAfter(steps))
+        self.lines = [line for line in metrics_of(run)[before:] if "train/lr" in line]
+        self.checkpoint = run.checkpoints / folder_name(self.steps[-1])
+
+    @property
+    def steps(self) -> list[int]:
+        return [line["step"] for line in self.lines]
+
+    @property
+    def schedule(self) -> list[int]:
+        """How many steps the schedule had made before each."""
+        return [round(20 * (1 - line["train/lr"] / 0.001)) for line in self.lines]
+
+    @property
+    def batches(self) -> int:
+        """How many had been dealt before the first."""
+        return self.data.deal.dealt(self.first)
+
+    @property
+    def samples(self) -> int:
+        facts = json.loads((self.checkpoint / "resume" / "trainer.json").read_text())
+        return int(facts["progress"]["samples"])
+
+
+def begun(root: Path, *overrides: str) -> tuple[Run, Seen]:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "rows.jsonl").write_text(ROWS)
+    own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=8", "valid_dataset=null")
+    run = make_run(root, "sft", *own, *FALLING, "recover.freq_steps=null", *overrides)
+    return run, Seen(run, BEGUN)
+
+
+def goes_on(run: Run, attempt: int = 2, began: int = 2) -> Seen:
+    """As the launcher lets it, which may have moved the checkpoint."""
+    go_back(run, attempt, began)
+    return Seen(run, 2)
+
+
+def test_what_is_not_skipped_goes_on(tmp_path):
+    run, _ = begun(tmp_path)
+    seen = goes_on(run)
+
+    assert (seen.steps, seen.schedule) == ([8, 9], [7, 8])
+    assert (seen.batches, seen.samples) == (7, 9 * 8)
+
+
+def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
+    run, first = begun(tmp_path, "recover.skip_progress=true", "recover.freq_steps=2")
+    seen = goes_on(run)
+
+    assert (seen.steps, seen.schedule) == ([1, 2], [7, 8])
+    assert (seen.batches, seen.samples) == (7, 2 * 8)
+    wanted = load_file(run.checkpoints / "before-attempt-2" / first.checkpoint.name / "model.safetensors")
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen.weights.items())
+
+
+def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
+    run, _ = begun(tmp_path, "recover.skip_scheduler=true")
+    seen = goes_on(run)
+
+    assert (seen.steps, seen.schedule) == ([8, 9], [0, 1])
+    assert (seen.batches, seen.samples) == (7, 9 * 8)
+
+
+def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(tmp_path):
+    run, _ = begun(tmp_path, "recover.skip_dataloader=true")
+    seen = goes_on(run)
+
+    assert (seen.steps, seen.schedule) == ([8, 9], [7, 8])
+    assert (seen.batches, seen.samples) == (0, 9 * 8)
+    wanted = SupervisedData(run)
+    assert np.array_equal(seen.data.deal.rows(BEGUN), wanted.deal.rows(0))
+
+
+def test_a_recovery_leaves_out_nothing_that_its_command_has_left_out_already(tmp_path):
+    skips = [f"recover.skip_{what}=true" for what in ("progress", "scheduler", "dataloader")]
+    run, _ = begun(tmp_path, *skips)
+    second = goes_on(run)
+    assert (second.steps, second.schedule, second.batches) == ([1, 2], [0, 1], 0)
+
+    third = goes_on(run, attempt=3, began=2)
+    assert (third.steps, third.schedule, third.batches, third.samples) == ([3, 4], [2, 3], 2, 4 * 8)
+
+
+def test_skips_hold_for_reinforcement_learning_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("AREAL_LIKE_TOKEN", SECRET)
+    folder = model_folder(tmp_path, "qwen3")
+    skips = ("recover.skip_progress=true", "recover.skip_scheduler=true", "actor.optimizer.lr_scheduler_type=linear")
+    run = make_run(tmp_path / "run", "grpo", *SETTINGS, f"actor.path={folder}", *skips)
+    with serve(run, total_steps=6, stop_at=4):
+        assert train_rl(run) == 75
+    checkpoint = run.checkpoints / "step_000004"
+    trained = load_file(checkpoint / "model.safetensors")
+    start_from(run, checkpoint, 0, attempt=2)
+    with serve(run, total_steps=2) as controller:
+        assert train_rl(run) == 0
+
+    assert [body["version"] for body in controller.asked("/publish")] == [0, 1, 2]
+    published = controller.published[0].tensors
+    assert all(torch.equal(published[name].float(), tensor.float()) for name, tensor in trained.items())
+    rates = [line["train/lr"] for line in metrics_of(run)]
+    assert rates[4] == rates[0] > rates[1], "the schedule began anew"
+
+
+@pytest.mark.parametrize(
+    ("keep", "wanted"),
+    [
+        ("1", {2: False, 8: True}),
+        ("3", {2: False, 4: True, 6: True, 8: True}),
+        ("null", dict.fromkeys((2, 4, 6, 8), True)),
+    ],
+)
+def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(tmp_path, keep, wanted):
+    run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", f"recover.keep={keep}")
+    engine = make_engine(Path(run.config.model.path))
+    for step in (2, 4, 6, 8):
+        checkpoints = Checkpoints(run, world(), 100)
+        checkpoints.write(step, Due(True, to_keep=step == 2), {"model": engine}, Progress(run, ME, world()))
+        checkpoints.wait()
+
+    assert {step: can_resume(folder) for step, folder in complete(run.checkpoints)} == wanted
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_save_async_lets_training_go_on_while_a_checkpoint_is_written(tmp_path, monkeypatch, is_async):
+    word = f"weights.save_async={str(is_async).lower()}"
+    run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", word)
+    engine, order = make_engine(Path(run.config.model.path)), []
+    goes_on_first = threading.Event()
+
+    def slow(folder: Path, step: int) -> None:
+        goes_on_first.wait(10 if is_async else 0.2)
+        seal(folder, step)
+        order.append("written")
+
+    monkeypatch.setattr(checkpoint_module, "seal", slow)
+    checkpoints = Checkpoints(run, world(), 100)
+    checkpoints.write(1, Due(True, True), {"model": engine}, Progress(run, ME, world()))
+    order.append("training")
+    goes_on_first.set()
+    checkpoints.wait()
+    assert order == (["training", "written"] if is_async else ["written", "training"])

@@ -1,0 +1,140 @@
+"""What trackers are shown of a training step and of an evaluation: some samples as text, and how numbers are spread."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from areal_like.observe.extras import Extras
+from areal_like.observe.reading import read_lines
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run
+from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation_samples import EvaluationSamples
+from areal_like.rollout.groups import Group
+from areal_like.rollout.trajectory import Trajectory, pack_group
+from tests.support.rollout_world import grpo
+
+TRACKER = ("stats_logger.tensorboard.path=events",)
+ME = Identity("trainer", 0, 2)
+
+
+def make_run(folder: Path, *overrides: str) -> Run:
+    return Run(folder, grpo("tokenizer_path=builtin:tiny-addition", *overrides), "grpo", "run1", folder, folder)
+
+
+def answer(text: str, prompt: str, reward: float, run: Run, version: int = 3) -> Trajectory:
+    from areal_like.data.tokenizer import TextTokenizer
+    from areal_like.models import model_folder
+
+    tokenizer = TextTokenizer(model_folder(run.config.tokenizer_path))
+    first, rest = tokenizer.encode(prompt), tokenizer.encode(text)
+    mask = np.array([0] * len(first) + [1] * len(rest))
+    versions = np.where(mask, version, -1)
+    logprobs = np.where(mask, -0.5, 0.0)
+    return Trajectory(np.array(first + rest), mask, logprobs, versions, reward, {"score": float(reward == 1)})
+
+
+def batch_of(run: Run, rewards: list[list[float]], step: int) -> Any:
+    from areal_like.training.batch import ADVANTAGES, read_batch
+
+    groups = [[answer(str(10 + i), f"{i}+5=", reward, run) for i, reward in enumerate(group)] for group in rewards]
+    packed = [pack_group(group) for group in groups]
+    samples = [{"group": number, "rank": 0, **fact} for number, (facts, _) in enumerate(packed) for fact in facts]
+    header = {"step": step, "samples": samples, "shard": list(range(len(samples)))}
+    batch = read_batch(header, [memoryview(blob) for _, blob in packed])
+    advantages = np.repeat(batch.rewards_A, batch.sequences.lengths_N)
+    batch.sequences.fields[ADVANTAGES] = np.where(batch.sequences.counted, advantages, 0).astype(np.float32)
+    return batch
+
+
+def written(run: Run, name: str) -> list[Extras]:
+    return [Extras.of(line) for line in read_lines(run.directory / "samples" / f"{name}.jsonl")]
+
+
+def test_a_training_step_shows_whole_groups_as_text_with_what_came_of_them(tmp_path: Path) -> None:
+    from areal_like.training.samples import Samples
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER, "stats_logger.tensorboard.log_extras.interval=5")
+    samples = Samples(run, ME, world())
+    rewards = [[0.5, 0.5], [1.0, 0.5], [0.0, 0.25], [0.5, 0.75], [0.5, 0.25]]
+    for step in range(10):
+        samples.write(batch_of(run, rewards, step))
+    assert [(each.step, each.purpose) for each in written(run, "trainer-0")] == [
+        (1, "train"),
+        (5, "train"),
+        (10, "train"),
+    ]
+    first = written(run, "trainer-0")[0]
+    groups = {(each["chosen for"], each["group"]) for each in first.samples}
+    assert {("lowest reward", 2), ("highest reward", 1)} < groups and len(groups) == 3 and len(first.samples) == 6
+    (best,) = (each for each in first.samples if each["reward"] == 1.0)
+    assert (best["prompt"], best["answer"], best["advantage"]) == ("0+5=", "10", 1.0)
+    assert (best["prompt tokens"], best["answer tokens"], best["weights"], best["truncated"]) == (4, 2, 3, False)
+    assert first.distributions["reward"] == first.distributions["advantage"] == [r for group in rewards for r in group]
+    assert first.distributions["group_reward"] == [0.5, 0.75, 0.125, 0.625, 0.375]
+    assert first.distributions["answer_tokens"] == [2.0] * 10
+
+
+def test_a_sample_none_of_whose_tokens_counts_has_no_advantage(tmp_path: Path) -> None:
+    from areal_like.training.credit import without_truncated
+    from areal_like.training.samples import Samples
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER)
+    batch = batch_of(run, [[1.0, 0.5]], 0)
+    batch.truncated_A[0] = True
+    without_truncated(batch)
+    Samples(run, ME, world()).write(batch)
+    (extras,) = written(run, "trainer-0")
+    assert [each["advantage"] for each in extras.samples] == [None, 0.5]
+    assert extras.distributions["advantage"] == [0.5]
+
+
+@pytest.mark.parametrize("setting", ["stats_logger.tensorboard.path=null", "train_dataset.fake={batch_size: 4}"])
+def test_without_a_tracker_or_with_made_up_data_nothing_is_written(tmp_path: Path, setting: str) -> None:
+    from areal_like.training.samples import Samples
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER, setting)
+    Samples(run, ME, world()).write(batch_of(run, [[1.0, 0.5]], 0))
+    assert not (tmp_path / "samples").exists()
+
+
+def test_an_evaluation_shows_the_same_few_rows_and_the_spread_of_all_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *TRACKER)
+    groups = [Group(number=n, row=100 + n, seed=0, n=1, evaluation=20) for n in range(12)]
+    evaluation = Evaluation(20, groups)
+    for number in (11, 3, *range(3), *range(4, 11)):
+        group = groups[number]
+        group.facts, group.blob = pack_group([answer("15", "7+8=", float(number % 2), run, version=20 + number % 2)])
+        evaluation.finish(group)
+    EvaluationSamples(run, Identity("rollout", 0)).write(evaluation)
+    (extras,) = written(run, "rollout-0")
+    assert (extras.step, extras.purpose) == (20, "eval")
+    assert [each["row"] for each in extras.samples] == list(range(100, 108))
+    assert extras.samples[1] == {
+        "step": 20,
+        "row": 101,
+        "sample": 0,
+        "prompt": "7+8=",
+        "answer": "15",
+        "score": 1.0,
+        "reward": 1.0,
+        "prompt tokens": 4,
+        "answer tokens": 2,
+        "truncated": False,
+        "weights": 21,
+    }
+    assert sorted(extras.distributions["score"]) == [0.0] * 6 + [1.0] * 6
+
+
+def test_where_there_is_no_tokenizer_token_ids_are_shown_and_a_long_text_is_cut(tmp_path: Path) -> None:
+    from areal_like.data.sampled import LONGEST_TEXT, SampledText
+
+    assert SampledText("", tmp_path)([5, 6]) == "5 6"
+    assert SampledText("./nothing", tmp_path)([5, 6]) == "5 6"
+    text = SampledText("", tmp_path)([10] * LONGEST_TEXT)
+    assert text.endswith(f" ... ({2 * LONGEST_TEXT - 1} more characters)") and len(text) < LONGEST_TEXT + 100

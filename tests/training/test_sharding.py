@@ -1,0 +1,298 @@
+"""How a model is spread, and what its layers do to save memory and time: the same numbers, whatever is chosen."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+from areal_like.config.fsdp import FSDPEngineConfig, FSDPWrapPolicy
+from areal_like.config.problems import ConfigError
+from areal_like.config.train_engine import (
+    ActivationCheckpointingConfig,
+    ActivationOffloadingConfig,
+    CompileConfig,
+    ModelDebugConfig,
+)
+from areal_like.training import compiled, sharding
+from areal_like.training.compiled import HIDDEN
+from areal_like.training.engine import Engine
+from areal_like.training.offload import HostActivations, Moved
+from areal_like.training.rows import Rows, split
+from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.whole import whole
+from areal_like.training.world import World
+from tests.support.training_runs import make_engine, model_folder, section, weights_of, world
+from tests.training.test_engine import mean_loss, tokens
+
+A_LAYER = "Qwen3DecoderLayer"
+
+
+def fsdp(**settings: Any) -> FSDPEngineConfig:
+    found: FSDPEngineConfig = section(FSDPEngineConfig, **settings)
+    return found
+
+
+def learnt(engine: Engine, steps: int = 2) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and gradient norms, and the weights at the end."""
+    updates = [engine.step(step, engine.accumulate([tokens(step)], mean_loss)) for step in range(steps)]
+    return [value for update in updates for value in (update.loss, update.grad_norm)], weights_of(engine)
+
+
+def equal(one: Engine, other: Engine) -> bool:
+    (said, weights), (said_too, weights_too) = learnt(one), learnt(other)
+    return said == said_too and all(torch.equal(weights[name], tensor) for name, tensor in weights_too.items())
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_that_cannot_be_made_of_the_ranks_are_refused(tmp_path, replicas):
+    with pytest.raises(ConfigError, match=rf"actor\.fsdp\.dp_replicate.*{replicas} replicas.*of 1 ranks"):
+        make_engine(model_folder(tmp_path, "qwen3"), fsdp=fsdp(dp_replicate=replicas))
+
+
+def test_rows_are_split_as_fsdp_splits_them():
+    for num_rows in (1, 5, 8, 40):
+        for num_ranks in (1, 2, 3, 4, 7):
+            chunks = [len(chunk) for chunk in torch.arange(num_rows).chunk(num_ranks)]
+            parts = split(num_rows, num_ranks)
+            assert [part.num for part in parts] == chunks + [0] * (num_ranks - len(chunks))
+            assert all(Rows(sum(chunks[:rank]), 0).start == part.start for rank, part in enumerate(parts) if part.num)
+
+
+def test_parameters_that_wait_in_host_memory_are_asked_of_fsdp(tmp_path, monkeypatch):
+    """On a CPU they are there anyway: what can be seen is that FSDP is told, and pins nothing without a GPU."""
+    told: list[OffloadPolicy] = []
+
+    def noted(module: nn.Module, **how: Any) -> Any:
+        told.append(how["offload_policy"])
+        return fully_shard(module, **how)
+
+    monkeypatch.setattr(sharding, "fully_shard", noted)
+    folder = model_folder(tmp_path, "qwen3")
+    kept, moved = (make_engine(folder, fsdp=fsdp(offload_params=said)) for said in (False, True))
+
+    assert [type(policy) for policy in told] == [OffloadPolicy] * 3 + [CPUOffloadPolicy] * 3
+    assert not any(policy.pin_memory for policy in told if isinstance(policy, CPUOffloadPolicy))
+    assert equal(kept, moved)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "critic": {"is_critic": True},
+    "adapter": {"use_lora": True, "lora_rank": 4},
+    "random": {"init_from_scratch": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["qwen3", "llama"])
+def test_a_model_built_without_memory_and_filled_later_is_the_same_to_the_last_bit(tmp_path, name, way):
+    """Also where head and embedding are one tensor."""
+    settings = WAYS[way]
+    folder = model_folder(tmp_path, name)
+    usual, filled = (make_engine(folder, fsdp=fsdp(load_using_meta=said), **settings) for said in (False, True))
+
+    parameters = [dict(engine.model.named_parameters()) for engine in (usual, filled)]
+    assert parameters[0].keys() == parameters[1].keys()
+    assert len(usual.parameters) == len(filled.parameters)
+    for weight, tensor in parameters[0].items():
+        assert torch.equal(whole(tensor.detach()), whole(parameters[1][weight].detach())), weight
+    buffers = [dict(engine.model.named_buffers()) for engine in (usual, filled)]
+    assert buffers[0] and all(torch.equal(buffer, buffers[1][name]) for name, buffer in buffers[0].items())
+    if way != "critic":
+        assert equal(usual, filled)
+
+
+def test_only_the_first_rank_reads_weights(tmp_path):
+    """The others are given a folder without any. (That they are sent them is in the tests of several ranks.)"""
+    folder = model_folder(tmp_path, "qwen3")
+    bare = Path(shutil.copytree(folder, tmp_path / "bare"))
+    (bare / "model.safetensors").unlink()
+    second = World.__new__(World)
+    second.__dict__ |= {**world().__dict__, "rank": 1}
+    config = make_engine(folder, fsdp=fsdp(load_using_meta=True)).config
+
+    engine = Engine(config, "actor", bare, second, seed=1)
+    assert all(parameter.device.type == "cpu" for parameter in engine.parameters)
+
+
+@pytest.mark.parametrize(("freq", "again"), [(1, 3), (2, 2), (3, 1)])
+def test_every_n_th_layer_computes_its_activations_again(tmp_path, freq, again):
+    folder = model_folder(tmp_path, "llama")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    settings: dict[str, Any] = {"init_from_scratch": True, "gradient_checkpointing": True}
+    checkpointing = section(ActivationCheckpointingConfig, freq=freq)
+    engine = make_engine(folder, activation_checkpointing=checkpointing, **settings)
+    calls: list[str] = []
+    for name, module in engine.model.named_modules():
+        if type(module).__name__.endswith("LlamaMLP"):
+            module.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+    engine.accumulate([tokens()], mean_loss)
+
+    assert len(calls) == 3 + again
+
+
+def wrapping(*names: str) -> FSDPEngineConfig:
+    return fsdp(wrap_policy=section(FSDPWrapPolicy, transformer_layer_cls_to_wrap=list(names)))
+
+
+def test_modules_inside_others_are_sharded_too_and_learn_the_same(tmp_path):
+    folder = model_folder(tmp_path, "qwen3")
+    assert equal(make_engine(folder), make_engine(folder, fsdp=wrapping(A_LAYER, "Qwen3MLP")))
+
+
+@pytest.mark.parametrize("names", [(A_LAYER, "Qwen3MLP"), ("Qwen3MLP",)])
+def test_which_layers_compute_again_does_not_depend_on_how_they_are_sharded(tmp_path, names):
+    folder, every_other = model_folder(tmp_path, "qwen3"), section(ActivationCheckpointingConfig, freq=2)
+    settings: dict[str, Any] = {"gradient_checkpointing": True, "activation_checkpointing": every_other}
+    engine = make_engine(folder, fsdp=wrapping(*names), **settings)
+
+    layers: Any = engine.model.base_model.layers
+    assert [layer.gradient_checkpointing for layer in layers] == [True, False]
+
+
+def test_the_first_layers_of_a_model_are_a_model(tmp_path):
+    folder = model_folder(tmp_path, "gemma3")
+    engine = make_engine(folder, debug=section(ModelDebugConfig, num_layers=1))
+    whole = weights_of(make_engine(folder))
+    kept = weights_of(engine)
+
+    assert engine.model.config.num_hidden_layers == 1 and engine.model.config.layer_types == ["sliding_attention"]
+    assert {name for name in whole if ".layers.1." not in name} == kept.keys()
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in kept.items())
+    assert engine.logprobs([tokens()], 1.0)[0].isfinite().all()
+    assert make_engine(folder, debug=section(ModelDebugConfig, num_layers=9)).model.config.num_hidden_layers == 2
+
+
+def test_experts_are_multiplied_at_once_or_one_by_one(tmp_path):
+    folder = model_folder(tmp_path, "qwen3_moe")
+    at_once, one_by_one = (make_engine(folder, moe_use_grouped_mm=said) for said in (True, False))
+
+    assert at_once.model.config._experts_implementation == "grouped_mm"
+    assert one_by_one.model.config._experts_implementation == "eager"
+    (said, weights), (said_too, weights_too) = learnt(at_once), learnt(one_by_one)
+    assert said == pytest.approx(said_too, rel=1e-5)
+    for name, tensor in weights.items():
+        torch.testing.assert_close(weights_too[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
+
+
+class Watched(HostActivations):
+    """Takes host memory for that of a GPU."""
+
+    def __init__(self, pin_memory: bool, most_in_flight: int) -> None:
+        super().__init__(pin_memory, most_in_flight)
+        self.moved: list[Tensor] = []
+        self.most_at_once = 0
+
+    def _is_away(self, tensor: Tensor) -> bool:
+        return True
+
+    def _pack(self, tensor: Tensor) -> Any:
+        saved = super()._pack(tensor)
+        if isinstance(saved, Moved):
+            self.moved.append(saved.values)
+        self.most_at_once = max(self.most_at_once, len(self._in_flight))
+        return saved
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_activations_wait_in_host_memory_and_come_back_as_they_were(tmp_path, monkeypatch, again):
+    monkeypatch.setattr("areal_like.training.offload.SMALLEST", 64)
+    monkeypatch.setattr(sharding, "HostActivations", Watched)
+    folder = model_folder(tmp_path, "qwen3")
+    offloading = section(ActivationOffloadingConfig, max_inflight_activations=2)
+    usual = make_engine(folder, gradient_checkpointing=again)
+    moving = make_engine(folder, gradient_checkpointing=again, activation_offloading=offloading)
+    assert equal(usual, moving)
+
+    watched = moving._forward
+    assert isinstance(watched, Watched) and watched.most_at_once == 2
+    assert len(watched.moved) > 2 and all(values.device.type == "cpu" for values in watched.moved)
+    shapes = {tuple(parameter.shape) for parameter in moving.parameters}
+    turned = {shape[::-1] for shape in shapes}
+    assert not [values for values in watched.moved if tuple(values.shape) in shapes | turned], "weights stay"
+    assert not watched._in_flight
+
+
+def test_activations_are_not_moved_from_where_they_wait(tmp_path):
+    offloading = section(ActivationOffloadingConfig)
+    engine = make_engine(model_folder(tmp_path, "qwen3"), activation_offloading=offloading)
+    assert isinstance(engine._forward, HostActivations)
+    weight = nn.Parameter(torch.ones(64, 64))
+    with engine._forward:
+        out = (weight * torch.ones(64, 64)).exp()
+    assert not engine._forward._in_flight
+    out.sum().backward()
+    assert weight.grad is not None and torch.allclose(weight.grad, out)
+
+
+looks_at_gradients = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+"""torch's compiler does so, for all inputs."""
+
+
+@pytest.fixture
+def as_captured(monkeypatch) -> None:
+    """Layers are captured and run as graphs, but not turned into machine code, which takes half a minute."""
+    usual = nn.Module.compile
+    monkeypatch.setattr(compiled, "has_compiler", lambda: True)
+    monkeypatch.setattr(nn.Module, "compile", lambda *given, **how: usual(*given, **how, backend="eager"))
+    torch._dynamo.reset()
+
+
+def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> Engine:
+    """A compiled engine whose losses and gradients are those of one that is not."""
+    compiling = section(CompileConfig, fullgraph=True)
+    usual, faster = (make_engine(folder, compile=said, **settings) for said in (None, compiling))
+    for micro in micros:
+        assert faster.accumulate([micro], mean_loss) == pytest.approx(usual.accumulate([micro], mean_loss), rel=1e-6)
+    for one, other in zip(usual.parameters, faster.parameters, strict=True):
+        torch.testing.assert_close(faster._gradient(other), usual._gradient(one), atol=1e-5, rtol=1e-4)
+    return faster
+
+
+@looks_at_gradients
+def test_compiled_layers_are_one_graph_for_micro_batches_of_any_cut(tmp_path, as_captured):
+    """Also where layers see a window alone, and where they compute their activations again."""
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    others = [cut(lengths) for lengths in ([3, 9, 2], [11], [4, 4, 4, 7])]
+    engine = compared(model_folder(tmp_path, "mistral"), [tokens(), *others], gradient_checkpointing=True)
+
+    assert engine.model.config._attn_implementation == HIDDEN
+    # What is computed again is captured by itself.
+    assert counters["stats"]["unique_graphs"] == 2
+    assert not counters["graph_break"]
+
+
+def cut(lengths: list[int]) -> MicroBatch:
+    draw = np.random.default_rng(len(lengths))
+    ids = draw.integers(0, 40, sum(lengths)).astype(np.int32)
+    return Sequences(ids, ids >= 0, np.array(lengths)).micro_batch(range(len(lengths)), world().device)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own parts
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled.has_compiler(), reason="there is no C++ compiler here")
+def test_compiled_layers_compute_the_same(tmp_path):
+    torch._dynamo.reset()
+    compared(model_folder(tmp_path, "qwen3"), [tokens(), cut([3, 9, 2])], gradient_checkpointing=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("gemma2", "capped scores"), ("dropping", "disable_dropout=true, or set"), ("bare", r"wants a C\+\+ compiler")],
+)
+def test_what_cannot_be_compiled_here_is_refused_before_training(tmp_path, monkeypatch, name, why):
+    folder = model_folder(tmp_path, "gemma2" if name == "gemma2" else "qwen3")
+    monkeypatch.setattr(compiled, "has_compiler", lambda: name != "bare")
+    if name == "dropping":
+        config = folder / "config.json"
+        config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))
+    with pytest.raises(ConfigError, match=rf"actor\.compile.*{why}.*actor\.compile=null"):
+        make_engine(folder, compile=section(CompileConfig))

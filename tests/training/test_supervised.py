@@ -1,0 +1,239 @@
+"""Supervised fine-tuning: it learns, it resumes bit for bit, and it deals rows as the seed says."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.observe.observer import Observer
+from areal_like.process.errors import Failure
+from areal_like.process.run import Run
+from areal_like.training import supervised_data
+from areal_like.training.main import load_trained
+from areal_like.training.sequences import Sequences
+from areal_like.training.stop import StopRequest
+from areal_like.training.supervised import Supervised, train
+from areal_like.training.supervised_data import Deal, SupervisedData
+from tests.support.chat_models import chat_folder
+from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
+
+SETTINGS = (
+    "train_dataset.batch_size=16",
+    "evaluator.freq_steps=3",
+    "evaluator.num_examples=40",
+    "recover.freq_steps=3",
+)
+
+
+def train_in(run: Run, stop: StopRequest | None = None) -> int:
+    learner = Supervised(load_trained(run, run.config.model, "model", world()), run.config.seed)
+    return train(run, ME, world(), learner, SupervisedData(run), stop or StopRequest(world()))
+
+
+class StopAfter(StopRequest):
+    """Asked for after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(world())
+        self._left = steps
+
+    def was_asked_for(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+def test_it_learns_and_says_how_far_it_is(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *SETTINGS, "total_train_steps=12", "train_dataset.batch_size=64")
+
+    assert train_in(run) == 0
+
+    lines = metrics_of(run)
+    losses = [line["train/loss"] for line in lines if "train/loss" in line]
+    evaluations = {line["step"]: line["eval/loss"] for line in lines if "eval/loss" in line}
+    assert len(losses) == 12 and losses[-1] < losses[0] - 1
+    assert sorted(evaluations) == [3, 6, 9, 12] and evaluations[12] < evaluations[3]
+    assert AutoModelForCausalLM.from_pretrained(run.checkpoints / "step_000012").config.vocab_size == 64
+
+
+def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
+    """Through the end of an epoch, with a learning rate that falls."""
+    settings = (
+        *SETTINGS,
+        "total_train_steps=6",
+        "train_dataset.path=rows.jsonl",
+        "task.name=null",
+        "valid_dataset=null",
+    )
+    rows = "".join(f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(70))
+    runs = []
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.jsonl").write_text(rows)
+        runs.append(make_run(tmp_path / name, "sft", *settings))
+    whole, parts = runs
+    assert train_in(whole) == 0
+
+    assert train_in(parts, StopAfter(3)) == 75
+    start_from(parts, parts.checkpoints / "step_000003", 3)
+    assert train_in(parts) == 0
+
+    wanted, got = (load_file(run.checkpoints / "step_000006" / "model.safetensors") for run in runs)
+    assert all(torch.equal(got[name], tensor) for name, tensor in wanted.items())
+
+
+def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *SETTINGS)
+    stop = StopRequest(world())
+    stop.ask()
+
+    assert train_in(run, stop) == 75
+    assert (run.checkpoints / "step_000000" / "resume").is_dir()
+
+
+def test_every_epoch_deals_every_row_once_in_an_order_of_its_own():
+    deal = Deal(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
+    epochs = [np.concatenate([deal.rows(3 * epoch + step) for step in range(3)]) for epoch in range(2)]
+
+    assert deal.steps_per_epoch == 3
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert epochs[0].tolist() != epochs[1].tolist()
+    assert Deal(10, 4, True, False, seed=4).rows(0).tolist() != deal.rows(0).tolist()
+    assert Deal(10, 4, True, False, seed=3).rows(0).tolist() == deal.rows(0).tolist()
+
+
+def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
+    """That of a million rows takes longer than a step."""
+    drawn: list[int] = []
+
+    def seed_of(*names: object) -> int:
+        drawn.append(7)
+        return len(drawn)
+
+    monkeypatch.setattr(supervised_data, "derive_seed", seed_of)
+    deal = Deal(10, 2, shuffle=True, drop_last=True, seed=1)
+    for step in range(10):
+        deal.rows(step)
+    assert len(drawn) == 2
+
+
+def test_data_may_go_on_at_another_place_than_steps(monkeypatch):
+    deal, other = (Deal(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
+    other.begin(step=5, batches=2)
+    assert [other.rows(step).tolist() for step in (5, 6)] == [deal.rows(step).tolist() for step in (2, 3)]
+    assert (deal.dealt(5), other.dealt(5)) == (5, 2)
+
+
+def test_a_last_batch_that_is_not_full_is_left_out_where_that_is_asked_for():
+    assert Deal(10, 4, shuffle=False, drop_last=True, seed=1).steps_per_epoch == 2
+    assert Deal(10, 4, shuffle=False, drop_last=True, seed=1).rows(2).tolist() == [0, 1, 2, 3]
+    assert Deal(10, 4, shuffle=False, drop_last=False, seed=1).rows(2).tolist() == [8, 9]
+
+
+def test_the_loss_counts_the_answer_and_its_end(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *SETTINGS)
+    sequences = SupervisedData(run).train.take(np.arange(50))
+
+    assert set(sequences.lengths_N.tolist()) == {10} and set(sequences.counts_N.tolist()) == {4}
+    assert sequences.token_ids[9] == 1 and sequences.loss_mask[:10].tolist() == [0] * 6 + [1] * 4
+
+
+def test_loss_on_says_which_tokens_are_learnt(tmp_path):
+    """With the tokens of the prompt, but for the first, which nothing foretells."""
+    counts = {}
+    for said in ("answers", "all"):
+        run = make_run(tmp_path / said, "sft", *SETTINGS, f"train_dataset.loss_on={said}")
+        data = SupervisedData(run)
+        assert data.valid is not None
+        counts[said] = [set(store.take(np.arange(9)).counts_N.tolist()) for store in (data.train, data.valid)]
+    assert counts == {"answers": [{4}, {4}], "all": [{9}, {9}]}
+
+
+def test_it_learns_conversations(tmp_path):
+    """By the template of the model's tokenizer, which goes with the model."""
+    folder = chat_folder(tmp_path / "m")
+    asked = [{"role": "user", "content": "1+1"}]
+    rows = [{"messages": [*asked, {"role": "assistant", "content": str(answer)}]} for answer in range(9)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=9", "valid_dataset=null")
+    epochs = ("total_train_steps=null", "total_train_epochs=12")
+    run = make_run(tmp_path / "run", "sft", *own, *epochs, f"model.path={folder}")
+    assert train_in(run) == 0
+
+    losses = [line["train/loss"] for line in metrics_of(run)]
+    assert losses[-1] < losses[0] - 1 and metrics_of(run)[0]["train/loss_tokens"] == 9 * 2
+    saved = TextTokenizer(run.checkpoints / "step_000012")
+    assert saved.encode_prompt(asked) == TextTokenizer(folder).encode_prompt(asked)
+    assert json.loads((run.directory / "data.json").read_text())["train_dataset"]["has_messages"] is True
+
+
+def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *SETTINGS, "task.args={digits: 1}", "total_train_steps=9")
+    assert train_in(run, StopAfter(3)) == 75
+    checkpoint = run.checkpoints / "step_000003"
+    (run.directory / "rows.jsonl").write_text('{"prompt": "1", "answer": "2"}\n' * 64)
+    run.config.task.name, run.config.valid_dataset = None, None
+    run.config.train_dataset.path = "rows.jsonl"
+    data = SupervisedData(run)
+    with pytest.raises(Failure, match=r"^train_dataset: the data is not what it was .*recover\.skip_dataloader=true"):
+        data.resume(3, checkpoint, begins_anew=False)
+    data.resume(3, checkpoint, begins_anew=True)
+    assert data.deal.dealt(3) == 0
+
+
+def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *SETTINGS, "task.args={digits: 1}", "total_train_steps=9")
+    assert train_in(run, StopAfter(6)) == 75, "two steps into the second epoch of four"
+    run.config.train_dataset.batch_size = 39
+    data = SupervisedData(run)
+    data.resume(6, run.checkpoints / "step_000006", begins_anew=False)
+    assert (data.deal.steps_per_epoch, data.deal.dealt(6)) == (2, 4)
+
+
+def test_how_many_steps_there_are_is_told_before_the_first(tmp_path):
+    """Where epochs end the run, the data alone knows."""
+    run = make_run(tmp_path / "run", "sft", *SETTINGS, "total_train_steps=null", "train_dataset.batch_size=4000")
+    totals: list[int] = []
+    observer = Observer(run, on_total=totals.append)
+    train_in(run, StopAfter(1))
+    observer._look()
+    assert totals == [20]
+
+
+@pytest.mark.parametrize(
+    ("override", "steps"),
+    [
+        ("total_train_steps=7", 7),
+        ("total_train_n_seqs=33", 3),
+        ("total_train_epochs=1", 502),
+        ("train_dataset.drop_last=false", 5030),
+    ],
+)
+def test_whatever_limit_comes_first_ends_the_run(tmp_path, override, steps):
+    run = make_run(tmp_path / "run", "sft", "total_train_steps=null", "train_dataset.batch_size=16", override)
+
+    assert SupervisedData(run).total_steps == steps
+
+
+def test_rows_that_are_too_long_are_left_out_and_nothing_left_is_refused(tmp_path):
+    run = make_run(tmp_path / "run", "sft", *SETTINGS)
+    run.config.train_dataset.max_length = 9
+    with pytest.raises(ConfigError, match=r"at most 9 tokens \(train_dataset\.max_length\)"):
+        SupervisedData(run)
+
+
+def test_the_loss_is_the_mean_over_all_tokens_that_count(tmp_path):
+    """Not a mean of means: a long answer counts for more than a short one."""
+    folder = model_folder(tmp_path, "qwen3")
+
+    def loss(*lengths: int) -> float:
+        ids = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+        batch = Sequences(ids, ids > 0, np.array(lengths))
+        return Supervised(make_engine(folder), seed=1).step(batch, 0)["train/loss"]
+
+    assert loss(2, 10) == pytest.approx((loss(2) + 9 * loss(10)) / 10, rel=1e-6)

@@ -1,0 +1,175 @@
+"""The trainer's ways for weights: each listens where it is told, and what is sent is what was published."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.config.problems import ConfigError
+from areal_like.training.transports import open_transport
+from areal_like.training.transports.collective import Collective
+from areal_like.training.transports.sender import Sender
+from areal_like.weights.collective import Host
+from areal_like.weights.index import parse_index
+from areal_like.weights.probe import Probe
+from areal_like.weights.receive import receive
+from tests.support.rollout_world import grpo
+from tests.support.weights_group import Beside, flat, meeting, model
+
+pytestmark = pytest.mark.timeout(300)
+
+PROBE = Probe([1, 2], [-0.5])
+
+
+class Controller:
+    """Answers the sending thread: `meetings` are given out one by one, and each is over when a test says so."""
+
+    def __init__(self) -> None:
+        self.meetings: list[dict[str, Any]] = []
+        self.over: set[str] = set()
+        self.versions: list[int] = []
+        self.ends = False
+
+    def another_caller(self) -> Callable[[str, dict[str, object]], dict[str, object]]:
+        return self.ask
+
+    def ask(self, path: str, body: dict[str, Any]) -> dict[str, object]:
+        time.sleep(0.01)
+        if path == "/sending":
+            return {"over": body["group"] in self.over, "why": ""}
+        self.versions.append(body["version"])
+        if self.ends:
+            return {"end": True}
+        return {"meeting": self.meetings.pop(0)} if self.meetings else {"wait": True}
+
+
+def engine() -> Any:
+    world = SimpleNamespace(is_first=True, device=torch.device("cpu"))
+    return SimpleNamespace(world=world, adapter=None)
+
+
+def run_of(*overrides: str) -> Any:
+    return SimpleNamespace(config=grpo("actor.weight_update_mode=collective", *overrides), run_id="run-1")
+
+
+def opened(*overrides: str) -> Collective:
+    found = open_transport(run_of(*overrides), engine(), Controller())  # type: ignore[arg-type]
+    assert isinstance(found, Collective)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["collective", "xccl", "nccl"])
+def test_a_transport_is_found_by_each_of_its_names(mode) -> None:
+    opened(f"actor.weight_update_mode={mode}").close(early=True)
+
+
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_host_and_port_are_where_trainer_and_servers_meet() -> None:
+    port = free_port("127.0.0.2")
+    transport = opened("weights.broadcast.host=127.0.0.2", f"weights.broadcast.port={port}")
+    told = transport.publish(3, model().items(), PROBE)
+    assert told["meeting"] == {"host": "127.0.0.2", "port": port, "devices": []}
+    socket.create_connection(("127.0.0.2", port), timeout=60).close()
+    assert (told["version"], told["transport"], told["folder"]) == (3, "collective", None)
+    index = parse_index(told["index"], "index")
+    assert index.probe == PROBE and [info.name for info in index.tensors] == list(model())
+    transport.close(early=True)
+
+
+def test_a_port_that_is_taken_is_told_by_its_key() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = rf"^weights\.broadcast\.port: 127\.0\.0\.1:{port} cannot be listened on: .* choose another, or port 0"
+        with pytest.raises(ValueError, match=words):
+            opened(f"weights.broadcast.port={port}")
+
+
+def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwhile() -> None:
+    host, controller = Host("127.0.0.1", 0), Controller()
+    sender = Sender(host, controller.ask, 30.0)
+    first, at = flat(1), meeting(host, world=2)
+    sender.give(first)
+    controller.meetings.append(at._replace(first_rank=0)._asdict())
+    taken: dict[str, torch.Tensor] = {}
+    go_on = threading.Event()
+
+    def slowly() -> None:
+        for name, tensor in receive(at, 1, first.index):
+            taken[name] = tensor.clone()
+            go_on.wait(120)
+
+    server = Beside(slowly)
+    while not taken:
+        time.sleep(0.01)
+    for version in (2, 3, 4, 5):
+        sender.give(flat(version, sender.take_room()))
+    go_on.set()
+    assert server.wait() is None
+    controller.over.add(at.group)
+    assert all(torch.equal(taken[name], tensor) for name, tensor in model(1).items())
+    controller.ends = True
+    sender.close(early=False)
+    assert controller.versions[-1] == 5
+    host.close()
+
+
+def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_none() -> None:
+    host, controller = Host("127.0.0.1", 0), Controller()
+    sender = Sender(host, controller.ask, 30.0)
+    weights = flat(7)
+    sender.give(weights)
+    for group in ("a", "b"):
+        at = meeting(host, world=2, group=group)
+        controller.meetings.append(at._replace(first_rank=0)._asdict())
+        found = {name: tensor.clone() for name, tensor in receive(at, 1, weights.index)}
+        controller.over.add(group)
+        assert torch.equal(found["model.turned"], model(7)["model.turned"])
+    closing, asked = Beside(lambda: sender.close(early=False)), len(controller.versions)
+    while len(controller.versions) < asked + 5:
+        time.sleep(0.01)
+    assert closing.result is None and controller.versions[-1] == 7
+    controller.ends = True
+    assert closing.wait() is None
+    host.close()
+
+
+def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
+    host, controller = Host("127.0.0.1", 0), Controller()
+    sender = Sender(host, controller.ask, 30.0)
+    weights, at = flat(7), meeting(host, world=2)
+    nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
+    controller.over.add("nowhere")
+    controller.meetings += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
+    sender.give(weights)
+    found = {name: tensor.clone() for name, tensor in receive(at, 1, weights.index)}
+    assert torch.equal(found["model.turned"], model(7)["model.turned"])
+    controller.over.add(at.group)
+    controller.ends = True
+    sender.close(early=False)
+    host.close()
+
+
+def test_an_adapter_beside_a_model_that_the_servers_cannot_have_is_refused() -> None:
+    words = ("actor.weight_update_mode=adapter", "actor.use_lora=true", "actor.init_from_scratch=true")
+    with pytest.raises(ConfigError, match=r"actor\.weight_update_mode .*actor\.init_from_scratch"):
+        grpo(*words)
+
+
+def test_files_lie_where_they_are_told(tmp_path: Path) -> None:
+    weights = SimpleNamespace(dtype="float32")
+    holder = SimpleNamespace(config=weights, num_weights=10, buffers=lambda: [], world=engine().world)
+    config = grpo("actor.weight_update_mode=filesystem")
+    run = SimpleNamespace(config=config, run_id="run-1", memory=tmp_path / "none" / "m", weights=tmp_path / "weights")
+    transport = open_transport(run, holder, Controller())  # type: ignore[arg-type]
+    told = transport.publish(2, model().items(), PROBE)
+    assert told == {"version": 2, "transport": "disk", "folder": str(tmp_path / "weights" / "v000002"), "bytes": 40}

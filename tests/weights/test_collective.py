@@ -1,0 +1,312 @@
+"""Weights that are sent arrive bit by bit at all servers at once, or not at all; and nobody hangs."""
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from areal_like.weights import collective, registry
+from areal_like.weights.check import check
+from areal_like.weights.collective import Group, Host, join
+from areal_like.weights.disk import load
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.flat import Flat
+from areal_like.weights.meeting import Meeting
+from areal_like.weights.member import LONGEST_LINE, MEMBER, line, proof
+from areal_like.weights.receive import receive, receive_folder
+from tests.support.weights_group import Beside, Process, flat, meeting, model, send
+
+pytestmark = pytest.mark.timeout(300)
+
+SOON_S = 60.0
+"""Far below the limit of a group: what ends within it has not waited for that."""
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    found = Host("127.0.0.1", 0)
+    yield found
+    found.close()
+
+
+def received(at: Meeting, rank: int, weights: Flat) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in receive(at, rank, weights.index)}
+
+
+def test_what_is_sent_arrives_bit_by_bit_at_all_servers_at_once(host) -> None:
+    before = dist.is_initialized()
+    weights = flat()
+    assert len(weights.contents) > 3
+    at = meeting(host, world=4)
+    servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2, 3)]
+    send(host, at, weights.contents)
+    for server in servers:
+        found = server.wait()
+        assert list(found) != [] and found.keys() == model().keys()
+        for name, tensor in model().items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+    assert dist.is_initialized() == before  # torch's own group is the trainer's, or the engine's
+
+
+def test_one_meeting_place_is_for_group_after_group(host) -> None:
+    for version in (1, 2, 3):
+        weights = flat(version)
+        at = meeting(host, world=2, group=f"g{version}")
+        server = Beside(partial(received, at, 1, weights))
+        send(host, at, weights.contents)
+        assert torch.equal(server.wait()["model.turned"], model(version)["model.turned"])
+
+
+def test_what_is_sent_can_be_laid_down_as_the_files_of_a_publication(host, tmp_path: Path) -> None:
+    weights = flat()
+    at = meeting(host, world=2)
+    server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
+    send(host, at, weights.contents)
+    assert server.wait() is None
+    assert check(tmp_path, None, newer_than=2, run_id="run-1") == weights.index
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model().items()}
+    found = load(tmp_path, expected, newer_than=2)
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in model().items())
+
+
+def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(host, tmp_path: Path, monkeypatch) -> None:
+    def full(file: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    weights = flat()
+    at = meeting(host, world=2)
+    server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
+    trainer = Beside(lambda: send(host, at, weights.contents))
+    fault = server.wait(SOON_S)
+    assert isinstance(fault, OSError)
+    wanted = sum(bucket.bytes for bucket in weights.index.buckets)
+    assert f"No space left on device; version 3 of the weights wants {wanted} bytes there: '{tmp_path}'" in str(fault)
+    assert isinstance(trainer.wait(SOON_S), GroupBroken)
+
+
+def test_a_bit_that_is_flipped_on_the_way_is_found_and_ends_the_group_for_all(host) -> None:
+    weights = flat()
+    name = "model.layers.1.mlp.up_proj.weight"
+    number = next(place for place, bucket in enumerate(weights.index.buckets) if name in str(bucket.tensors))
+    content = model()[name].view(torch.uint8).flatten()
+    at_byte = bytes(weights.contents[number].numpy()).index(bytes(content.numpy()))
+    weights.contents[number][at_byte + 5] ^= 1
+    at = meeting(host, world=3)
+    servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2)]
+    # Servers refuse while the trainer has more to send.
+    trainer = Beside(lambda: send(host, at, weights.contents * 50))
+    ends = [server.wait(SOON_S) for server in servers]
+    refusals = [str(end) for end in ends if isinstance(end, BadWeights)]
+    assert refusals and all(isinstance(end, BadWeights | GroupBroken) for end in ends)
+    assert f"version 3 of the weights: tensor {name} (layer 1) is corrupted" in refusals[0]
+    broken = trainer.wait(SOON_S)
+    assert isinstance(broken, GroupBroken)
+
+
+def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -> None:
+    at = meeting(host, world=3)
+    under_way = threading.Event()
+
+    def weights() -> Iterator[torch.Tensor]:
+        for number in range(1_000_000):
+            if number == 100:
+                under_way.set()
+            yield torch.zeros(1_000_000, dtype=torch.uint8)
+
+    dies, stays = (Process("receive", 3, host.port, rank) for rank in (1, 2))
+    trainer = Beside(lambda: send(host, at, weights()))
+    assert under_way.wait(SOON_S)
+    dies.kill()
+    broken = trainer.wait(SOON_S)
+    assert isinstance(broken, GroupBroken), broken
+    assert "of 2 of the servers" in str(broken) or "the trainer could not send" in str(broken)
+    assert "group g: process 2 of 2 of the servers could not" in stays.last_words(SOON_S)
+
+
+def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_seconds() -> None:
+    trainer = Process("send", world=3)
+    at = Meeting("127.0.0.1", trainer.port, "g", "gloo", 1, 3, 60.0)
+
+    def take(rank: int) -> Any:
+        room = torch.empty(1_000_000, dtype=torch.uint8)
+        with join(at, rank) as group:
+            while True:
+                group.receive(room)
+
+    servers = [Beside(partial(take, rank)) for rank in (1, 2)]
+    trainer.until_met()
+    trainer.kill()
+    for server in servers:
+        assert isinstance(server.wait(SOON_S), GroupBroken)
+
+
+def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
+    comes, never = Beside(lambda: join(meeting(host, world=3), 1)), "server/1: refused"
+    with host.open(meeting(host, world=3)) as group:
+        trainer = Beside(group.meet)
+        time.sleep(0.3)
+        group.break_up(never)
+        for end in (trainer.wait(SOON_S), comes.wait(SOON_S)):
+            assert isinstance(end, GroupBroken)
+            assert never in str(end)
+
+
+def test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it(host) -> None:
+    with (
+        host.open(meeting(host, world=2, timeout_s=0.3)) as group,
+        pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0 s for the servers to come"),
+    ):
+        group.meet()
+
+
+def nobody_listens() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatch) -> None:
+    monkeypatch.setattr(collective, "LOOK_S", 0.001)
+    contents = [torch.full((4_000_000,), number % 100, dtype=torch.uint8) for number in range(400)]
+    at = meeting(host, world=2)
+
+    def take() -> list[int]:
+        room, found = torch.empty(4_000_000, dtype=torch.uint8), []
+        with join(at, 1) as group:
+            for _ in contents:
+                group.receive(room)
+                found.append(int(room[-1]))
+        return found
+
+    server = Beside(take)
+    send(host, at, contents)
+    assert server.wait() == [number % 100 for number in range(400)]
+
+
+def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() -> None:
+    with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not meet"):
+        join(Meeting("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
+
+
+def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_for(host) -> None:
+    at = meeting(host, world=2, group="g.s3cret", timeout_s=0.3)
+    with pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0\.3 s for the trainer") as broken:
+        join(at, 1)
+    assert "s3cret" not in str(broken.value)
+
+
+def test_who_does_not_know_the_secret_of_a_group_cannot_be_in_it_and_learns_nothing_of_it(host) -> None:
+    """Titles can be guessed. Neither a stranger's word nor its end means anything to the group."""
+    weights = flat()
+    at = meeting(host, world=2, group="g.s3cret")
+    stranger = socket.create_connection((host.host, host.port), timeout=SOON_S)
+    stranger.sendall(line({"title": "g", "nonce": "0"}))
+    with host.open(at) as group, stranger.makefile("rb") as heard:
+        shown = json.loads(heard.readline())
+        assert set(shown) == {"nonce", "proof"} and "s3cret" not in str(shown)
+        guess = proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
+        stranger.sendall(line({"who": "process 1 of 1 of the servers", "proof": guess}))
+        stranger.sendall(line({"do": "get", "key": "here"}))
+        assert heard.readline() == b"", "it is shown the door"
+        stranger.close()
+        with pytest.raises(GroupBroken, match=r"does not know the secret|connection"):
+            join(at._replace(group="g.guess3d"), 1)
+        server = Beside(partial(received, at, 1, weights))
+        group.meet()
+        for content in weights.contents:
+            group.send(content)
+    assert server.wait().keys() == model().keys()
+    assert not host._gone
+
+
+def test_who_listens_in_the_trainer_s_place_is_not_spoken_to() -> None:
+    heard = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def pretend() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                heard.extend(connection.recv(LONGEST_LINE))
+                connection.sendall(line({"nonce": "0" * 64, "proof": "0" * 64}))
+                while part := connection.recv(LONGEST_LINE):
+                    heard.extend(part)
+
+        pretends = Beside(pretend)
+        with pytest.raises(GroupBroken, match="does not know the secret of this group") as broken:
+            join(Meeting("127.0.0.1", listening.getsockname()[1], "g.s3cret", "gloo", 1, 2, 30.0), 1)
+        assert pretends.wait() is None
+    assert b"s3cret" not in heard and heard.count(b"\n") == 1 and "s3cret" not in str(broken.value)
+
+
+def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host) -> None:
+    class Thief(Group):
+        """Is where a member should be, and cannot prove to be that."""
+
+        def _check_peers(self) -> None:
+            self.meeting = self.meeting._replace(group="g.guess3d")
+            super()._check_peers()
+
+    at = meeting(host, world=2, group="g.s3cret")
+
+    def steal() -> None:
+        with Thief(at, 1) as thief:
+            thief.meet()
+
+    thief = Beside(steal)
+    with host.open(at) as group, pytest.raises(GroupBroken, match="in the place of member 1 is not that member"):
+        group.meet()
+    assert isinstance(thief.wait(SOON_S), GroupBroken)
+
+
+NONSENSE = {
+    "without end": b"x" * LONGEST_LINE * 3,
+    "deep": b"[" * 5000 + b"\n",
+    "empty": b"{}\n",
+    "no text": b"\xff\n",
+    "half": b'{"title": "g"}\n',
+}
+
+
+@pytest.mark.parametrize("words", NONSENSE.values(), ids=NONSENSE)
+def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words: bytes) -> None:
+    with socket.create_connection((host.host, host.port), timeout=SOON_S) as talks:
+        with contextlib.suppress(ConnectionError):
+            talks.sendall(words)
+        with contextlib.suppress(ConnectionError):
+            assert talks.recv(1) == b""
+    weights = flat()
+    at = meeting(host, world=2)
+    server = Beside(partial(received, at, 1, weights))
+    send(host, at, weights.contents)
+    assert server.wait().keys() == model().keys()
+
+
+def test_strangers_who_say_nothing_make_room_for_each_other_and_never_push_a_member_out(host, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "MOST_STRANGERS", 3)
+    at = meeting(host, world=2)
+    weights = flat()
+    with host.open(at) as group, contextlib.ExitStack() as stack:
+        server = Beside(partial(received, at, 1, weights))
+        group.meet()
+        silent = [stack.enter_context(socket.create_connection((host.host, host.port), SOON_S)) for _ in range(9)]
+        assert silent[0].recv(1) == b"", "the oldest made room"
+        for content in weights.contents:
+            group.send(content)
+    assert server.wait().keys() == model().keys()
+
+
+def test_it_listens_where_it_is_told_alone(host) -> None:
+    with pytest.raises(ConnectionRefusedError):  # whoever listens everywhere listens there too
+        socket.create_connection(("127.0.0.2", host.port), timeout=60).close()
