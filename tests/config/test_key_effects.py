@@ -53,18 +53,21 @@ def run_dir(experiment: str, *overrides: str) -> tuple[str, ...]:
 # The names of a run
 
 
+@pytest.mark.shows("experiment_name")
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiment_name_names_the_run_directory(experiment: str) -> None:
     assert run_dir(experiment)[-2:] == ("demo", "first")
     assert run_dir(experiment, "experiment_name=other")[-2:] == ("other", "first")
 
 
+@pytest.mark.shows("trial_name")
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_trial_name_names_the_run_directory(experiment: str) -> None:
     assert run_dir(experiment, "trial_name=second")[-2:] == ("demo", "second")
     assert run_dir(experiment, "trial_name=auto")[-2:] == ("demo", "r0001")
 
 
+@pytest.mark.shows("cluster.fileroot")
 def test_fileroot_is_where_the_run_directory_stands(tmp_path: Path) -> None:
     assert run_dir("grpo", f"cluster.fileroot={tmp_path}/elsewhere") == (tmp_path / "elsewhere/demo/first").parts
     assert run_dir("grpo")[-3:] == ("runs", "demo", "first")
@@ -98,6 +101,7 @@ def with_equal_copies(experiment: str) -> subprocess.CompletedProcess[str]:
     return dry_run(experiment, *(f"{path}={values[fact_of(path)]}" for path in copies_of(experiment)))
 
 
+@pytest.mark.shows("{path}")
 @pytest.mark.parametrize("path", copies())
 def test_a_copy_must_agree(path: str) -> None:
     for experiment in copies()[path].experiments:
@@ -124,6 +128,7 @@ def devices(found: dict[str, Any]) -> list[tuple[int, int]]:
     return [(process["node"], gpu) for process in found["processes"] for gpu in process["gpus"]]
 
 
+@pytest.mark.shows("allocation_mode")
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_allocation_mode_says_what_runs_where(experiment: str) -> None:
     if experiment in ("grpo", "ppo"):
@@ -139,6 +144,7 @@ def test_allocation_mode_says_what_runs_where(experiment: str) -> None:
             assert engines(found) == {"trainer": ranks}
 
 
+@pytest.mark.shows("cluster.n_nodes")
 def test_n_nodes_spreads_the_processes() -> None:
     for nodes in (1, 2, 3):
         overrides = ("rollout.backend=vllm", "cluster.type=slurm", "cluster.n_gpus_per_node=4")
@@ -147,6 +153,7 @@ def test_n_nodes_spreads_the_processes() -> None:
         assert found["cluster"]["nodes"] == nodes
 
 
+@pytest.mark.shows("cluster.n_gpus_per_node")
 def test_n_gpus_per_node_bounds_the_gpus_of_a_node() -> None:
     for nodes, gpus in ((1, 8), (2, 4), (4, 2)):
         overrides = ("allocation_mode=vllm:d4+fsdp:d4", "cluster.type=slurm", f"cluster.n_nodes={nodes}")

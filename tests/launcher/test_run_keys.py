@@ -60,17 +60,20 @@ def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
 LONG = ("total_train_epochs=9", "total_train_steps=null", "total_train_n_seqs=null")
 
 
+@pytest.mark.shows("total_train_epochs")
 @pytest.mark.parametrize("kind", RUNS)
 def test_total_train_epochs_ends_the_run(tmp_path, kind):
     assert in_epochs(tmp_path / "9", kind, *LONG) == 45
     assert in_epochs(tmp_path / "2", kind, *LONG, "total_train_epochs=2") == 10
 
 
+@pytest.mark.shows("total_train_steps")
 @pytest.mark.parametrize("kind", RUNS)
 def test_total_train_steps_ends_the_run(tmp_path, kind):
     assert in_epochs(tmp_path, kind, *LONG, "total_train_steps=7") == 7
 
 
+@pytest.mark.shows("total_train_n_seqs")
 @pytest.mark.parametrize(("kind", "steps"), [("grpo", 2), ("ppo", 2), ("sft", 8), ("reward_model", 4)], ids=RUNS)
 def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
     """A prompt has 4 answers, a row is one, and a pair two."""
@@ -85,12 +88,14 @@ def order_of(folder: Path, kind: str, seed: int) -> Any:
     return [(lease.group.row, lease.group.seed) for lease in one.lease()]
 
 
+@pytest.mark.shows("seed")
 @pytest.mark.parametrize("kind", RUNS)
 def test_seed_says_which_rows_come_when(tmp_path, kind):
     one, again, other = (order_of(tmp_path / name, kind, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert one == again != other
 
 
+@pytest.mark.shows("tokenizer_path")
 @pytest.mark.parametrize("kind", RUNS)
 def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
     """By a tokenizer with two of its tokens exchanged."""
@@ -158,6 +163,7 @@ CLOCKS = {"freq_epochs": (1, [5]), "freq_steps": (3, [3, 6, 9]), "freq_secs": (4
 SECTIONS = {"saver": kept, "recover": kept, "evaluator": evaluated}
 
 
+@pytest.mark.shows("{key}")
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("key", [f"{section}.{clock}" for section in SECTIONS for clock in CLOCKS])
 def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
@@ -176,6 +182,7 @@ def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
 # Recovery
 
 
+@pytest.mark.shows("recover.mode")
 @pytest.mark.parametrize("kind", RUNS)
 def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from(tmp_path, kind):
     """For each mode: whether a dead trainer ends the run, whether a start goes on from a checkpoint that is there,
@@ -196,6 +203,7 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
         assert (death, *(state == "continues" for state in goes_on)) == said, mode
 
 
+@pytest.mark.shows("recover.retries")
 def test_recover_retries_is_how_often_in_a_row(tmp_path):
     for retries in (0, 2):
         recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
@@ -207,12 +215,14 @@ def test_recover_retries_is_how_often_in_a_row(tmp_path):
 # Where things are
 
 
+@pytest.mark.shows("cluster.cluster_name")
 def test_cluster_name_is_told_of_the_machines():
     assert "on this machine (dgx-7)" in render(plan_of("grpo", "cluster.cluster_name=dgx-7"))
     assert plan_of("grpo", "cluster.cluster_name=dgx-7").cluster["name"] == "dgx-7"
     assert "(local)" not in render(plan_of("grpo"))
 
 
+@pytest.mark.shows("cluster.name_resolve.nfs_record_root")
 def test_nfs_record_root_is_where_names_are_entered(tmp_path):
     config = loaded("grpo", f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}", "trial_name=t").config
     with names_for(config, tmp_path, "launcher/0") as names:

@@ -62,6 +62,7 @@ WANDB: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.shows("stats_logger.wandb.{key}")
 @pytest.mark.parametrize("key", WANDB)
 def test_a_key_of_wandb_is_what_its_run_is_opened_with(opened, key: str) -> None:
     setting, wanted = WANDB[key]
@@ -74,6 +75,7 @@ def test_a_key_of_wandb_is_what_its_run_is_opened_with(opened, key: str) -> None
         assert {name: usual[name] for name in USUAL} == USUAL
 
 
+@pytest.mark.shows("stats_logger.wandb.{key}")
 @pytest.mark.parametrize(("key", "option"), [("wandb_base_url", "base_url"), ("wandb_api_key", "api_key")])
 def test_the_server_and_the_key_of_wandb_are_settings_of_its_run(opened, key: str, option: str) -> None:
     (said,) = opened("wandb", "mode=offline", f"{key}='https://own.example'").named("init")
@@ -87,6 +89,7 @@ def test_an_id_of_wandb_may_end_with_the_time(opened) -> None:
     assert said["id"].startswith(f"adding_t1_{time.strftime('%Y')}")
 
 
+@pytest.mark.shows("stats_logger.wandb.id")
 def test_an_id_of_wandb_is_that_of_a_run_that_goes_on(opened) -> None:
     """A run of its own name is new, unless it is this one again."""
     (call,) = opened("wandb", "mode=offline", "id=mine").named("init")
@@ -104,6 +107,7 @@ EXTRAS: dict[str, tuple[str, int, set[str]]] = {
 }
 
 
+@pytest.mark.shows("stats_logger.{name}.log_extras.{key}")
 @pytest.mark.parametrize("key", EXTRAS)
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
 def test_a_key_of_log_extras_says_what_is_sent_besides_metrics(opened, key: str, name: str) -> None:
@@ -127,6 +131,7 @@ SWANLAB: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.shows("stats_logger.swanlab.{key}")
 @pytest.mark.parametrize("key", SWANLAB)
 def test_a_key_of_swanlab_is_what_its_run_is_opened_with(opened, key: str) -> None:
     setting, wanted = SWANLAB[key]
@@ -137,12 +142,14 @@ def test_a_key_of_swanlab_is_what_its_run_is_opened_with(opened, key: str) -> No
     assert all(usual[name] != value for name, value in wanted.items())
 
 
+@pytest.mark.shows("stats_logger.swanlab.api_key")
 def test_the_key_of_swanlab_logs_in(opened) -> None:
     package = opened("swanlab", "mode=cloud", "api_key=a-key")
     assert package.named("login") == [{"api_key": "a-key", "save": False}]
     assert not opened("swanlab", "mode=offline", "api_key=a-key").named("login")
 
 
+@pytest.mark.shows("stats_logger.tensorboard.path")
 def test_the_path_of_tensorboard_is_where_its_files_are(tmp_path: Path) -> None:
     run = Run(tmp_path, grpo(*NAMES, "stats_logger.tensorboard.path=events"), "grpo", "abc", tmp_path, tmp_path)
     trackers = Trackers.of(run, print)

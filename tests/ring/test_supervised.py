@@ -43,6 +43,7 @@ def test_a_run_that_epochs_end_says_how_far_it_is_and_where_its_model_is(tmp_pat
     assert list((ended.directory / "tensorboard").glob("events.*"))
 
 
+@pytest.mark.shows("evaluator.fileroot", "recover.fileroot", "saver.fileroot", "stats_logger.fileroot")
 def test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there(tmp_path):
     folders = {"saver": "kept", "recover": "states", "stats_logger": "tracked", "evaluator": "scored"}
     words = ("evaluator.freq_steps=1", "evaluator.num_examples=8", "recover.freq_steps=1", "recover.keep=1")

@@ -187,6 +187,7 @@ def test_a_server_that_lags_skips_what_is_not_the_newest_and_has_one_update_at_a
     asyncio.run(scenario())
 
 
+@pytest.mark.shows("rollout.pause_grace_period")
 def test_a_grace_period_lies_between_pause_and_update(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.pause_grace_period=0.05")) as world:
@@ -481,6 +482,7 @@ def test_who_hung_up_while_it_waited_for_a_lease_gets_none(tmp_path, monkeypatch
     asyncio.run(scenario())
 
 
+@pytest.mark.shows("rollout.setup_timeout")
 def test_servers_that_never_come_are_told_by_name_and_limit(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.setup_timeout=0.1"), num_servers=0) as world:
@@ -491,6 +493,7 @@ def test_servers_that_never_come_are_told_by_name_and_limit(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.shows("rollout.enable_rollout_tracing")
 def test_tracing_writes_every_stage_into_the_log(tmp_path, caplog):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.enable_rollout_tracing=true")) as world:

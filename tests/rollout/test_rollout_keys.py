@@ -47,11 +47,13 @@ def sampled(*overrides: str) -> list[Sample]:
     return finished.samples
 
 
+@pytest.mark.shows("gconfig.n_samples")
 @pytest.mark.parametrize("count", [2, 5])
 def test_n_samples_is_the_number_of_answers(count):
     assert len(sampled(f"gconfig.n_samples={count}")) == count
 
 
+@pytest.mark.shows("gconfig.max_new_tokens")
 def test_max_new_tokens_cuts_an_answer_off():
     for most in (3, 6):
         lengths = {(len(sample.token_ids), sample.finish) for sample in sampled(f"gconfig.max_new_tokens={most}")}
@@ -59,16 +61,19 @@ def test_max_new_tokens_cuts_an_answer_off():
         assert max(lengths)[0] == most
 
 
+@pytest.mark.shows("gconfig.max_tokens")
 def test_max_tokens_counts_the_prompt():
     found = sampled("gconfig.max_tokens=8")
     assert max(len(sample.token_ids) for sample in found) == 8 - 3
 
 
+@pytest.mark.shows("gconfig.temperature")
 def test_a_low_temperature_takes_likelier_tokens():
     means = {said: sum(sum(sample.logprobs) for sample in sampled(f"gconfig.temperature={said}")) for said in (1, 0.1)}
     assert means[1] < means[0.1] <= 0
 
 
+@pytest.mark.shows("gconfig.greedy")
 def test_greedy_takes_the_likeliest_token_always():
     answers = [{tuple(sample.token_ids) for sample in sampled(f"gconfig.greedy={said}")} for said in (True, False)]
     assert len(answers[0]) == 1 < len(answers[1])
@@ -78,6 +83,7 @@ def test_greedy_takes_the_likeliest_token_always():
     assert logits.argmax(-1).tolist() == list(answer)
 
 
+@pytest.mark.shows("gconfig.stop_token_ids")
 def test_stop_token_ids_end_an_answer():
     longest = max(sampled("gconfig.n_samples=1"), key=lambda sample: len(sample.token_ids)).token_ids
     place = next(index for index, token in enumerate(longest) if token not in longest[:index] and index > 0)
@@ -106,12 +112,14 @@ def ranks(samples: list[Sample], at: str) -> list[int]:
 MANY = "gconfig.n_samples=16"
 
 
+@pytest.mark.shows("gconfig.top_k")
 def test_top_k_leaves_out_all_but_the_likeliest():
     assert max(ranks(sampled(MANY), "plain")) >= 3
     assert max(ranks(sampled(MANY, "gconfig.top_k=3"), "top_k")) == 2
     assert max(ranks(sampled(MANY, "gconfig.top_k=0"), "top_k")) >= 3
 
 
+@pytest.mark.shows("gconfig.top_p")
 def test_top_p_leaves_out_what_is_beyond_its_share():
     def beyond(*words: str) -> int:
         """Tokens whose likelier ones have half of all chances together."""
@@ -149,16 +157,19 @@ def repeated(samples: list[Sample], before: tuple[int, ...] = ()) -> int:
 LONGER = ("gconfig.max_new_tokens=40", MANY)
 
 
+@pytest.mark.shows("gconfig.frequency_penalty")
 def test_frequency_penalty_makes_tokens_of_the_answer_rarer():
     counts = {said: repeated(sampled(*LONGER, f"gconfig.frequency_penalty={said}")) for said in (-1, 0, 2)}
     assert counts[2] < counts[0] < counts[-1]
 
 
+@pytest.mark.shows("gconfig.repetition_penalty")
 def test_repetition_penalty_makes_tokens_rarer_that_were_seen():
     counts = {said: repeated(sampled(*LONGER, f"gconfig.repetition_penalty={said}"), (7, 8, 9)) for said in (1, 5)}
     assert counts[5] < 0.8 * counts[1]
 
 
+@pytest.mark.shows("gconfig.min_new_tokens")
 def test_min_new_tokens_is_what_an_answer_has_before_it_ends():
     ends = f"gconfig.stop_token_ids={list(range(2, VOCAB, 2))}"
     assert min(len(sample.token_ids) for sample in sampled(MANY, ends)) < 5
@@ -166,6 +177,7 @@ def test_min_new_tokens_is_what_an_answer_has_before_it_ends():
     assert min(lengths) == 5
 
 
+@pytest.mark.shows("gconfig.stop")
 def test_stop_ends_an_answer_with_the_token_that_completes_a_text():
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
     (longest,) = sampled("gconfig.n_samples=1")
@@ -177,6 +189,7 @@ def test_stop_ends_an_answer_with_the_token_that_completes_a_text():
     assert end < len(longest.token_ids)
 
 
+@pytest.mark.shows("gconfig.seed")
 def test_seed_of_sampling_is_what_seeds_of_groups_come_from():
     seeds = {
         words: [lease.wire(world.settings)["seed"] for lease in world.lease()]
@@ -190,23 +203,27 @@ def test_seed_of_sampling_is_what_seeds_of_groups_come_from():
 # Rollouts
 
 
+@pytest.mark.shows("rollout.max_concurrent_rollouts")
 def test_max_concurrent_rollouts_is_how_many_groups_are_under_way():
     assert len(ring("rollout.max_concurrent_rollouts=3").lease()) == 3
     assert len(ring().lease()) == 4, "a batch, unless something is said"
 
 
+@pytest.mark.shows("rollout.queue_size")
 def test_queue_size_is_how_many_wait_or_run():
     many = ("rollout.max_concurrent_rollouts=50", "rollout.max_head_offpolicyness=9")
     assert len(ring(*many).lease()) == 40
     assert len(ring(*many, "rollout.queue_size=6").lease()) == 6
 
 
+@pytest.mark.shows("rollout.max_head_offpolicyness")
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_max_head_offpolicyness_is_how_far_ahead_groups_are_generated(staleness):
     many = ("rollout.max_concurrent_rollouts=500", f"rollout.max_head_offpolicyness={staleness}")
     assert len(ring(*many).lease()) == (staleness + 1) * 4
 
 
+@pytest.mark.shows("async_training")
 @pytest.mark.parametrize("asked", [True, False])
 def test_async_training_lets_groups_be_generated_ahead(asked):
     world = ring("rollout.max_concurrent_rollouts=500", f"async_training={asked}")
@@ -216,6 +233,7 @@ def test_async_training_lets_groups_be_generated_ahead(asked):
     assert bool(world.loop.ready) is asked
 
 
+@pytest.mark.shows("rollout.schedule_policy")
 def test_schedule_policy_says_which_server_is_next():
     """Three groups: the second answer is long, so that its server has more to do."""
 
@@ -233,6 +251,7 @@ def test_schedule_policy_says_which_server_is_next():
     assert third == first
 
 
+@pytest.mark.shows("rollout.request_retries")
 @pytest.mark.parametrize("retries", [0, 2])
 def test_request_retries_is_how_often_a_failed_group_is_tried_again(retries):
     world = ring(f"rollout.request_retries={retries}", "rollout.max_concurrent_rollouts=1")
@@ -244,6 +263,7 @@ def test_request_retries_is_how_often_a_failed_group_is_tried_again(retries):
     assert names == [*(f"0.{index + 1}" for index in range(retries + 1)), "1.1"]
 
 
+@pytest.mark.shows("actor.dynamic_sampling")
 @pytest.mark.parametrize("asked", [True, False])
 def test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal(asked):
     world = ring(f"actor.dynamic_sampling={asked}", "rollout.max_concurrent_rollouts=4")
@@ -254,6 +274,7 @@ def test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal(asked):
     assert 1 not in world.loop.ready if asked else [group.number for group in batch.groups] == [0, 1, 2, 3]
 
 
+@pytest.mark.shows("rollout.consumer_batch_size")
 def test_consumer_batch_size_must_be_the_batch_size():
     assert grpo("rollout.consumer_batch_size=64").rollout.consumer_batch_size == 64
     with pytest.raises(ConfigError, match=r"^rollout\.consumer_batch_size .* train_dataset\.batch_size is 64"):
@@ -323,17 +344,20 @@ def rows_of(tmp_path, section: str, *settings: str) -> Any:
     return found.train if section == "train_dataset" else found.valid
 
 
+@pytest.mark.shows("{section}.path")
 @pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
 def test_path_is_the_file_of_rows(tmp_path, section):
     assert [row["prompt"] for row in rows_of(tmp_path, section).rows] == ["1", "1+1+1="]
     assert len(rows_of(tmp_path, section, "path=addition")) > 1000
 
 
+@pytest.mark.shows("{section}.max_length")
 @pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
 def test_max_length_leaves_long_rows_out(tmp_path, section):
     assert [row["prompt"] for row in rows_of(tmp_path, section, "max_length=5").rows] == ["1"]
 
 
+@pytest.mark.shows("{section}.type")
 @pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
 def test_type_is_what_a_row_must_have(tmp_path, section):
     assert len(rows_of(tmp_path, section, "type=sft")) == 2

@@ -93,6 +93,7 @@ def test_without_any_of_them_rewards_stay_as_they_are():
     assert shaped_rewards(batch_of(REWARDS, GENERATED, truncated=1), actor_of()).tolist() == REWARDS
 
 
+@pytest.mark.shows("actor.{key}")
 @pytest.mark.parametrize("key", SHAPED)
 def test_a_key_of_rewards(key):
     settings, wanted = SHAPED[key]
@@ -100,6 +101,7 @@ def test_a_key_of_rewards(key):
     assert shaped_rewards(batch_of(REWARDS, GENERATED, truncated=1), config).tolist() == pytest.approx(wanted)
 
 
+@pytest.mark.shows("actor.reward_norm.{key}")
 @pytest.mark.parametrize("key", NORMS)
 def test_a_key_of_reward_norm(key):
     settings, wanted = NORMS[key]
@@ -115,6 +117,7 @@ GROUP_ADVANTAGES: dict[str, tuple[str, list[float]]] = {
 }
 
 
+@pytest.mark.shows("actor.advantage.{key}")
 @pytest.mark.parametrize("key", GROUP_ADVANTAGES)
 def test_a_key_of_advantages_relative_to_the_group(key):
     value, wanted = GROUP_ADVANTAGES[key]
@@ -137,6 +140,7 @@ def advantages(batch: Batch, config: PPOActorConfig, gap: float | None = None) -
     return [float(value) for value in found.advantages[batch.sequences.counted]]
 
 
+@pytest.mark.shows("actor.adv_norm.{key}")
 @pytest.mark.parametrize("key", NORMS)
 def test_a_key_of_adv_norm(key):
     """Answers of one token, so that tokens count as answers do."""
@@ -145,6 +149,7 @@ def test_a_key_of_adv_norm(key):
     assert advantages(batch_of(REWARDS, [1] * 4), config) == pytest.approx(wanted)
 
 
+@pytest.mark.shows("actor.{key}")
 @pytest.mark.parametrize("key", ["discount", "gae_lambda"])
 def test_later_rewards_count_less_by(key):
     batch = batch_of([1.0, 0.0], [3, 1])
@@ -152,6 +157,7 @@ def test_later_rewards_count_less_by(key):
     assert advantages(batch, actor_of(f"actor.{key}=0.5")) == [0.25, 0.5, 1, 0]
 
 
+@pytest.mark.shows("actor.kl_ctl")
 def test_kl_ctl_is_the_weight_of_the_distance_to_a_reference_that_is_loaded_for_it_alone():
     found = advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_estimator=k1"), gap=0.5)
     assert found == pytest.approx([-0.1, -0.1])
@@ -159,6 +165,7 @@ def test_kl_ctl_is_the_weight_of_the_distance_to_a_reference_that_is_loaded_for_
     assert "ref" in dict(trained_models(grpo("actor.kl_ctl=0.2")))
 
 
+@pytest.mark.shows("actor.kl_estimator")
 @pytest.mark.parametrize(("estimator", "distance"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 0.5)])
 def test_kl_estimator_says_how_it_is_measured(estimator, distance):
     config = actor_of("actor.kl_ctl=0.2", f"actor.kl_estimator={estimator}")
@@ -248,11 +255,13 @@ RATIO: dict[str, tuple[tuple[str, ...], tuple[str, ...], float, float, float, fl
 """The same of the ratio between policy and sampler."""
 
 
+@pytest.mark.shows("actor.ratio.{key}")
 @pytest.mark.parametrize("key", RATIO)
 def test_a_key_of_the_ratio(root, key):
     learns_otherwise(root, *RATIO[key])
 
 
+@pytest.mark.shows("actor.{key}")
 @pytest.mark.parametrize("key", LOSS)
 def test_a_key_of_the_loss(root, key):
     learns_otherwise(root, *LOSS[key])
@@ -268,6 +277,7 @@ def learns_otherwise(
         assert found == pytest.approx(factor * on_policy, rel=1e-3, abs=1e-6), settings
 
 
+@pytest.mark.shows("actor.ppo_n_minibatches")
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_ppo_n_minibatches_is_the_number_of_updates(root, count):
     assert update(root, f"actor.ppo_n_minibatches={count}")["train/updates"] == count
@@ -291,6 +301,7 @@ COPIES = {
 """Key -> a value that is not what it is a copy of."""
 
 
+@pytest.mark.shows("{path}")
 @pytest.mark.parametrize("path", COPIES)
 def test_a_copy_of_a_number_must_agree(path):
     with pytest.raises(ConfigError, match=rf"{path} .*must agree: leave {path} out"):
@@ -406,6 +417,7 @@ def steps(root) -> dict[str, dict[str, float]]:
     return {kind: with_reference(root, *words) for kind, words in kinds.items()}
 
 
+@pytest.mark.shows_no_effect("ref.{name}")
 @pytest.mark.parametrize("name", LEARNING)
 def test_a_key_about_learning_means_nothing_to_the_reference(steps, name):
     """All of them are set at once: a step comes out the same, bit for bit."""

@@ -176,12 +176,14 @@ def test_answers_that_were_cut_off_are_left_out_of_what_it_learns_too(tmp_path, 
 # Keys
 
 
+@pytest.mark.shows("critic.ppo_n_minibatches")
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_ppo_n_minibatches_is_the_number_of_its_updates(tmp_path, folder, count):
     critic = critic_of(ppo_run(tmp_path, folder, f"critic.ppo_n_minibatches={count}"))
     assert critic.step(with_returns(judged(critic), 1.0), Stopwatch())["critic/updates"] == count
 
 
+@pytest.mark.shows("critic.eps_clip")
 def test_eps_clip_is_how_far_a_step_may_move_a_value(tmp_path, folder):
     """Steps in one direction, all on one batch: past the clip there is no gradient any more, and nothing moves."""
     moved = {}
@@ -209,6 +211,7 @@ def test_a_plan_says_how_many_steps_the_critic_makes():
     assert frozen.cannot_start == () and not any("critic" in word for word in frozen.batch.words)
 
 
+@pytest.mark.shows("critic.mask_no_eos_with_zero")
 def test_mask_no_eos_with_zero_is_that_of_the_actor():
     with pytest.raises(ConfigError, match=r"critic\.mask_no_eos_with_zero .*must agree"):
         loaded("ppo", "critic.mask_no_eos_with_zero=true")
@@ -216,6 +219,7 @@ def test_mask_no_eos_with_zero_is_that_of_the_actor():
     assert told.critic.mask_no_eos_with_zero
 
 
+@pytest.mark.shows_no_effect("{section}.weight_update_mode")
 @pytest.mark.parametrize(("section", "experiment"), [("ref", "grpo"), ("critic", "ppo"), ("model", "sft")])
 def test_weight_update_mode_means_nothing_to_who_publishes_nothing(section, experiment):
     words = ("actor.kl_ctl=0.1",) if section == "ref" else ()
@@ -225,6 +229,7 @@ def test_weight_update_mode_means_nothing_to_who_publishes_nothing(section, expe
     assert other.cannot_start == () and other.ports == usual.ports and started == wanted
 
 
+@pytest.mark.shows("critic.backend")
 def test_its_backend_is_that_of_the_actor():
     with pytest.raises(ConfigError, match=r"^critic\.backend .*takes 3 devices, but critic runs in the processes of"):
         plan_of("ppo", "critic.backend=fsdp:d3")

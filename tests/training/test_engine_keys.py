@@ -47,6 +47,7 @@ def gradient_of(engine: Engine) -> list[torch.Tensor]:
     return [engine._gradient(parameter).clone() for parameter in engine.parameters]
 
 
+@pytest.mark.shows("{section}.path")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_path_is_where_the_weights_are(tmp_path, section):
     ours = weights_of(engine_of(tmp_path, section, model_folder(tmp_path, "qwen3")))
@@ -55,6 +56,7 @@ def test_path_is_where_the_weights_are(tmp_path, section):
     assert shipped[A_WEIGHT].shape != ours[A_WEIGHT].shape
 
 
+@pytest.mark.shows("{section}.init_from_scratch")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_init_from_scratch_begins_with_random_weights(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
@@ -64,6 +66,7 @@ def test_init_from_scratch_begins_with_random_weights(tmp_path, section):
     assert not torch.equal(usual[A_WEIGHT], random[A_WEIGHT])
 
 
+@pytest.mark.shows("{section}.dtype")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_dtype_is_what_is_computed_in(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
@@ -74,6 +77,7 @@ def test_dtype_is_what_is_computed_in(tmp_path, section):
     assert 1e-4 < float(apart) < 0.3
 
 
+@pytest.mark.shows("{section}.disable_dropout")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_disable_dropout_takes_it_out_of_the_model(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
@@ -90,6 +94,7 @@ def test_disable_dropout_takes_it_out_of_the_model(tmp_path, section):
     assert found == {"false": {0.3}, "true": {0.0}}
 
 
+@pytest.mark.shows("{section}.gradient_checkpointing")
 @pytest.mark.parametrize("section", TRAINED)
 def test_gradient_checkpointing_computes_layers_again(tmp_path, section, monkeypatch):
     """Twice as many forward passes of each layer, and the same gradient."""
@@ -104,6 +109,7 @@ def test_gradient_checkpointing_computes_layers_again(tmp_path, section, monkeyp
     assert all(torch.equal(one, other) for one, other in zip(gradients["false"], gradients["true"], strict=True))
 
 
+@pytest.mark.shows("{section}.grad_reduce_dtype")
 @pytest.mark.parametrize("section", TRAINED)
 def test_grad_reduce_dtype_is_what_gradients_are_added_up_in(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
@@ -115,6 +121,7 @@ def test_grad_reduce_dtype_is_what_gradients_are_added_up_in(tmp_path, section):
     assert all(torch.equal(gradient, gradient.bfloat16().float()) for gradient in half)
 
 
+@pytest.mark.shows("{section}.backend")
 @pytest.mark.parametrize(("section", "experiment"), [("actor", "grpo"), ("model", "sft")])
 def test_backend_is_the_number_of_ranks(section, experiment):
     for ranks in (1, 3):
@@ -125,6 +132,7 @@ def test_backend_is_the_number_of_ranks(section, experiment):
         assert {each["WORLD_SIZE"] for each in environments} == {str(ranks)}
 
 
+@pytest.mark.shows("ref.backend")
 def test_the_backend_of_the_reference_is_that_of_the_actor():
     with pytest.raises(ConfigError, match=r"^ref\.backend .*takes 3 devices, but ref runs in the processes of actor"):
         plan_of("grpo", "actor.kl_ctl=0.1", "ref.backend=fsdp:d3")
@@ -147,11 +155,13 @@ def micros_of(root: Path, section: str, **settings: Any) -> list[MicroBatch]:
     return engine_of(root, section, model_folder(root, "qwen3"), **spec).cut(sequences(), range(len(LENGTHS)))
 
 
+@pytest.mark.shows("{section}.mb_spec.n_mbs")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_n_mbs_is_the_least_number_of_micro_batches(tmp_path, section):
     assert [len(micros_of(tmp_path, section, n_mbs=number)) for number in ("1", "3", "null")] == [1, 3, 1]
 
 
+@pytest.mark.shows("{section}.mb_spec.max_tokens_per_mb")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_max_tokens_per_mb_is_the_most_that_a_micro_batch_has(tmp_path, section):
     micros = micros_of(tmp_path, section, max_tokens_per_mb=14)
@@ -160,6 +170,7 @@ def test_max_tokens_per_mb_is_the_most_that_a_micro_batch_has(tmp_path, section)
         micros_of(tmp_path, section, max_tokens_per_mb=10)
 
 
+@pytest.mark.shows("{section}.mb_spec.granularity")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_granularity_keeps_neighbours_together(tmp_path, section):
     rows = [set(micro.rows_N.tolist()) for micro in micros_of(tmp_path, section, n_mbs=3, granularity=2)]
@@ -167,6 +178,7 @@ def test_granularity_keeps_neighbours_together(tmp_path, section):
     assert rows != [set(micro.rows_N.tolist()) for micro in micros_of(tmp_path, section, n_mbs=3)]
 
 
+@pytest.mark.shows("{section}.pad_to_maximum")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_pad_to_maximum_makes_all_micro_batches_of_one_size(tmp_path, section):
     sizes = {
@@ -182,6 +194,7 @@ def test_pad_to_maximum_makes_all_micro_batches_of_one_size(tmp_path, section):
         micros_of(tmp_path, section, pad_to_maximum="true")
 
 
+@pytest.mark.shows("{section}.attn_impl")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_attn_impl_is_what_transformers_is_told(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
@@ -193,6 +206,7 @@ def test_attn_impl_is_what_transformers_is_told(tmp_path, section):
     assert told["auto"] == told["sdpa"] == attention.OURS["sdpa"] and told["eager"] == attention.OURS["eager"]
 
 
+@pytest.mark.shows("{section}.is_critic")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_is_critic_gives_the_head_that_a_model_needs(tmp_path, section):
     folder, gives_numbers = model_folder(tmp_path, "qwen3"), section == "critic"
@@ -223,6 +237,7 @@ def low_of(engine: Engine) -> torch.Tensor:
     return next(tensor for name, tensor in engine.export_weights(adapter_only=True) if "up_proj.lora_A" in name)
 
 
+@pytest.mark.shows("{section}.use_lora")
 @pytest.mark.parametrize("section", TRAINED)
 def test_use_lora_trains_adapters_alone(tmp_path, section):
     usual, engine = engine_of(tmp_path, section, model_folder(tmp_path, "qwen3")), adapted(tmp_path, section)
@@ -231,11 +246,13 @@ def test_use_lora_trains_adapters_alone(tmp_path, section):
     assert all(".lora_" in name or "score" in name for name in names) and len(names) == len(engine.parameters)
 
 
+@pytest.mark.shows("{section}.lora_rank")
 @pytest.mark.parametrize("section", TRAINED)
 def test_lora_rank_is_the_rank_of_the_adapters(tmp_path, section):
     assert [low_of(adapted(tmp_path, section, lora_rank=rank)).shape for rank in (3, 5)] == [(3, 32), (5, 32)]
 
 
+@pytest.mark.shows("{section}.lora_alpha")
 @pytest.mark.parametrize("section", TRAINED)
 def test_lora_alpha_is_the_strength_of_the_adapters(tmp_path, section):
     changes = []
@@ -251,6 +268,7 @@ def test_lora_alpha_is_the_strength_of_the_adapters(tmp_path, section):
     torch.testing.assert_close(changes[1], 12.5 / 8 * changes[0])
 
 
+@pytest.mark.shows("{section}.target_modules")
 @pytest.mark.parametrize("section", TRAINED)
 def test_target_modules_says_which_layers_get_one(tmp_path, section):
     found = {
@@ -261,6 +279,7 @@ def test_target_modules_says_which_layers_get_one(tmp_path, section):
     assert {name for name in found["['.*mlp.*']"] if name.endswith("_proj")} == {"up_proj", "gate_proj", "down_proj"}
 
 
+@pytest.mark.shows("{section}.peft_type")
 @pytest.mark.parametrize("section", TRAINED)
 def test_peft_type_is_the_kind_of_adapter(tmp_path, section):
     engine = adapted(tmp_path, section, peft_type="lora")
@@ -269,6 +288,7 @@ def test_peft_type_is_the_kind_of_adapter(tmp_path, section):
         adapted(tmp_path, section, peft_type="ia3")
 
 
+@pytest.mark.shows("{section}.lora_dropout")
 @pytest.mark.parametrize("section", TRAINED)
 def test_lora_dropout_leaves_out_some_of_what_goes_into_adapters(tmp_path, section):
     gradients = []
@@ -279,6 +299,7 @@ def test_lora_dropout_leaves_out_some_of_what_goes_into_adapters(tmp_path, secti
     assert torch.equal(gradients[0], gradients[1]) and not torch.equal(gradients[0], gradients[2])
 
 
+@pytest.mark.shows("{section}.lora_modules_to_save")
 @pytest.mark.parametrize("section", TRAINED)
 def test_lora_modules_to_save_are_trained_in_full(tmp_path, section):
     usual = len(adapted(tmp_path, section).parameters)

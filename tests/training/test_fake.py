@@ -28,6 +28,7 @@ def trained(run: Run) -> list[dict[str, Any]]:
     return metrics_of(run)
 
 
+@pytest.mark.shows("train_dataset.fake")
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft"])
 def test_fake_is_what_a_step_trains_on(tmp_path, kind):
     """Of the sizes that are said, and without the data that the file names, a controller or weights for servers."""
@@ -42,6 +43,7 @@ def test_fake_is_what_a_step_trains_on(tmp_path, kind):
     assert not run.memory.exists() and not run.weights.exists()
 
 
+@pytest.mark.shows("train_dataset.fake.{key}")
 @pytest.mark.parametrize(
     ("key", "name"), [("batch_size", "train/samples"), ("seq_len", "train/tokens")], ids=["batch_size", "seq_len"]
 )

@@ -51,6 +51,7 @@ def loads(folder: Path, engine: Engine) -> bool:
     return all(torch.equal(tensor, wanted[name]) for name, tensor in model.named_parameters())
 
 
+@pytest.mark.shows("weights.save_sharded")
 def test_save_sharded_splits_weights_into_files_of_at_most_that_size_with_an_index(tmp_path):
     whole = run_with(tmp_path / "whole")
     engine, folder = written(whole)
@@ -97,6 +98,7 @@ def test_buffers_that_checkpoints_have_are_published_and_counted_as_they_are(tmp
     assert live.expected() == {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
 
 
+@pytest.mark.shows("weights.save_format")
 @pytest.mark.parametrize("words", [(), ("weights.save_sharded=true", "weights.max_shard_gb=16e-6")])
 def test_save_format_torch_is_tensors_alone_and_can_be_gone_on_from(tmp_path, words):
     engine, folder = written(run_with(tmp_path, "weights.save_format=torch", *words))
@@ -136,6 +138,7 @@ def test_others_may_read_what_this_user_s_files_let_them(tmp_path):
     assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
 
 
+@pytest.mark.shows("weights.save_adapter_separately")
 @pytest.mark.parametrize("save_format", ["safetensors", "torch"])
 def test_save_adapter_separately_writes_what_peft_loads_beside_the_merged_weights(tmp_path, save_format):
     words = ("model.use_lora=true", f"weights.save_format={save_format}")

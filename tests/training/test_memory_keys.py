@@ -251,6 +251,7 @@ OPTIMIZER: dict[str, Callable[[str], None]] = {
 }
 
 
+@pytest.mark.shows("{where}.optimizer.{name}")
 @pytest.mark.parametrize("name", OPTIMIZER)
 @pytest.mark.parametrize("where", TRAINED)
 def test_a_key_of_the_optimizer(where, name):
@@ -263,6 +264,7 @@ def test_all_keys_of_the_optimizer_are_looked_at():
     assert OPTIMIZER.keys() == SET.keys() == {field.name for field in fields(OptimizerConfig)}
 
 
+@pytest.mark.shows("{where}.fsdp.offload_params")
 @pytest.mark.parametrize("where", SECTIONS)
 def test_offload_params_keeps_parameters_in_host_memory(tmp_path, monkeypatch, where):
     """On a CPU they are there anyway: what can be seen is what FSDP is asked for."""
@@ -278,6 +280,7 @@ def test_offload_params_keeps_parameters_in_host_memory(tmp_path, monkeypatch, w
     assert [isinstance(policy, CPUOffloadPolicy) for policy in policies] == [False] * 3 + [True] * 3
 
 
+@pytest.mark.shows("{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap")
 @pytest.mark.parametrize("where", SECTIONS)
 def test_transformer_layer_cls_to_wrap_names_what_is_sharded_one_by_one(tmp_path, where):
     key = "fsdp.wrap_policy.transformer_layer_cls_to_wrap"
@@ -286,6 +289,7 @@ def test_transformer_layer_cls_to_wrap_names_what_is_sharded_one_by_one(tmp_path
     assert "FSDPQwen3MLP" in names and "FSDPQwen3DecoderLayer" not in names
 
 
+@pytest.mark.shows("actor.fsdp.reshard_after_forward")
 def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
     gathered = {}
     for said in ("true", "false"):
@@ -295,12 +299,14 @@ def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
     assert gathered == {"true": False, "false": True}
 
 
+@pytest.mark.shows("actor.fsdp.dp_replicate")
 def test_dp_replicate_is_how_many_replicas_there_are(tmp_path):
     """Two of a single rank there cannot be."""
     with pytest.raises(ConfigError, match=r"actor\.fsdp\.dp_replicate.*2 replicas cannot be made of 1 ranks"):
         engine_of(tmp_path, "actor", folder(), **{"fsdp.dp_replicate": 2})
 
 
+@pytest.mark.shows("actor.fsdp.load_using_meta")
 def test_load_using_meta_builds_the_model_without_memory(tmp_path, monkeypatch):
     devices: list[str] = []
 
@@ -313,18 +319,21 @@ def test_load_using_meta_builds_the_model_without_memory(tmp_path, monkeypatch):
     assert devices == ["meta"] and {parameter.device.type for parameter in engine.parameters} == {"cpu"}
 
 
+@pytest.mark.shows("actor.master_dtype")
 def test_master_dtype_is_that_of_the_weights_that_are_updated(tmp_path):
     for name in ("float32", "bfloat16"):
         engine = engine_of(tmp_path, "actor", folder(), dtype="bfloat16", master_dtype=name)
         assert {parameter.dtype for parameter in engine.parameters} == {getattr(torch, name)}
 
 
+@pytest.mark.shows("actor.moe_use_grouped_mm")
 def test_moe_use_grouped_mm_multiplies_all_experts_at_once(tmp_path):
     for said, way in (("true", "grouped_mm"), ("false", "eager")):
         engine = engine_of(tmp_path, "actor", folder("qwen3_moe"), moe_use_grouped_mm=said)
         assert engine.model.config._experts_implementation == way
 
 
+@pytest.mark.shows("actor.compile.fullgraph")
 def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
     asked: list[bool] = []
     monkeypatch.setattr(compiled, "has_compiler", lambda: True)
@@ -334,12 +343,14 @@ def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
     assert asked == [False, False, True, True]
 
 
+@pytest.mark.shows("actor.activation_checkpointing.freq")
 def test_freq_is_of_how_many_layers_one_computes_again(tmp_path):
     keys = {"gradient_checkpointing": "true", "activation_checkpointing.freq": 2}
     engine = engine_of(tmp_path, "actor", folder(), **keys)
     assert [layer.gradient_checkpointing for layer in engine.model.model.layers] == [True, False]
 
 
+@pytest.mark.shows("actor.activation_offloading.{name}")
 @pytest.mark.parametrize(("name", "value"), [("pin_memory", False), ("max_inflight_activations", 2)])
 def test_a_key_of_activation_offloading(tmp_path, monkeypatch, name, value):
     """What it does to activations is shown where memory takes the part of a GPU's."""
@@ -349,6 +360,7 @@ def test_a_key_of_activation_offloading(tmp_path, monkeypatch, name, value):
     assert told == [(value, 5) if name == "pin_memory" else (True, value)]
 
 
+@pytest.mark.shows("actor.debug.num_layers")
 def test_num_layers_keeps_the_first_layers(tmp_path):
     engine = engine_of(tmp_path, "actor", folder(), **{"debug.num_layers": 1})
     assert len(engine.model.model.layers) == 1
@@ -356,6 +368,7 @@ def test_num_layers_keeps_the_first_layers(tmp_path):
     assert "actor.debug.num_layers" not in dict(refusals(alone))
 
 
+@pytest.mark.shows("{where}.dist_timeout_s")
 @pytest.mark.parametrize(("where", "kind"), [("actor", "grpo"), ("model", "sft")])
 def test_dist_timeout_is_how_long_ranks_wait_for_each_other(tmp_path, monkeypatch, where, kind):
     class Asked(Exception):

@@ -17,6 +17,7 @@ from tests.support.training_runs import ME, make_run, start_from, world
 SHORT = ("train_dataset.fake.batch_size=2", "train_dataset.fake.seq_len=8", "total_train_steps=3")
 
 
+@pytest.mark.shows("profiler.trace_path")
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_trace_path_is_where_the_timeline_of_all_steps_is(tmp_path, kind):
     run = make_run(tmp_path / "run", kind, *SHORT, "recover.mode=disabled", "profiler.trace_path=traces")
@@ -37,6 +38,7 @@ def test_a_path_from_the_root_is_taken_as_it_is_and_an_attempt_writes_over_no_ot
     assert found == {"trace_0.json.gz", "trace_0.attempt-2.json.gz"}
 
 
+@pytest.mark.shows("profiler.memory_path")
 def test_memory_path_is_where_every_step_and_rank_has_a_snapshot(tmp_path, monkeypatch):
     """Seen where the value arrives at the library: there is no GPU whose memory could be looked at."""
     calls: list[Any] = []

@@ -88,6 +88,7 @@ def test_what_is_not_skipped_goes_on(tmp_path):
     assert (seen.batches, seen.samples) == (7, 9 * 8)
 
 
+@pytest.mark.shows("recover.skip_progress")
 def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
     run, first = begun(tmp_path, "recover.skip_progress=true", "recover.freq_steps=2")
     seen = goes_on(run)
@@ -98,6 +99,7 @@ def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen.weights.items())
 
 
+@pytest.mark.shows("recover.skip_scheduler")
 def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
     run, _ = begun(tmp_path, "recover.skip_scheduler=true")
     seen = goes_on(run)
@@ -106,6 +108,7 @@ def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
     assert (seen.batches, seen.samples) == (7, 9 * 8)
 
 
+@pytest.mark.shows("recover.skip_dataloader")
 def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(tmp_path):
     run, _ = begun(tmp_path, "recover.skip_dataloader=true")
     seen = goes_on(run)
@@ -146,6 +149,7 @@ def test_skips_hold_for_reinforcement_learning_too(tmp_path, monkeypatch):
     assert rates[4] == rates[0] > rates[1], "the schedule began anew"
 
 
+@pytest.mark.shows("recover.keep")
 @pytest.mark.parametrize(
     ("keep", "wanted"),
     [
@@ -165,6 +169,7 @@ def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(
     assert {step: can_resume(folder) for step, folder in complete(run.checkpoints)} == wanted
 
 
+@pytest.mark.shows("weights.save_async")
 @pytest.mark.parametrize("is_async", [True, False])
 def test_save_async_lets_training_go_on_while_a_checkpoint_is_written(tmp_path, monkeypatch, is_async):
     word = f"weights.save_async={str(is_async).lower()}"

@@ -64,6 +64,7 @@ def opened(*overrides: str) -> Collective:
     return found
 
 
+@pytest.mark.shows("actor.weight_update_mode")
 @pytest.mark.parametrize("mode", ["collective", "xccl", "nccl"])
 def test_a_transport_is_found_by_each_of_its_names(mode) -> None:
     opened(f"actor.weight_update_mode={mode}").close(early=True)
@@ -74,6 +75,7 @@ def free_port(host: str) -> int:
         return int(found.getsockname()[1])
 
 
+@pytest.mark.shows("weights.broadcast.host", "weights.broadcast.port")
 def test_host_and_port_are_where_trainer_and_servers_meet() -> None:
     port = free_port("127.0.0.2")
     transport = opened("weights.broadcast.host=127.0.0.2", f"weights.broadcast.port={port}")

@@ -50,6 +50,7 @@ def test_what_is_no_address_is_refused_by_its_place(addresses, number, said, key
     assert said in against(addressed(*addresses))[f"{KEY}[{number}]"]
 
 
+@pytest.mark.shows("rollout.api_key_var")
 def test_the_key_is_looked_for_where_it_may_be(monkeypatch, tmp_path):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert "export OPENAI_API_KEY=" in needs(addressed("h:1"))["rollout.api_key_var"]
@@ -66,6 +67,7 @@ def test_the_key_itself_stands_in_no_plan(key):
     assert not [word for process in plan.processes for word in process.command if "of-my-servers" in word]
 
 
+@pytest.mark.shows("rollout.server_type")
 def test_a_service_that_takes_no_weights_is_refused_in_training(key):
     plan = plan_of("grpo", f"{KEY}=['h:1']", "rollout.server_type=openai")
     assert "can be given no weights" in against(plan)["rollout.server_type"]

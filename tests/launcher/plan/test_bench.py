@@ -13,6 +13,7 @@ from tests.support.planning import loaded, plan_of
 from tests.support.training_runs import make_run, world
 
 
+@pytest.mark.shows("bench")
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft", "reward_model"])
 def test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking(kind):
     tracked = ("stats_logger.wandb.mode=online", "stats_logger.swanlab.mode=cloud")

@@ -76,6 +76,7 @@ def test_trainer_ranks_have_the_environment_of_torchrun():
     assert {rank.env["MASTER_PORT"] for rank in ranks} == {"<port>"}
 
 
+@pytest.mark.shows("rollout.backend")
 def test_servers_take_the_first_gpus_and_trainers_the_next():
     plan = plan_of("grpo", "rollout.backend=vllm:d2t2", *BIG_MODEL, "actor.backend=fsdp:d4", gpus=8)
     servers, trainers = of_role(plan, "server"), of_role(plan, "trainer")
@@ -155,6 +156,7 @@ def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_g
         assert len(set(taken)) == len(taken)
 
 
+@pytest.mark.shows("rollout.server_addresses")
 def test_each_server_that_runs_already_has_an_attendant_and_takes_no_device():
     plan = plan_of("grpo", "rollout.server_addresses=['10.0.0.1:8000','http://h:80']", gpus=4)
     attendants = of_role(plan, "server")
@@ -189,6 +191,7 @@ launcher:
 """
 
 
+@pytest.mark.shows("launcher.inference_server_env_vars", "launcher.trainer_env_vars")
 def test_variables_of_the_user_reach_their_roles():
     from launcher.plan import build_plan
 

@@ -151,6 +151,7 @@ def test_vllm_on_a_cpu_is_told_its_cores_and_does_without_what_fails_there():
     assert "gpu-memory-utilization" not in found
 
 
+@pytest.mark.shows_no_effect("vllm.max_seq_len_to_capture", "vllm.swap_space")
 @pytest.mark.parametrize("hint", ["swap_space=8", "max_seq_len_to_capture=100"])
 def test_hints_that_vllm_has_lost_are_named(hint):
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", f"vllm.{hint}", gpus=2)
@@ -202,6 +203,7 @@ def test_expert_parallelism_of_old_is_as_wide_as_the_server():
     assert sglang("sglang.enable_ep_moe=true", "rollout.backend=sglang:d1t2", gpus=4)["ep-size"] == "2"
 
 
+@pytest.mark.shows_no_effect("sglang.enable_fast_load")
 def test_what_sglang_no_longer_does():
     plan = plan_of("grpo", *BIG_MODEL, "rollout=sglang", "sglang.torchao_config=int8wo", gpus=2)
     assert "sglang.torchao_config" in {obstacle.key for obstacle in plan.cannot_start}

@@ -63,6 +63,7 @@ TRANSLATED: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+@pytest.mark.shows(*(f"sglang.{name}" for name in (*SWITCHES, *VALUES, *TRANSLATED, "enable_ep_moe")))
 def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
     python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
     wanted = [flag(name, True) for name in SWITCHES] + [flag(name, value) for name, value in VALUES.items()]
@@ -91,6 +92,7 @@ def test_the_installed_parser_names_the_key_of_what_it_does_not_take(tmp_path):
     assert key == "sglang.attention_backend" and "invalid choice: 'fa9'" in reason
 
 
+@pytest.mark.shows("sglang.enable_nan_detection")
 def test_nan_detection_is_a_variable_that_sglang_reads():
     python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
     spec = ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python)

@@ -83,8 +83,9 @@ ALL_KEYS = (
     *("max_num_seqs=17", "block_size=64", "cpu_offload_gb=2.5", "disable_sliding_window=false", "max_model_len=4096"),
     *("enable_chunked_prefill=true", "enable_prefix_caching=true", "gpu_memory_utilization=0.5", "seed=41"),
     *("enable_sleep_mode=true", "uvicorn_log_level=error", "trust_remote_code=true", "enable_auto_tool_choice=true"),
-    *("tool_call_parser=hermes", "swap_space=8", "max_seq_len_to_capture=100"),
+    "tool_call_parser=hermes",
 )
+LOST = ("swap_space=8", "max_seq_len_to_capture=100")
 FLAGS = (
     *("--skip-tokenizer-init", "--no-enforce-eager", "--dtype bfloat16", "--distributed-executor-backend mp"),
     *("--max-num-seqs 17", "--block-size 64", "--cpu-offload-gb 2.5", "--no-disable-sliding-window"),
@@ -95,11 +96,16 @@ FLAGS = (
 )
 
 
+@pytest.mark.shows(
+    *(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.model", "vllm.worker_extension_cls", "vllm.extra_args"
+)
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()
     said = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
-    config = loaded("grpo", *said, *(f"vllm.{key}" for key in ALL_KEYS), "+vllm.extra_args.max_logprobs=5").config
+    config = loaded(
+        "grpo", *said, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
+    ).config
     start = start_vllm(config, ServerSpec(0, "127.0.0.1", 0, "/r", "some/model", on_gpu, 2, 1, (0, 1), vllm))
     if on_gpu:
         assert {flag for flag in FLAGS if f" {flag} " in " ".join([*start.command, ""])} == {*FLAGS}
