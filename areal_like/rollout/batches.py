@@ -12,7 +12,7 @@ FACTS = ("reward", "rewards", "length", "generated", "finish", "version_min", "v
 
 
 @dataclass(eq=False)
-class Batch:
+class RolloutBatch:
     """The groups of one step, in the order of submission, and the rank of each. Fetched by each rank, as often as it
     likes, until the step is done."""
 
@@ -67,9 +67,9 @@ class Batches:
 
     def __init__(self, first_step: int) -> None:
         self.next_step = self.done_steps = first_step
-        self._kept: dict[int, Batch] = {}
+        self._kept: dict[int, RolloutBatch] = {}
 
-    def get(self, step: int, world: int) -> Batch | None:
+    def get(self, step: int, world: int) -> RolloutBatch | None:
         """None where it is yet to be formed."""
         if step < self.done_steps:
             raise Refused(409, f"batch {step} was trained on already: the run is at step {self.done_steps}")
@@ -80,13 +80,15 @@ class Batches:
             raise Refused(409, f"batch {step} was formed for {batch.world} ranks, and a trainer of {world} asks for it")
         return batch
 
-    def form(self, groups: Sequence[Group], world: int) -> Batch:
-        batch = Batch(self.next_step, list(groups), balance([group.num_tokens for group in groups], world), world)
+    def form(self, groups: Sequence[Group], world: int) -> RolloutBatch:
+        batch = RolloutBatch(
+            self.next_step, list(groups), balance([group.num_tokens for group in groups], world), world
+        )
         self._kept[batch.step] = batch
         self.next_step += 1
         return batch
 
-    def done(self, step: int) -> Batch | None:
+    def done(self, step: int) -> RolloutBatch | None:
         """The batch, to be forgotten by all; None where that was said before."""
         if step < self.done_steps:
             return None

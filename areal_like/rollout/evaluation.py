@@ -10,11 +10,11 @@ import numpy as np
 from areal_like.observe.reading import DUE
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.groups import Group
-from areal_like.rollout.settings import Length, RolloutSettings
+from areal_like.rollout.settings import RolloutSettings, RunLength
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score
 from areal_like.training.timers import Timer
 
-MOST_SHOWN = 8
+MAX_SHOWN_ROWS = 8
 """Rows of which trackers are shown the answers."""
 
 
@@ -44,7 +44,7 @@ class Evaluation:
 
     def finish(self, group: Group) -> None:
         self.open -= 1
-        if group.number < MOST_SHOWN:
+        if group.number < MAX_SHOWN_ROWS:
             self.shown.append(replace(group))
         self.facts += group.facts
         group.forget_results()
@@ -89,7 +89,7 @@ class Evaluations:
     Those before the first and after the last step are of one version, and the others where the settings say so: servers
     keep the weights until such a one is complete."""
 
-    def __init__(self, settings: RolloutSettings, num_rows: int, length: Length, now: Callable[[], float]) -> None:
+    def __init__(self, settings: RolloutSettings, num_rows: int, length: RunLength, now: Callable[[], float]) -> None:
         self._settings, self._last_step = settings, length.total_steps
         wanted = settings.evaluation_rows
         self._rows = self._choose(num_rows, num_rows if wanted < 0 else min(wanted, num_rows))

@@ -10,7 +10,7 @@ from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.groups import Group
 from areal_like.rollout.trajectory import unpack_group
 
-MOST_SAMPLES = 4
+MAX_SAMPLES_PER_ROW = 4
 """Of a row."""
 
 
@@ -39,7 +39,7 @@ class EvaluationSamples:
     def _describe(self, step: int, group: Group) -> list[dict[str, Any]]:
         assert self._text is not None
         found = []
-        for number, sample in enumerate(unpack_group(group.facts, group.blob)[:MOST_SAMPLES]):
+        for number, sample in enumerate(unpack_group(group.facts, group.blob)[:MAX_SAMPLES_PER_ROW]):
             prompt = len(sample.prompt_ids)
             found.append(
                 {

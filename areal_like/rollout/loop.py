@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from areal_like.rollout.batches import Batch, Batches, with_spread
+from areal_like.rollout.async_order import AsyncOrder
+from areal_like.rollout.batches import Batches, RolloutBatch, with_spread
 from areal_like.rollout.evaluation import Evaluation, Evaluations
-from areal_like.rollout.free_flow import FreeFlow
 from areal_like.rollout.gate import StalenessGate
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.leases import Leases
-from areal_like.rollout.order import GroupQueue
-from areal_like.rollout.ordered_flow import OrderedFlow
-from areal_like.rollout.placement import Placement
-from areal_like.rollout.settings import RolloutSettings, length_of
-from areal_like.rollout.settling import COUNTED, Settling
+from areal_like.rollout.outcomes import STEP_COUNTS, Outcomes
+from areal_like.rollout.queue import GroupQueue
+from areal_like.rollout.server_pool import ServerPool
+from areal_like.rollout.settings import RolloutSettings, run_length
 from areal_like.rollout.step_metrics import batch_metrics
+from areal_like.rollout.sync_order import SyncOrder
 
 
 class RolloutLoop:
@@ -30,27 +30,27 @@ class RolloutLoop:
     def __init__(
         self,
         settings: RolloutSettings,
-        placement: Placement,
+        placement: ServerPool,
         row_hashes: Sequence[str],
         valid_rows: int = 0,
         start_step: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.now, self._row_hashes = settings, now, row_hashes
-        self.length = length_of(settings, len(row_hashes))
+        self.length = run_length(settings, len(row_hashes))
         self.queue = GroupQueue(settings, self.length)
         accepted = start_step * settings.batch_size
         self.gate = StalenessGate(settings.max_concurrent, settings.batch_size, settings.max_staleness, accepted)
         self.placement = placement
         self.leases = Leases()
-        self.settling = Settling(self)
+        self.settling = Outcomes(self)
         self.ready: dict[int, Group] = {}
         """Finished groups that no batch has taken, by number."""
         self.batches = Batches(start_step)
         self.evaluations = Evaluations(settings, valid_rows, self.length, now)
         if start_step == 0:
             self.evaluations.ask_for(0)
-        self.flow: OrderedFlow | FreeFlow = OrderedFlow(self) if settings.synchronous else FreeFlow(self)
+        self.flow: SyncOrder | AsyncOrder = SyncOrder(self) if settings.synchronous else AsyncOrder(self)
         self.stopping = ""
         """Why no further batch will be formed."""
         self.failure = ""
@@ -180,7 +180,7 @@ class RolloutLoop:
 
     # To the trainer.
 
-    def batch(self, step: int, rank: int, world: int) -> Batch | str | None:
+    def batch(self, step: int, rank: int, world: int) -> RolloutBatch | str | None:
         """What a rank trains on in a step; why there is no such batch; or None while it is not there yet."""
         batch = self.batches.get(step, world)
         if batch is None and step >= self.length.total_steps:
@@ -194,7 +194,7 @@ class RolloutLoop:
         batch.fetched_by.add(rank)
         return batch
 
-    def _form(self, world: int) -> Batch:
+    def _form(self, world: int) -> RolloutBatch:
         """Of those that are ready, in order of submission."""
         settings, settling = self.settings, self.settling
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
@@ -216,7 +216,7 @@ class RolloutLoop:
         if batch is None:
             return
         self.tell("trained", step=step, groups=[group.number for group in batch.groups])
-        counts = {f"rollout/{name}": float(self.settling.counts[name]) for name in COUNTED}
+        counts = {f"rollout/{name}": float(self.settling.counts[name]) for name in STEP_COUNTS}
         self.reports.append((step + 1, {**batch_metrics(batch), **counts, **self.settling.take_timings()}))
         self.settling.counts.clear()
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)

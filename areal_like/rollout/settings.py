@@ -9,7 +9,7 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.frequency import FrequencyConfig
 from areal_like.config.generation import GenerationHyperparameters
 
-WAITING_PER_RUNNING = 16
+PENDING_PER_CONCURRENT = 16
 SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
 """Keys of `gconfig` that every request carries; the others go along where they are not at their default."""
 NOT_SAMPLING = ("n_samples", "seed")
@@ -53,7 +53,7 @@ class RolloutSettings:
     evaluation_sampling: dict[str, Any] = field(default_factory=dict)
 
 
-def settings_of(config: GRPOConfig) -> RolloutSettings:
+def rollout_settings(config: GRPOConfig) -> RolloutSettings:
     rollout, data, evaluator = config.rollout, config.train_dataset, config.evaluator
     synchronous = not config.async_training or rollout.max_head_offpolicyness == 0
     batch_size = rollout.consumer_batch_size
@@ -69,7 +69,7 @@ def settings_of(config: GRPOConfig) -> RolloutSettings:
         synchronous=synchronous,
         max_staleness=0 if synchronous else rollout.max_head_offpolicyness,
         max_concurrent=max_concurrent,
-        most_waiting=max(rollout.queue_size or WAITING_PER_RUNNING * max_concurrent, batch_size),
+        most_waiting=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
         request_retries=rollout.request_retries,
         lease_limit_s=rollout.request_timeout + config.reward.timeout_s,
         num_servers=num_servers(config),
@@ -77,7 +77,7 @@ def settings_of(config: GRPOConfig) -> RolloutSettings:
         dynamic_sampling=config.actor.dynamic_sampling,
         refill=rollout.refill,
         oversampling_factor=rollout.oversampling_factor,
-        sampling=sampling_of(config.gconfig),
+        sampling=sampling_params(config.gconfig),
         shuffle=data.shuffle,
         drop_last=data.drop_last,
         total_epochs=config.total_train_epochs,
@@ -89,7 +89,7 @@ def settings_of(config: GRPOConfig) -> RolloutSettings:
         evaluation_concurrent=max(1, max_concurrent * config.gconfig.n_samples // evaluator.n_samples),
         evaluation_pin=evaluator.pin,
         evaluation_max_failed_share=evaluator.max_failed_share,
-        evaluation_sampling={**sampling_of(config.gconfig), **greedy},
+        evaluation_sampling={**sampling_params(config.gconfig), **greedy},
     )
 
 
@@ -101,7 +101,7 @@ def num_servers(config: GRPOConfig) -> int:
     return dims.data if dims else 1
 
 
-def sampling_of(gconfig: GenerationHyperparameters) -> dict[str, Any]:
+def sampling_params(gconfig: GenerationHyperparameters) -> dict[str, Any]:
     """How a request asks for it. A temperature of 0 is greedy."""
     kind: Any = GenerationHyperparameters
     usual = kind()
@@ -114,7 +114,7 @@ def sampling_of(gconfig: GenerationHyperparameters) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """How long a run is, once the number of its rows is known."""
 
     rows: int
@@ -123,7 +123,7 @@ class Length:
     total_steps: int
 
 
-def length_of(settings: RolloutSettings, rows: int) -> Length:
+def run_length(settings: RolloutSettings, rows: int) -> RunLength:
     batch = settings.batch_size
     if rows < 1:
         raise ValueError("train_dataset: there are no rows to train on; name data or a task that has some")
@@ -138,4 +138,4 @@ def length_of(settings: RolloutSettings, rows: int) -> Length:
         limits.append(settings.most_steps)
     if settings.most_samples is not None:
         limits.append(math.ceil(settings.most_samples / (batch * settings.n_samples)))
-    return Length(rows, steps, steps * batch if settings.drop_last else rows, min(limits))
+    return RunLength(rows, steps, steps * batch if settings.drop_last else rows, min(limits))

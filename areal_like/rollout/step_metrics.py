@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from areal_like.rollout.batches import Batch
+from areal_like.rollout.batches import RolloutBatch
 
 Facts = Sequence[dict[str, Any]]
 
 
-def batch_metrics(batch: Batch) -> dict[str, float]:
+def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
     facts = [fact for group in batch.groups for fact in group.facts]
     rewards = [fact["reward"] for fact in facts]
     mean = _mean(rewards)

@@ -30,9 +30,9 @@ from areal_like.models import model_folder  # noqa: E402
 from areal_like.observe.timing import Stopwatch  # noqa: E402
 from areal_like.process.run import Run, open_run  # noqa: E402
 from areal_like.process.seeds import derive_seed  # noqa: E402
-from areal_like.rollout.episodes.rewards.call import Call  # noqa: E402
-from areal_like.rollout.order import RowOrder  # noqa: E402
-from areal_like.rollout.settings import length_of, settings_of  # noqa: E402
+from areal_like.rollout.episodes.rewards.call import RewardCall  # noqa: E402
+from areal_like.rollout.queue import RowOrder  # noqa: E402
+from areal_like.rollout.settings import rollout_settings, run_length  # noqa: E402
 from areal_like.serving.embedded.engine import Engine as Server  # noqa: E402
 from areal_like.serving.embedded.model import make_engine  # noqa: E402
 from areal_like.serving.request import Finished, Group, Sampling, parse_sampling  # noqa: E402
@@ -48,13 +48,13 @@ class Loop:
 
     def __init__(self, run: Run, steps: int, threads: int) -> None:
         config = run.config
-        self.settings, self.steps = settings_of(config), steps
+        self.settings, self.steps = rollout_settings(config), steps
         folder = model_folder(config.actor.path, run.cwd)
         task: Any = make_task(config.task.name, config.task.args, Places(run.folder, run.cwd))
-        self.reward = Call(task.reward, config.task.name, {})
+        self.reward = RewardCall(task.reward, config.task.name, {})
         self.rows, self.held_out = task.rows(TRAIN), task.rows(TEST)
         self.tokenizer = TextTokenizer(model_folder(config.tokenizer_path, run.cwd))
-        length = length_of(self.settings, len(self.rows))
+        length = run_length(self.settings, len(self.rows))
         self.order = RowOrder(config.seed, length.rows, length.rows_per_epoch, self.settings.shuffle)
         self.server: Server = make_engine(config.embedded, folder)
         engine = Engine(config.actor, "actor", folder, open_world(60.0), config.seed)

@@ -12,7 +12,7 @@ from areal_like.discovery import names_for
 from areal_like.models.characters import write_tokenizer
 from areal_like.process.run import Run
 from areal_like.rollout.episodes.main import _tokenizer
-from areal_like.rollout.settings import length_of, settings_of
+from areal_like.rollout.settings import rollout_settings, run_length
 from areal_like.training import checkpoint, supervised
 from areal_like.training.checkpoint import Checkpoints
 from areal_like.training.main import load_trained
@@ -53,8 +53,8 @@ def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
     """Steps of a run on 40 rows, 8 to a step."""
     if kind in SUPERVISED:
         return int(SupervisedData(of_40_rows(folder, kind, *overrides)).total_steps)
-    said = settings_of(told(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
-    return length_of(said, rows=40).total_steps
+    said = rollout_settings(told(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
+    return run_length(said, rows=40).total_steps
 
 
 LONG = ("total_train_epochs=9", "total_train_steps=null", "total_train_n_seqs=null")
@@ -83,7 +83,7 @@ def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
 def order_of(folder: Path, kind: str, seed: int) -> Any:
     if kind in SUPERVISED:
         return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).deal.rows(0).tolist()
-    one = World(settings_of(told(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
+    one = World(rollout_settings(told(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
     one.load()
     return [(lease.group.row, lease.group.seed) for lease in one.lease()]
 
@@ -146,7 +146,7 @@ def evaluated(section: str, run: Run, kind: str) -> list[int]:
         learner = SUPERVISED[kind](load_trained(run, run.config.model, "model", world()), run.config.seed)
         supervised.train(run, ME, world(), learner, SupervisedData(run), StopRequest(world()))
         return sorted(line["step"] for line in metrics_of(run) if "eval/loss" in line)[:-1]
-    said = replace(settings_of(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
+    said = replace(rollout_settings(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
     ring = World(replace(said, synchronous=True, max_staleness=0, total_epochs=2, most_steps=10), 20, valid_rows=2)
     versions = []
     for _ in range(60):

@@ -15,7 +15,7 @@ from areal_like.process.http import Caller, Served, answer, application, run_loo
 from areal_like.process.identity import Guard
 from areal_like.process.proof import is_proof, new_nonce, place_of, prove
 from areal_like.process.proven import greet
-from areal_like.rollout.client import Client, Seat
+from areal_like.rollout.episodes.generation_client import GenerationClient, LeaseRoute
 from tests.support.impostors import SECRET, Listener, foreign, passing_on, replays
 from tests.support.ring_parts import SECRET as RING_SECRET
 from tests.support.ring_parts import WORKER, Server, open_server
@@ -114,9 +114,9 @@ def test_a_worker_whose_server_s_port_was_taken_goes_on_with_another_one() -> No
                 assert gone == f"127.0.0.1:{stranger.port}"
                 return server.address
 
-            client = Client(caller, 30.0, 3, another)
+            client = GenerationClient(caller, 30.0, 3, another)
             group = {"id": "1.1/0", "prompt": [3, 4, 12], "n": 2, "seed": 1, "sampling": {}, "order": None}
-            assert len(await client.generate(Seat("1.1", f"127.0.0.1:{stranger.port}"), group)) == 2
+            assert len(await client.generate(LeaseRoute("1.1", f"127.0.0.1:{stranger.port}"), group)) == 2
             await client.close()
         await stranger.close()
         assert stranger.heard and RING_SECRET.encode() not in stranger.heard

@@ -11,7 +11,7 @@ import pytest
 
 from areal_like.process.http import message_of
 from areal_like.process.identity import Identity, headers
-from areal_like.rollout.controller.app import Routes
+from areal_like.rollout.controller.routes import Routes
 from tests.ring.start import SHORT, Running, left_behind, listening_ports, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-2")

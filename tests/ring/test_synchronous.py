@@ -16,7 +16,7 @@ import pytest
 from areal_like.process.http import application
 from areal_like.process.identity import Guard
 from areal_like.rollout.audit import audit
-from areal_like.rollout.controller.app import Routes
+from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.embedded.server import EmbeddedServer
 from areal_like.serving.open_routes import OPEN_PATHS

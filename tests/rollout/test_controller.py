@@ -22,7 +22,7 @@ from areal_like.process.identity import PROCESS, TOKEN, Identity, headers
 from areal_like.process.run import LEDGER, open_run
 from areal_like.process.waiting import Waiting
 from areal_like.rollout.audit import audit
-from areal_like.rollout.controller import app, servers
+from areal_like.rollout.controller import routes, servers
 from areal_like.rollout.ledger import read_ledger
 from tests.support.controller_world import SECRET, SMALL, World, make_run, world_of
 from tests.support.rollout_world import ROOT
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    monkeypatch.setattr(app, "HOLD_S", 0.2)
+    monkeypatch.setattr(routes, "LONG_POLL_S", 0.2)
     monkeypatch.setattr(servers, "RETRY_S", 0.02)
 
 
@@ -447,7 +447,7 @@ def test_a_worker_hears_which_of_its_leases_are_void(tmp_path):
 
 
 def test_a_call_that_nothing_is_there_for_is_held_back_and_answered_when_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(app, "HOLD_S", 600.0)
+    monkeypatch.setattr(routes, "LONG_POLL_S", 600.0)
 
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
@@ -467,7 +467,7 @@ def test_a_call_that_nothing_is_there_for_is_held_back_and_answered_when_there_i
 
 
 def test_who_hung_up_while_it_waited_for_a_lease_gets_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(app, "HOLD_S", 5.0)
+    monkeypatch.setattr(routes, "LONG_POLL_S", 5.0)
 
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:

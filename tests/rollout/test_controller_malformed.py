@@ -14,8 +14,8 @@ from areal_like.process.frames import LENGTH_BYTES, pack
 from areal_like.process.http import application
 from areal_like.process.identity import Guard, Identity, headers
 from areal_like.process.run import LEDGER
-from areal_like.rollout.controller import app
-from areal_like.rollout.controller.app import Routes
+from areal_like.rollout.controller import routes as app
+from areal_like.rollout.controller.routes import Routes
 from tests.support.controller_world import SECRET, World, make_run, world_of
 from tests.support.hostile import COUNT, FULL, bad, routes_of, throw_all
 from tests.support.rollout_world import facts
@@ -33,7 +33,7 @@ FILES = {"version": 1, "folder": "somewhere"}
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "HOLD_S", 0.01)
+    monkeypatch.setattr(app, "LONG_POLL_S", 0.01)
 
 
 def without(body: dict[str, Any], path: str, *values: Any) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ import pytest
 
 from areal_like.process.errors import Failure, Refused, TimedOut, Unreachable
 from areal_like.rollout.controller import servers
-from areal_like.rollout.controller.servers import Link
-from tests.rollout.test_controller_sending import Trainer, add, until_served
-from tests.rollout.test_controller_sending import scenario as sent
-from tests.rollout.test_controller_sending import short_waits as short_waits
+from areal_like.rollout.controller.servers import ServerHandle
+from tests.rollout.test_controller_broadcast import Trainer, add, until_served
+from tests.rollout.test_controller_broadcast import scenario as sent
+from tests.rollout.test_controller_broadcast import short_waits as short_waits
 from tests.support.controller_world import PROBE, World, make_run, world_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,7 +37,7 @@ def between(world: World, what: str, act: Callable[[Command, int], Any]) -> None
     asked: Any = world.controller.servers
     command, count = asked._command, 0
 
-    async def acting(link: Link, name: str, *more: Any) -> Any:
+    async def acting(link: ServerHandle, name: str, *more: Any) -> Any:
         nonlocal count
         if name != what:
             return await command(link, name, *more)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal_like.rollout.free_flow import MOST_LOSSES
+from areal_like.rollout.async_order import MAX_LOSSES
 from areal_like.rollout.groups import Result
 from tests.support.rollout_world import World, settings
 
@@ -192,7 +192,7 @@ def test_a_worker_that_starts_again_has_lost_its_leases_and_others_get_them():
 def test_a_group_that_kills_every_worker_is_left_out_in_the_end():
     world = World(settings(request_retries=0))
     world.load()
-    for _ in range(MOST_LOSSES + 1):
+    for _ in range(MAX_LOSSES + 1):
         assert world.lease(1)[0].group.number == 0
         world.worker_restarts()
     assert world.lease(1)[0].group.number == 1

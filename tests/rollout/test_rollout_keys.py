@@ -15,7 +15,7 @@ from areal_like.models import model_folder
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.episodes import main as episodes
-from areal_like.rollout.settings import settings_of
+from areal_like.rollout.settings import rollout_settings
 from areal_like.serving.embedded.engine import Engine
 from areal_like.serving.embedded.tokenizer import LazyTokenizer
 from areal_like.serving.request import Sample, parse_group
@@ -27,7 +27,7 @@ SMALL = ("train_dataset.batch_size=4", "rollout.max_head_offpolicyness=1", "eval
 
 def ring(*overrides: str, rows: int = 400, **more: Any) -> World:
     """The rollout loop as the configuration says, with servers that have weights."""
-    found = World(settings_of(grpo(*SMALL, *overrides)), rows=rows, **more)
+    found = World(rollout_settings(grpo(*SMALL, *overrides)), rows=rows, **more)
     found.load_all()
     return found
 

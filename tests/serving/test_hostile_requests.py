@@ -11,7 +11,7 @@ from areal_like.process import connections
 from areal_like.process.http import application
 from areal_like.process.identity import Guard
 from areal_like.process.request_checks import BodyLimits
-from areal_like.rollout.controller.app import Routes
+from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.attendant import server as attendant_server
 from areal_like.serving.embedded import server as embedded_server
 from tests.support import attendant_world, embedded_servers

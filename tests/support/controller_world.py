@@ -16,8 +16,8 @@ from areal_like.process.frames import Frame, pack
 from areal_like.process.http import Caller, Served, answer, application, read_json, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.process.run import Run
-from areal_like.rollout.controller.app import Routes
 from areal_like.rollout.controller.controller import Controller
+from areal_like.rollout.controller.routes import Routes
 from areal_like.weights.index import Index, write_index
 from areal_like.weights.probe import Probe
 from tests.support.rollout_world import facts, grpo

@@ -11,7 +11,7 @@ import orjson
 from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.http import Caller
 from areal_like.process.identity import Identity
-from areal_like.rollout.client import Client, GenerationError, Seat
+from areal_like.rollout.episodes.generation_client import GenerationClient, GenerationError, LeaseRoute
 from tests.support.engines import PROBE, SECRET, LiveServer
 
 CONTROLLER, WORKER = Identity("rollout", 0, attempt=1), Identity("episodes", 0, attempt=1)
@@ -19,7 +19,7 @@ CALL_S = 60.0
 
 
 class Talk:
-    def __init__(self, server: LiveServer, controller: Caller, client: Client, name: str) -> None:
+    def __init__(self, server: LiveServer, controller: Caller, client: GenerationClient, name: str) -> None:
         self.server, self.controller, self.client = server, controller, client
         self.address = server.addresses[name]
 
@@ -51,12 +51,12 @@ class Talk:
 
     async def generate(self, *groups: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """The samples of every group, as a worker of the run gets them."""
-        seats = [Seat(group["id"], self.address) for group in groups]
+        seats = [LeaseRoute(group["id"], self.address) for group in groups]
         return await asyncio.gather(*map(self.client.generate, seats, groups))
 
     async def outcomes(self, *groups: dict[str, Any]) -> list[Any]:
         """The same, with an error in place of the samples where there are none."""
-        seats = [Seat(group["id"], self.address) for group in groups]
+        seats = [LeaseRoute(group["id"], self.address) for group in groups]
         found: list[Any] = await asyncio.gather(*map(self.client.generate, seats, groups), return_exceptions=True)
         return found
 
@@ -102,7 +102,7 @@ async def talking(server: LiveServer, name: str = "server/0", others: tuple[str,
         return left[0]
 
     async with Caller(CONTROLLER, SECRET) as controller, Caller(WORKER, SECRET) as worker:
-        client = Client(worker, CALL_S, len(others), another)
+        client = GenerationClient(worker, CALL_S, len(others), another)
         try:
             yield Talk(server, controller, client, name)
         finally:

@@ -15,13 +15,13 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.discovery.base import Entry
 from areal_like.models import model_folder
 from areal_like.process.http import Caller
-from areal_like.rollout.client import Client
-from areal_like.rollout.episodes.engine import Tools
-from areal_like.rollout.episodes.episode import Episodes
-from areal_like.rollout.episodes.link import Link
-from areal_like.rollout.episodes.rewards.base import measure
-from areal_like.rollout.episodes.rewards.pool import Counts
-from areal_like.rollout.episodes.worker import Worker
+from areal_like.rollout.episodes.controller_client import ControllerClient
+from areal_like.rollout.episodes.episode import WorkerTools
+from areal_like.rollout.episodes.generation_client import GenerationClient
+from areal_like.rollout.episodes.rewards.base import parse_reward
+from areal_like.rollout.episodes.rewards.pool import RewardCounts
+from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.worker import EpisodeWorker
 from areal_like.rollout.episodes.workflows import make_workflow
 from tests.support.ring_parts import SECRET, WORKER, Server, lease, open_controller, open_server
 
@@ -138,12 +138,12 @@ class Rewards:
     """In this process, where a worker has a child for them."""
 
     def __init__(self, error=None):
-        self.counts, self.error = Counts(), error
+        self.counts, self.error = RewardCounts(), error
 
     async def measure(self, row, completions):
         if self.error is not None:
             raise self.error
-        return [measure(addition_reward(row["prompt"], completion, row["answer"])) for completion in completions]
+        return [parse_reward(addition_reward(row["prompt"], completion, row["answer"])) for completion in completions]
 
 
 @functools.cache
@@ -164,13 +164,13 @@ async def open_worker(
 ):
     tokenizer, datasets = prepared()
     async with Caller(WORKER, SECRET) as caller:
-        link = Link(caller, WORKER, lambda waiting: Entry(address, 1, 1, 1), limit_s)
-        client = Client(caller, 30.0, retries, link.another_server)
+        link = ControllerClient(caller, WORKER, lambda waiting: Entry(address, 1, 1, 1), limit_s)
+        client = GenerationClient(caller, 30.0, retries, link.another_server)
         known = {"allow_mismatched_sampling": False, "is_traced": False} | tools
         made = make_workflow(None if workflow is None else f"mine.py:{workflow}", args or {}, Places(folder, folder))
-        episodes = Episodes(Tools(tokenizer, client, Rewards(error), **known), datasets, made, check_format)
+        episodes = EpisodeRunner(WorkerTools(tokenizer, client, Rewards(error), **known), datasets, made, check_format)
         try:
-            yield Worker(link, episodes, hands)
+            yield EpisodeWorker(link, episodes, hands)
         finally:
             await client.close()
 

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from areal_like.rollout.episodes.rewards import RewardError, Wanted
+from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 
 ROW = {"prompt": "12+34=", "answer": "046"}
@@ -86,7 +86,7 @@ def wanted_in(folder):
     (folder / "mine.py").write_text(MINE)
 
     def wanted(name=None, args=None, task=None, task_args=None):
-        return Wanted(name and f"mine.py:{name}", args or {}, task, task_args or {}, str(folder), str(folder))
+        return RewardSpec(name and f"mine.py:{name}", args or {}, task, task_args or {}, str(folder), str(folder))
 
     return wanted
 

@@ -12,9 +12,9 @@ from areal_like.process.frames import Frame, pack, unpack
 from areal_like.rollout.audit import Audit
 from areal_like.rollout.groups import Lease, Result
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.placement import Placement
-from areal_like.rollout.recovery import restore, snapshot
+from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings
+from areal_like.rollout.snapshot import restore, snapshot
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "d1g357"
@@ -95,7 +95,7 @@ class World:
         self.attempts += 1
         frame = unpack(self.checkpoint) if self.checkpoint is not None else None
         step = frame.header["step"] if frame else 0
-        placement = Placement(self.settings.schedule_policy, self.settings.max_concurrent)
+        placement = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
         hashes = [f"hash{row}" for row in range(self.rows)]
         self.loop = RolloutLoop(self.settings, placement, hashes, self.valid_rows, step, lambda: self.time)
         if frame:

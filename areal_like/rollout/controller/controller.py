@@ -15,23 +15,23 @@ from areal_like.process.http import Caller, application, run_loop, serve
 from areal_like.process.identity import Guard, Identity, token
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.waiting import Waiting
-from areal_like.rollout.controller.app import Routes
-from areal_like.rollout.controller.bell import Bell
+from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import read_publication
-from areal_like.rollout.controller.sending import Sending
+from areal_like.rollout.controller.routes import Routes
 from areal_like.rollout.controller.servers import Servers
+from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
 from areal_like.rollout.evaluation_samples import EvaluationSamples
 from areal_like.rollout.ledger import Ledger
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.placement import Placement
-from areal_like.rollout.recovery import restore
-from areal_like.rollout.settings import settings_of
+from areal_like.rollout.server_pool import ServerPool
+from areal_like.rollout.settings import rollout_settings
+from areal_like.rollout.snapshot import restore
 from areal_like.weights.errors import BadWeights
 
-STATE = "resume/controller.frame"
+STATE_FILE = "resume/controller.frame"
 """Where a checkpoint has the controller's part."""
-TURN_S = 1.0
-GOODBYE_S = 3.0
+CHECK_INTERVAL_S = 1.0
+WORKER_EXIT_S = 3.0
 """How long workers have to hear that the run is over."""
 
 log = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class Controller:
 
     def __init__(self, run: Run, me: Identity, names: Names, caller: Caller) -> None:
         self.run, self.me, self.start = run, me, run.start_point()
-        self.settings = settings_of(run.config)
-        self.placement = Placement(self.settings.schedule_policy, self.settings.max_concurrent)
+        self.settings = rollout_settings(run.config)
+        self.placement = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
         self.loop: RolloutLoop | None = None
         """There is none before a worker has said what data there is."""
         self.digest = ""
         self.valid_rows = 0
-        self.bell = Bell()
+        self.bell = ChangeSignal()
         self.over = False
         """Workers are told that they can go."""
         self.told_over: set[str] = set()
@@ -85,7 +85,7 @@ class Controller:
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
         self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
-        self.sending = Sending(run.config, self.servers, self._spawn, self._is_over, me.attempt)
+        self.sending = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
     async def live(self) -> None:
         """Until the run is over; raises what ends it before."""
@@ -105,7 +105,7 @@ class Controller:
         self.sending.look_again()
         self.over = True
         self.bell.ring()
-        await self.bell.until(lambda: True if self.told_over >= set(self._incarnations) else None, GOODBYE_S)
+        await self.bell.until(lambda: True if self.told_over >= set(self._incarnations) else None, WORKER_EXIT_S)
 
     def _is_over(self) -> bool:
         """Nothing is generated any more for a run that is being stopped, and no evaluation would ever be done."""
@@ -114,7 +114,7 @@ class Controller:
     async def _keep_time(self) -> None:
         """What happens because time passes."""
         while True:
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             if self.loop is not None:
                 self.loop.check_time()
                 self.moved()
@@ -163,7 +163,7 @@ class Controller:
             if self.me.attempt > 1:
                 loop.tell("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
             return
-        path = checkpoint / STATE
+        path = checkpoint / STATE_FILE
         if not path.is_file():
             raise Failure(
                 f"resume: {path} is missing, so that nothing can go on from {checkpoint}; choose another step"

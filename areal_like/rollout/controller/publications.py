@@ -106,7 +106,7 @@ class Publications:
 
 
 @dataclass
-class UpdateTimes:
+class UpdateTimings:
     """What updates tell of the servers, until the next step's metrics take it."""
 
     stall_s: list[float] = field(default_factory=list)

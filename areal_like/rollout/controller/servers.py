@@ -14,16 +14,16 @@ from areal_like.process.errors import NOT_STAGED, Failure, Refused, Unreachable
 from areal_like.process.http import Caller
 from areal_like.process.identity import SERVER
 from areal_like.process.waiting import Waiting
-from areal_like.rollout.controller.bell import Bell
-from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimes
+from areal_like.rollout.controller.change_signal import ChangeSignal
+from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimings
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.probe import TOLERANCES, check_probe
 from areal_like.weights.versions import NEVER_TOLD
 
-LOOK_S = 0.5
+LOOKUP_INTERVAL_S = 0.5
 """How often names are looked through for servers that came or went."""
 RETRY_S = 0.5
-ABORT_S = 10.0
+ABORT_TIMEOUT_S = 10.0
 UNAVAILABLE = 503
 """Status of a server that cannot say anything of the weights: its engine does not answer, and it will be gone soon."""
 ADAPTER = "adapter"
@@ -33,7 +33,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Pool(Protocol):
+class ServerListener(Protocol):
     """Who wants to know which servers there are, and what they serve."""
 
     def server_came(self, name: str, address: str) -> None: ...
@@ -42,7 +42,7 @@ class Pool(Protocol):
 
 
 @dataclass(eq=False)
-class Link:
+class ServerHandle:
     """A server as it lives now."""
 
     name: str
@@ -68,7 +68,7 @@ class Servers:
         num_servers: int,
         names: Names,
         caller: Caller,
-        pool: Pool,
+        pool: ServerListener,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
         self._rollout = config.rollout
@@ -76,10 +76,10 @@ class Servers:
         self._dtype = dtype if dtype in TOLERANCES else config.actor.dtype
         """That of servers which do not say in what they compute."""
         self._num_servers, self._names, self._caller, self._pool, self._spawn = num_servers, names, caller, pool, spawn
-        self.publications, self.times = Publications(), UpdateTimes()
-        self.changed, self._look_now = Bell(), asyncio.Event()
+        self.publications, self.times = Publications(), UpdateTimings()
+        self.changed, self._look_now = ChangeSignal(), asyncio.Event()
         """`changed`: there are new weights, or a server came, went or has some."""
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, ServerHandle] = {}
 
     # Who is there.
 
@@ -97,7 +97,7 @@ class Servers:
                 waiting = waiting or Waiting(servers, self._rollout.setup_timeout, "rollout.setup_timeout")
                 waiting.check()
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(LOOKUP_INTERVAL_S):
                     await self._look_now.wait()
             except TimeoutError:
                 pass
@@ -121,7 +121,7 @@ class Servers:
             if name not in self.links:
                 log.info("%s is at %s", name, entry.address)
                 self._pool.server_came(name, entry.address)
-                self.links[name] = link = Link(name, entry)
+                self.links[name] = link = ServerHandle(name, entry)
                 link.run(self._spawn(self._keep_up_to_date(link)))
                 self.changed.ring()
 
@@ -140,7 +140,7 @@ class Servers:
         """What all servers should have now."""
         return self.publications.wanted({link.loaded for link in self.links.values()})
 
-    async def _keep_up_to_date(self, link: Link) -> None:
+    async def _keep_up_to_date(self, link: ServerHandle) -> None:
         """By files. What the trainer sends itself goes to many at once: see `sending`."""
         while True:
             publication = self.wanted()
@@ -151,7 +151,7 @@ class Servers:
             await self.load(link, publication, command)
 
     async def load(
-        self, link: Link, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
+        self, link: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
     ) -> None:
         """Has the server take a version into use."""
         said = await self._patiently(link, publication, command)
@@ -166,12 +166,12 @@ class Servers:
         self._pool.server_loaded(link.name, publication.version)
         self.changed.ring()
 
-    async def commit(self, link: Link, publication: Publication) -> None:
+    async def commit(self, link: ServerHandle, publication: Publication) -> None:
         """The same, of what the server has beside the weights that it uses."""
         await self.load(link, publication, partial(self._command_update, link, publication, "commit_weights"))
 
     async def _patiently(
-        self, link: Link, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
+        self, link: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any] | None:
         """What the server says of it: nothing where only its answer was lost, None where the version was discarded
         before it came to load it, or has to be sent anew. Weights that it refuses end the run; a server that does not
@@ -211,7 +211,7 @@ class Servers:
             await asyncio.sleep(RETRY_S)
             again = True
 
-    async def _command_update(self, link: Link, publication: Publication, what: str) -> dict[str, Any]:
+    async def _command_update(self, link: ServerHandle, publication: Publication, what: str) -> dict[str, Any]:
         probe, mode = publication.probe, self._rollout.update_mode
         if self._pauses_for(publication):
             await self._command(link, "pause", None if mode == "auto" else {"mode": mode})
@@ -226,12 +226,12 @@ class Servers:
         """An adapter comes beside what runs, and may have to wait until some of that has ended."""
         return bool(self._rollout.pause_grace_period > 0 and publication.transport != ADAPTER)
 
-    async def _resume(self, link: Link, publication: Publication) -> None:
+    async def _resume(self, link: ServerHandle, publication: Publication) -> None:
         """Where it was paused for the update; also where only the answer to that was lost."""
         if self._pauses_for(publication):
             await self._command(link, "resume")
 
-    async def _has(self, link: Link, version: int) -> bool:
+    async def _has(self, link: ServerHandle, version: int) -> bool:
         """Whether only the answer was lost."""
         try:
             said = await self.health(link)
@@ -239,20 +239,20 @@ class Servers:
             return False
         return bool(said.get("version") == version)
 
-    async def health(self, link: Link) -> dict[str, Any]:
+    async def health(self, link: ServerHandle) -> dict[str, Any]:
         said: dict[str, Any] = await self._caller.json("GET", link.entry.address, "/health")
         return said
 
-    async def stage(self, link: Link, body: dict[str, Any], timeout_s: float) -> None:
+    async def stage(self, link: ServerHandle, body: dict[str, Any], timeout_s: float) -> None:
         """Comes back when all of the weights are there beside those in use."""
         await self._command(link, "stage_weights", body, timeout_s)
 
-    async def _command(self, link: Link, what: str, body: Any = None, timeout_s: float = 60.0) -> Any:
+    async def _command(self, link: ServerHandle, what: str, body: Any = None, timeout_s: float = 60.0) -> Any:
         return await self._caller.json("POST", link.entry.address, f"/control/{what}", body, timeout_s)
 
     async def abort_all(self) -> None:
         """Ends whatever the servers generate now. One that does not answer has nothing to end."""
-        calls = (self._command(link, "abort", {"ids": "all"}, ABORT_S) for link in list(self.links.values()))
+        calls = (self._command(link, "abort", {"ids": "all"}, ABORT_TIMEOUT_S) for link in list(self.links.values()))
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, Refused | Unreachable):
                 raise outcome

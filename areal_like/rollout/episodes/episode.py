@@ -1,110 +1,186 @@
-"""One lease from its row to its result: the workflow run, what it returned checked and packed, what it raised named."""
+"""What a workflow gets to work with: tokens, answers from the server of its lease, rewards, trajectories."""
 
-import copy
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
-from areal_like.data.datasets import Datasets
-from areal_like.data.named import where
-from areal_like.data.tokenizer import KEY
-from areal_like.rollout.client import GenerationError, Superseded, Void
-from areal_like.rollout.episodes.engine import Engine, RowError, Tools
-from areal_like.rollout.episodes.format import complaint
-from areal_like.rollout.episodes.rewards.base import RewardError
-from areal_like.rollout.episodes.workflows import Workflow
-from areal_like.rollout.trajectory import Trajectory, pack_group
+import numpy as np
 
-DONE, REJECTED, FAILED = "done", "rejected", "failed"
-TELL_ONCE = 100
-"""So many different errors are told in the log, each once."""
+from areal_like.config.mismatches import distribution
+from areal_like.data.chat import Message
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.process.seeds import derive_seed
+from areal_like.rollout.episodes.generation_client import GenerationClient, LeaseRoute
+from areal_like.rollout.episodes.rewards.base import Reward
+from areal_like.rollout.episodes.rewards.pool import RewardCounts
+from areal_like.rollout.trajectory import Trajectory
+from areal_like.serving.stops import endings
 
-KINDS: dict[type[BaseException], str] = {RewardError: "reward", GenerationError: "server", RowError: "row"}
-"""What a workflow let pass on its way up -> whose fault it was; anything else is the workflow's own."""
+SAMPLING = (
+    *("temperature", "greedy", "max_new_tokens", "min_new_tokens", "max_tokens", "stop_token_ids", "stop"),
+    *("top_p", "top_k", "min_p", "frequency_penalty", "repetition_penalty"),
+)
+"""What a workflow may say about one call, besides `n`."""
 
 log = logging.getLogger(__name__)
 
 
-class Result(NamedTuple):
-    """What the controller is told; `blob` has the arrays of a group that is done."""
+class RowError(ValueError):
+    """A row that nothing can be generated for."""
 
-    said: dict[str, Any]
-    blob: bytes | None = None
+
+@dataclass(slots=True)
+class Sample:
+    """One answer. Its text is without what ended it: the stop text, or the token."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str
+    text: str = ""
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.finish == "length"
+
+
+class RewardSource(Protocol):
+    """Where rewards come from: a RewardPool."""
+
+    counts: RewardCounts
+
+    async def measure(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]: ...
 
 
 @dataclass(frozen=True)
-class Episodes:
-    """Runs leases; one for each worker."""
+class WorkerTools:
+    """What all engines of a worker share."""
 
-    tools: Tools
-    datasets: Datasets
-    workflow: Workflow
-    check_format: bool
-    told: set[str] = field(default_factory=set)
+    tokenizer: TextTokenizer
+    client: GenerationClient
+    rewards: RewardSource
+    allow_mismatched_sampling: bool
+    is_traced: bool
 
-    async def run(self, lease: dict[str, Any]) -> Result:
+
+@dataclass
+class Episode:
+    """For one lease: one row, all of its samples."""
+
+    tools: WorkerTools
+    lease: dict[str, Any]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time of the lease went."""
+
+    def __post_init__(self) -> None:
+        self._seat = LeaseRoute(self.lease["id"], self.lease["server"])
+        self._num_calls = 0
+
+    @property
+    def n_samples(self) -> int:
+        """So many trajectories the group should have."""
+        return int(self.lease["n"])
+
+    @property
+    def is_evaluation(self) -> bool:
+        return bool(self.lease["purpose"] == "eval")
+
+    def encode(self, prompt: str | Sequence[Message], tools: Any = None) -> list[int]:
+        """Token ids of a prompt: of a text with what the model wants around one; of messages by its chat template,
+        which is also told of `tools`."""
+        try:
+            return self.tools.tokenizer.encode_prompt(prompt, tools)
+        except ValueError as fault:
+            raise RowError(str(fault)) from fault
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tools.tokenizer.decode(ids)
+
+    async def generate(self, prompt_ids: Sequence[int], n: int | None = None, **sampling: Any) -> list[Sample]:
+        """`n` answers (all of the group's unless said otherwise), sampled as the lease says; `sampling` may set
+        max_new_tokens, max_tokens, stop_token_ids and stop, and in evaluations whatever else `gconfig` says of it."""
+        how = self._how(sampling)
+        if not len(prompt_ids):
+            raise RowError("a prompt without a single token cannot be answered")
+        if len(prompt_ids) >= how.get("max_tokens", len(prompt_ids) + 1):
+            said = f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer"
+            raise RowError(f"{said}: gconfig.max_tokens is {how['max_tokens']}")
+        number, self._num_calls = self._num_calls, self._num_calls + 1
+        group = {
+            "id": f"{self.lease['id']}/{number}",
+            "prompt": list(prompt_ids),
+            "n": self.n_samples if n is None else n,
+            # The first call has the seed and the place in the order of the lease: a group of one call, as most are,
+            # is then the same in every run.
+            "seed": self.lease["seed"] if number == 0 else derive_seed(self.lease["seed"], "call", number),
+            "sampling": how,
+            "order": self.lease.get("order") if number == 0 else None,
+            # An evaluation is short, and counts for the weights of its first tokens; of training, the next batch waits
+            # for the oldest group.
+            "priority": 0 if self.is_evaluation else 1 + int(self.lease["group"]),
+        }
+        self.trace("asks for %d answers to %d tokens", group["n"], len(prompt_ids))
         began = time.monotonic()
-        engine = Engine(self.tools, lease)
-        engine.trace("begins: row %d of %s", lease["row"], lease["split"])
-        said: dict[str, Any] = {"lease": lease["id"]}
-        blob: bytes | None = None
-        try:
-            row = copy.deepcopy(self.datasets.of(lease["split"]).rows[lease["row"]])
-            returned = await self.workflow.run(engine, row)
-            if returned is None:
-                said["status"] = REJECTED
-            else:
-                said["facts"], blob = self._pack(returned, lease)
-                said["status"] = DONE
-        except (Superseded, Void):
-            raise
-        except (Exception, SystemExit) as fault:
-            said |= {"status": FAILED, "error_kind": _kind(fault), "error": self._words(fault, lease)}
-            self._tell(fault, said)
-        said["timings"] = {**engine.seconds, "total_s": time.monotonic() - began}
-        engine.trace("ends: %s", said["status"])
-        return Result(said, blob)
+        answers = await self.tools.client.generate(self._seat, group)
+        self._count("generate_s", time.monotonic() - began)
+        self.trace("has its answers, from %s", self._seat.server)
+        samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
+        stops = how.get("stop") or ()
+        found = endings(
+            self.tools.tokenizer.decode_all,
+            [(sample.token_ids, sample.finish) for sample in samples],
+            [stops] if isinstance(stops, str) else stops,
+        )
+        for sample, ending in zip(samples, found, strict=True):
+            sample.text = ending.text
+        return samples
 
-    def _pack(self, returned: Any, lease: dict[str, Any]) -> tuple[list[dict[str, Any]], bytes]:
-        if not isinstance(returned, list) or not all(isinstance(each, Trajectory) for each in returned):
-            kinds = [type(each).__name__ for each in returned] if isinstance(returned, list) else None
-            got = f"a list of {', '.join(sorted(set(kinds)))}" if kinds is not None else type(returned).__name__
-            raise FormatError(f"run() returned {got}; return a list of Trajectory, or None to leave the row out")
-        if self.check_format:
-            found = complaint(returned, self.tools.tokenizer.size, lease["sampling"])
-            if found is not None:
-                raise FormatError(f"run() returned {found}")
-        try:
-            return pack_group(returned)
-        except ValueError as misfit:
-            raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
+    async def score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward]:
+        """What each answer is worth, by `reward.name` or the task; RewardError where one cannot be had."""
+        texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
+        self.trace("asks for %d rewards", len(texts))
+        began = time.monotonic()
+        rewards = await self.tools.rewards.measure(row, texts)
+        self._count("reward_s", time.monotonic() - began)
+        self.trace("has its rewards")
+        return rewards
 
-    def _words(self, fault: BaseException, lease: dict[str, Any]) -> str:
-        text = str(fault) if isinstance(fault, SAID_WELL) else where(fault)
-        if not isinstance(fault, RowError) or text.startswith(f"{KEY}: "):
-            return text
-        split: str = lease["split"]
-        return f"{split}_dataset.path: {self.datasets.of(split).place(lease['row'])}: {text}"
-
-    def _tell(self, fault: BaseException, said: dict[str, Any]) -> None:
-        """Each error once, and with its traceback where that is of the user's code."""
-        if said["error"] in self.told or len(self.told) >= TELL_ONCE:
-            return
-        self.told.add(said["error"])
-        trace = None if isinstance(fault, SAID_WELL) else fault
-        log.warning(
-            "lease %s failed (%s; told once): %s", said["lease"], said["error_kind"], said["error"], exc_info=trace
+    def trajectory(
+        self, prompt_ids: Sequence[int], sample: Sample, reward: Reward | float, **metrics: float
+    ) -> Trajectory:
+        """The prompt and one answer to it, as the trainer wants them; the loss is on the answer alone."""
+        start, total = len(prompt_ids), len(prompt_ids) + len(sample.token_ids)
+        token_ids, versions = np.empty(total, np.int32), np.full(total, -1, np.int32)
+        loss_mask, logprobs = np.zeros(total, np.uint8), np.zeros(total, np.float32)
+        token_ids[:start], token_ids[start:] = prompt_ids, sample.token_ids
+        loss_mask[start:], logprobs[start:], versions[start:] = 1, sample.logprobs, sample.versions
+        worth = reward if isinstance(reward, Reward) else Reward(float(reward))
+        return Trajectory(
+            token_ids, loss_mask, logprobs, versions, worth.value, worth.parts, sample.finish, metrics=metrics
         )
 
+    def trace(self, text: str, *values: Any) -> None:
+        """A line in the log, where rollout.enable_rollout_tracing asks for it."""
+        if self.tools.is_traced:
+            log.info("lease %s " + text, self.lease["id"], *values)
 
-class FormatError(ValueError):
-    """A workflow returned something else than good trajectories."""
+    def _how(self, sampling: dict[str, Any]) -> dict[str, Any]:
+        unknown = next((name for name in sampling if name not in SAMPLING), None)
+        if unknown is not None:
+            raise TypeError(f"generate() takes no {unknown!r}; it takes n, {', '.join(SAMPLING)}")
+        how = {**self.lease["sampling"], **sampling}
+        if self.is_evaluation or self.tools.allow_mismatched_sampling:
+            return how
+        wanted, usual = distribution(how), distribution(self.lease["sampling"])
+        other = next((name for name in sampling if name in usual and wanted[name] != usual[name]), None)
+        if other is not None:
+            raise ValueError(
+                f"generate({other}={sampling[other]!r}) samples otherwise than gconfig.{other}, with which the trainer "
+                "reckons: change that, or set rollout.allow_mismatched_sampling=true"
+            )
+        return how
 
-
-SAID_WELL: tuple[type[BaseException], ...] = (FormatError, *KINDS)
-"""Errors whose message tells all that there is to know."""
-
-
-def _kind(fault: BaseException) -> str:
-    return next((kind for known, kind in KINDS.items() if isinstance(fault, known)), "workflow")
+    def _count(self, what: str, seconds: float) -> None:
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds

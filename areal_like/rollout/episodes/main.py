@@ -16,15 +16,15 @@ from areal_like.process.http import Caller, run_loop
 from areal_like.process.identity import CONTROLLER, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.waiting import Waiting
-from areal_like.rollout.client import Client
-from areal_like.rollout.episodes.engine import Tools
-from areal_like.rollout.episodes.episode import Episodes
-from areal_like.rollout.episodes.link import Link
-from areal_like.rollout.episodes.rewards import Wanted
+from areal_like.rollout.episodes.controller_client import ControllerClient
+from areal_like.rollout.episodes.episode import WorkerTools
+from areal_like.rollout.episodes.generation_client import GenerationClient
+from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
-from areal_like.rollout.episodes.worker import Worker
+from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.worker import EpisodeWorker
 from areal_like.rollout.episodes.workflows import DEFAULT, make_workflow
-from areal_like.rollout.settings import settings_of
+from areal_like.rollout.settings import rollout_settings
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +47,16 @@ async def _main(run: Run, me: Identity) -> None:
             raise problem("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
         with open_names(run, me) as names:
             async with Caller(me, token()) as caller:
-                link = Link(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
-                client = Client(caller, rollout.request_timeout, rollout.request_retries, link.another_server)
-                tools = Tools(
+                link = ControllerClient(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
+                client = GenerationClient(caller, rollout.request_timeout, rollout.request_retries, link.another_server)
+                tools = WorkerTools(
                     *(tokenizer, client, rewards), rollout.allow_mismatched_sampling, rollout.enable_rollout_tracing
                 )
                 await link.json("/hello", _hello(me, datasets))
                 log.info("at work: %d rows of %s", len(datasets.train), datasets.train.source)
-                episodes = Episodes(tools, datasets, workflow, rollout.check_trajectory_format)
+                episodes = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
                 try:
-                    await Worker(link, episodes, num_hands(config)).work()
+                    await EpisodeWorker(link, episodes, max_in_flight(config)).work()
                 finally:
                     await client.close()
     except ConfigError as error:
@@ -67,17 +67,17 @@ async def _main(run: Run, me: Identity) -> None:
         await rewards.close()
 
 
-def num_hands(config: Any) -> int:
+def max_in_flight(config: Any) -> int:
     """This worker's share of what may be under way: groups to train on, and rows that are evaluated beside them."""
-    settings = settings_of(config)
+    settings = rollout_settings(config)
     evaluated = settings.evaluation_concurrent if settings.evaluation_clock is not None else 0
     workers: int = config.rollout.num_episode_workers
     return math.ceil((settings.max_concurrent + evaluated) / workers)
 
 
-def _wanted(run: Run) -> Wanted:
+def _wanted(run: Run) -> RewardSpec:
     config = run.config
-    return Wanted(
+    return RewardSpec(
         name=config.reward.name,
         args=dict(config.reward.args),
         task=task_name(config),

@@ -6,25 +6,25 @@ import logging
 from typing import Any
 
 from areal_like.process.frames import pack
-from areal_like.rollout.client import Void
-from areal_like.rollout.episodes.episode import Episodes, Result
-from areal_like.rollout.episodes.link import Link
+from areal_like.rollout.episodes.controller_client import ControllerClient
+from areal_like.rollout.episodes.generation_client import LeaseCancelled
+from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
 
-GATHER_S = 0.002
+BURST_DELAY_S = 0.002
 """Leases end in bursts; so little is waited for the rest of one before others are asked for."""
-REPORT_S = 1.0
+REPORT_INTERVAL_S = 1.0
 """Where nothing finishes, the controller is still asked so often which leases have become void."""
 
 log = logging.getLogger(__name__)
 
 
-class Worker:
+class EpisodeWorker:
     """Up to `num_hands` leases at once."""
 
-    def __init__(self, link: Link, episodes: Episodes, num_hands: int) -> None:
+    def __init__(self, link: ControllerClient, episodes: EpisodeRunner, num_hands: int) -> None:
         self._link, self._episodes, self._num_hands = link, episodes, num_hands
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._results: list[Result] = []
+        self._results: list[EpisodeResult] = []
         self._hand_free, self._something_finished = asyncio.Event(), asyncio.Event()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -54,18 +54,18 @@ class Worker:
 
     async def _free_hand(self) -> None:
         if self._running:
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(BURST_DELAY_S)
         while len(self._running) >= self._num_hands:
             self._hand_free.clear()
             await self._hand_free.wait()
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(BURST_DELAY_S)
 
     async def _run(self, lease: dict[str, Any]) -> None:
         try:
             result = await self._episodes.run(lease)
             self._results.append(result)  # looked up only now: the list was handed in meanwhile
             self._something_finished.set()
-        except Void:
+        except LeaseCancelled:
             pass
         except Exception as fault:
             if not self._fault.done():
@@ -78,7 +78,7 @@ class Worker:
         """All that finished while the last results were on their way goes with one call."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._something_finished.wait(), REPORT_S)
+                await asyncio.wait_for(self._something_finished.wait(), REPORT_INTERVAL_S)
             self._something_finished.clear()
             if not self._results and not self._running:
                 continue

@@ -75,9 +75,9 @@ def test_a_service_that_takes_no_weights_is_refused_in_training(key):
 
 
 def test_one_attendant_for_each_server_is_what_the_controller_waits_for(key):
-    from areal_like.rollout.settings import settings_of
+    from areal_like.rollout.settings import rollout_settings
     from tests.support.planning import loaded
 
     addresses = f"{KEY}=['h:1','h:2','h:3']"
-    assert settings_of(loaded("grpo", addresses, "rollout.backend=embedded:d2").config).num_servers == 3
+    assert rollout_settings(loaded("grpo", addresses, "rollout.backend=embedded:d2").config).num_servers == 3
     assert len(of_role(plan_of("grpo", addresses, host=machine_with(4)), "server")) == 3

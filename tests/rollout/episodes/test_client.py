@@ -7,13 +7,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from areal_like.process.http import Caller
-from areal_like.rollout.client import Client, GenerationError, Seat, Superseded, Void
+from areal_like.rollout.episodes.generation_client import (
+    GenerationClient,
+    GenerationError,
+    LeaseCancelled,
+    LeaseRoute,
+    Superseded,
+)
 from tests.support.ring_parts import SECRET, WORKER, Server, hang_up, open_server, refuse
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr("areal_like.rollout.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("areal_like.rollout.episodes.generation_client.RETRY_DELAY_S", 0.01)
 
 
 def group(number, n=2):
@@ -27,7 +33,7 @@ async def nowhere(lease, gone):
 @asynccontextmanager
 async def open_client(timeout_s=30.0, retries=3, another_server=nowhere):
     async with Caller(WORKER, SECRET) as caller:
-        client = Client(caller, timeout_s, retries, another_server)
+        client = GenerationClient(caller, timeout_s, retries, another_server)
         try:
             yield client
         finally:
@@ -36,7 +42,7 @@ async def open_client(timeout_s=30.0, retries=3, another_server=nowhere):
 
 async def ask(server, retries=3, count=1, **said):
     async with open_client(retries=retries, **said) as client:
-        calls = (client.generate(Seat(f"{number}.1", server.address), group(number)) for number in range(count))
+        calls = (client.generate(LeaseRoute(f"{number}.1", server.address), group(number)) for number in range(count))
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -49,7 +55,7 @@ def free_address():
 def test_calls_of_one_moment_are_one_request_and_later_ones_another():
     async def main():
         async with open_server() as server, open_client() as client:
-            seat = Seat("0.1", server.address)
+            seat = LeaseRoute("0.1", server.address)
             first = await asyncio.gather(*(client.generate(seat, group(number)) for number in range(20)))
             await client.generate(seat, group(99))
             return first, server.requests
@@ -63,7 +69,7 @@ def test_calls_of_one_moment_are_one_request_and_later_ones_another():
 def test_a_server_is_told_until_when_somebody_waits():
     async def main():
         async with open_server() as server, open_client(timeout_s=7.5) as client:
-            await client.generate(Seat("0.1", server.address), group(0))
+            await client.generate(LeaseRoute("0.1", server.address), group(0))
             return server.requests
 
     assert asyncio.run(main())[0][0]["deadline_s"] == 7.5
@@ -73,7 +79,9 @@ def test_each_server_has_its_own_request():
     async def main():
         async with open_server() as one, open_server() as two, open_client() as client:
             calls = [(number, server) for number in range(4) for server in (one, two)]
-            await asyncio.gather(*(client.generate(Seat("x", s.address), group(f"{n}{s.address}")) for n, s in calls))
+            await asyncio.gather(
+                *(client.generate(LeaseRoute("x", s.address), group(f"{n}{s.address}")) for n, s in calls)
+            )
             return len(one.requests), len(two.requests)
 
     assert asyncio.run(main()) == (1, 1)
@@ -91,7 +99,7 @@ def test_a_group_is_answered_as_soon_as_it_is_there():
 
         server.says = says
         async with open_server(server), open_client() as client:
-            seat = Seat("0.1", server.address)
+            seat = LeaseRoute("0.1", server.address)
             calls = [asyncio.create_task(client.generate(seat, group(number))) for number in range(2)]
             await calls[0]
             assert not calls[1].done()
@@ -219,7 +227,7 @@ def test_another_server_is_asked_for_only_when_this_one_is_gone():
                 return new.address
 
             async with open_client(another_server=another_server) as client:
-                seat = Seat("7.1", free_address())
+                seat = LeaseRoute("7.1", free_address())
                 old = seat.server
                 samples = await client.generate(seat, group(7))
                 await client.generate(seat, group(8))
@@ -232,12 +240,12 @@ def test_another_server_is_asked_for_only_when_this_one_is_gone():
 def test_a_lease_that_nobody_wants_any_more_ends_there():
     async def main():
         async def another_server(lease, gone):
-            raise Void(lease)
+            raise LeaseCancelled(lease)
 
         async with open_client(another_server=another_server) as client:
-            await client.generate(Seat("7.1", free_address()), group(7))
+            await client.generate(LeaseRoute("7.1", free_address()), group(7))
 
-    with pytest.raises(Void):
+    with pytest.raises(LeaseCancelled):
         asyncio.run(main())
 
 
@@ -256,7 +264,7 @@ def test_calls_that_are_given_up_are_given_up_at_the_server_too():
         server = Server()
         server.gate = asyncio.Event()
         async with open_server(server), open_client() as client:
-            seat = Seat("0.1", server.address)
+            seat = LeaseRoute("0.1", server.address)
             calls = [asyncio.create_task(client.generate(seat, group(number))) for number in range(2)]
             while not server.requests:
                 await asyncio.sleep(0.01)

@@ -14,13 +14,13 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.http import Caller
 from areal_like.process.identity import Identity
-from areal_like.rollout.client import Client
 from areal_like.rollout.episodes import rewards, workflows
-from areal_like.rollout.episodes.engine import Tools
-from areal_like.rollout.episodes.episode import Episodes
-from areal_like.rollout.episodes.rewards import Wanted, find_reward
-from areal_like.rollout.episodes.rewards.call import Call
+from areal_like.rollout.episodes.episode import WorkerTools
+from areal_like.rollout.episodes.generation_client import GenerationClient
+from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
+from areal_like.rollout.episodes.rewards.call import RewardCall
 from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.trajectory import unpack_group
 from tests.support.commands import REPOSITORY
@@ -56,18 +56,18 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
         raise AssertionError(f"{gone} is there")
 
     async def main():
-        wanted = Wanted(config.reward.name, {}, config.task.name, dict(config.task.args), str(page), str(page))
+        wanted = RewardSpec(config.reward.name, {}, config.task.name, dict(config.task.args), str(page), str(page))
         pool = RewardPool(wanted, 15.0, 0, 60)
         me = Identity("episodes", 0)
         try:
             await pool.ready(row)
             async with open_server() as server, Caller(me, SECRET) as caller:
-                client = Client(caller, 30.0, 0, nowhere)
-                tools = Tools(tokenizer, client, pool, False, False)
+                client = GenerationClient(caller, 30.0, 0, nowhere)
+                tools = WorkerTools(tokenizer, client, pool, False, False)
                 found = []
                 for name in (config.workflow.name, "twice.py:Twice"):
                     workflow = make_workflow(name, {}, places)
-                    result = await Episodes(tools, datasets, workflow, True).run(lease(0, server.address, n=2))
+                    result = await EpisodeRunner(tools, datasets, workflow, True).run(lease(0, server.address, n=2))
                     assert result.said["status"] == "done", result.said
                     found.append(unpack_group(result.said["facts"], result.blob or b""))
                 return found, server.requests
@@ -83,9 +83,9 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
 
 def test_the_rewards_of_the_page_can_be_called(page):
     def call(name, args):
-        found = find_reward(Wanted(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
+        found = find_reward(RewardSpec(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
         assert found is not None
-        return Call(found[0], name, found[1])
+        return RewardCall(found[0], name, found[1])
 
     row = {"prompt": "12+34=", "answer": "046"}
     assert call("short", {"penalty": 0.2})("12+34=", "046", row) == pytest.approx(

@@ -13,7 +13,7 @@ import pytest
 from areal_like.discovery import announce, open_names
 from areal_like.process.identity import Identity
 from areal_like.process.run import open_run
-from areal_like.rollout.episodes.main import num_hands
+from areal_like.rollout.episodes.main import max_in_flight
 from tests.support.commands import REPOSITORY
 from tests.support.ring_parts import SECRET, lease, open_controller, open_server, write_run
 
@@ -32,11 +32,11 @@ def start(directory, **more):
 
 def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
     program = (
-        "import sys, areal_like.rollout.episodes.main, areal_like.rollout.episodes.rewards.child;"
+        "import sys, areal_like.rollout.episodes.main, areal_like.rollout.episodes.rewards.reward_worker;"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     child = (
-        "import sys, areal_like.rollout.episodes.rewards.child;"
+        "import sys, areal_like.rollout.episodes.rewards.reward_worker;"
         "print([name for name in ('aiohttp', 'numpy', 'tokenizers', 'yaml') if name in sys.modules])"
     )
     for code, said in [(program, "[]"), (child, "[]")]:
@@ -105,7 +105,7 @@ def test_a_worker_finds_its_controller_says_what_it_has_and_works_until_the_end(
     assert all(len(text) == 16 for text in train["row_hashes"])
     assert sorted(controller.results) == [f"{number}.1" for number in range(5)]
     assert {result["status"] for result in controller.results.values()} == {"done"}
-    assert num_hands(run.config) in controller.wants
+    assert max_in_flight(run.config) in controller.wants
 
 
 def test_told_to_stop_it_is_gone_at_once_and_its_child_too(tmp_path):

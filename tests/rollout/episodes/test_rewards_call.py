@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.rollout.episodes.rewards.base import measure
-from areal_like.rollout.episodes.rewards.call import Call
+from areal_like.rollout.episodes.rewards.base import parse_reward
+from areal_like.rollout.episodes.rewards.call import RewardCall
 
 ROW = {"prompt": "12+34=", "answer": "046", "level": 2}
 
@@ -41,18 +41,18 @@ class Judge:
     ],
 )
 def test_a_function_gets_the_values_of_the_row_that_it_asks_for(function, args, returned):
-    assert Call(function, "f", args)("12+34=", "x", ROW) == returned
+    assert RewardCall(function, "f", args)("12+34=", "x", ROW) == returned
 
 
 def test_what_it_needs_of_a_row_is_known_before_the_first_call():
-    assert Call(by_position, "f", {}).needs == ["level"]
-    assert Call(by_position, "f", {"level": 1}).needs == []
-    assert Call(everything, "f", {}).needs == []
+    assert RewardCall(by_position, "f", {}).needs == ["level"]
+    assert RewardCall(by_position, "f", {"level": 1}).needs == []
+    assert RewardCall(everything, "f", {}).needs == []
 
 
 def test_async_functions_are_told_from_others():
     asked: list[Any] = [waits, Judge(), functools.partial(waits), everything]
-    assert [Call(function, "f", {}).is_async for function in asked] == [True, True, True, False]
+    assert [RewardCall(function, "f", {}).is_async for function in asked] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,18 @@ def test_async_functions_are_told_from_others():
 )
 def test_a_function_that_cannot_be_called_so_is_refused(function, args, said):
     with pytest.raises(ConfigError) as caught:
-        Call(function, "f", args)
+        RewardCall(function, "f", args)
     assert str(caught.value).startswith(said)
 
 
 def test_a_number_is_a_reward_without_parts():
     numpy = pytest.importorskip("numpy")
-    assert measure(0.5) == measure(numpy.float32(0.5)) == measure(numpy.array(0.5))
-    assert (measure(True).value, measure(2).parts) == (1.0, {})
+    assert parse_reward(0.5) == parse_reward(numpy.float32(0.5)) == parse_reward(numpy.array(0.5))
+    assert (parse_reward(True).value, parse_reward(2).parts) == (1.0, {})
 
 
 def test_named_parts_add_up_and_the_score_does_not():
-    reward = measure({"digits": 0.1, "exact": 0.2, "score": 1.0})
+    reward = parse_reward({"digits": 0.1, "exact": 0.2, "score": 1.0})
     assert reward.value == pytest.approx(0.3)
     assert reward.parts == {"digits": 0.1, "exact": 0.2, "score": 1.0}
 
@@ -104,5 +104,5 @@ def test_named_parts_add_up_and_the_score_does_not():
 )
 def test_what_is_no_reward_is_an_error_that_says_so(returned, said):
     with pytest.raises(ValueError) as caught:
-        measure(returned)
+        parse_reward(returned)
     assert said in str(caught.value)

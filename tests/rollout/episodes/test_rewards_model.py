@@ -19,7 +19,7 @@ from areal_like.models import model_folder
 from areal_like.process import http
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Guard, Identity
 from areal_like.process.run import Run, open_run
-from areal_like.rollout.episodes.rewards import RewardError, Wanted
+from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.serving.embedded.scoring.score_server import ScoreServer
 from areal_like.serving.embedded.scoring.scorer import load_scorer
@@ -118,7 +118,7 @@ def over(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     @asynccontextmanager
     async def opened(run: Run) -> AsyncIterator[Ring]:
         reward, rollout = run.config.reward, run.config.rollout
-        wanted = Wanted("model", dict(reward.args), "addition", {}, str(run.folder), str(run.cwd))
+        wanted = RewardSpec("model", dict(reward.args), "addition", {}, str(run.folder), str(run.cwd))
         pool = RewardPool(wanted, reward.timeout_s, retries=0, setup_timeout_s=rollout.setup_timeout + 20)
         ring = Ring(run, folder, pool)
         try:

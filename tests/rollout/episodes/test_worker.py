@@ -10,8 +10,8 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.errors import TimedOut
 from areal_like.process.identity import Identity, headers
-from areal_like.rollout.client import Superseded
-from areal_like.rollout.episodes.main import num_hands
+from areal_like.rollout.episodes.generation_client import Superseded
+from areal_like.rollout.episodes.main import max_in_flight
 from tests.support.episode_parts import VALID_ROW, one, open_worker, runner
 from tests.support.ring_parts import SECRET, Server, lease, open_controller
 
@@ -69,7 +69,7 @@ def test_many_leases_run_at_once_and_are_handed_in_together(run):
 
 
 def test_leases_that_became_void_are_dropped_also_while_nothing_finishes(run, monkeypatch):
-    monkeypatch.setattr("areal_like.rollout.episodes.worker.REPORT_S", 0.05)
+    monkeypatch.setattr("areal_like.rollout.episodes.worker.REPORT_INTERVAL_S", 0.05)
     server = Server()
     server.gate = asyncio.Event()
 
@@ -107,7 +107,7 @@ def test_a_server_that_is_gone_is_replaced_by_the_one_that_the_controller_names(
 
 
 def test_a_controller_that_is_gone_is_waited_for_up_to_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("areal_like.rollout.episodes.link.PAUSE_S", 0.01)
+    monkeypatch.setattr("areal_like.rollout.episodes.controller_client.RETRY_DELAY_S", 0.01)
 
     async def main():
         async with open_worker(tmp_path, "127.0.0.1:1", limit_s=0.2) as worker:
@@ -140,4 +140,4 @@ def test_a_worker_that_was_replaced_ends(tmp_path, seen):
 )
 def test_groups_and_evaluated_rows_under_way_are_shared_between_the_workers(words, hands):
     settled = ["rollout.num_episode_workers=1", "rollout.backend=embedded:d1"]
-    assert num_hands(load("grpo.yaml", [*settled, *words]).config) == hands
+    assert max_in_flight(load("grpo.yaml", [*settled, *words]).config) == hands

@@ -10,7 +10,7 @@ from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.episodes.engine import Engine, RowError, Tools
+from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
 from areal_like.rollout.episodes.rewards.base import RewardError
 from areal_like.rollout.episodes.workflows import make_workflow
 from tests.support.chat_models import TALK, chat_tokenizer
@@ -165,9 +165,9 @@ def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(
 
 
 def test_messages_become_tokens_by_the_chat_template_of_the_tokenizer(tmp_path):
-    def engine(tokenizer: TextTokenizer) -> Engine:
+    def engine(tokenizer: TextTokenizer) -> Episode:
         nobody: Any = None
-        return Engine(Tools(tokenizer, nobody, nobody, False, False), {"id": "0.1", "server": "", "n": 1})
+        return Episode(WorkerTools(tokenizer, nobody, nobody, False, False), {"id": "0.1", "server": "", "n": 1})
 
     tokenizer = chat_tokenizer(tmp_path / "m")
     ids = engine(tokenizer).encode(TALK[:3])

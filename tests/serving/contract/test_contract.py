@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from areal_like.models.characters import CHARACTERS
-from areal_like.rollout.client import GenerationError
+from areal_like.rollout.episodes.generation_client import GenerationError
 from tests.support.engine_answers import PARITY, PENALIZES_ANSWER_ALONE, UNSEEDED, off
 from tests.support.engine_talk import Talk, group, talk
 from tests.support.engines import CONTEXT, PROBE, VOCAB, LiveServer, logits_of, model

@@ -10,12 +10,12 @@ from areal_like.data.tasks.addition import addition_reward
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError, RewardFunction
 from areal_like.rollout.episodes.rewards.model import ModelReward
 
-__all__ = ["BUILT_IN", "Reward", "RewardError", "RewardFunction", "Wanted", "find_reward"]
+__all__ = ["BUILT_IN", "Reward", "RewardError", "RewardFunction", "RewardSpec", "find_reward"]
 
 BUILT_IN: dict[str, Any] = {"addition": addition_reward, REWARD_MODEL: ModelReward}
 
 
-class Wanted(NamedTuple):
+class RewardSpec(NamedTuple):
     """Which reward, as the configuration says it: all that the child needs to know to import it."""
 
     name: str | None
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
     cwd: str
 
 
-def find_reward(wanted: Wanted) -> tuple[RewardFunction, dict[str, Any]] | None:
+def find_reward(wanted: RewardSpec) -> tuple[RewardFunction, dict[str, Any]] | None:
     """The function, and the arguments that each call of it gets; None where neither `reward.name` nor the task has one.
 
     A class is made with the arguments, once; what it makes is called.

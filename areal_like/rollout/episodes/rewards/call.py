@@ -7,10 +7,10 @@ from typing import Any
 from areal_like.data.named import problem
 from areal_like.rollout.episodes.rewards.base import RewardFunction
 
-KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class Call:
+class RewardCall:
     """A function, read once; `args` are those of the configuration, and win over values of a row."""
 
     def __init__(self, function: RewardFunction, name: str, args: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a function of a C extension may have none to read
         parameters = []
-    named = [each for each in parameters if each.kind in KINDS]
+    named = [each for each in parameters if each.kind in POSITIONAL]
     if len(named) < 2 and not any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
         raise problem("reward.name", f"{name} cannot be called as f(prompt, completion): give it these two arguments")
     return parameters

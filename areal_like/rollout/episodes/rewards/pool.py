@@ -12,24 +12,24 @@ from typing import Any
 import orjson
 
 from areal_like.data.named import problem
-from areal_like.rollout.episodes.rewards import Wanted
+from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
-from areal_like.rollout.episodes.rewards.process import RewardProcess
+from areal_like.rollout.episodes.rewards.reward_process import RewardProcess
 
 GRACE_S = 1.0
 """An async reward is cancelled in time by its own process; one that does not let itself be is killed so much later."""
-PAUSE_S = 0.1
+RETRY_DELAY_S = 0.1
 """Before the second try; doubled before each further one."""
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """How often a child that owes answers is looked after."""
-TELL_ONCE = 100
+MAX_LOGGED_ERRORS = 100
 """So many different errors are told as warnings, each once."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Counts:
+class RewardCounts:
     """What went wrong, also where it went well in the end."""
 
     errors: int = 0
@@ -53,9 +53,9 @@ class _Sample:
 class RewardPool:
     """`await measure(row, completions)`; the reward itself runs in a child process."""
 
-    def __init__(self, wanted: Wanted, timeout_s: float, retries: int, setup_timeout_s: float) -> None:
+    def __init__(self, wanted: RewardSpec, timeout_s: float, retries: int, setup_timeout_s: float) -> None:
         """Starts the child; it imports the reward beside whatever comes next here."""
-        self.counts = Counts()
+        self.counts = RewardCounts()
         self.needs: list[str] = []
         self.is_there = True
         self._wanted, self._timeout_s, self._retries = wanted, timeout_s, retries
@@ -194,7 +194,7 @@ class RewardPool:
         tried again at once: if it is the reward itself, that is known soonest so."""
         self.counts.errors += 1
         sample.failures += 1
-        if reason not in self._told and len(self._told) < TELL_ONCE:
+        if reason not in self._told and len(self._told) < MAX_LOGGED_ERRORS:
             self._told.add(reason)
             log.warning("%s failed (told once): %s", self._name, reason)
         if sample.future.done():
@@ -206,7 +206,7 @@ class RewardPool:
         if at_once:
             self._waiting.appendleft(sample)
             return
-        pause = PAUSE_S * 2 ** (sample.failures - 1)
+        pause = RETRY_DELAY_S * 2 ** (sample.failures - 1)
         asyncio.get_running_loop().call_later(pause, self._try_again, sample)
 
     def _try_again(self, sample: _Sample) -> None:
@@ -215,7 +215,7 @@ class RewardPool:
 
     def _look_later(self, now: float) -> None:
         if self._timer is None and self._sent:
-            pause = max(0.0, min(self._deadline() - now, LOOK_S))
+            pause = max(0.0, min(self._deadline() - now, CHECK_INTERVAL_S))
             self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _deadline(self) -> float:

@@ -10,7 +10,7 @@ from areal_like.process.http import Caller
 from areal_like.process.identity import REWARD, Identity
 from areal_like.process.waiting import Waiting
 
-PAUSE_S = 0.1
+RETRY_DELAY_S = 0.1
 """Between two looks for a server that is gone: another one takes its place."""
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class ScoreClient:
                 if texts and not await self._call(caller, texts):
                     self._waiting += texts
                     self._some.set()
-                    await asyncio.sleep(PAUSE_S)
+                    await asyncio.sleep(RETRY_DELAY_S)
 
     async def _call(self, caller: Caller, texts: list[_Text]) -> bool:
         """Whether there was an answer for these."""

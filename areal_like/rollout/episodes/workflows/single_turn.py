@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.rollout.episodes.engine import Engine
+from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.trajectory import Trajectory
 
 
@@ -12,7 +12,7 @@ class SingleTurn:
     An answer that was cut off is rewarded like any other: it is `finish` that tells the trainer.
     """
 
-    async def run(self, engine: Engine, row: dict[str, Any]) -> list[Trajectory]:
+    async def run(self, engine: Episode, row: dict[str, Any]) -> list[Trajectory]:
         prompt_ids = engine.encode(row["prompt"], row.get("tools"))
         samples = await engine.generate(prompt_ids)
         rewards = await engine.score(row, samples)

@@ -15,9 +15,9 @@ import orjson
 
 from areal_like.config.task import REWARD_MODEL
 from areal_like.process.identity import TOKEN
-from areal_like.rollout.episodes.rewards import Wanted
+from areal_like.rollout.episodes.rewards import RewardSpec
 
-KILLED_WITHIN_S, POLL_S = 5.0, 0.005
+KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -25,14 +25,14 @@ Listener = Callable[[dict[str, Any]], None]
 class RewardProcess(asyncio.Protocol):
     """`on_message` hears every line, `on_end` that there will be no more."""
 
-    def __init__(self, wanted: Wanted, timeout_s: float) -> None:
+    def __init__(self, wanted: RewardSpec, timeout_s: float) -> None:
         """Starts it; it imports the reward beside whatever comes next here."""
         ours, theirs = socket.socketpair()
         ours.sendall(orjson.dumps({"wanted": wanted._asdict(), "timeout_s": timeout_s}) + b"\n")
         with theirs:
             descriptor = theirs.fileno()
             needs_token = wanted.name == REWARD_MODEL  # our own code, and nothing else is in that process
-            command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.child"]
+            command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
             self._popen = subprocess.Popen(
                 [*command, str(descriptor), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -90,14 +90,14 @@ class RewardProcess(asyncio.Protocol):
         """Kills it, after giving it so many seconds to end by itself; says how it ended."""
         words = await self._wait(grace_s)
         self.kill()
-        words = words or await self._wait(KILLED_WITHIN_S) or "it cannot be killed"
+        words = words or await self._wait(KILL_TIMEOUT_S) or "it cannot be killed"
         self._popen.poll()
         return words
 
     async def _wait(self, limit_s: float) -> str | None:
         until = time.monotonic() + limit_s
         while (words := self.how_it_ended()) is None and time.monotonic() < until:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         return words
 
 

@@ -10,11 +10,11 @@ from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.http import Caller
 from areal_like.process.identity import Identity
 from areal_like.process.waiting import Waiting
-from areal_like.rollout.client import SUPERSEDED, Superseded, Void
+from areal_like.rollout.episodes.generation_client import SUPERSEDED_STATUSES, LeaseCancelled, Superseded
 
-LIMIT_KEY = "rollout.setup_timeout"
-PAUSE_S = 0.5
-ANSWER_S = 60.0
+TIMEOUT_KEY = "rollout.setup_timeout"
+RETRY_DELAY_S = 0.5
+ANSWER_TIMEOUT_S = 60.0
 """Far above the seconds that the controller holds a call back for."""
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ Find = Callable[[Waiting], Entry]
 """Looks the controller up, waiting for it to be there."""
 
 
-class Link:
+class ControllerClient:
     """Calls to the controller that outlast its silence, for `limit_s` seconds."""
 
     def __init__(self, caller: Caller, me: Identity, find: Find, limit_s: float) -> None:
@@ -36,32 +36,32 @@ class Link:
         waiting: Waiting | None = None
         while True:
             try:
-                return await self._caller.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_S)
+                return await self._caller.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
             except Unreachable as fault:
                 log.warning("the controller does not answer: %s", fault)
                 self._address = None
-                waiting = waiting or Waiting("the controller to answer again", self._limit_s, LIMIT_KEY)
+                waiting = waiting or Waiting("the controller to answer again", self._limit_s, TIMEOUT_KEY)
                 waiting.check()
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(RETRY_DELAY_S)
             except Refused as refusal:
-                if refusal.status in SUPERSEDED:
+                if refusal.status in SUPERSEDED_STATUSES:
                     raise Superseded(f"the controller refuses this process: {refusal.message}") from None
                 raise
 
     async def another_server(self, lease: str, gone: str) -> str:
         """The server that a lease goes on with; Void where nobody wants the lease any more."""
-        waiting = Waiting(f"a server in place of {gone}", self._limit_s, LIMIT_KEY)
+        waiting = Waiting(f"a server in place of {gone}", self._limit_s, TIMEOUT_KEY)
         while True:
             said = await self.json("/another_server", {"worker": self.me.name, "lease": lease, "gone": gone})
             if said.get("void"):
-                raise Void(lease)
+                raise LeaseCancelled(lease)
             if "server" in said:
                 return str(said["server"])
             waiting.check()
 
     async def _look_up(self) -> str:
         if self._address is None:
-            entry = await asyncio.to_thread(self._find, Waiting("the controller", self._limit_s, LIMIT_KEY))
+            entry = await asyncio.to_thread(self._find, Waiting("the controller", self._limit_s, TIMEOUT_KEY))
             if entry.attempt > self.me.attempt:
                 said = f"the run is at attempt {entry.attempt}, this process is of attempt {self.me.attempt}"
                 raise Superseded(f"{said}; it has been replaced")

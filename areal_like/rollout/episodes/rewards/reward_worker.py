@@ -19,9 +19,9 @@ import orjson
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.named import where
-from areal_like.rollout.episodes.rewards import Wanted, find_reward
-from areal_like.rollout.episodes.rewards.base import measure
-from areal_like.rollout.episodes.rewards.call import Call
+from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
+from areal_like.rollout.episodes.rewards.base import parse_reward
+from areal_like.rollout.episodes.rewards.call import RewardCall
 
 PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,7 @@ def main() -> None:
         lines = wire.makefile("rb")
         said = orjson.loads(lines.readline())
         try:
-            call = _load(Wanted(**said["wanted"]))
+            call = _load(RewardSpec(**said["wanted"]))
         except ConfigError as error:
             cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
             found = error.problems[0]
@@ -59,19 +59,19 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _load(wanted: Wanted) -> Call | None:
+def _load(wanted: RewardSpec) -> RewardCall | None:
     found = find_reward(wanted)
     if found is None:
         return None
     function, args = found
-    return Call(function, wanted.name or f"the reward of {wanted.task}", args)
+    return RewardCall(function, wanted.name or f"the reward of {wanted.task}", args)
 
 
 def _send(wire: socket.socket, message: dict[str, Any]) -> None:
     wire.sendall(orjson.dumps(message) + b"\n")
 
 
-def _answer(call: Call, sample: dict[str, Any]) -> dict[str, Any]:
+def _answer(call: RewardCall, sample: dict[str, Any]) -> dict[str, Any]:
     try:
         returned = call(sample["prompt"], sample["completion"], sample["row"])
         if inspect.isawaitable(returned):
@@ -85,7 +85,7 @@ async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
 
 
-async def _answer_together(wire: socket.socket, call: Call, timeout_s: float) -> None:
+async def _answer_together(wire: socket.socket, call: RewardCall, timeout_s: float) -> None:
     """An async reward waits for others most of its time, so all answers that are there are judged at once."""
     reader, writer = await asyncio.open_connection(sock=wire, limit=1 << 30)
     running: set[asyncio.Task[None]] = set()
@@ -108,7 +108,7 @@ async def _answer_together(wire: socket.socket, call: Call, timeout_s: float) ->
 
 def _measured(number: int, returned: Any) -> dict[str, Any]:
     try:
-        reward = measure(returned)
+        reward = parse_reward(returned)
     except (ValueError, OverflowError) as fault:
         return {"id": number, "error": str(fault)}
     return {"id": number, "value": reward.value, "parts": reward.parts}

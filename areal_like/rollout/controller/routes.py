@@ -9,16 +9,16 @@ from areal_like.process.errors import Refused
 from areal_like.process.frames import pack
 from areal_like.process.http import answer, binary, field, number, read_frame, read_json
 from areal_like.process.identity import PROCESS_HEADER
-from areal_like.rollout.batches import Batch
-from areal_like.rollout.controller import bodies
+from areal_like.rollout.batches import RolloutBatch
+from areal_like.rollout.controller import request_bodies
 from areal_like.rollout.groups import Lease
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.recovery import snapshot
+from areal_like.rollout.snapshot import snapshot
 
 if TYPE_CHECKING:
     from areal_like.rollout.controller.controller import Controller
 
-HOLD_S = 2.0
+LONG_POLL_S = 2.0
 
 
 class Routes:
@@ -52,21 +52,23 @@ class Routes:
 
     async def hello(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._controller.hello(bodies.name(said, "worker"), number(said, "incarnation"), bodies.datasets(said))
+        self._controller.hello(
+            request_bodies.name(said, "worker"), number(said, "incarnation"), request_bodies.datasets(said)
+        )
         settings = self._controller.settings
         plan = {"synchronous": settings.synchronous, "max_concurrent": settings.max_concurrent}
         return answer({"ok": True, "plan": plan})
 
     async def lease(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        controller, loop, worker = self._controller, self._loop, bodies.name(said, "worker")
+        controller, loop, worker = self._controller, self._loop, request_bodies.name(said, "worker")
         want = number(said, "want")
 
         def some() -> list[Lease] | None:
             gone = request.transport is None or request.transport.is_closing()
             return [] if controller.over or gone else loop.lease(worker, want) or None
 
-        leases = await controller.bell.until(some, HOLD_S)
+        leases = await controller.bell.until(some, LONG_POLL_S)
         if controller.over:
             controller.told_over.add(worker)
             controller.bell.ring()
@@ -76,7 +78,7 @@ class Routes:
         return answer({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
 
     async def finish(self, request: web.Request) -> web.Response:
-        worker, counts, results = bodies.finished(await read_frame(request))
+        worker, counts, results = request_bodies.finished(await read_frame(request))
         loop = self._loop
         loop.settling.count_rewards(worker, counts)
         loop.finish(worker, results)
@@ -88,7 +90,7 @@ class Routes:
         controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
         lease, gone = field(said, "lease", str), field(said, "gone", str)
         controller.servers.look_now()
-        address = await controller.bell.until(lambda: loop.another_server(worker, lease, gone), HOLD_S)
+        address = await controller.bell.until(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
         controller.moved()
         if address is None and controller.is_there(gone):
             address = gone
@@ -115,28 +117,28 @@ class Routes:
         )
 
     async def publish(self, request: web.Request) -> web.Response:
-        await self._controller.publish(bodies.publication(await read_json(request)))
+        await self._controller.publish(request_bodies.publication(await read_json(request)))
         return answer({"ok": True})
 
     async def send(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        found = await self._controller.sending.next_round(number(said, "version", -1), HOLD_S)
+        found = await self._controller.sending.next_round(number(said, "version", -1), LONG_POLL_S)
         loop = self._controller.loop
         return answer({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 
     async def sending(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return answer(await self._controller.sending.end_of_round(field(said, "group", str), HOLD_S))
+        return answer(await self._controller.sending.end_of_round(field(said, "group", str), LONG_POLL_S))
 
     async def batch(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        (rank, world), step = bodies.place_of_rank(said), number(said, "step")
+        (rank, world), step = request_bodies.rank_and_world(said), number(said, "step")
         loop = self._loop
 
-        def formed() -> Batch | str | None:
+        def formed() -> RolloutBatch | str | None:
             return loop.batch(step, rank, world)
 
-        batch: Batch | str | None = await self._controller.bell.until(formed, HOLD_S)
+        batch: RolloutBatch | str | None = await self._controller.bell.until(formed, LONG_POLL_S)
         self._controller.moved()
         if batch is None:
             return binary(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from areal_like.rollout.groups import Lease
-from areal_like.rollout.ordered_flow import MOST_RESTARTS
 from areal_like.rollout.settings import RolloutSettings
+from areal_like.rollout.sync_order import MAX_RESTARTS
 from tests.support.rollout_world import World, clock, settings
 
 
@@ -113,7 +113,7 @@ def test_a_server_that_does_not_answer_one_worker_starts_the_wave_again():
 
 def test_whoever_dies_over_every_try_ends_the_run():
     world = World(ordered())
-    for _ in range(MOST_RESTARTS + 1):
+    for _ in range(MAX_RESTARTS + 1):
         world.load_all()
         assert world.lease()
         world.worker_restarts()

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from areal_like.process.errors import Failure, Refused
 from areal_like.process.http import answer, read_json
-from areal_like.rollout.controller import app, sending, servers
+from areal_like.rollout.controller import routes, servers, weight_broadcast
 from areal_like.weights.index import Index, said
 from areal_like.weights.meeting import Meeting
 from tests.support.controller_world import PROBE, FakeServer, World, make_run, world_of
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "HOLD_S", 0.2)
+    monkeypatch.setattr(routes, "LONG_POLL_S", 0.2)
     monkeypatch.setattr(servers, "RETRY_S", 0.02)
-    monkeypatch.setattr(sending, "RETRY_S", 0.05)
+    monkeypatch.setattr(weight_broadcast, "RETRY_S", 0.05)
 
 
 class Taker(FakeServer):
@@ -277,7 +277,7 @@ def numbers(server: Taker) -> list[int]:
 def test_a_version_that_comes_while_the_trainer_still_asks_with_the_one_before_is_sent_in_one_round(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(app, "HOLD_S", 600.0)  # an answer that comes at all has not waited for it
+    monkeypatch.setattr(routes, "LONG_POLL_S", 600.0)  # an answer that comes at all has not waited for it
 
     async def test(world: World, trainer: Trainer) -> None:
         server = await add(world, trainer, 0)
@@ -327,7 +327,7 @@ def test_a_server_that_never_takes_part_costs_the_others_no_version_and_has_grou
 def test_a_server_that_never_takes_part_ends_the_run_with_what_it_says_after_waits_that_grow(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(sending, "MOST_BREAKS", 4)
+    monkeypatch.setattr(weight_broadcast, "MAX_BREAKUPS", 4)
 
     async def test(world: World, trainer: Trainer) -> None:
         server = await add(world, trainer, 0)
@@ -339,7 +339,7 @@ def test_a_server_that_never_takes_part_ends_the_run_with_what_it_says_after_wai
             async with asyncio.timeout(60):
                 await world.life
         assert len(server.meetings) == 4
-        assert time.monotonic() - began > (1 + 2 + 4) * sending.RETRY_S
+        assert time.monotonic() - began > (1 + 2 + 4) * weight_broadcast.RETRY_S
 
     scenario(tmp_path, test)
 

@@ -17,28 +17,28 @@ from typing import Any
 
 from areal_like.process.errors import Failure, Refused, Unreachable
 from areal_like.process.waiting import Waiting
-from areal_like.rollout.controller.bell import Bell
+from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import Publication
-from areal_like.rollout.controller.servers import Link, Servers
+from areal_like.rollout.controller.servers import ServerHandle, Servers
 from areal_like.weights.index import said
 from areal_like.weights.meeting import Meeting
 from areal_like.weights.versions import NEVER_TOLD
 
 RETRY_S = 0.5
-BREAKING_UP_S = 10.0
+BREAKUP_TIMEOUT_S = 10.0
 """How long those in a group that is broken up have to say so."""
-MOST_REFUSALS = 2
+MAX_REFUSALS = 2
 """Of one version by one server: the first may be a fault of the way."""
-MOST_BREAKS = 20
+MAX_BREAKUPS = 20
 """As often in a row a server may be the one that breaks a group up. Between them are waits that double to this many
 seconds, minutes in all: one that is about to be replaced has time for it."""
-LONGEST_REST_S = 30.0
+MAX_RETRY_S = 30.0
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Round:
+class BroadcastRound:
     """`taken`: the trainer is in it. `why` it was broken up, once it is over."""
 
     meeting: Meeting
@@ -49,7 +49,7 @@ class Round:
 
 
 @dataclass
-class Member:
+class BroadcastMember:
     """What is known of a server that takes part."""
 
     processes: int
@@ -63,7 +63,7 @@ class Member:
     not_before: float = 0.0
 
 
-class Sending:
+class WeightBroadcast:
     """`is_over` says that the run wants no weights any more."""
 
     def __init__(
@@ -76,9 +76,9 @@ class Sending:
     ) -> None:
         self._rollout, self._timeout_s = config.rollout, float(config.weights.broadcast.timeout_s)
         self._servers, self._spawn, self._is_over, self._attempt = servers, spawn, is_over, attempt
-        self._members: dict[Link, Member] = {}
-        self._round: Round | None = None
-        self._bell = Bell()
+        self._members: dict[ServerHandle, BroadcastMember] = {}
+        self._round: BroadcastRound | None = None
+        self._bell = ChangeSignal()
         self._number = 0
         self._asked = NEVER_TOLD
         """The version that the trainer came with; it may not have published it yet, but has no older one any more."""
@@ -135,7 +135,7 @@ class Sending:
             if await self._send(publication, links):
                 waiting = None
 
-    async def _due(self) -> tuple[Publication, list[Link]]:
+    async def _due(self) -> tuple[Publication, list[ServerHandle]]:
         """As soon as there is a server that lacks the newest version."""
         while True:
             publication = self._servers.wanted()
@@ -153,7 +153,7 @@ class Sending:
                 async with asyncio.timeout(limit_s):
                     await self._servers.changed.next()
 
-    def _together(self, links: Sequence[Link]) -> list[Link]:
+    def _together(self, links: Sequence[ServerHandle]) -> list[ServerHandle]:
         """Those of them that can be in one group now. Who broke the last one up is by itself, after the others."""
         now = time.monotonic()
         found = [(link, self._members.get(link)) for link in links]
@@ -161,7 +161,7 @@ class Sending:
         sound = [link for link, member in free if not member or not member.is_alone]
         return sound or [link for link, _ in free[:1]]
 
-    async def _send(self, publication: Publication, links: Sequence[Link]) -> bool:
+    async def _send(self, publication: Publication, links: Sequence[ServerHandle]) -> bool:
         """One round; whether all that were in it have the weights."""
         members = [link for link in links if await self._knows(link)]
         if not members:
@@ -180,7 +180,7 @@ class Sending:
                 link.run(self._spawn(self._commit(link, publication)))
         return not current.why
 
-    async def _knows(self, link: Link) -> bool:
+    async def _knows(self, link: ServerHandle) -> bool:
         if link in self._members:
             return True
         try:
@@ -190,10 +190,10 @@ class Sending:
             self._servers.look_now()
             await asyncio.sleep(RETRY_S)
             return False
-        self._members[link] = Member(int(facts.get("processes", 1)), list(facts.get("devices", [])))
+        self._members[link] = BroadcastMember(int(facts.get("processes", 1)), list(facts.get("devices", [])))
         return True
 
-    def _open(self, publication: Publication, links: Sequence[Link]) -> Round:
+    def _open(self, publication: Publication, links: Sequence[ServerHandle]) -> BroadcastRound:
         place = publication.place
         assert place is not None, "weights that are sent come with the place where the trainer is"
         self._number += 1
@@ -209,9 +209,9 @@ class Sending:
             world=1 + sum(member.processes for member in members),
             timeout_s=self._timeout_s,
         )
-        return Round(meeting, publication.version)
+        return BroadcastRound(meeting, publication.version)
 
-    async def _trainer_comes(self, current: Round) -> bool:
+    async def _trainer_comes(self, current: BroadcastRound) -> bool:
         """Whether it does; it is at a newer version where it does not."""
         waiting = Waiting("the trainer to send weights", self._timeout_s, "weights.broadcast.timeout_s")
         while not (current.taken or current.over):
@@ -220,10 +220,10 @@ class Sending:
         return current.taken
 
     async def _stage(
-        self, current: Round, publication: Publication, links: Sequence[Link]
-    ) -> "dict[Link, Exception | None]":
+        self, current: BroadcastRound, publication: Publication, links: Sequence[ServerHandle]
+    ) -> "dict[ServerHandle, Exception | None]":
         """What came of it, by server. The first that fails breaks the group up, which ends the others."""
-        tasks: dict[asyncio.Task[Any], Link] = {}
+        tasks: dict[asyncio.Task[Any], ServerHandle] = {}
         rank = 1
         for link in links:
             body = publication.body(self._rollout.update_mode)
@@ -232,7 +232,7 @@ class Sending:
             body |= {"index": said(publication.index), "meeting": meeting._asdict()}
             rank += self._members[link].processes
             tasks[link.run(asyncio.create_task(_result(self._servers.stage(link, body, self._timeout_s))))] = link
-        outcomes: dict[Link, Exception | None] = {}
+        outcomes: dict[ServerHandle, Exception | None] = {}
         pending, ends = set(tasks), None
         while pending:
             limit_s = None if ends is None else max(0.0, ends - time.monotonic())
@@ -242,19 +242,19 @@ class Sending:
                 outcomes[link] = Unreachable(link.entry.address, "it is gone") if task.cancelled() else task.result()
                 if outcomes[link] is not None and ends is None:
                     self._end(current, f"{link.name}: {outcomes[link]}")
-                    ends = time.monotonic() + BREAKING_UP_S
+                    ends = time.monotonic() + BREAKUP_TIMEOUT_S
             if not done:
                 for task in pending:
                     task.cancel()
         self._end(current, "")
         return outcomes
 
-    def _end(self, current: Round, why: str) -> None:
+    def _end(self, current: BroadcastRound, why: str) -> None:
         if not current.over:
             current.over, current.why = True, why
             self._bell.ring()
 
-    def _judge(self, version: int, faults: dict[Link, Exception]) -> None:
+    def _judge(self, version: int, faults: dict[ServerHandle, Exception]) -> None:
         """`faults` in the order in which they came. Those who are to blame are left out of the next round: who is
         gone and who refuses; where nobody is and nobody does, the first to break the group up took the others along."""
         own = [link for link, fault in faults.items() if not _is_broken(fault)]
@@ -265,7 +265,7 @@ class Sending:
             else:
                 log.info("%s did not get weights v%d: %s", link.name, version, fault)
 
-    def _failed(self, link: Link, version: int, fault: Exception) -> None:
+    def _failed(self, link: ServerHandle, version: int, fault: Exception) -> None:
         member = self._members[link]
         member.is_alone, rest_s = True, RETRY_S
         if isinstance(fault, Unreachable):
@@ -273,19 +273,19 @@ class Sending:
             self._servers.look_now()
         elif isinstance(fault, Refused) and not _is_broken(fault):
             count = member.refusals[version] = member.refusals.get(version, 0) + 1
-            if count >= MOST_REFUSALS:
+            if count >= MAX_REFUSALS:
                 raise Failure(f"{link.name} cannot serve weights v{version}: {fault.message}")
             log.warning("%s refuses weights v%d, which are sent again: %s", link.name, version, fault.message)
         else:
             member.breaks += 1
-            if member.breaks >= MOST_BREAKS:
+            if member.breaks >= MAX_BREAKUPS:
                 times = f"the group was broken up {member.breaks} times in a row"
                 raise Failure(f"{link.name} cannot receive weights v{version}, {times}: {fault}")
             log.warning("%s did not get weights v%d, which are sent again: %s", link.name, version, fault)
-            rest_s = min(RETRY_S * 2 ** (member.breaks - 1), LONGEST_REST_S)
+            rest_s = min(RETRY_S * 2 ** (member.breaks - 1), MAX_RETRY_S)
         member.not_before = time.monotonic() + rest_s
 
-    async def _commit(self, link: Link, publication: Publication) -> None:
+    async def _commit(self, link: ServerHandle, publication: Publication) -> None:
         try:
             await self._servers.commit(link, publication)
         finally:
@@ -307,5 +307,5 @@ def _is_broken(fault: Exception) -> bool:
     return isinstance(fault, Refused) and fault.status == 503
 
 
-def _names(links: Sequence[Link]) -> str:
+def _names(links: Sequence[ServerHandle]) -> str:
     return ", ".join(link.name for link in links)

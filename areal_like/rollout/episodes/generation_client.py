@@ -13,13 +13,13 @@ import orjson
 from areal_like.process.errors import Failure, Refused, Unreachable
 from areal_like.process.http import Caller, message_of
 
-PAUSE_S = 0.2
+RETRY_DELAY_S = 0.2
 """Before the second try; doubled before each further one."""
-HEALTH_S = 5.0
+HEALTH_TIMEOUT_S = 5.0
 """A server that does not say so quickly that it lives is gone."""
-PASSING = (408, 429)
+RETRYABLE = (408, 429)
 """Refusals that may be over when the same is asked again; those above 499 may be as well."""
-SUPERSEDED = (401, 409)
+SUPERSEDED_STATUSES = (401, 409)
 """The answers to a process that somebody else has taken the place of."""
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class GenerationError(Exception):
     """No answer could be had from a server, also after trying again."""
 
 
-class Void(Exception):
+class LeaseCancelled(Exception):
     """What was asked for is not wanted any more."""
 
 
@@ -41,7 +41,7 @@ class Superseded(Failure):
 
 
 @dataclass(slots=True)
-class Seat:
+class LeaseRoute:
     """Where the calls of one lease go: all to one server, until that one is gone."""
 
     lease: str
@@ -54,7 +54,7 @@ class _Call:
     answer: "asyncio.Future[list[dict[str, Any]]]"
 
 
-class Client:
+class GenerationClient:
     """`await generate(seat, group)` gives the samples of the group, as the server wrote them."""
 
     def __init__(self, caller: Caller, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
@@ -63,21 +63,21 @@ class Client:
         self._calls: dict[str, list[_Call]] = {}
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def generate(self, seat: Seat, group: dict[str, Any]) -> list[dict[str, Any]]:
+    async def generate(self, seat: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
         reason = ""
         for number in range(self._retries + 1):
             if number:
                 log.warning("%s at %s: %s; trying again", group["id"], seat.server, reason)
-                await asyncio.sleep(PAUSE_S * 2 ** (number - 1))
+                await asyncio.sleep(RETRY_DELAY_S * 2 ** (number - 1))
             try:
                 return await self._ask(seat.server, group)
             except GenerationError as fault:
                 reason = str(fault)
             except Refused as refusal:
                 reason = refusal.message
-                if refusal.status in SUPERSEDED:
+                if refusal.status in SUPERSEDED_STATUSES:
                     raise Superseded(f"server {seat.server} refuses this process: {reason}") from None
-                if refusal.status < 500 and refusal.status not in PASSING:
+                if refusal.status < 500 and refusal.status not in RETRYABLE:
                     raise GenerationError(f"{seat.server} refuses the request: {reason}") from None
             except Unreachable as fault:
                 reason = fault.why
@@ -147,12 +147,12 @@ class Client:
                 parts.append(first)
                 for start in others:
                     if line := b"".join(parts):
-                        _hear(orjson.loads(line), calls)
+                        _deliver(orjson.loads(line), calls)
                     parts = [start]
 
     async def _is_alive(self, server: str) -> bool:
         try:
-            await self._caller.json("GET", server, "/health", timeout_s=HEALTH_S)
+            await self._caller.json("GET", server, "/health", timeout_s=HEALTH_TIMEOUT_S)
         except Refused:
             return True
         except Unreachable:
@@ -160,7 +160,7 @@ class Client:
         return True
 
 
-def _hear(message: dict[str, Any], calls: dict[str, _Call]) -> None:
+def _deliver(message: dict[str, Any], calls: dict[str, _Call]) -> None:
     call = calls.get(message["id"])
     if call is None or call.answer.done():
         return

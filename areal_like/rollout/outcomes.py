@@ -8,19 +8,32 @@ from areal_like.rollout.groups import Group, Result
 if TYPE_CHECKING:
     from areal_like.rollout.loop import RolloutLoop
 
-BLAME = {"reward": "reward.name", "workflow": "workflow.name", "row": "train_dataset.path", "server": "rollout.backend"}
+FAULT_KEYS = {
+    "reward": "reward.name",
+    "workflow": "workflow.name",
+    "row": "train_dataset.path",
+    "server": "rollout.backend",
+}
 """The key whose choice is at fault, by kind of failure."""
-REWARD_COUNTS = {"errors": "reward_errors", "timeouts": "reward_timeouts", "children_lost": "reward_processes_lost"}
+REWARD_COUNT_METRICS = {
+    "errors": "reward_errors",
+    "timeouts": "reward_timeouts",
+    "children_lost": "reward_processes_lost",
+}
 """What workers count, and the metric that tells it."""
-COUNTED = (
+STEP_COUNTS = (
     *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
-    *REWARD_COUNTS.values(),
+    *REWARD_COUNT_METRICS.values(),
 )
-TIMINGS = {"total_s": "perf/episode_s", "generate_s": "perf/episode_generate_s", "reward_s": "perf/episode_reward_s"}
+TIMING_METRICS = {
+    "total_s": "perf/episode_s",
+    "generate_s": "perf/episode_generate_s",
+    "reward_s": "perf/episode_reward_s",
+}
 """The same for what they measure."""
 
 
-class Settling:
+class Outcomes:
     def __init__(self, loop: "RolloutLoop") -> None:
         self.loop = loop
         self.counts: Counter[str] = Counter()
@@ -35,7 +48,7 @@ class Settling:
     def count_rewards(self, worker: str, counts: dict[str, int]) -> None:
         before = self._reward_counts.setdefault(worker, {})
         for name, count in counts.items():
-            self.counts[REWARD_COUNTS[name]] += count - before.get(name, 0)
+            self.counts[REWARD_COUNT_METRICS[name]] += count - before.get(name, 0)
         before.update(counts)
 
     def worker_started(self, worker: str) -> None:
@@ -44,7 +57,9 @@ class Settling:
     def take_timings(self) -> dict[str, float]:
         """Means over the groups that were finished since this was last asked for."""
         taken, self._timings = self._timings, []
-        return {metric: _mean(name, taken) for name, metric in TIMINGS.items() if any(name in one for one in taken)}
+        return {
+            metric: _mean(name, taken) for name, metric in TIMING_METRICS.items() if any(name in one for one in taken)
+        }
 
     def settle(self, group: Group, result: Result, final: bool = False) -> None:
         """A `final` failure is not tried again."""
@@ -145,7 +160,7 @@ class Settling:
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= loop.settings.batch_size:
             loop.failure = (
-                f"{BLAME.get(result.error_kind, 'rollout')}: {self._failed_in_a_row} groups in a row failed, each in "
+                f"{FAULT_KEYS.get(result.error_kind, 'rollout')}: {self._failed_in_a_row} groups in a row failed, each in "
                 f"{group.failures} tries (rollout.request_retries); the first error was: {self._first_error}"
             )
 

@@ -7,7 +7,7 @@ from areal_like.weights.versions import NEVER_TOLD
 
 
 @dataclass(eq=False)
-class Server:
+class PooledServer:
     """`version` is that of the weights it serves; -1 before it has been given any."""
 
     name: str
@@ -18,16 +18,16 @@ class Server:
     """What is outstanding there."""
 
 
-class Placement:
+class ServerPool:
     """Keeps count of what is outstanding where. Only servers that were given weights take groups."""
 
     def __init__(self, schedule_policy: str, max_concurrent: int) -> None:
         self.schedule_policy, self.max_concurrent = schedule_policy, max_concurrent
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, PooledServer] = {}
         self._turn = 0
 
     def add(self, name: str, address: str) -> None:
-        self.servers[name] = Server(name, address)
+        self.servers[name] = PooledServer(name, address)
 
     def remove(self, name: str) -> None:
         self.servers.pop(name, None)
@@ -36,7 +36,7 @@ class Placement:
         self.servers[name].version = version
 
     @property
-    def ready(self) -> list[Server]:
+    def ready(self) -> list[PooledServer]:
         """In the order of their numbers."""
         told = (server for server in self.servers.values() if server.version != NEVER_TOLD)
         return sorted(told, key=lambda server: (len(server.name), server.name))
@@ -46,7 +46,7 @@ class Placement:
         """What even the server that is furthest behind has; -1 without a server."""
         return min((server.version for server in self.servers.values() if server.version >= 0), default=NEVER_TOLD)
 
-    def choose(self, by_share: bool = True, other_than: str = "", version: int | None = None) -> Server | None:
+    def choose(self, by_share: bool = True, other_than: str = "", version: int | None = None) -> PooledServer | None:
         """The server for the next group; None where all have their share, or there are none. `other_than` is the
         address of one that does not answer; those that serve `version` come before all others."""
         free = [server for server in self.ready if server.address != other_than]

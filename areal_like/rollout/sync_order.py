@@ -7,18 +7,18 @@ is there. So timing, and who died meanwhile, never changes what is trained on.
 from typing import TYPE_CHECKING, Any
 
 from areal_like.rollout.groups import Group, Lease, Result
-from areal_like.rollout.waves import Wave
+from areal_like.rollout.sync_batch import SyncBatch
 
 if TYPE_CHECKING:
     from areal_like.rollout.loop import RolloutLoop
 
-MOST_RESTARTS = 10
+MAX_RESTARTS = 10
 
 
-class OrderedFlow:
+class SyncOrder:
     def __init__(self, loop: "RolloutLoop") -> None:
         self.loop = loop
-        self.wave: Wave | None = None
+        self.wave: SyncBatch | None = None
         self._abort_wanted = self._aborting = False
         """What servers still generate of an older try has to be stopped before the next one begins."""
         self._step_starts: dict[int, tuple[int, list[Group]]] = {}
@@ -41,7 +41,7 @@ class OrderedFlow:
         ready = self.loop.placement.ready
         return len(ready) == self.loop.settings.num_servers and all(server.version == version for server in ready)
 
-    def _open_wave(self) -> Wave | None:
+    def _open_wave(self) -> SyncBatch | None:
         """Of the step whose weights are served, but not before the step before it is done."""
         loop, step = self.loop, self.loop.batches.done_steps
         if not self._all_servers_have(step):
@@ -56,11 +56,11 @@ class OrderedFlow:
         count = loop.room()
         return self._wave(str(step), [loop.next_group() for _ in range(count)]) if count > 0 else None
 
-    def _wave(self, phase: str, groups: list[Group]) -> Wave:
+    def _wave(self, phase: str, groups: list[Group]) -> SyncBatch:
         self._num_waves = self._num_waves + 1 if phase == self._phase else 1
         self._phase = phase
         stem = phase if self._num_waves == 1 else f"{phase}w{self._num_waves}"
-        return Wave(stem, groups, self.loop.settings.num_servers)
+        return SyncBatch(stem, groups, self.loop.settings.num_servers)
 
     def begin_abort(self) -> bool:
         """Whether the servers have to be told to stop what they do; `aborted` is to be called once they were."""
@@ -94,7 +94,7 @@ class OrderedFlow:
         wave = self.wave
         if wave is None or lease.group not in wave.groups:
             return  # the wave was begun again for another lease of the same owner
-        if wave.tries > MOST_RESTARTS:
+        if wave.tries > MAX_RESTARTS:
             self.loop.failure = (
                 f"rollout: wave {wave.stem} was generated {wave.tries} times, and each time somebody died over it, "
                 f"last: {why}; the logs of episodes and servers say why"

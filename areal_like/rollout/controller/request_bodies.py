@@ -8,23 +8,23 @@ from areal_like.process.errors import Refused
 from areal_like.process.frames import Frame
 from areal_like.process.http import field, number
 from areal_like.rollout.groups import Result
-from areal_like.rollout.settling import REWARD_COUNTS
+from areal_like.rollout.outcomes import REWARD_COUNT_METRICS
 from areal_like.rollout.trajectory import FINISHES
 
 DONE = "done"
 STATUSES = (DONE, "rejected", "failed")
-IN_FILES = ("disk", "adapter")
+FILE_TRANSPORTS = ("disk", "adapter")
 """Ways of weights that go through a folder."""
-LONGEST_NAME = 512
-MOST_RANKS = 1 << 16
-WHOLE = ("length", "generated", "version_min", "version_max")
+MAX_NAME_LENGTH = 512
+MAX_RANKS = 1 << 16
+INTEGER_FACTS = ("length", "generated", "version_min", "version_max")
 """Of the facts of a sample."""
 
 
 def name(said: Any, key: str) -> str:
     value: str = field(said, key, str)
-    if not 0 < len(value) <= LONGEST_NAME:
-        raise Refused(400, f"{key}: {len(value)} characters are no name; give 1 to {LONGEST_NAME}")
+    if not 0 < len(value) <= MAX_NAME_LENGTH:
+        raise Refused(400, f"{key}: {len(value)} characters are no name; give 1 to {MAX_NAME_LENGTH}")
     return value
 
 
@@ -47,8 +47,8 @@ def finished(frame: Frame) -> tuple[str, dict[str, int], list[Result]]:
     worker, said = name(frame.header, "worker"), field(frame.header, "results", list)
     counts = field(frame.header, "counts", dict, {})
     for key in counts:
-        if key not in REWARD_COUNTS:
-            raise Refused(400, f"counts: {key[:80]!r} is not counted; {', '.join(REWARD_COUNTS)} are")
+        if key not in REWARD_COUNT_METRICS:
+            raise Refused(400, f"counts: {key[:80]!r} is not counted; {', '.join(REWARD_COUNT_METRICS)} are")
         number(counts, key)
     num_done = sum(isinstance(one, dict) and one.get("status") == DONE for one in said)
     if num_done != len(frame.blobs):
@@ -82,7 +82,7 @@ def _check_facts(facts: Sequence[Any]) -> None:
     if not facts:
         raise Refused(400, "facts: a result that is done has those of at least one sample")
     for fact in facts:
-        for key in WHOLE:
+        for key in INTEGER_FACTS:
             number(fact, key)
         if not fact["version_min"] <= fact["version_max"]:
             raise Refused(400, f"version_min: {fact['version_min']} is above version_max={fact['version_max']}")
@@ -100,7 +100,7 @@ def publication(said: Any) -> dict[str, Any]:
     """Where its weights are is looked at later."""
     number(said, "version")
     transport = field(said, "transport", str, "disk")
-    if transport in IN_FILES:
+    if transport in FILE_TRANSPORTS:
         if "\0" in field(said, "folder", str):
             raise Refused(400, "folder: is no path")
     elif transport == "collective":
@@ -112,16 +112,16 @@ def publication(said: Any) -> dict[str, Any]:
         if not all(isinstance(one, str) for one in field(place, "devices", list)):
             raise Refused(400, "devices: must be a list of texts")
     else:
-        raise Refused(400, f"transport: {transport[:80]!r} is none of {', '.join(IN_FILES)}, collective")
+        raise Refused(400, f"transport: {transport[:80]!r} is none of {', '.join(FILE_TRANSPORTS)}, collective")
     found: dict[str, Any] = said
     return found
 
 
-def place_of_rank(said: Any) -> tuple[int, int]:
+def rank_and_world(said: Any) -> tuple[int, int]:
     """A rank of the trainer, and how many there are."""
     rank, world = number(said, "rank"), number(said, "world", 1)
-    if world > MOST_RANKS:
-        raise Refused(400, f"world: {world} ranks are more than there can be ({MOST_RANKS})")
+    if world > MAX_RANKS:
+        raise Refused(400, f"world: {world} ranks are more than there can be ({MAX_RANKS})")
     if rank >= world:
         raise Refused(400, f"rank: {rank} is not below world={world}")
     return rank, world

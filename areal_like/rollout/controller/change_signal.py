@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Bell:
+class ChangeSignal:
     """`ring` after a change; whoever waits looks again then."""
 
     def __init__(self) -> None:

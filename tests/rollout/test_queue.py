@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.order import GroupQueue, RowOrder
-from areal_like.rollout.settings import length_of, num_servers, settings_of
+from areal_like.rollout.queue import GroupQueue, RowOrder
+from areal_like.rollout.settings import num_servers, rollout_settings, run_length
 from tests.support.rollout_world import grpo, settings
 
 
@@ -48,7 +48,7 @@ def test_dealing_can_begin_anew_at_a_number():
 
 def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
     said = settings()
-    queue = GroupQueue(said, length_of(said, 10))
+    queue = GroupQueue(said, run_length(said, 10))
     first = [queue.take() for _ in range(5)]
     for index in (3, 0, 2):
         queue.put_back(first[index])
@@ -58,7 +58,7 @@ def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
 
 def test_the_sampling_seed_belongs_to_the_group_and_not_to_when_it_is_made():
     said = settings(sampling_seed=9)
-    queue = GroupQueue(said, length_of(said, 10))
+    queue = GroupQueue(said, run_length(said, 10))
     seeds = [queue.take().seed for _ in range(3)]
     assert seeds == [derive_seed(9, "sampling", number) for number in range(3)]
     assert queue.make(2).seed == seeds[2]
@@ -76,20 +76,20 @@ def test_the_sampling_seed_belongs_to_the_group_and_not_to_when_it_is_made():
     ],
 )
 def test_the_shortest_limit_ends_the_run(changes, rows, steps_per_epoch, total):
-    length = length_of(settings(**changes), rows)
+    length = run_length(settings(**changes), rows)
     assert (length.steps_per_epoch, length.total_steps) == (steps_per_epoch, total)
 
 
 def test_too_few_rows_are_said_in_words():
     with pytest.raises(ValueError, match=r"^train_dataset.batch_size: a batch takes 4 rows, and the data has only 3"):
-        length_of(settings(), 3)
+        run_length(settings(), 3)
     with pytest.raises(ValueError, match=r"^train_dataset: there are no rows"):
-        length_of(settings(), 0)
+        run_length(settings(), 0)
 
 
 def test_the_configuration_in_the_loop_s_words():
     config = grpo("rollout.max_head_offpolicyness=3", "rollout.backend=embedded:d2", "gconfig.greedy=true")
-    said = settings_of(config)
+    said = rollout_settings(config)
     assert (said.synchronous, said.max_staleness, said.num_servers) == (False, 3, 2)
     assert said.max_concurrent == said.batch_size == config.train_dataset.batch_size
     assert said.most_waiting == 16 * said.max_concurrent
@@ -102,27 +102,30 @@ def test_the_configuration_in_the_loop_s_words():
 
 @pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])
 def test_synchronous_mode_allows_no_staleness(override):
-    said = settings_of(grpo(override))
+    said = rollout_settings(grpo(override))
     assert (said.synchronous, said.max_staleness) == (True, 0)
 
 
 def test_answers_are_evaluated_greedily_unless_there_are_several():
-    assert settings_of(grpo("evaluator.n_samples=1")).evaluation_sampling["greedy"] is True
-    assert settings_of(grpo("evaluator.n_samples=4")).evaluation_sampling["greedy"] is False
-    assert settings_of(grpo("gconfig.top_p=0.9")).sampling["top_p"] == 0.9
+    assert rollout_settings(grpo("evaluator.n_samples=1")).evaluation_sampling["greedy"] is True
+    assert rollout_settings(grpo("evaluator.n_samples=4")).evaluation_sampling["greedy"] is False
+    assert rollout_settings(grpo("gconfig.top_p=0.9")).sampling["top_p"] == 0.9
 
 
 def test_what_the_evaluator_says_of_versions_and_failures_reaches_the_loop():
-    usual, asked = settings_of(grpo()), settings_of(grpo("evaluator.pin=true", "evaluator.max_failed_share=0.3"))
+    usual, asked = (
+        rollout_settings(grpo()),
+        rollout_settings(grpo("evaluator.pin=true", "evaluator.max_failed_share=0.3")),
+    )
     assert (usual.evaluation_pin, usual.evaluation_max_failed_share) == (False, 0.1)
     assert (asked.evaluation_pin, asked.evaluation_max_failed_share) == (True, 0.3)
 
 
 def test_without_a_clock_or_when_measuring_nothing_is_evaluated():
-    assert settings_of(grpo()).evaluation_clock is not None
-    assert settings_of(grpo("bench=true")).evaluation_clock is None
-    assert settings_of(grpo("evaluator.freq_steps=null")).evaluation_clock is None
-    assert settings_of(grpo("valid_dataset=null")).evaluation_clock is None
+    assert rollout_settings(grpo()).evaluation_clock is not None
+    assert rollout_settings(grpo("bench=true")).evaluation_clock is None
+    assert rollout_settings(grpo("evaluator.freq_steps=null")).evaluation_clock is None
+    assert rollout_settings(grpo("valid_dataset=null")).evaluation_clock is None
 
 
 def test_a_backend_without_sizes_is_one_server():

@@ -7,10 +7,10 @@ from areal_like.rollout.groups import Group, Lease, Result
 if TYPE_CHECKING:
     from areal_like.rollout.loop import RolloutLoop
 
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 
 
-class FreeFlow:
+class AsyncOrder:
     def __init__(self, loop: "RolloutLoop") -> None:
         self.loop = loop
         self._evaluate_next = True
@@ -46,7 +46,7 @@ class FreeFlow:
     def lost(self, lease: Lease, why: str) -> None:
         """Whoever had it died. What keeps killing whoever has it is a failure, and no bad luck."""
         lease.group.losses += 1
-        if lease.group.losses > MOST_LOSSES:
+        if lease.group.losses > MAX_LOSSES:
             lost = f"whoever had it died {lease.group.losses} times, last: {why}"
             result = Result(lease.id, "failed", error=lost, error_kind="server")
             self.loop.settling.settle(lease.group, result, final=True)

@@ -10,7 +10,7 @@ from areal_like.process.errors import Failure, Refused
 from areal_like.process.run import LEDGER
 from areal_like.rollout.audit import audit
 from areal_like.rollout.ledger import Ledger, read_ledger
-from areal_like.rollout.recovery import restore, snapshot
+from areal_like.rollout.snapshot import restore, snapshot
 from tests.support.rollout_world import DIGEST, World, clock, settings
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from areal_like.process.errors import Failure, Refused
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.order import RowOrder
+from areal_like.rollout.queue import RowOrder
 
 FORMAT = 1
 Blob = bytes | memoryview

@@ -7,11 +7,11 @@ import numpy as np
 
 from areal_like.rollout.trajectory import Trajectory
 
-ROUNDING = 1e-3
+LOGPROB_TOLERANCE = 1e-3
 """A log-probability may be above 0 by so much."""
 
 
-def complaint(trajectories: Sequence[Trajectory], num_tokens: int, sampling: dict[str, Any]) -> str | None:
+def find_problem(trajectories: Sequence[Trajectory], num_tokens: int, sampling: dict[str, Any]) -> str | None:
     """What is wrong with the first trajectory that is not as it should be, in words; `num_tokens` is how many tokens
     the tokenizer knows."""
     for index, trajectory in enumerate(trajectories):
@@ -33,7 +33,7 @@ def _of_one(each: Trajectory, num_tokens: int, sampling: dict[str, Any]) -> str 
     if len(wrong):
         position = int(wrong[0])
         return f"token {position} is {each.token_ids[position]}; the tokenizer knows ids from 0 to {num_tokens - 1}"
-    wrong = np.flatnonzero(masked & (each.logprobs > ROUNDING))
+    wrong = np.flatnonzero(masked & (each.logprobs > LOGPROB_TOLERANCE))
     if len(wrong):
         position = int(wrong[0])
         return f"the log-probability of token {position} is {each.logprobs[position]}; it cannot be above 0"

@@ -5,7 +5,7 @@ from typing import Any
 from areal_like.rollout.groups import Group, Result
 
 
-class Wave:
+class SyncBatch:
     """A group goes to the server that its number says. Each server gets its share under one key, and every group of
     the share says its place in it. If anything breaks, the whole wave is generated again under another key."""
 

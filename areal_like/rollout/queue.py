@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.groups import Group
-from areal_like.rollout.settings import Length, RolloutSettings
+from areal_like.rollout.settings import RolloutSettings, RunLength
 
-PERMUTATIONS_KEPT = 2
+MAX_CACHED_PERMUTATIONS = 2
 
 
 class RowOrder:
@@ -37,7 +37,7 @@ class RowOrder:
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
         if epoch not in self._permutations:
-            while len(self._permutations) >= PERMUTATIONS_KEPT:
+            while len(self._permutations) >= MAX_CACHED_PERMUTATIONS:
                 del self._permutations[min(self._permutations)]
             generator = np.random.Generator(np.random.PCG64(derive_seed(self.seed, "data", epoch)))
             self._permutations[epoch] = generator.permutation(self.rows)
@@ -47,7 +47,7 @@ class RowOrder:
 class GroupQueue:
     """The groups to be generated next: those that have to be generated again, by their number, then new ones."""
 
-    def __init__(self, settings: RolloutSettings, length: Length, next_number: int = 0) -> None:
+    def __init__(self, settings: RolloutSettings, length: RunLength, next_number: int = 0) -> None:
         self.order = RowOrder(settings.seed, length.rows, length.rows_per_epoch, settings.shuffle)
         self.next_number = next_number
         self._seed, self._n_samples = settings.sampling_seed, settings.n_samples
