@@ -73,7 +73,7 @@ class _Model:
         from areal_like.data.record import has_messages
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.process.run import open_run
-        from areal_like.serving.embedded.model import make_engine
+        from areal_like.serving.embedded.core.load_model import load_engine
         from areal_like.serving.request import Sampling
 
         self.folder = folder
@@ -82,7 +82,7 @@ class _Model:
         trained = config.actor if hasattr(config, "actor") else config.model
         self._tokenizer, self._is_chat = TextTokenizer(folder), has_messages(directory)
         here = replace(config.embedded, model_path=str(folder), device="auto", dtype=trained.dtype)
-        self._engine = make_engine(here, folder, trained.trust_remote_code)
+        self._engine = load_engine(here, folder, trained.trust_remote_code)
         self._sampling = Sampling(
             greedy=True,
             max_new_tokens=said.max_new_tokens if said else MOST_NEW_TOKENS,

@@ -33,8 +33,8 @@ from areal_like.process.seeds import derive_seed  # noqa: E402
 from areal_like.rollout.episodes.rewards.call import RewardCall  # noqa: E402
 from areal_like.rollout.queue import RowOrder  # noqa: E402
 from areal_like.rollout.settings import rollout_settings, run_length  # noqa: E402
-from areal_like.serving.embedded.engine import Engine as Server  # noqa: E402
-from areal_like.serving.embedded.model import make_engine  # noqa: E402
+from areal_like.serving.embedded.core.llm_engine import LLMEngine as Server  # noqa: E402
+from areal_like.serving.embedded.core.load_model import load_engine  # noqa: E402
 from areal_like.serving.request import Finished, Group, Sampling, parse_sampling  # noqa: E402
 from areal_like.training.actor import Actor  # noqa: E402
 from areal_like.training.batch import SAMPLER, VERSIONS, Batch  # noqa: E402
@@ -56,7 +56,7 @@ class Loop:
         self.tokenizer = TextTokenizer(model_folder(config.tokenizer_path, run.cwd))
         length = run_length(self.settings, len(self.rows))
         self.order = RowOrder(config.seed, length.rows, length.rows_per_epoch, self.settings.shuffle)
-        self.server: Server = make_engine(config.embedded, folder)
+        self.server: Server = load_engine(config.embedded, folder)
         engine = Engine(config.actor, "actor", folder, open_world(60.0), config.seed)
         engine.set_schedule(length.total_steps)
         self.actor = Actor(engine, None, config.actor, config.seed)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from areal_like.serving.embedded.weights.live import LiveWeights  # noqa: E402
+from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer  # noqa: E402
 from areal_like.weights.collective import Host  # noqa: E402
 from areal_like.weights.disk import discard, load, publish  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
@@ -58,7 +58,7 @@ class Server:
                     owner.add_module(part, nn.Module())
                 owner = getattr(owner, part)
             owner.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
-        self.weights = LiveWeights(model)
+        self.weights = DoubleBuffer(model)
         self.newest = -1
 
     def copy(self) -> float:

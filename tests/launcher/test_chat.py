@@ -14,7 +14,7 @@ from areal_like.config.loaded import build
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
 from areal_like.process.checkpoints import RESUME
-from areal_like.serving.embedded import model as embedded
+from areal_like.serving.embedded.core import load_model as embedded
 from areal_like.training.checkpoint import Checkpoints, _remove
 from areal_like.training.manifest import seal
 from launcher import chat, reading
@@ -100,13 +100,13 @@ def test_one_that_is_removed_when_it_was_read_answers_all_the_same(run_dir, ask,
 
 
 def test_a_step_that_was_asked_for_and_is_removed_is_one_message(run_dir, ask, monkeypatch):
-    real = embedded.make_engine
+    real = embedded.load_engine
 
     def removing(*words: Any) -> Any:
         removed(run_dir)
         return real(*words)
 
-    monkeypatch.setattr(embedded, "make_engine", removing)
+    monkeypatch.setattr(embedded, "load_engine", removing)
     done = ask(run_dir, "step=4")
     assert done[:2] == (2, "")
     assert done.err == f"step: {run_dir} has no checkpoint of step 4 (any more); it has those of 2, 6\n"

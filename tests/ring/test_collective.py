@@ -20,7 +20,7 @@ from areal_like.process.blocking import BlockingCaller
 from areal_like.process.errors import Refused, Unreachable
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Identity
 from areal_like.process.waiting import Waiting
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.weights.collective import Host
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.flat import Flat, flatten
@@ -44,7 +44,7 @@ def weights(server: Server, version: int) -> Flat:
     model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL))
     with torch.no_grad():
         model.model.norm.weight.mul_(1 + version / 10)
-    probe = Probe(PROBE, Engine(model).logprobs(PROBE))
+    probe = Probe(PROBE, LLMEngine(model).logprobs(PROBE))
     tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
     return flatten(version, tensors, probe, server.run.run_id, max_bucket_bytes=BUCKET)
 

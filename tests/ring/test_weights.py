@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_like.models import model_folder
 from areal_like.process.memory import memory_folder
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.weights.disk import publish
 from areal_like.weights.probe import Probe
 from tests.ring.server import MODEL, Server, flip_a_byte, serving
@@ -41,7 +41,7 @@ def published(server: Server, version: int) -> Path:
     model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL))
     with torch.no_grad():
         model.model.norm.weight.mul_(1 + version / 10)
-    probe = Probe(PROBE, Engine(model).logprobs(PROBE))
+    probe = Probe(PROBE, LLMEngine(model).logprobs(PROBE))
     tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
     return publish(server.run.directory / "published", version, tensors, probe, server.run.run_id)
 

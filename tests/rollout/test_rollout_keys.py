@@ -16,8 +16,8 @@ from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.episodes import main as episodes
 from areal_like.rollout.settings import rollout_settings
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.tokenizer import LazyTokenizer
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 from areal_like.serving.request import Sample, parse_group
 from tests.support.rollout_world import World, grpo
 from tests.support.tiny_models import VOCAB, tiny_qwen3
@@ -41,7 +41,7 @@ def sampled(*overrides: str) -> list[Sample]:
     lease = world.lease()[0].wire(world.settings)
     said = {"id": lease["id"], "prompt": [7, 8, 9], "n": lease["n"], "seed": 5, "sampling": lease["sampling"]}
     tokenizer = LazyTokenizer(model_folder("builtin:tiny-addition"))
-    engine = Engine(tiny_qwen3(), max_running_requests=16, tokenizer=tokenizer)
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=16, tokenizer=tokenizer)
     (finished,) = engine.generate([parse_group(said, VOCAB)])
     assert finished.error is None
     return finished.samples

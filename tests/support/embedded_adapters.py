@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.weights.lora import Adapter
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
 from areal_like.weights.adapter import publish_adapter, read_peft_folder
 from areal_like.weights.probe import Probe
 
@@ -44,7 +44,7 @@ def logprobs_by(model: Any, token_ids: list[int]) -> list[float]:
     return logprobs
 
 
-def loaded(engine: Engine, folder: Path, name: str) -> Adapter:
+def loaded(engine: LLMEngine, folder: Path, name: str) -> ServedAdapter:
     adapter = engine.adapters.make(read_peft_folder(folder), name, name)
     engine.adapters.add(adapter)
     return adapter

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from areal_like.process.http import Caller, serve
 from areal_like.process.identity import Guard, Identity
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 from areal_like.serving.embedded.server import EmbeddedServer
-from areal_like.serving.embedded.tokenizer import LazyTokenizer
 from areal_like.weights.disk import publish
 from areal_like.weights.probe import Probe
 from tests.support.tiny_models import tiny_qwen3
@@ -33,7 +33,7 @@ class Client:
     """A caller of the run; `session` is somebody else, without a token."""
 
     def __init__(
-        self, address: str, caller: Caller, session: aiohttp.ClientSession, server: EmbeddedServer, engine: Engine
+        self, address: str, caller: Caller, session: aiohttp.ClientSession, server: EmbeddedServer, engine: LLMEngine
     ) -> None:
         self.address, self.caller, self.session = address, caller, session
         self.server, self.engine = server, engine
@@ -58,7 +58,7 @@ class Client:
 @contextlib.asynccontextmanager
 async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
     """`is_open`: as `serve` starts it."""
-    engine = Engine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
     server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
     served = await serve(server.application(), "127.0.0.1")
     server.streams.driver.start()
@@ -101,6 +101,6 @@ async def turns(client: Client, count: int = 5) -> None:
         await asyncio.wrap_future(client.server.streams.driver.call(lambda: None))
 
 
-def slow(engine: Engine, step_s: float = 0.02) -> None:
+def slow(engine: LLMEngine, step_s: float = 0.02) -> None:
     """So that there is time to do something while it generates."""
     engine._runner.model.register_forward_pre_hook(lambda *given: time.sleep(step_s))

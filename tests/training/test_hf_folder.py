@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder as shipped
 from areal_like.process.run import Run
-from areal_like.serving.embedded.weights.live import LiveWeights
+from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer
 from areal_like.training.checkpoint import Checkpoints, Due
 from areal_like.training.engine import Engine
 from areal_like.training.hf_folder import write_hf_folder
@@ -94,7 +94,7 @@ def test_buffers_that_checkpoints_have_are_published_and_counted_as_they_are(tmp
     assert bias.dtype == torch.float32
     assert engine.num_weights == sum(tensor.numel() for tensor in weights.values())
     assert weight_bytes(engine) == sum(tensor.nbytes for tensor in weights.values())
-    live = LiveWeights(AutoModelForCausalLM.from_pretrained(engine.folder, dtype=torch.bfloat16))
+    live = DoubleBuffer(AutoModelForCausalLM.from_pretrained(engine.folder, dtype=torch.bfloat16))
     assert live.expected() == {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
 
 

@@ -24,12 +24,12 @@ def main(run: Run, me: Identity) -> None:
     # These take seconds to import: what is wrong with the run's own files should be told before. What they make stays
     # until the end, so that looking through it for garbage, a fifth of that time, finds nothing.
     gc.disable()
-    from areal_like.serving.embedded.model import make_engine
+    from areal_like.serving.embedded.core.load_model import load_engine
 
     config = run.config.embedded
     try:
         folder = model_folder(config.model_path, run.cwd)
-        engine = make_engine(config, folder, run.config.actor.trust_remote_code)
+        engine = load_engine(config, folder, run.config.actor.trust_remote_code)
     except (ValueError, OSError) as unfit:
         raise Failure(str(unfit)) from unfit
     gc.freeze()

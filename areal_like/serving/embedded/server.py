@@ -13,17 +13,17 @@ from areal_like.process.errors import Refused
 from areal_like.process.http import answer, application, field, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
 from areal_like.process.request_checks import BodyLimits
-from areal_like.serving.embedded.batching.queue import Ticket
-from areal_like.serving.embedded.driver import Resumed
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.outside.about import About
-from areal_like.serving.embedded.outside.clients import Outside
-from areal_like.serving.embedded.outside.completions import Completions
-from areal_like.serving.embedded.outside.text_routes import TextRoutes
-from areal_like.serving.embedded.outside.token_route import TokenRoute
-from areal_like.serving.embedded.streams import Streams
+from areal_like.serving.embedded.async_engine import AsyncLLMEngine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
+from areal_like.serving.embedded.engine_thread import PauseCancelled
+from areal_like.serving.embedded.openai_api.about import AboutRoutes
+from areal_like.serving.embedded.openai_api.clients import OpenAIServing
+from areal_like.serving.embedded.openai_api.completions import CompletionsRoute
+from areal_like.serving.embedded.openai_api.generate_tokens import GenerateTokensRoute
+from areal_like.serving.embedded.openai_api.tokenize import TokenizeRoutes
 from areal_like.serving.embedded.weights.named_adapters import NamedAdapters
-from areal_like.serving.embedded.weights.update import Updates
+from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater
 from areal_like.serving.embedded.weights.update_routes import UpdateRoutes
 from areal_like.serving.open_routes import largest_body, paths
 from areal_like.serving.orders import AUTO, KEEP, LARGEST_CALL, parse_ids, parse_mode, routes
@@ -38,7 +38,7 @@ class EmbeddedServer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LLMEngine,
         guard: Guard,
         run_id: str,
         model: str,
@@ -46,27 +46,27 @@ class EmbeddedServer:
         of_any: bool = False,
         is_open: bool = False,
     ) -> None:
-        self.streams = Streams(engine)
+        self.streams = AsyncLLMEngine(engine)
         self._engine, self._guard = engine, guard
         self._driver = self.streams.driver
-        self._updates = Updates(self.streams, None if of_any else run_id)
+        self._updates = EmbeddedWeightUpdater(self.streams, None if of_any else run_id)
         self._adapters = NamedAdapters(self.streams, model)
         self._run_id, self._model, self._is_open = run_id, model, is_open
-        self._outside = Outside(self.streams, model, seed)
+        self._outside = OpenAIServing(self.streams, model, seed)
         guard.on_new_attempt = self._on_new_attempt
 
     def application(self) -> web.Application:
         limits = BodyLimits(of_run=LARGEST_CALL, of_others=largest_body(self._engine.context_length))
         app = application(self._guard, *paths(self._is_open), limits)
-        about, texts = About(self._outside), TextRoutes(self._outside)
+        about, texts = AboutRoutes(self._outside), TokenizeRoutes(self._outside)
         app.add_routes(
             [
                 *routes(self, UpdateRoutes(self._updates, self._guard)),
                 web.get("/version", about.version),
                 web.get("/metrics", about.metrics),
                 web.get("/v1/models", about.models),
-                web.post("/v1/completions", Completions(self._outside).completions),
-                web.post("/inference/v1/generate", TokenRoute(self._outside).generate),
+                web.post("/v1/completions", CompletionsRoute(self._outside).completions),
+                web.post("/inference/v1/generate", GenerateTokensRoute(self._outside).generate),
                 web.post("/tokenize", texts.tokenize),
                 web.post("/detokenize", texts.detokenize),
                 web.post("/control/load_adapter", self.load_adapter),
@@ -127,7 +127,7 @@ class EmbeddedServer:
         mode = KEEP if mode == AUTO else mode
         try:
             running = await asyncio.wrap_future(self._driver.pause(mode))
-        except Resumed as resumed:
+        except PauseCancelled as resumed:
             raise Refused(409, str(resumed)) from resumed
         return answer({"paused": True, "mode": mode, "running": running})
 
@@ -138,7 +138,7 @@ class EmbeddedServer:
     async def abort(self, request: web.Request) -> web.Response:
         meant = parse_ids(await read_json(request))
 
-        def is_meant(ticket: Ticket) -> bool:
+        def is_meant(ticket: QueuedGroup) -> bool:
             return meant is None or ticket.group.id in meant
 
         return answer({"aborted": await self.streams.call(lambda: self._engine.abort("aborted: as told", is_meant))})

@@ -21,8 +21,8 @@ from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, 
 from areal_like.process.run import Run, open_run
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
-from areal_like.serving.embedded.scoring.score_server import ScoreServer
-from areal_like.serving.embedded.scoring.scorer import load_scorer
+from areal_like.serving.reward_model.scorer import load_scorer
+from areal_like.serving.reward_model.server import RewardModelServer
 from tests.support.ring_parts import write_run
 
 SECRET = "a secret of the run"
@@ -67,7 +67,7 @@ class Ring:
         self._names: Names | None = None
 
     async def start(self) -> None:
-        server = ScoreServer(load_scorer(self.folder, "cpu"), Guard(SECRET, 1), self.run.run_id, str(self.folder))
+        server = RewardModelServer(load_scorer(self.folder, "cpu"), Guard(SECRET, 1), self.run.run_id, str(self.folder))
         app = server.application()
 
         async def count(request: web.Request) -> None:

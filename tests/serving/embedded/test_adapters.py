@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.weights.adapters import hashes
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.weights.adapters import adapter_hashes
 from areal_like.serving.request import BadRequest, Finished, Group, Sampling
 from areal_like.weights.adapter import read_peft_folder
 from areal_like.weights.errors import BadWeights
@@ -37,7 +37,7 @@ def test_one_batch_of_the_model_and_two_adapters_gives_what_peft_gives(tmp_path:
     one = write_adapter(tmp_path / "one", model, 1)
     two = write_adapter(tmp_path / "two", model, 2, r=7, lora_alpha=5, target_modules=ATTENTION, use_rslora=True)
     by_peft = {"": copy.deepcopy(model), "one": with_peft(model, one), "two": with_peft(model, two)}
-    engine = Engine(model, max_running_requests=32)
+    engine = LLMEngine(model, max_running_requests=32)
     for folder in (one, two):
         adapter = loaded(engine, folder, folder.name)
         found = engine.logprobs(list(PROMPTS[2]), adapter)
@@ -53,7 +53,7 @@ def test_one_batch_of_the_model_and_two_adapters_gives_what_peft_gives(tmp_path:
 
 
 def test_an_adapter_that_changes_nothing_changes_no_bit(tmp_path: Path) -> None:
-    plain, adapted = Engine(tiny_qwen3(), 32), Engine(tiny_qwen3(), 32)
+    plain, adapted = LLMEngine(tiny_qwen3(), 32), LLMEngine(tiny_qwen3(), 32)
     loaded(adapted, write_adapter(tmp_path / "zero", tiny_qwen3(), 1, strength=0), "zero")
     expected = plain.generate([asked("", prompt) for prompt in PROMPTS])
     found = adapted.generate([asked("zero", prompt) for prompt in PROMPTS])
@@ -61,7 +61,7 @@ def test_an_adapter_that_changes_nothing_changes_no_bit(tmp_path: Path) -> None:
 
 
 def test_the_model_by_itself_is_as_without_adapters_whatever_is_loaded(tmp_path: Path) -> None:
-    plain, engine = Engine(tiny_qwen3(), 32), Engine(tiny_qwen3(), 32)
+    plain, engine = LLMEngine(tiny_qwen3(), 32), LLMEngine(tiny_qwen3(), 32)
     loaded(engine, write_adapter(tmp_path / "one", tiny_qwen3(), 1), "one")
     engine.generate([asked("one", PROMPTS[0])])
     groups = [asked("", prompt) for prompt in PROMPTS]
@@ -73,7 +73,7 @@ def test_an_interrupted_sequence_goes_on_with_its_adapter(tmp_path: Path) -> Non
     model = tiny_qwen3(max_position_embeddings=256)
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
-    engine = Engine(model, max_running_requests=32, kv_cache_tokens=640)
+    engine = LLMEngine(model, max_running_requests=32, kv_cache_tokens=640)
     loaded(engine, folder, "one")
     groups = [asked(name, prompt, n=4, most=150) for prompt in PROMPTS[:2] for name in peft]
     for group, finished in zip(groups, engine.generate(groups), strict=True):
@@ -86,7 +86,7 @@ def test_what_is_set_aside_goes_on_with_its_adapter(tmp_path: Path) -> None:
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
-    engine = Engine(model, 32)
+    engine = LLMEngine(model, 32)
     loaded(engine, folder, "one")
     groups = {engine.submit(group): group for group in (asked(name, PROMPTS[0], most=30) for name in peft)}
     finished = [*engine.step(), *engine.step()]
@@ -104,7 +104,7 @@ def test_a_long_prompt_is_computed_in_pieces_with_its_adapter(tmp_path: Path) ->
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
-    engine = Engine(model, 32, piece=5)
+    engine = LLMEngine(model, 32, piece=5)
     loaded(engine, folder, "one")
     groups = [asked(name, PROMPTS[at] * (2 + at)) for at in (0, 2) for name in peft]
     for group, finished in zip(groups, engine.generate(groups), strict=True):
@@ -115,10 +115,10 @@ def test_an_adapter_takes_the_precision_of_the_model_and_is_read_back_in_it(tmp_
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     files, by_peft = read_peft_folder(folder), with_peft(model, folder)
-    engine = Engine(model.bfloat16(), 32)
+    engine = LLMEngine(model.bfloat16(), 32)
     adapter = engine.adapters.make(files, "one", "one")
     assert {matrix.dtype for layer in adapter.layers.values() for matrix in layer} == {torch.bfloat16}
-    assert hashes(adapter) == engine.adapters.expected_hashes(files)
+    assert adapter_hashes(adapter) == engine.adapters.expected_hashes(files)
     engine.adapters.add(adapter)
     (finished,) = engine.generate([asked("one", PROMPTS[0])])
     assert_as_computed_by(by_peft, finished, asked("one", PROMPTS[0]), 0.3)
@@ -128,7 +128,7 @@ def test_an_adapter_that_is_unloaded_finishes_what_it_began(tmp_path: Path) -> N
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     by_peft = with_peft(model, folder)
-    engine = Engine(model, 32)
+    engine = LLMEngine(model, 32)
     loaded(engine, folder, "one")
     group = asked("one", PROMPTS[0])
     engine.submit(group)
@@ -161,11 +161,11 @@ def test_an_adapter_that_cannot_be_served_is_refused_in_words(
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1, **settings)
     with pytest.raises(BadWeights, match=words):
-        loaded(Engine(model), folder, "one")
+        loaded(LLMEngine(model), folder, "one")
 
 
 def test_an_adapter_of_another_shape_is_refused_with_tensor_and_layer(tmp_path: Path) -> None:
-    engine = Engine(tiny_qwen3())
+    engine = LLMEngine(tiny_qwen3())
     folder = write_adapter(tmp_path / "wide", tiny_qwen3(intermediate_size=96), 1)
     with pytest.raises(BadWeights, match=r"layers\.0\.mlp\.\S+ \(layer 0\) has shape \[96, 4\] and not \[64, 4\]"):
         loaded(engine, folder, "wide")
@@ -182,12 +182,12 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     files = read_peft_folder(write_adapter(tmp_path / "one", model, 1))
     files.contents[files.infos[5].name].view("float32")[3] = float("nan")
     with pytest.raises(BadWeights, match=f"{files.infos[5].name} .*not finite"):
-        Engine(model).adapters.make(files, "one", "one")
+        LLMEngine(model).adapters.make(files, "one", "one")
 
 
 def test_targets_are_read_as_peft_reads_them(tmp_path: Path) -> None:
     model = tiny_llama()
     for number, targets in enumerate((r".*\.1\.self_attn\.(q|k)_proj", "all-linear", ["model.layers.0.mlp.up_proj"])):
         folder = write_adapter(tmp_path / str(number), model, 1, target_modules=targets)
-        adapter = Engine(model).adapters.make(read_peft_folder(folder), "one", "one")
+        adapter = LLMEngine(model).adapters.make(read_peft_folder(folder), "one", "one")
         assert len(adapter.layers) == (2, len(ALL) * 2, 1)[number]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from areal_like.process.errors import Refused
-from areal_like.serving.embedded.batching.rows import Rows
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.core.running_batch import RunningBatch
 from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, Sampling, parse_group
 from areal_like.serving.turns import MOST_WAITING, Turns
 from tests.support.embedded_servers import Client, group, over_http, published, until
@@ -76,14 +76,14 @@ def tokens(line: dict[str, Any]) -> list[list[int]]:
 
 def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no check has foreseen: the numbers of one group raise in the engine's thread."""
-    begin = Rows._ask
+    begin = RunningBatch._ask
 
-    def ask(self: Rows, rows: Any, sampling: Sampling, prompt: Any) -> None:
+    def ask(self: RunningBatch, rows: Any, sampling: Sampling, prompt: Any) -> None:
         if sampling.frequency_penalty == 1.25:
             raise OverflowError("Python int too large to convert to C long")
         begin(self, rows, sampling, prompt)
 
-    monkeypatch.setattr(Rows, "_ask", ask)
+    monkeypatch.setattr(RunningBatch, "_ask", ask)
 
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
@@ -97,7 +97,7 @@ def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytes
 
 
 def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> None:
-    engine = Engine(tiny_qwen3(), max_running_requests=8)
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=8)
     good = Group("a", (5, 9), sampling=Sampling(frequency_penalty=0.5, max_new_tokens=6))
     bad = Group("b", (5, 9), sampling=Sampling(repetition_penalty=1e-50, max_new_tokens=6))  # past every check
     (alone,) = engine.generate([good])

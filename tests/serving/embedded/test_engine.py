@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from areal_like.serving.embedded.batching.queue import Ticket
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
 from areal_like.serving.request import BadRequest, Finished, Group, Order, Sample, Sampling
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
@@ -52,7 +52,7 @@ def assert_explained(model: PreTrainedModel, group: Group, sample: Sample, tempe
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_those_of_transformers(family: str, temperature: float) -> None:
     asked = groups(8, temperature=temperature)
-    engine = Engine(MAKERS[family](), max_running_requests=9)
+    engine = LLMEngine(MAKERS[family](), max_running_requests=9)
     for group, finished in zip(asked, engine.generate(asked), strict=True):
         for sample in finished.samples:
             assert_explained(MAKERS[family](), group, sample, temperature)
@@ -63,7 +63,7 @@ def test_log_probabilities_are_those_of_transformers(family: str, temperature: f
 def test_greedy_tokens_are_those_of_transformers(family: str, how: dict[str, Any]) -> None:
     model = MAKERS[family]()
     asked = groups(6, n=1, **how)
-    for group, finished in zip(asked, Engine(MAKERS[family]()).generate(asked), strict=True):
+    for group, finished in zip(asked, LLMEngine(MAKERS[family]()).generate(asked), strict=True):
         tokens = list(group.prompt)
         for token in finished.samples[0].token_ids:
             with torch.no_grad():
@@ -74,17 +74,17 @@ def test_greedy_tokens_are_those_of_transformers(family: str, how: dict[str, Any
 
 def test_a_request_gets_the_same_tokens_alone_and_among_others() -> None:
     asked = groups(12)
-    together = tokens_of(Engine(tiny_qwen3(), max_running_requests=11).generate(asked))
-    alone = [tokens_of(Engine(tiny_qwen3()).generate([group]))[0] for group in asked]
+    together = tokens_of(LLMEngine(tiny_qwen3(), max_running_requests=11).generate(asked))
+    alone = [tokens_of(LLMEngine(tiny_qwen3()).generate([group]))[0] for group in asked]
     assert together == alone
 
 
 def test_one_prefill_for_a_group_equals_one_for_each_sample() -> None:
-    engine = Engine(tiny_qwen3())
+    engine = LLMEngine(tiny_qwen3())
     group = Group("g", prompt(7), 6, 5, Sampling(max_new_tokens=6))
     together = engine.generate([group])[0]
     assert engine.counts.prompt_tokens == 7
-    one_by_one = Engine(tiny_qwen3(), max_running_requests=1)
+    one_by_one = LLMEngine(tiny_qwen3(), max_running_requests=1)
     apart = one_by_one.generate([group])[0]
     assert one_by_one.counts.prompt_tokens == 6 * 7
     assert [sample.token_ids for sample in apart.samples] == [sample.token_ids for sample in together.samples]
@@ -93,7 +93,7 @@ def test_one_prefill_for_a_group_equals_one_for_each_sample() -> None:
 
 
 def test_samples_and_seeds_differ() -> None:
-    first, second, again = Engine(tiny_qwen3()).generate(
+    first, second, again = LLMEngine(tiny_qwen3()).generate(
         [Group(name, prompt(4), 4, seed, Sampling(max_new_tokens=12)) for name, seed in (("a", 1), ("b", 2), ("c", 1))]
     )
     answers = [tuple(sample.token_ids) for sample in (*first.samples, *second.samples)]
@@ -104,7 +104,7 @@ def test_samples_and_seeds_differ() -> None:
 def test_tokens_come_as_often_as_their_probability_says() -> None:
     model, number = tiny_llama(), 4000
     group = Group("g", prompt(5), number, 7, Sampling(max_new_tokens=1, temperature=0.7))
-    finished = Engine(tiny_llama(), max_running_requests=number).generate([group])[0]
+    finished = LLMEngine(tiny_llama(), max_running_requests=number).generate([group])[0]
     found = np.bincount([sample.token_ids[0] for sample in finished.samples], minlength=VOCAB)
     with torch.no_grad():
         chance = (model(input_ids=torch.tensor([group.prompt])).logits[0, -1] / 0.7).softmax(-1).double().numpy()
@@ -113,10 +113,10 @@ def test_tokens_come_as_often_as_their_probability_says() -> None:
 
 
 def test_an_answer_ends_with_a_stop_token_or_at_a_limit() -> None:
-    free = Engine(tiny_qwen3()).generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8))])[0].samples
+    free = LLMEngine(tiny_qwen3()).generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8))])[0].samples
     stop = free[0].token_ids[3]
     found = (
-        Engine(tiny_qwen3())
+        LLMEngine(tiny_qwen3())
         .generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8, stop_token_ids=(stop,)))])[0]
         .samples
     )
@@ -131,9 +131,9 @@ def test_an_answer_ends_with_a_stop_token_or_at_a_limit() -> None:
 def test_the_models_own_end_token_ends_an_answer() -> None:
     model = tiny_qwen3()
     group = Group("g", prompt(3), 1, 0, Sampling(max_new_tokens=5))
-    likely = Engine(model).generate([group])[0].samples[0].token_ids[0]
+    likely = LLMEngine(model).generate([group])[0].samples[0].token_ids[0]
     model.generation_config.eos_token_id = [likely, EOS_ID]
-    sample = Engine(model).generate([group])[0].samples[0]
+    sample = LLMEngine(model).generate([group])[0].samples[0]
     assert (sample.token_ids, sample.finish) == ([likely], "stop")
 
 
@@ -144,7 +144,7 @@ def test_the_models_own_end_token_ends_an_answer() -> None:
 def test_the_smallest_of_the_limits_cuts_an_answer_off(
     sampling: dict[str, Any], context_length: int | None, length: int
 ) -> None:
-    engine = Engine(tiny_llama(), context_length=context_length)
+    engine = LLMEngine(tiny_llama(), context_length=context_length)
     sample = engine.generate([Group("g", prompt(6), 1, 0, Sampling(**sampling))])[0].samples[0]
     assert (len(sample.token_ids), sample.finish) == (length, "length")
 
@@ -158,7 +158,7 @@ def test_the_smallest_of_the_limits_cuts_an_answer_off(
     ],
 )
 def test_what_has_no_room_is_refused_in_words(changes: dict[str, Any], key: str) -> None:
-    engine = Engine(tiny_qwen3(), kv_cache_tokens=48)
+    engine = LLMEngine(tiny_qwen3(), kv_cache_tokens=48)
     with pytest.raises(BadRequest, match=f"^{key}"):
         engine.submit(Group(**{"id": "g", "prompt": prompt(6), **changes}))
     assert not engine.has_work
@@ -166,7 +166,7 @@ def test_what_has_no_room_is_refused_in_words(changes: dict[str, Any], key: str)
 
 def test_a_small_cache_interrupts_sequences_and_changes_no_token() -> None:
     asked = groups(3, n=4, max_new_tokens=150)
-    engines = [Engine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 640)]
+    engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 640)]
     roomy, tight = (tokens_of(engine.generate(asked)) for engine in engines)
     assert tight == roomy
     assert engines[1].cache.rows * engines[1].cache.columns <= 640
@@ -174,7 +174,7 @@ def test_a_small_cache_interrupts_sequences_and_changes_no_token() -> None:
 
 
 def test_a_decoding_step_costs_running_sequences_only() -> None:
-    engine = Engine(tiny_qwen3())
+    engine = LLMEngine(tiny_qwen3())
     seen = []
     engine._runner.model.register_forward_pre_hook(
         lambda module, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
@@ -186,7 +186,7 @@ def test_a_decoding_step_costs_running_sequences_only() -> None:
 
 def test_new_weights_take_over_in_the_middle_of_an_answer() -> None:
     old, new = tiny_qwen3(0), tiny_qwen3(1)
-    engine = Engine(tiny_qwen3(0))
+    engine = LLMEngine(tiny_qwen3(0))
     asked = groups(5, n=2, temperature=0.8)
     engine.update_weights(dict(old.named_parameters()), 3)
     for group in asked:
@@ -209,7 +209,7 @@ def test_new_weights_take_over_in_the_middle_of_an_answer() -> None:
 
 @pytest.mark.parametrize("family", MAKERS)
 def test_weights_of_another_model_are_refused_and_nothing_changes(family: str) -> None:
-    engine = Engine(MAKERS[family]())
+    engine = LLMEngine(MAKERS[family]())
     asked = groups(2)
     before = tokens_of(engine.generate(asked))
     good = dict(MAKERS[family](1).named_parameters())
@@ -227,12 +227,12 @@ def test_weights_of_another_model_are_refused_and_nothing_changes(family: str) -
 
 
 def test_tied_weights_have_one_name() -> None:
-    assert "lm_head.weight" not in Engine(tiny_qwen3()).weights.expected()
-    assert "lm_head.weight" in Engine(tiny_llama()).weights.expected()
+    assert "lm_head.weight" not in LLMEngine(tiny_qwen3()).weights.expected()
+    assert "lm_head.weight" in LLMEngine(tiny_llama()).weights.expected()
 
 
 def test_broken_weights_end_their_groups_and_leave_nothing_behind() -> None:
-    engine = Engine(tiny_qwen3())
+    engine = LLMEngine(tiny_qwen3())
     asked = groups(4, max_new_tokens=6)
     good = tokens_of(engine.generate(asked))
     weights = {name: tensor.detach().clone() for name, tensor in tiny_qwen3().named_parameters()}
@@ -244,14 +244,14 @@ def test_broken_weights_end_their_groups_and_leave_nothing_behind() -> None:
 
 
 def test_an_abort_ends_what_is_meant_and_nothing_else() -> None:
-    engine = Engine(tiny_qwen3(), max_running_requests=6)
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=6)
     asked = groups(6)
     kept = tokens_of(engine.generate(asked))
     for group in asked:
         engine.submit(group)
     done = engine.step()
 
-    def is_meant(ticket: Ticket) -> bool:
+    def is_meant(ticket: QueuedGroup) -> bool:
         return ticket.group.id in ("1", "4")  # one that runs and one that waits
 
     assert engine.num_running == 6 and engine.num_waiting == 4
@@ -276,7 +276,7 @@ def test_a_synchronous_step_gives_the_same_bits_however_its_groups_arrive() -> N
 
     def run(seed: int) -> list[Finished]:
         """With so many groups that belong to no step."""
-        engine = Engine(tiny_qwen3(), max_running_requests=12, kv_cache_tokens=12 * 16)
+        engine = LLMEngine(tiny_qwen3(), max_running_requests=12, kv_cache_tokens=12 * 16)
         shuffled = random.Random(seed).sample(asked, len(asked))
         for other in others[:seed]:
             engine.submit(other)
@@ -296,7 +296,7 @@ def test_a_synchronous_step_gives_the_same_bits_however_its_groups_arrive() -> N
 
 
 def test_nothing_of_a_step_begins_before_all_of_it_is_there() -> None:
-    engine = Engine(tiny_qwen3())
+    engine = LLMEngine(tiny_qwen3())
     first, second = ordered(groups(2), "0.1")
     engine.submit(second)
     assert (engine.has_work, engine.step(), engine.num_running) == (False, [], 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_like.process.errors import Refused
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.request import BadRequest, Finished, Group, Sampling, parse_group
 from tests.serving.embedded.test_engine import expected_logprobs
 from tests.support.embedded_servers import Client, group, over_http, published, slow, turns, until
@@ -35,7 +35,7 @@ LONG = [group(str(i), n=4, seed=i, min_new_tokens=50, max_new_tokens=50) for i i
 
 def alone() -> dict[str, list[list[int]]]:
     groups = [parse_group(one, VOCAB) for one in LONG]
-    done = Engine(tiny_qwen3(), max_running_requests=64).generate(groups)
+    done = LLMEngine(tiny_qwen3(), max_running_requests=64).generate(groups)
     return {one.id: [sample.token_ids for sample in one.samples] for one in done}
 
 
@@ -111,7 +111,7 @@ def test_new_weights_under_an_abort_recompute_what_goes_on(tmp_path: Path) -> No
 
 
 def test_smaller_priorities_go_first_and_equals_in_turn() -> None:
-    engine = Engine(tiny_qwen3(), max_running_requests=1)
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=1)
     order: list[str] = []
     for name, priority in (("a", 0), ("c", 5), ("d", 5), ("b", 1), ("first", -3)):
         engine.submit(Group(name, (5, 9), 1, 0, Sampling(max_new_tokens=2), priority=priority))
@@ -120,7 +120,7 @@ def test_smaller_priorities_go_first_and_equals_in_turn() -> None:
     assert order == ["first", "a", "b", "c", "d"]
 
 
-def finished_by(engine: Engine, seconds: float) -> list[Finished]:
+def finished_by(engine: LLMEngine, seconds: float) -> list[Finished]:
     done: list[Finished] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until and not done:
@@ -130,7 +130,7 @@ def finished_by(engine: Engine, seconds: float) -> list[Finished]:
 
 
 def test_a_group_ends_at_its_deadline_and_the_error_names_it() -> None:
-    engine = Engine(tiny_qwen3(max_position_embeddings=4096), max_running_requests=2)
+    engine = LLMEngine(tiny_qwen3(max_position_embeddings=4096), max_running_requests=2)
     for name, seconds in (("running", 0.2), ("waiting", 0.2), ("patient", None)):
         engine.submit(Group(name, (5, 9), 2, 0, Sampling(min_new_tokens=4000), deadline_s=seconds))
     done = finished_by(engine, 60)

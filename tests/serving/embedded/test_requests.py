@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from areal_like.config.generation import GenerationHyperparameters
-from areal_like.serving.embedded.sampling.draw import choose
-from areal_like.serving.embedded.sampling.noise import uniforms
+from areal_like.serving.embedded.core.draw import sample_tokens
+from areal_like.serving.embedded.core.noise import uniform_noise
 from areal_like.serving.request import BadRequest, Sampling, parse_group, parse_sampling
 from tests.support.tiny_models import VOCAB
 
@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 def test_noise_is_even_and_every_argument_counts() -> None:
     seeds, samples, positions = (axis.ravel().astype(np.uint64) for axis in np.meshgrid(*[np.arange(20)] * 3))
-    numbers = uniforms(seeds, samples, positions)
+    numbers = uniform_noise(seeds, samples, positions)
     assert len(np.unique(numbers)) == 8000
     assert numbers.min() > 0 and numbers.max() < 1
     share, _ = np.histogram(numbers, 20, (0, 1))
@@ -30,7 +30,7 @@ def test_a_token_of_probability_zero_is_never_taken() -> None:
     logits = torch.full((3, 4), -torch.inf)
     logits[:, 1:3] = 0.0
     marks = torch.tensor([2.0**-54, 0.5, 1 - 2.0**-53], dtype=torch.float64)
-    tokens, logprobs = choose(logits, torch.ones(3), torch.zeros(3, dtype=torch.bool), marks)
+    tokens, logprobs = sample_tokens(logits, torch.ones(3), torch.zeros(3, dtype=torch.bool), marks)
     assert tokens.tolist() == [1, 2, 2]
     torch.testing.assert_close(logprobs.exp(), torch.full((3,), 0.5))
 

@@ -16,8 +16,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.sampling.shaping import NUCLEUS, least_kept
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.core.logit_processors import NUCLEUS_CANDIDATES, smallest_kept_logit
 from areal_like.serving.request import BadRequest, Group, Sample, Sampling
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
@@ -70,7 +70,7 @@ def logits_after(model: Any, answer: Sequence[int]) -> torch.Tensor:
 
 
 def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[Sample]:
-    engine = Engine(model, max_running_requests=max(n, 8))
+    engine = LLMEngine(model, max_running_requests=max(n, 8))
     return engine.generate([Group("g", PROMPT, n, 3, how, **more)])[0].samples
 
 
@@ -116,14 +116,14 @@ def test_rows_that_ask_for_nothing_keep_their_bits_beside_others_that_do() -> No
         Group(f"s{number}", PROMPT, 2, 50 + number, Sampling(max_new_tokens=5 + number, **how))
         for number, how in enumerate(HOWS)
     ]
-    alone = [one.samples for one in Engine(tiny_qwen3(), max_running_requests=40).generate(plain)]
-    mixed = Engine(tiny_qwen3(), max_running_requests=40).generate([*plain[:2], *shaped, *plain[2:]])
+    alone = [one.samples for one in LLMEngine(tiny_qwen3(), max_running_requests=40).generate(plain)]
+    mixed = LLMEngine(tiny_qwen3(), max_running_requests=40).generate([*plain[:2], *shaped, *plain[2:]])
     found = {one.id: one.samples for one in mixed}
     assert [[sample.token_ids for sample in found[str(seed)]] for seed in range(4)] == [
         [sample.token_ids for sample in samples] for samples in alone
     ]
     for number, group in enumerate(shaped):
-        (by_itself,) = Engine(tiny_qwen3(), max_running_requests=40).generate([group])
+        (by_itself,) = LLMEngine(tiny_qwen3(), max_running_requests=40).generate([group])
         tokens = [sample.token_ids for sample in by_itself.samples]
         assert [sample.token_ids for sample in found[group.id]] == tokens, HOWS[number]
 
@@ -132,7 +132,7 @@ def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
     neutral = Sampling(max_new_tokens=12, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, frequency_penalty=0.0)
     assert neutral.is_plain
     (one, other) = (
-        Engine(tiny_qwen3()).generate([Group("g", PROMPT, 5, 3, how)])[0].samples
+        LLMEngine(tiny_qwen3()).generate([Group("g", PROMPT, 5, 3, how)])[0].samples
         for how in (neutral, Sampling(max_new_tokens=12))
     )
     assert one == other
@@ -141,7 +141,7 @@ def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
 def test_an_interruption_changes_nothing_of_what_penalties_see() -> None:
     how = Sampling(max_new_tokens=150, repetition_penalty=1.1, frequency_penalty=0.05, top_p=0.97, min_new_tokens=120)
     groups = [Group(str(seed), PROMPT[: 3 + seed], 4, seed, how) for seed in range(3)]
-    engines = [Engine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 700)]
+    engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 700)]
     roomy, tight = ([[one.token_ids for one in each.samples] for each in engine.generate(groups)] for engine in engines)
     assert engines[1].counts.interrupted > 0
     assert tight == roomy
@@ -156,17 +156,17 @@ def test_min_new_tokens_forbids_the_models_end_and_the_requests() -> None:
         assert len(sample.token_ids) > 6 and not {EOS_ID, *range(2, 34)} & set(sample.token_ids[:6])
     never = Sampling(min_new_tokens=1, stop_token_ids=(*range(VOCAB),))
     with pytest.raises(BadRequest, match=r"^gconfig.stop_token_ids: all tokens end an answer"):
-        Engine(tiny_llama()).submit(Group("g", PROMPT, 1, 0, never))
+        LLMEngine(tiny_llama()).submit(Group("g", PROMPT, 1, 0, never))
 
 
 def test_a_large_vocabulary_is_cut_as_a_small_one_is() -> None:
     """Top-p looks among the likeliest first, and sorts all where these are not enough."""
     torch.manual_seed(0)
-    vocabulary = 4 * NUCLEUS
+    vocabulary = 4 * NUCLEUS_CANDIDATES
     logits = torch.cat([torch.randn(3, vocabulary) * scale for scale in (0.05, 1.0, 4.0)])
     p = torch.tensor([0.3, 0.9, 0.999] * 3, dtype=torch.float64)
     for k in (0, 50, 2000):
-        least = least_kept(logits, torch.full((9,), k), p, torch.zeros(9))
+        least = smallest_kept_logit(logits, torch.full((9,), k), p, torch.zeros(9))
         for row in range(9):
             scores = TopKLogitsWarper(k)(None, logits[row : row + 1]) if k else logits[row : row + 1]
             wanted = TopPLogitsWarper(float(p[row]))(None, scores)[0]

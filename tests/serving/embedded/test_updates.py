@@ -8,7 +8,7 @@ import pytest
 from areal_like.process.errors import Refused
 from areal_like.process.http import Caller
 from areal_like.process.identity import Identity
-from areal_like.serving.embedded.engine import Engine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.probe import Probe
 from tests.support.embedded_servers import PROMPT, SECRET, Client, group, over_http, published, slow, turns, until
@@ -18,7 +18,7 @@ from tests.support.tiny_models import tiny_qwen3
 def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         model = tiny_qwen3(1)
-        probe = Probe(PROMPT, Engine(tiny_qwen3(1)).logprobs(PROMPT))
+        probe = Probe(PROMPT, LLMEngine(tiny_qwen3(1)).logprobs(PROMPT))
         done = await client.call("POST", "/control/update_weights", published(tmp_path, 1, model, probe))
         assert (done["version"], done["tensors"]) == (1, len(dict(model.named_parameters())))
         assert done["probe_logprobs"] == pytest.approx(probe.logprobs, abs=1e-4)

@@ -3,35 +3,37 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.weights.adapters import hashes
-from areal_like.serving.embedded.weights.lora import Adapter
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.weights.adapters import adapter_hashes
+from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
 from areal_like.weights.adapter import read_adapter
 from areal_like.weights.fingerprint import compare, dtype_name
 from areal_like.weights.probe import Probe, check_probe
 
 
-class Prepared(NamedTuple):
+class PreparedAdapter(NamedTuple):
     """In the model's precision, and what its tensors must be read back as."""
 
-    adapter: Adapter
+    adapter: ServedAdapter
     version: int
     expected: dict[str, str]
     probe: Probe | None
 
 
-def prepare(engine: Engine, version: int, folder: Path, newer_than: int, run_id: str | None) -> Prepared:
+def prepare_adapter(
+    engine: LLMEngine, version: int, folder: Path, newer_than: int, run_id: str | None
+) -> PreparedAdapter:
     """In any thread; raises BadWeights."""
     publication = read_adapter(folder, newer_than, run_id, version)
     whose = f"version {version} of the weights"
     adapter = engine.adapters.make(publication.files, f"v{version}", whose, version, str(folder))
-    return Prepared(adapter, version, engine.adapters.expected_hashes(publication.files), publication.probe)
+    return PreparedAdapter(adapter, version, engine.adapters.expected_hashes(publication.files), publication.probe)
 
 
-def take_up(engine: Engine, prepared: Prepared, probe: Probe | None) -> list[float]:
+def serve_adapter(engine: LLMEngine, prepared: PreparedAdapter, probe: Probe | None) -> list[float]:
     """In the engine's thread: reads back what was loaded, computes the probe with it, and only then is it for new
     groups. Returns the probe's log-probabilities."""
-    compare(prepared.expected, hashes(prepared.adapter), prepared.version)
+    compare(prepared.expected, adapter_hashes(prepared.adapter), prepared.version)
     found: list[float] = []
     if (probe := probe or prepared.probe) is not None:
         found = engine.logprobs(probe.token_ids, prepared.adapter)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
-from areal_like.serving.embedded.weights.lora import Adapter, Matrices
+from areal_like.serving.embedded.weights.batched_lora import LoraMatrices, ServedAdapter
 from areal_like.serving.request import BadRequest
 from areal_like.weights.adapter import AdapterFiles
 from areal_like.weights.buckets import TensorInfo
@@ -15,26 +15,29 @@ from areal_like.weights.fingerprint import dtype_name, tensor_hash
 from areal_like.weights.lora import HIGH, IN_A_FILE, LOW, check_tensors, parse_config
 
 
-class Adapters:
+class AdapterRegistry:
     """Made from files in any thread; all else belongs to the engine's."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
         self._layers, self._tied = _linear_layers(model)
-        self.loaded: dict[str, Adapter] = {}
-        self.current: Adapter | None = None
+        self.loaded: dict[str, ServedAdapter] = {}
+        self.current: ServedAdapter | None = None
         """What new groups of the run are generated with; None is the model by itself."""
 
-    def make(self, files: AdapterFiles, name: str, whose: str, version: int | None = None, folder: str = "") -> Adapter:
+    def make(
+        self, files: AdapterFiles, name: str, whose: str, version: int | None = None, folder: str = ""
+    ) -> ServedAdapter:
         """An adapter in the model's precision, not in use yet; raises BadWeights, whose words begin with `whose`."""
         lora = parse_config(files.config, whose)
         check_tensors(lora, files.shapes, self._layers, self._tied, whose)
         tensors = {info.name: self._tensor(info, files.contents[info.name], whose) for info in files.infos}
         names = [info.name.removesuffix(LOW) for info in files.infos if info.name.endswith(LOW)]
         layers = {
-            name.removeprefix(IN_A_FILE): Matrices(tensors[f"{name}{LOW}"], tensors[f"{name}{HIGH}"]) for name in names
+            name.removeprefix(IN_A_FILE): LoraMatrices(tensors[f"{name}{LOW}"], tensors[f"{name}{HIGH}"])
+            for name in names
         }
-        return Adapter(name, lora.scale, layers, folder, version)
+        return ServedAdapter(name, lora.scale, layers, folder, version)
 
     def expected_hashes(self, files: AdapterFiles) -> dict[str, str]:
         """What `hashes` should say of an adapter that was made from them."""
@@ -45,11 +48,11 @@ class Adapters:
             for info in files.infos
         }
 
-    def take(self, adapter: Adapter) -> None:
+    def take(self, adapter: ServedAdapter) -> None:
         """One of the run's versions, for its new groups."""
         self.loaded[adapter.name] = self.current = adapter
 
-    def add(self, adapter: Adapter) -> None:
+    def add(self, adapter: ServedAdapter) -> None:
         """One by its name, for who asks for it."""
         if adapter.name in self.loaded:
             raise BadWeights(f"adapter {adapter.name} is loaded already; unload it first, or take another name")
@@ -62,7 +65,7 @@ class Adapters:
             raise BadRequest(f"adapter {name} is what the run serves; it goes when the next version has come")
         del self.loaded[name]
 
-    def named(self, name: str) -> Adapter:
+    def named(self, name: str) -> ServedAdapter:
         if name not in self.loaded:
             there = f"there are {', '.join(sorted(self.loaded))}" if self.loaded else "there is none"
             raise BadRequest(f"adapter {name} is not loaded; {there}")
@@ -73,7 +76,7 @@ class Adapters:
         """Whether versions are loaded that the run does not serve any more."""
         return any(one.version is not None and one is not self.current for one in self.loaded.values())
 
-    def drop_old(self, in_use: Collection[Adapter | None]) -> None:
+    def drop_old(self, in_use: Collection[ServedAdapter | None]) -> None:
         """Unloads the run's older versions, but for those that something is still generated with."""
         for name, one in list(self.loaded.items()):
             if one.version is not None and one is not self.current and one not in in_use:
@@ -87,7 +90,7 @@ class Adapters:
         return tensor
 
 
-def hashes(adapter: Adapter) -> dict[str, str]:
+def adapter_hashes(adapter: ServedAdapter) -> dict[str, str]:
     """Of the tensors that are in use, by the names that they have in files."""
     found = {}
     for name, (low, high) in adapter.layers.items():

@@ -5,26 +5,26 @@ import re
 from pathlib import Path
 from typing import Any
 
-from areal_like.serving.embedded.streams import Streams
+from areal_like.serving.embedded.async_engine import AsyncLLMEngine
 from areal_like.weights.adapter import read_peft_folder
 from areal_like.weights.errors import BadWeights
 
-NAME = re.compile(r"[\w.-][\w./-]*")
-OF_THE_RUN = re.compile(r"v\d+")
+ADAPTER_NAME = re.compile(r"[\w.-][\w./-]*")
+VERSION_NAME = re.compile(r"v\d+")
 
 
 class NamedAdapters:
     """`model` is the name that the model by itself has."""
 
-    def __init__(self, streams: Streams, model: str) -> None:
+    def __init__(self, streams: AsyncLLMEngine, model: str) -> None:
         self._streams, self._model = streams, model
         self._adapters = streams.driver.engine.adapters
 
     async def load(self, name: str, folder: Path) -> dict[str, Any]:
         """Raises BadWeights where the folder holds none, or none for this model."""
-        if not NAME.fullmatch(name) or name == self._model:
+        if not ADAPTER_NAME.fullmatch(name) or name == self._model:
             raise BadWeights(f"name: {name!r} cannot name an adapter; take letters, digits and . _ - / alone")
-        if OF_THE_RUN.fullmatch(name):
+        if VERSION_NAME.fullmatch(name):
             raise BadWeights(f"name: {name} is how a version of the run's weights is called; take another")
         files = await asyncio.to_thread(read_peft_folder, folder)
         adapter = await asyncio.to_thread(self._adapters.make, files, name, f"adapter {name}", None, str(folder))

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from areal_like.process.errors import NOT_STAGED, Refused
-from areal_like.serving.embedded.driver import Resumed
-from areal_like.serving.embedded.engine import Engine
-from areal_like.serving.embedded.streams import Streams
-from areal_like.serving.embedded.weights.adapter_update import prepare, take_up
-from areal_like.serving.embedded.weights.adapters import hashes
+from areal_like.serving.embedded.async_engine import AsyncLLMEngine
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.engine_thread import PauseCancelled
+from areal_like.serving.embedded.weights.adapter_update import prepare_adapter, serve_adapter
+from areal_like.serving.embedded.weights.adapters import adapter_hashes
 from areal_like.serving.orders import ADAPTER, AUTO, KEEP, Order
 from areal_like.weights.check import check_index
 from areal_like.weights.disk import Publication, by_names, load
@@ -20,11 +20,11 @@ from areal_like.weights.probe import Probe, check_probe
 from areal_like.weights.receive import receive
 from areal_like.weights.versions import NEVER_TOLD
 
-UPDATE = "update"
+UPDATE_PAUSE = "update"
 """Whose pause it is."""
 
 
-class Swapped(NamedTuple):
+class SwapResult(NamedTuple):
     """What the moment of the swap took and showed. `tokens` and `busy_s`: since the one before."""
 
     stall_s: float
@@ -33,7 +33,7 @@ class Swapped(NamedTuple):
     busy_s: float
 
 
-class Staged(NamedTuple):
+class StagedWeights(NamedTuple):
     """Weights that are beside those in use. `load_s` is how long it took to bring them."""
 
     publication: Publication
@@ -41,16 +41,16 @@ class Staged(NamedTuple):
     is_wanted: Callable[[], bool]
 
 
-class Updates:
+class EmbeddedWeightUpdater:
     """One update at a time. Every fault is a ValueError that says what is wrong, and leaves the old weights in use.
     `run_id` is that of the run whose weights are taken (None: of any)."""
 
-    def __init__(self, streams: Streams, run_id: str | None) -> None:
+    def __init__(self, streams: AsyncLLMEngine, run_id: str | None) -> None:
         self._streams, self._run_id = streams, run_id
-        self._engine: Engine = streams.driver.engine
+        self._engine: LLMEngine = streams.driver.engine
         self._one = asyncio.Lock()
         self._tokens, self._busy_s = 0, 0.0
-        self._staged: Staged | None = None
+        self._staged: StagedWeights | None = None
         self._done: dict[str, Any] = {}
         """What was last answered of weights in use."""
         self.is_told = False
@@ -76,7 +76,7 @@ class Updates:
             self._staged = None
             began = time.perf_counter()
             publication = await asyncio.to_thread(self._bring, order)
-            self._staged = Staged(publication, time.perf_counter() - began, is_wanted)
+            self._staged = StagedWeights(publication, time.perf_counter() - began, is_wanted)
 
     async def commit(self, version: int, probe: Probe | None, mode: str) -> dict[str, Any]:
         """Takes what was staged into use. Requests under way are treated as `mode` says."""
@@ -103,12 +103,12 @@ class Updates:
             yield
             return
         try:
-            await asyncio.wrap_future(driver.pause(mode, UPDATE))
+            await asyncio.wrap_future(driver.pause(mode, UPDATE_PAUSE))
             yield
-        except Resumed as resumed:
+        except PauseCancelled as resumed:
             raise ValueError(f"weights: {resumed}") from resumed
         finally:
-            driver.resume(UPDATE)
+            driver.resume(UPDATE_PAUSE)
 
     async def _adapt(self, order: Order, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """The same for a version that is an adapter: the model's own weights stay as they are."""
@@ -117,17 +117,17 @@ class Updates:
         async with self._one:
             began = time.perf_counter()
             newer_than = self._engine.version if self.is_told else NEVER_TOLD
-            prepared = await asyncio.to_thread(prepare, self._engine, version, folder, newer_than, self._run_id)
+            prepared = await asyncio.to_thread(prepare_adapter, self._engine, version, folder, newer_than, self._run_id)
             load_s = time.perf_counter() - began
             if not is_wanted():
                 raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
             swapped = await self._streams.call(
-                lambda: self._timed(lambda: take_up(self._engine, prepared, order.probe))
+                lambda: self._timed(lambda: serve_adapter(self._engine, prepared, order.probe))
             )
             self.is_told = is_wanted()
         return self._said(version, len(prepared.expected), load_s, swapped)
 
-    def _said(self, version: int, num_tensors: int, load_s: float, swapped: Swapped) -> dict[str, Any]:
+    def _said(self, version: int, num_tensors: int, load_s: float, swapped: SwapResult) -> dict[str, Any]:
         return {
             "version": version,
             "stall_s": swapped.stall_s,
@@ -157,15 +157,15 @@ class Updates:
             weights.stage(publication.tensors)
         return publication
 
-    def _swap(self, publication: Publication, probe: Probe | None) -> Swapped:
+    def _swap(self, publication: Publication, probe: Probe | None) -> SwapResult:
         """In the engine's thread, between two steps."""
         return self._timed(lambda: self._engine.swap(publication.version, lambda: self._check(publication, probe)))
 
-    def _timed(self, swap: Callable[[], list[float] | None]) -> Swapped:
+    def _timed(self, swap: Callable[[], list[float] | None]) -> SwapResult:
         began = time.perf_counter()
         found = swap()
         counts = self._engine.counts
-        swapped = Swapped(
+        swapped = SwapResult(
             time.perf_counter() - began, found or [], counts.tokens - self._tokens, counts.busy_s - self._busy_s
         )
         self._tokens, self._busy_s = counts.tokens, counts.busy_s
@@ -187,7 +187,7 @@ class Updates:
     def all_hashes(self) -> dict[str, str]:
         """The same, and those of the adapter that the run serves."""
         current = self._engine.adapters.current
-        return self.hashes() | ({} if current is None else hashes(current))
+        return self.hashes() | ({} if current is None else adapter_hashes(current))
 
 
 def _check_version(came: int, wanted: int) -> None:

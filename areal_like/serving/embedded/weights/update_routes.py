@@ -8,13 +8,13 @@ from aiohttp import web
 from areal_like.process.errors import Refused
 from areal_like.process.http import answer, field, read_json
 from areal_like.process.identity import Guard
-from areal_like.serving.embedded.weights.update import Updates
+from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater
 from areal_like.serving.orders import ADAPTER, parse_mode, parse_order, parse_probe
 from areal_like.weights.errors import GroupBroken
 
 
 class UpdateRoutes:
-    def __init__(self, updates: Updates, guard: Guard) -> None:
+    def __init__(self, updates: EmbeddedWeightUpdater, guard: Guard) -> None:
         self._updates, self._guard = updates, guard
 
     async def update_weights(self, request: web.Request) -> web.Response:

@@ -1,0 +1,82 @@
+"""Log-probabilities in the shapes that clients of OpenAI's and vLLM's interfaces read."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
+from areal_like.serving.request import Sample, SampleWithAlternatives
+
+TokenLogprob = tuple[int, float | None, dict[int, float]]
+"""A token, its log-probability (None where nothing stands before it), and the likeliest ones in its place."""
+
+
+def sample_logprobs(sample: Sample) -> list[TokenLogprob]:
+    others = sample.alternatives if isinstance(sample, SampleWithAlternatives) else [{}] * len(sample.token_ids)
+    return list(zip(sample.token_ids, sample.logprobs, others, strict=True))
+
+
+class TokenNames:
+    """How tokens are called: by their text, or as `token_id:7` where a client asks for that."""
+
+    def __init__(self, tokenizer: LazyTokenizer, by_id: bool) -> None:
+        self._tokenizer, self._by_id = tokenizer, by_id
+
+    def __call__(self, token: int) -> str:
+        return f"token_id:{token}" if self._by_id else self.text(token)
+
+    def text(self, token: int) -> str:
+        return self._tokenizer.decode([token], skip_special=False)
+
+
+def to_completion_logprobs(chances: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:
+    """`top_logprobs` has the token itself besides, as vLLM's has."""
+    texts = [names.text(token) for token, _, _ in chances]
+    tops = [
+        None if logprob is None else {names(one): value for one, value in {**others, token: logprob}.items()}
+        for token, logprob, others in chances
+    ]
+    return {
+        "tokens": [names(token) for token, _, _ in chances],
+        "token_logprobs": [logprob for _, logprob, _ in chances],
+        "top_logprobs": tops,
+        "text_offset": list(itertools.accumulate((len(text) for text in texts[:-1]), initial=0)) if texts else [],
+    }
+
+
+def to_generate_logprobs(chances: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """As vLLM's token route has it: ids alone."""
+    content = []
+    for token, logprob, others in chances:
+        top = [_one(other, value, rank) for rank, (other, value) in enumerate(others.items(), 1)]
+        content.append({**_one(token, logprob, _rank(token, others)), "top_logprobs": top})
+    return {"content": content}
+
+
+def to_prompt_logprobs(chances: Sequence[TokenLogprob], names: TokenNames | None) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: a map of ids for each token, and nothing for the first."""
+    found: list[dict[str, Any] | None] = []
+    for token, logprob, others in chances:
+        if logprob is None:
+            found.append(None)
+            continue
+        found.append(
+            {
+                str(one): {
+                    "logprob": value,
+                    "rank": _rank(one, others),
+                    "decoded_token": names.text(one) if names else None,
+                }
+                for one, value in {token: logprob, **others}.items()
+            }
+        )
+    return found
+
+
+def _one(token: int, logprob: float | None, rank: int | None) -> dict[str, Any]:
+    return {"token_id": token, "logprob": logprob, "rank": rank}
+
+
+def _rank(token: int, others: Mapping[int, float]) -> int | None:
+    """Known of the likeliest alone."""
+    return list(others).index(token) + 1 if token in others else None

@@ -1,0 +1,70 @@
+"""The weights that are in use, and a second set beside them into which the next ones are loaded."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from areal_like.weights.kept import kept_buffers
+
+ALIGNMENT = 64
+"""At which torch begins what it allocates. Products of matrices at others can differ in the last bits, and both sets
+have to give the same answers."""
+
+
+class DoubleBuffer:
+    """What a model's checkpoints have, under the names of the model in memory; tensors that are tied have one. Staging
+    works beside generation; swapping exchanges the two sets, so it costs no copy, and swapping again takes it back."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._live: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(kept_buffers(model))}
+        for tensor in self._live.values():
+            if tensor.data_ptr() % ALIGNMENT:  # it lies where it lies in a file
+                tensor.data = tensor.data.clone()
+        self._standby: dict[str, torch.Tensor] | None = None
+        self.swaps = 0
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self._live.values())).device
+
+    def expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in self._live.items()}
+
+    def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+        return ((name, parameter.data) for name, parameter in self._live.items())
+
+    @torch.no_grad()
+    def stage(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copies new values into the standby set."""
+        missing, unknown = self._live.keys() - tensors.keys(), tensors.keys() - self._live.keys()
+        if missing:
+            raise ValueError(f"weights: {_some(missing)} missing; the served model has them")
+        if unknown:
+            raise ValueError(f"weights: {_some(unknown)} unknown to the served model")
+        for name, parameter in self._live.items():
+            if tensors[name].shape != parameter.shape:
+                shapes = f"{tuple(tensors[name].shape)}, and the served model has {tuple(parameter.shape)}"
+                raise ValueError(f"weights: {name} has shape {shapes}")
+        self.fill((name, tensors[name]) for name in self._live)
+
+    @torch.no_grad()
+    def fill(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """The same, of tensors that come one after another and were found to be those of the model."""
+        if self._standby is None:
+            self._standby = {name: torch.empty_like(parameter) for name, parameter in self._live.items()}
+        for name, tensor in tensors:
+            self._standby[name].copy_(tensor)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        assert self._standby is not None, "nothing is staged"
+        self.swaps += 1
+        for name, parameter in self._live.items():
+            parameter.data, self._standby[name] = self._standby[name], parameter.data
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few of many names."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - 3} more are" if len(ordered) > 3 else " are" if len(ordered) > 1 else " is"
+    return ", ".join(ordered[:3]) + more

@@ -1,0 +1,55 @@
+"""The reward model of a run: `python -m areal_like.serving.reward_model.__main__ --run-dir DIR --index 0`.
+
+It is the same from the first step to the last, and in no checkpoint: where it dies another takes its place.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+
+from areal_like.discovery import announce, open_names
+from areal_like.models import model_folder
+from areal_like.process.body import body
+from areal_like.process.errors import Failure
+from areal_like.process.http import run_loop, serve
+from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.run import Run
+
+log = logging.getLogger(__name__)
+
+
+def main(run: Run, me: Identity) -> None:
+    began = time.perf_counter()
+    import torch
+
+    from areal_like.serving.reward_model.scorer import load_scorer
+    from areal_like.serving.reward_model.server import RewardModelServer
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    path = run.config.reward.args["path"]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        scorer = load_scorer(model_folder(path, run.cwd), device)
+    except (ValueError, OSError) as unfit:
+        raise Failure(f"reward.args.path: {unfit}") from unfit
+    log.info("%s is loaded in %.1f s", path, time.perf_counter() - began)
+
+    async def serve_until_told() -> None:
+        ends = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
+        server = RewardModelServer(scorer, Guard(token(), me.attempt), run.run_id, path)
+        served = await serve(server.application(), run.host)
+        with open_names(run, me) as names:
+            announce(names, me, served.address)
+            log.info("ready at %s", served.address)
+            await ends.wait()
+        await served.close()
+
+    run_loop(serve_until_told())
+
+
+if __name__ == "__main__":
+    sys.exit(body(main))

@@ -1,0 +1,53 @@
+"""The routes of a reward model's server. It takes no weights and no commands: it answers what a text is worth."""
+
+import asyncio
+import math
+from typing import Any
+
+from aiohttp import web
+
+from areal_like.process.errors import Refused
+from areal_like.process.http import answer, application, read_json
+from areal_like.process.identity import Guard
+from areal_like.serving.reward_model.scorer import Scorer
+
+OPEN_PATHS = ("/health",)
+
+
+class RewardModelServer:
+    """`path` is the model as the configuration names it."""
+
+    def __init__(self, scorer: Scorer, guard: Guard, run_id: str, path: str) -> None:
+        self._scorer, self._guard = scorer, guard
+        self._facts = {"run_id": run_id, "model": path, "longest": scorer.longest}
+        self._one = asyncio.Lock()
+
+    def application(self) -> web.Application:
+        app = application(self._guard, OPEN_PATHS)
+        app.add_routes([web.get("/health", self.health), web.post("/score", self.score)])
+        return app
+
+    async def health(self, request: web.Request) -> web.Response:
+        return answer({"status": "ok", **self._facts})
+
+    async def score(self, request: web.Request) -> web.Response:
+        """A list of texts as token ids -> the list of their scores."""
+        texts = await read_json(request)
+        self._check(texts)
+        async with self._one:  # side by side they would only share the cores
+            scores = await asyncio.to_thread(self._scorer.scores, texts)
+        if not all(map(math.isfinite, scores)):
+            raise Refused(500, "the reward model gives scores that are not finite numbers")
+        return answer(scores)
+
+    def _check(self, texts: Any) -> None:
+        if not isinstance(texts, list):
+            raise Refused(400, "the body is a list of texts, each a list of token ids")
+        for place, text in enumerate(texts):
+            if not isinstance(text, list) or not text or not all(type(token) is int for token in text):
+                raise Refused(400, f"text {place} is no list of token ids that has any")
+            if len(text) > self._scorer.longest:
+                raise Refused(400, f"text {place} has {len(text)} tokens, and the model takes {self._scorer.longest}")
+            known = self._scorer.vocabulary
+            if not 0 <= min(text) <= max(text) < known:
+                raise Refused(400, f"text {place} has a token that is not one of the {known} of the model")

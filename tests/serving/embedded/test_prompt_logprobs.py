@@ -1,0 +1,219 @@
+"""Log-probabilities of clients' prompts are computed in pieces, after what the run asks for, and in their turn."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.serving.embedded.background_tasks import BackgroundTasks
+from areal_like.serving.embedded.core import prompt_logprobs
+from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.embedded.openai_api import parse_request
+from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, Order, Sampling
+from tests.serving.embedded.test_chunked_prefill import LONG, MAKERS, prompt
+from tests.serving.embedded.test_engine import expected_logprobs
+from tests.support.embedded_servers import Client, group, over_http, published, until
+from tests.support.tiny_models import VOCAB, tiny_qwen3, write_tiny_model
+
+TOKENS = "/inference/v1/generate"
+
+
+def body(ids: tuple[int, ...], **how: Any) -> dict[str, Any]:
+    return {"token_ids": ids, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 1, **how}}
+
+
+def ended(pieces: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How many there were, and what they gave."""
+    count = 0
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_pieces_give_the_numbers_of_the_whole(family: str) -> None:
+    model, engine = MAKERS[family](**LONG), LLMEngine(MAKERS[family](**LONG), piece=64)
+    for length, pieces in ((300, 5), (130, 3), (129, 2), (66, 2), (65, 1), (2, 1), (1, 0)):
+        ids = prompt(length)
+        count, (logprobs, alternatives) = ended(engine.prompt_chances(Group("g", ids), 3))
+        assert count == pieces and len(alternatives) == length - 1 and all(len(one) == 3 for one in alternatives)
+        torch.testing.assert_close(
+            torch.tensor(logprobs), expected_logprobs(model, ids[:1], ids[1:]), atol=1e-5, rtol=0
+        )
+
+
+def test_a_piece_is_short_where_the_vocabulary_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_logprobs, "MAX_CHUNK_LOGITS", 10 * VOCAB)
+    assert ended(LLMEngine(tiny_qwen3(**LONG)).prompt_chances(Group("g", prompt(101)), 0))[0] == 10
+
+
+def test_under_new_weights_a_prompt_is_scored_anew() -> None:
+    engine, new, ids = LLMEngine(tiny_qwen3(**LONG), piece=64), tiny_qwen3(1, **LONG), prompt(200)
+    pieces = engine.prompt_chances(Group("g", ids), 0)
+    next(pieces)
+    engine.update_weights(dict(new.named_parameters()), 1)
+    count, (logprobs, _) = ended(pieces)
+    assert count == 4
+    torch.testing.assert_close(torch.tensor(logprobs), expected_logprobs(new, ids[:1], ids[1:]), atol=1e-5, rtol=0)
+
+
+def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=2)
+    beside, done = BackgroundTasks(engine), []
+
+    def pieces() -> Generator[None, None, str]:
+        for _ in range(4):
+            done.append(1)
+            yield
+        return "scored"
+
+    def may_go_on() -> bool:
+        return beside.may_go_on
+
+    future: Future[str] = Future()
+    beside.add(pieces, future)
+    assert may_go_on()
+    beside.go_on()
+    how = Sampling(max_new_tokens=40, min_new_tokens=40)
+    engine.submit(Group("client", (5, 9), 1, 0, how, priority=LEAST_URGENT))
+    beside._again_at = 0.0
+    assert may_go_on(), "only clients wait"
+    engine.submit(Group("run", (5, 9), 1, 0, how))
+    assert not may_go_on(), "a group of the run waits to begin"
+    engine.step()
+    assert may_go_on()
+    beside.go_on()
+    assert not may_go_on(), "a piece was computed just now"
+    engine.counts.busy_s = beside._again_at
+    assert may_go_on()
+    engine.submit(Group("step", (5, 9), 1, 0, how, Order("s", 0, 1)))
+    assert not may_go_on(), "a synchronous step is complete, and is waited for"
+    while engine.has_work:
+        engine.step()
+    while not future.done():
+        assert may_go_on()
+        beside.go_on()
+    assert (len(done), future.result(), may_go_on()) == (4, "scored", False)
+
+
+def test_work_that_fails_or_is_not_wanted_any_more_ends_alone() -> None:
+    beside = BackgroundTasks(LLMEngine(tiny_qwen3()))
+
+    def endless() -> Generator[None, None, None]:
+        while True:
+            yield
+
+    def failing() -> Generator[None, None, None]:
+        yield
+        raise ValueError("of its own")
+
+    def refusing() -> Generator[None, None, None]:
+        raise KeyError("not loaded")
+
+    begins: list[Callable[[], Generator[None, None, Any]]] = [endless, failing, refusing, lambda: refusing()]
+    futures: list[Future[Any]] = [Future() for _ in begins]
+    for begin, future in zip(begins, futures, strict=True):
+        beside.add(begin, future)
+    beside.go_on()
+    futures[0].cancel()
+    for _ in range(5):
+        beside.go_on()
+    assert not beside.may_go_on
+    assert [type(future.exception()) for future in futures[1:]] == [ValueError, KeyError, KeyError]
+
+
+def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt_logprobs, "MAX_CHUNK_LOGITS", 8 * VOCAB)
+
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        driver, engine = client.server.streams.driver, client.engine
+        pieces = [0]
+        posted: list[int] = []
+        begun: list[int] = []
+        go_on, post, submit = driver._beside.go_on, driver.post, engine.submit
+
+        def counted() -> None:
+            pieces[0] += 1
+            go_on()
+
+        def noted(command: Callable[[], None]) -> None:
+            if len(posted) == len(begun) and pieces[0] > 4:
+                posted.append(pieces[0])
+            post(command)
+
+        def entered(one: Group) -> int:
+            if one.priority == 0 and posted:
+                begun.append(pieces[0])
+            return submit(one)
+
+        monkeypatch.setattr(driver._beside, "go_on", counted)
+        monkeypatch.setattr(engine, "submit", entered)
+        strangers = [asyncio.create_task(client.open("POST", TOKENS, body(prompt(60, seed)))) for seed in range(8)]
+        await until(lambda: pieces[0] > 4)
+        monkeypatch.setattr(driver, "post", noted)
+        await client.generate(group("run"))
+        assert begun and begun[0] - posted[0] <= 1
+        assert {status for status, _ in await asyncio.gather(*strangers)} == {200}
+
+    over_http(test)
+
+
+def test_a_prompt_that_is_scored_takes_its_turn_and_rests_in_a_pause() -> None:
+    async def test(client: Client) -> None:
+        outside = client.server._outside
+        outside.turns._whole = 1
+
+        async def scored(seed: int) -> int:
+            ids = prompt(30, seed)
+            await outside.prompt_chances(Request(), Group(str(seed), ids), 1)  # type: ignore[arg-type]
+            return seed
+
+        await client.call("POST", "/control/pause", {"mode": "keep"})
+        tasks = [asyncio.create_task(scored(seed)) for seed in range(3)]
+        await until(lambda: outside.turns.running == 1 and outside._scoring.waiting == 2)
+        gone = tasks.pop(0)
+        gone.cancel()
+        await until(lambda: outside._scoring.waiting == 1 and outside.turns.running == 1)
+        await client.call("POST", "/control/resume")
+        assert sorted(await asyncio.gather(*tasks)) == [1, 2] and client.engine.counts.steps == 0
+        assert (outside.turns.running, outside._scoring.running) == (0, 0)
+
+    over_http(test)
+
+
+class Request:
+    """Of a client who is there."""
+
+    class transport:
+        is_closing = staticmethod(lambda: False)
+
+
+def test_log_probabilities_of_too_many_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_request.MAX_SCORED_TOKENS == 1 << 18
+    monkeypatch.setattr(parse_request, "MAX_SCORED_TOKENS", 8)
+    parse_request.check_num_scored([Group("a", (5, 9), 2), Group("b", (5,) * 4)])
+    with pytest.raises(BadRequest, match=r"9 tokens .* at most 8"):
+        parse_request.check_num_scored([Group("a", (5, 9), 2), Group("b", (5,) * 5)])
+
+    async def test(client: Client) -> None:
+        for length, status in ((8, 200), (9, 400)):
+            found, said = await client.open("POST", TOKENS, body((5,) * length, n=2))
+            assert found == status, said
+            plain = body((5,) * length, prompt_logprobs=None)
+            assert (await client.open("POST", TOKENS, plain))[0] == 200
+        for n, status in ((2, 200), (3, 400)):
+            scored = {"prompt": [5, 9, 13], "n": n, "max_tokens": 0, "echo": True, "logprobs": 1}
+            assert (await client.open("POST", "/v1/completions", scored))[0] == status
+            assert (await client.open("POST", "/v1/completions", scored | {"logprobs": None}))[0] == 200
+
+    over_http(test, write_tiny_model(tmp_path / "model"))
