@@ -7,9 +7,9 @@ from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
-from launcher.spaced import spaced
+from launcher.spaced import key_without_equals
 
-VERBS = {
+COMMANDS = {
     "run": "start the experiment (the default)",
     "serve": "start the experiment's inference servers alone, for other programs and for runs to come",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one a line, as likely as it can",
@@ -30,11 +30,11 @@ FLAGS = {
     "--model-config": "FILE",
     "--version": None,
 }
-OPTIONAL = tuple(flag for flag, value in FLAGS.items() if value is not None and value.startswith("["))
-OF_A_DRY_RUN = ("--for", "--model-config")
-MEANT = {"resume": "resume=RUN", "start": "run", "train": "run"}
+OPTIONAL_VALUE_FLAGS = tuple(flag for flag, value in FLAGS.items() if value is not None and value.startswith("["))
+DRY_RUN_FLAGS = ("--for", "--model-config")
+COMMAND_SYNONYMS = {"resume": "resume=RUN", "start": "run", "train": "run"}
 """What other programs call it."""
-SHORT = {"-m": "--multirun", "-h": "--help", "-c": "--config"}
+SHORT_FLAGS = {"-m": "--multirun", "-h": "--help", "-c": "--config"}
 CLASS_NAME = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
 
@@ -70,10 +70,10 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     is_operand = False
     while waiting:
         word = waiting.pop(0)
-        if not is_operand and (_is_bare(word) or word.endswith("=")) and (key := spaced(word, waiting)):
+        if not is_operand and (_is_bare(word) or word.endswith("=")) and (key := key_without_equals(word, waiting)):
             problems.append(key)
             continue
-        is_operand = word in (*OPERANDS, *OPTIONAL)
+        is_operand = word in (*OPERANDS, *OPTIONAL_VALUE_FLAGS)
         if _is_bare(word):
             bare.append(word)
             continue
@@ -81,7 +81,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
             arguments.overrides.append(word)
             continue
         name, has_value, value = word.partition("=")
-        name = SHORT.get(name, name)
+        name = SHORT_FLAGS.get(name, name)
         if name not in FLAGS:
             problems.append(
                 Problem(name, f"no such flag{_flag_meant(name, value)} (--help lists them)", "command line")
@@ -106,7 +106,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         problems.append(Problem("--replace", message, "command line"))
     if arguments.dry_run is None and arguments.help is None:
         message = "is for a plan, and a start is on this machine; add --dry-run"
-        given = [name for name in OF_A_DRY_RUN if getattr(arguments, field_of(name)) is not None]
+        given = [name for name in DRY_RUN_FLAGS if getattr(arguments, flag_attribute(name)) is not None]
         problems += [Problem(name, message, "command line") for name in given]
     for flag in asked[1:]:
         problems.append(Problem(flag, f"and {asked[0]} ask for two answers; keep one", "command line"))
@@ -120,11 +120,11 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
     rest, verb, problems = list(words), None, []
     while rest:
         word = rest.pop(0)
-        if verb is None and word in VERBS:
+        if verb is None and word in COMMANDS:
             arguments.verb = verb = word
             if verb in OPERANDS and rest:
                 arguments.operand = rest.pop(0)
-        elif names_file(word):
+        elif is_config_name(word):
             if arguments.config is not None:
                 message = f"is a second configuration beside {arguments.config}; keep one"
                 problems.append(Problem(word, message, "command line"))
@@ -138,7 +138,7 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
     return problems
 
 
-def names_file(word: str) -> bool:
+def is_config_name(word: str) -> bool:
     """Whether a bare word can only be meant as the value of --config: by its suffix, or as there is such a file."""
     from areal_like.config.sources.shipped import find_config
 
@@ -159,7 +159,7 @@ def _misplaced(word: str, verb: str | None) -> str:
         return f"is neither an override (key=value, group=option, ~key) nor a flag nor a file; the verb is {verb}"
     guess = _verb_meant(word)
     hint = f"; did you mean {guess[0]}?" if guess else "."
-    more = f" There are: {', '.join(VERBS)}; a file is named by --config."
+    more = f" There are: {', '.join(COMMANDS)}; a file is named by --config."
     return f"no such verb{hint}{more} The value of a flag follows `=` (--dry-run=json), that of a key as well."
 
 
@@ -176,7 +176,7 @@ def _verb_meant(word: str) -> list[str]:
     for flag in FLAGS:
         if word == flag.removeprefix("--"):
             return [flag]
-    return [MEANT[word]] if word in MEANT else nearest(word, [*VERBS, *_shipped()])
+    return [COMMAND_SYNONYMS[word]] if word in COMMAND_SYNONYMS else nearest(word, [*COMMANDS, *_shipped()])
 
 
 def _shipped() -> list[str]:
@@ -199,26 +199,26 @@ def _alone(arguments: Arguments) -> list[Problem]:
     takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.verb)
     if takes is None or arguments.help is not None or arguments.version:
         return []
-    given = [name for name in FLAGS if getattr(arguments, field_of(name))]
+    given = [name for name in FLAGS if getattr(arguments, flag_attribute(name))]
     message = f"has no effect on {arguments.verb}, which takes {takes} alone; drop it"
     return [Problem(name, message, "command line") for name in given]
 
 
 def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str]) -> str | None:
     """Sets one flag; says what is wrong with it, if anything is. A value that must be there may follow as a word."""
-    if name in ("--config", "--explain", *OF_A_DRY_RUN):
+    if name in ("--config", "--explain", *DRY_RUN_FLAGS):
         if value is None and waiting and not waiting[0].startswith("--"):
             value = waiting.pop(0)
         if not value:
             return f"wants a value: {name} {FLAGS[name]}"
-        field_name = field_of(name)
+        field_name = flag_attribute(name)
         if getattr(arguments, field_name) is not None:
             return "stands twice; keep one"
         setattr(arguments, field_name, value)
         return None
     if name == "--schema" and value is None and waiting and CLASS_NAME.fullmatch(waiting[0]):
         value = waiting.pop(0)
-    field_name = field_of(name)
+    field_name = flag_attribute(name)
     if FLAGS[name] is None:
         if value is not None:
             return f"takes no value, but has {value!r}"
@@ -234,7 +234,7 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
     return None
 
 
-def field_of(flag: str) -> str:
+def flag_attribute(flag: str) -> str:
     """Where the value of a flag is kept; `for` is no name in Python."""
     return "for_machine" if flag == "--for" else flag.removeprefix("--").replace("-", "_")
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from areal_like.config.problems import ConfigError, Problem
 from launcher.arguments import Arguments, parse_arguments
-from launcher.terminal import bold, red, tell, width
+from launcher.terminal import bold, red, width, write_line
 
 OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
 
-OF_THE_SYSTEM = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
+SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """What goes wrong with a path that is too long, and with an answer that nobody can take."""
 
 
@@ -29,13 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        tell(_colored(error), sys.stderr)
+        write_line(_colored(error), sys.stderr)
         return BAD_CONFIGURATION
     except OSError as error:
-        if error.errno not in OF_THE_SYSTEM:
+        if error.errno not in SYSTEM_ERRORS:
             raise
         name = str(error.filename or "the answer")
-        tell(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", sys.stderr)
+        write_line(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", sys.stderr)
         return BAD_CONFIGURATION if error.errno == errno.ENAMETOOLONG else FAILED
     finally:
         gc.enable()
@@ -90,14 +90,14 @@ def _answer(arguments: Arguments) -> int:
         print(summary_text())
         return OK
     if arguments.verb == "chat":
-        from launcher.chat import chat
+        from launcher.commands.chat import chat
 
         assert arguments.operand is not None
         return chat(arguments.operand, arguments.overrides)
     if arguments.config is None and any(word.startswith("resume=") for word in arguments.overrides):
-        from launcher.resume import resumed
+        from launcher.runs.resume import resume_arguments
 
-        arguments = resumed(arguments)
+        arguments = resume_arguments(arguments)
     if arguments.schema is not None and arguments.config is None:
         return _schema(arguments.schema_class)
     if arguments.config is None:
@@ -110,40 +110,40 @@ def _answer(arguments: Arguments) -> int:
             [Problem("serve", "starts the servers of one configuration; drop --multirun", "command line")]
         )
     if arguments.multirun:
-        from launcher.multirun import multirun
+        from launcher.commands.sweep import sweep_command
 
-        return multirun(arguments)
+        return sweep_command(arguments)
     return _single(arguments)
 
 
 def _single(arguments: Arguments) -> int:
     from areal_like.config.compose import load
     from areal_like.config.copies import COPIES
-    from launcher.followers import follows_of
+    from launcher.runs.dependent_overrides import recorded_references
 
     assert arguments.config is not None
     overrides, elsewhere = arguments.overrides, None
     if arguments.for_machine is not None or arguments.model_config is not None:
-        from launcher.plan.described import Elsewhere
+        from launcher.plan.target_machine import TargetMachine
 
-        elsewhere = Elsewhere(arguments.for_machine, arguments.model_config)
+        elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
         overrides = [*elsewhere.overrides, *overrides]
     known = elsewhere.machine if elsewhere is not None else None
-    copies = {**COPIES, **follows_of(arguments.config)}
+    copies = {**COPIES, **recorded_references(arguments.config)}
     loaded = load(arguments.config, overrides, arguments.schema_class, known, copies)
     if arguments.schema is True:
         return _print_schema([loaded.schema])
     if arguments.explain is not None:
-        from launcher.explain import explain
+        from launcher.commands.explain import explain
 
         print(explain(loaded, arguments.explain, bold))
         return OK
     if arguments.cfg is not None:
-        from launcher.cfg import configuration_text
+        from launcher.commands.show_config import configuration_text
 
         print(configuration_text(loaded, arguments.cfg if isinstance(arguments.cfg, str) else None), end="")
         return OK
-    from launcher.start import dry_run, start
+    from launcher.commands.run import dry_run, start
 
     serves = arguments.verb == "serve"
     if arguments.dry_run is not None:
@@ -154,14 +154,14 @@ def _single(arguments: Arguments) -> int:
 
 def _help(arguments: Arguments) -> int:
     if arguments.help is True:
-        from launcher.usage import usage
+        from launcher.commands.help import usage_text
 
-        print(usage())
+        print(usage_text())
         return OK
     from areal_like.config.describe.help import help_text
     from areal_like.config.experiment import EXPERIMENTS
     from areal_like.config.schema import Schema
-    from launcher.usage import group_lines
+    from launcher.commands.help import group_lines
 
     classes = list(dict.fromkeys([EXPERIMENTS["grpo"], EXPERIMENTS["ppo"], *EXPERIMENTS.values()]))
     if arguments.schema_class:

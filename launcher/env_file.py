@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)")
 
 
-def variables(config: "BaseExperimentConfig", folder: Path) -> dict[str, str]:
+def run_environment(config: "BaseExperimentConfig", folder: Path) -> dict[str, str]:
     """What the processes of a run will have: the environment, and the files of variables over it."""
     try:
         return {**os.environ, **read_env_files(config.launcher.env_file, folder)}

@@ -7,7 +7,7 @@ from areal_like.config.problems import Problem
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
 
-def spaced(word: str, waiting: list[str]) -> Problem | None:
+def key_without_equals(word: str, waiting: list[str]) -> Problem | None:
     """What to write instead of a bare word that is a key; takes its value out of the words that wait."""
     key = word.removesuffix("=")
     if not _is_key(key, bool(waiting)) or (key != word and not _is_value(waiting)):
@@ -25,9 +25,9 @@ def _is_value(waiting: list[str]) -> bool:
 
 
 def _is_key(word: str, waits: bool) -> bool:
-    from launcher.arguments import MEANT, VERBS, names_file
+    from launcher.arguments import COMMAND_SYNONYMS, COMMANDS, is_config_name
 
-    if word in VERBS or (word in MEANT and not waits) or names_file(word):
+    if word in COMMANDS or (word in COMMAND_SYNONYMS and not waits) or is_config_name(word):
         return False
     if DOTTED.fullmatch(word) and not word.endswith((".json", ".py")):
         return True

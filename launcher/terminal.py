@@ -11,7 +11,7 @@ def has_color(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def tell(text: str, stream: TextIO) -> None:
+def write_line(text: str, stream: TextIO) -> None:
     """Says it where somebody can still hear it: a terminal may have been closed, a pipe may have lost its reader."""
     try:
         print(text, file=stream, flush=True)

@@ -47,12 +47,13 @@ from areal_like.observe.summary import finish
 from areal_like.process.checkpoints import RESUME
 from areal_like.process.run import LEDGER
 from areal_like.training import manifest
-from launcher import chat, guardian, multirun
-from launcher import launch as launching
-from launcher.checkpoints import step_folder
-from launcher.claim import claim
 from launcher.cli import main
+from launcher.commands import chat, sweep
 from launcher.plan import Plan
+from launcher.runs.checkpoints import step_folder
+from launcher.runs.run_lock import lock_run
+from launcher.supervisor import guardian
+from launcher.supervisor import launch as launching
 from tests.ring.start import environment, processes_of, warnings_in
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -227,11 +228,11 @@ class Session:
     # --- what runs would do
 
     def begin(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
-        """In place of `launcher.launch.launch`: a run that ends at once, in a directory like any other."""
+        """In place of `launcher.supervisor.launch.launch`: a run that ends at once, in a directory like any other."""
         self.ran = True
         if plan.warnings:
             self.failures.append(f"{self.typed[-1]}\nis a run of a page and has warnings:\n" + "\n".join(plan.warnings))
-        claimed = claim(loaded, plan, run_id, replace)
+        claimed = lock_run(loaded, plan, run_id, replace)
         claimed.names.clear()
         claimed.names.close()
         self.made = claimed.run.directory
@@ -250,9 +251,9 @@ class Session:
         return 0
 
     def serve(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
-        """In place of `launcher.serve.serve`: servers that are told to end at once."""
+        """In place of `launcher.commands.serve.serve`: servers that are told to end at once."""
         self.ran = True
-        claimed = claim(loaded, plan, run_id, replace, serves=True)
+        claimed = lock_run(loaded, plan, run_id, replace, serves=True)
         claimed.names.clear()
         claimed.names.close()
         return 0
@@ -381,13 +382,13 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setattr("launcher.plan.host.machine", lambda: LAPTOP)
     session = Session(folder)
-    monkeypatch.setattr(guardian, "guarded", lambda run, memory: run())
+    monkeypatch.setattr(guardian, "run_guarded", lambda run, memory: run())
     monkeypatch.setattr(launching, "launch", session.begin)
-    monkeypatch.setattr("launcher.serve.serve", session.serve)
-    for module in (door, multirun):
+    monkeypatch.setattr("launcher.commands.serve.serve", session.serve)
+    for module in (door, sweep):
         monkeypatch.setattr(module, "follow", session.follow)
-    monkeypatch.setattr(chat._Model, "__init__", lambda *_: None)
-    monkeypatch.setattr(chat._Model, "answer", session.answer)
+    monkeypatch.setattr(chat._ChatModel, "__init__", lambda *_: None)
+    monkeypatch.setattr(chat._ChatModel, "answer", session.answer)
 
     def recorded(path: Path, *rest: Any, **more: Any) -> YamlFile:
         session.read.add(path.resolve())

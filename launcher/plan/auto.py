@@ -9,29 +9,29 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import generates, starts_servers, trained_models
 from areal_like.config.attention import choose
 from areal_like.config.experiment import GRPOConfig
+from launcher.checks.engines import resolved_engine, resolved_engine_options
 from launcher.plan.bench import bench_values
-from launcher.plan.engines import resolved_engine, resolved_switches
-from launcher.plan.host import Host
-from launcher.plan.limits import fitting_context
+from launcher.plan.host import HostInfo
+from launcher.plan.lengths import resolved_context_length
 from launcher.plan.model_shape import BYTES, find_config, shape_of
-from launcher.plan.placement import Placement
+from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import Resolved, RunDirectory
-from launcher.plan.reward import resolved_reward_model
+from launcher.plan.reward_model import resolved_reward_model
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
 
 CORES_PER_EPISODE_WORKER = 4
-MOST_EPISODE_WORKERS = 8
-EPISODE_WORKERS_OF_A_NODE = 4
+MAX_EPISODE_WORKERS = 8
+CLUSTER_EPISODE_WORKERS = 4
 SHARE_OF_MAIN_MEMORY = 0.25
 UNDECIDED = "auto"
 """The value of what can only be decided by a process that has started."""
 
 
 def resolve_auto(
-    config: "BaseExperimentConfig", allocation: Allocation | None, host: Host, directory: RunDirectory
+    config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo, directory: RunDirectory
 ) -> dict[str, Resolved]:
     """By key, in the order of the tree. A key that says what it wants is not here."""
     found: list[Resolved] = []
@@ -50,14 +50,14 @@ def resolve_auto(
             if allocation.rollout and allocation.rollout.backend == "embedded":
                 found += _embedded(config, allocation, host)
             elif allocation.rollout and starts_servers(config):
-                found += fitting_context(config, allocation.rollout.backend, host)
-                found += resolved_switches(config, allocation.rollout.backend, bool(allocation.num_gpus))
+                found += resolved_context_length(config, allocation.rollout.backend, host)
+                found += resolved_engine_options(config, allocation.rollout.backend, bool(allocation.num_gpus))
     found += resolved_reward_model(config, host)
     found += bench_values(config)
     return {resolved.key: resolved for resolved in found}
 
 
-def with_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", placement: Placement) -> None:
+def add_server_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", placement: PlacementPlan) -> None:
     """Adds what is known once every process has its place."""
     if generates(config) and config.embedded.threads == "auto" and placement.servers:
         backend = found["rollout.backend"].value if "rollout.backend" in found else config.rollout.backend
@@ -66,7 +66,7 @@ def with_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", pla
             found["embedded.threads"] = Resolved("embedded.threads", threads, "its share of the cores")
 
 
-def settled(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
+def resolved_values(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
     """The values of a configuration with what every `auto` became, also where others refer to it: what the run's
     config.yaml says."""
     from areal_like.config.checks.interpolation import Resolver, references_in
@@ -118,7 +118,7 @@ def _mode(allocation: Allocation) -> str:
     return "+".join([*parts, "eval"] if allocation.eval_only else parts)
 
 
-def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Host) -> Iterator[Resolved]:
+def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> Iterator[Resolved]:
     for name, engine in trained_models(config):
         if engine.attn_impl == "auto":
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
@@ -128,7 +128,7 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
             yield Resolved(f"{name}.attn_impl", value, reason)
 
 
-def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
+def _rollout(config: GRPOConfig, host: HostInfo) -> Iterator[Resolved]:
     if config.rollout.num_episode_workers == "auto":
         yield Resolved("rollout.num_episode_workers", *episode_workers(config, host))
     if config.rollout.server_addresses and config.rollout.server_type == "auto":
@@ -136,18 +136,18 @@ def _rollout(config: GRPOConfig, host: Host) -> Iterator[Resolved]:
         yield Resolved("rollout.server_type", UNDECIDED, reason)
 
 
-def episode_workers(config: GRPOConfig, host: Host) -> tuple[int, str]:
+def episode_workers(config: GRPOConfig, host: HostInfo) -> tuple[int, str]:
     batch = config.rollout.consumer_batch_size
     if config.cluster.type != "local" and host.is_here:
-        count = min(EPISODE_WORKERS_OF_A_NODE, batch)
+        count = min(CLUSTER_EPISODE_WORKERS, batch)
         processes = "1 process" if count == 1 else f"{count} processes"
         return count, f"{processes}: the cores of a {config.cluster.type} node are not known here"
     cores = host.machine.num_cpu_cores
-    count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MOST_EPISODE_WORKERS, batch))
-    return count, f"one for every {CORES_PER_EPISODE_WORKER} of {cores} cores, at most {MOST_EPISODE_WORKERS}"
+    count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MAX_EPISODE_WORKERS, batch))
+    return count, f"one for every {CORES_PER_EPISODE_WORKER} of {cores} cores, at most {MAX_EPISODE_WORKERS}"
 
 
-def _embedded(config: GRPOConfig, allocation: Allocation, host: Host) -> Iterator[Resolved]:
+def _embedded(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> Iterator[Resolved]:
     embedded = config.embedded
     on_gpu = bool(allocation.num_gpus) and embedded.device != "cpu"
     if embedded.dtype == "auto":
@@ -164,7 +164,7 @@ def _embedded(config: GRPOConfig, allocation: Allocation, host: Host) -> Iterato
             yield Resolved("embedded.kv_cache_tokens", *tokens)
 
 
-def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: Host, on_gpu: bool) -> tuple[int, str] | None:
+def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: HostInfo, on_gpu: bool) -> tuple[int, str] | None:
     """Enough for all requests at their greatest length, as far as a share of the memory goes."""
     shape = shape_of(find_config(config.actor.path, host)[0])
     memory = (host.gpus[0].memory_bytes if host.gpus else None) if on_gpu else host.memory_bytes

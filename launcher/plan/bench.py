@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.observe.throughput import WARM_UP_STEPS
-from launcher.plan.plan import Obstacle, Resolved, RunDirectory
+from launcher.plan.plan import PlanProblem, Resolved, RunDirectory
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
 
 BENCH_STEPS = WARM_UP_STEPS + 4
-SERVICES = ("wandb", "swanlab")
+REMOTE_TRACKERS = ("wandb", "swanlab")
 """Trackers that a run which measures sends nothing to."""
-CLOCKS = ("freq_epochs", "freq_steps", "freq_secs")
+FREQUENCY_KEYS = ("freq_epochs", "freq_steps", "freq_secs")
 
 
 def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
@@ -29,24 +29,24 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
         yield Resolved("valid_dataset", None, "bench: nothing is evaluated")
     for name in ("evaluator", "saver", "recover"):
         section = getattr(config, name)
-        for clock in CLOCKS:
+        for clock in FREQUENCY_KEYS:
             if getattr(section, clock) is not None:
                 yield Resolved(f"{name}.{clock}", None, "bench: steps alone are measured")
-    for name in SERVICES:
+    for name in REMOTE_TRACKERS:
         if getattr(config.stats_logger, name).mode not in (None, "disabled"):
             yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: a run that measures is sent nowhere")
     if config.recover.mode != "disabled":
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")
 
 
-def bench_unread(loaded: "Loaded") -> Iterator[tuple[str, str]]:
+def ignored_by_bench(loaded: "Loaded") -> Iterator[tuple[str, str]]:
     """Keys that somebody set beside it, and why that has no effect. What a file says is meant for training."""
     for key in ("total_train_steps", "total_train_n_seqs", "total_train_epochs"):
         if loaded.config.bench and loaded.get(key) is not None and loaded.origin(key).kind == "override":
             yield key, f"has no effect: bench=true measures {BENCH_STEPS} steps"
 
 
-def bench_obstacles(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Obstacle]:
+def bench_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[PlanProblem]:
     if config.bench and (config.resume is not None or directory.state == "continues"):
         key = "trial_name" if config.resume is None else "resume"
-        yield Obstacle(key, "bench measures a run of its own, and goes on with none; leave it out")
+        yield PlanProblem(key, "bench measures a run of its own, and goes on with none; leave it out")

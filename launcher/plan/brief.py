@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from launcher.plan.page import RED, YELLOW, Page, several, shortened, show, wrapped
 from launcher.plan.plan import BaseSetting, Plan, Process
+from launcher.plan.render_base import RED, YELLOW, PlanPage, several, shortened, value_text, wrapped
 from launcher.plan.render_processes import ranges
 
-LINES = 40
+SCREEN_LINES = 40
 MOST_OBSTACLES, MOST_WARNINGS, FEWEST_WORDS, FEWEST_SETTINGS = 8, 6, 2, 2
-FULL = "--dry-run=full"
+FULL_FLAG = "--dry-run=full"
 
 
 def brief(plan: Plan, color: bool = False, width: int = 100) -> str:
     """The text of a dry run. Colours only when asked for."""
-    return "\n".join(_Screen(plan.shown(), color, max(60, width)).lines()) + "\n"
+    return "\n".join(_BriefPage(plan.shown(), color, max(60, width)).lines()) + "\n"
 
 
 def warning_lines(plan: Plan, width: int) -> list[str]:
@@ -26,17 +26,17 @@ def warning_lines(plan: Plan, width: int) -> list[str]:
     whole = [f"warning: {warning}" for warning in plan.warnings]
     lines = [shortened(text, width) for text in whole[:MOST_WARNINGS]]
     if lines != whole:
-        lines.append(f"{several(len(whole), 'warning')}: {FULL} has {'them' if len(whole) > 1 else 'it'} in full")
+        lines.append(f"{several(len(whole), 'warning')}: {FULL_FLAG} has {'them' if len(whole) > 1 else 'it'} in full")
     return lines
 
 
-class _Screen(Page):
+class _BriefPage(PlanPage):
     def lines(self) -> Iterator[str]:
         above = [*self._top(), *self._obstacles(), *self._warnings(), *self._processes()]
         below = [*self.replaced(), *self._next()]
-        above += self._step(LINES - len(above) - len(below) - FEWEST_SETTINGS - 2)
+        above += self._step(SCREEN_LINES - len(above) - len(below) - FEWEST_SETTINGS - 2)
         yield from above
-        yield from self._set(LINES - len(above) - len(below))
+        yield from self._set(SCREEN_LINES - len(above) - len(below))
         yield from below
 
     def _top(self) -> Iterator[str]:
@@ -54,7 +54,7 @@ class _Screen(Page):
         items = [problem.text() for problem in obstacles[:MOST_OBSTACLES]]
         if rest := obstacles[MOST_OBSTACLES:]:
             keys = ", ".join(dict.fromkeys(problem.key for problem in rest))
-            items.append(f"and {len(rest)} more, of {keys}: {FULL} has them")
+            items.append(f"and {len(rest)} more, of {keys}: {FULL_FLAG} has them")
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
         yield from self.section(f"cannot start here ({len(obstacles)})", lines, RED)
 
@@ -62,7 +62,7 @@ class _Screen(Page):
         warnings = self.plan.warnings
         lines = ["  - " + shortened(warning, self.width - 4) for warning in warnings[:MOST_WARNINGS]]
         whole = len(lines) == len(warnings) and not any(line.endswith("...") for line in lines)
-        title = f"warnings ({len(warnings)})" if whole else f"warnings ({len(warnings)}, in full: {FULL})"
+        title = f"warnings ({len(warnings)})" if whole else f"warnings ({len(warnings)}, in full: {FULL_FLAG})"
         yield from self.section(title, lines, YELLOW)
 
     def _processes(self) -> Iterator[str]:
@@ -84,7 +84,7 @@ class _Screen(Page):
         """As much of it as there is room for, where obstacles and warnings take a screen."""
         lines = [line for word in self.plan.batch.words for line in wrapped(word, self.width, "  - ", "    ")]
         most = max(FEWEST_WORDS, room - 2)
-        title = "a step" if len(lines) <= most else f"a step (in full: {FULL})"
+        title = "a step" if len(lines) <= most else f"a step (in full: {FULL_FLAG})"
         yield from self.section(title, lines[:most])
 
     def _set(self, room: int) -> Iterator[str]:
@@ -96,23 +96,23 @@ class _Screen(Page):
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
         most = max(FEWEST_SETTINGS, room - 2)
         if len(lines) > most:
-            lines = [*lines[: most - 1], f"    ... {len(typed) + len(written)} keys in all: {FULL} has them"]
+            lines = [*lines[: most - 1], f"    ... {len(typed) + len(written)} keys in all: {FULL_FLAG} has them"]
         yield from self.section("set over what the file builds on", lines)
 
     def _next(self) -> Iterator[str]:
         command = self.plan.command
-        whole = f"{command} {FULL}" if self.plan.machine["here"] else f"this command again, with {FULL}"
+        whole = f"{command} {FULL_FLAG}" if self.plan.machine["here"] else f"this command again, with {FULL_FLAG}"
         refusal = wrapped(self.refusal(), self.width, "  ", "  ") if self.plan.obstacles else []
         first = refusal or [f"  start it:        {command}"]
         yield from self.section("next", [*first, f"  the whole plan:  {whole}"])
 
 
 def _pair(setting: BaseSetting) -> str:
-    return f"{setting.key}={show(setting.value)}"
+    return f"{setting.key}={value_text(setting.value)}"
 
 
 def _before(setting: BaseSetting) -> str:
-    return "as it was" if setting.base == setting.value else f"was {show(setting.base)}"
+    return "as it was" if setting.base == setting.value else f"was {value_text(setting.base)}"
 
 
 def _names(processes: list[Process]) -> str:

@@ -9,32 +9,32 @@ from areal_like.config.allocation import Allocation, Machine, Parallel
 from areal_like.config.allocation import experiment as allocate
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.shipped import data_folder
-from launcher.plan.auto import resolve_auto, settled, with_threads
+from launcher.checks.configuration import configuration_problems
+from launcher.checks.engines import engine_info, engine_name
+from launcher.checks.epochs import data_end_warning
+from launcher.checks.linked_folders import kept_folder_warnings, moved_folder_problems
+from launcher.checks.missing import missing_resources
+from launcher.checks.oversubscription import capacity_problems, capacity_warnings, node_capacity_problems
+from launcher.checks.resuming import resume_problems
+from launcher.checks.unread_keys import unread_file_values
+from launcher.checks.warnings import plan_warnings
+from launcher.clusters.ray import plan_ray
+from launcher.clusters.slurm import plan_slurm
+from launcher.plan.auto import add_server_threads, resolve_auto, resolved_values
 from launcher.plan.batch import plan_batch
-from launcher.plan.bench import bench_obstacles, bench_unread
-from launcher.plan.data import data_to_fetch, lacks_data, resolved_datasets
-from launcher.plan.elsewhere import kept_parts, moved_parts
-from launcher.plan.engines import engine_facts, engine_name
-from launcher.plan.epochs import planned_end
-from launcher.plan.host import Host, here
+from launcher.plan.bench import bench_problems, ignored_by_bench
+from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, where_set
+from launcher.plan.datasets import data_problems, dataset_download_warnings, resolved_datasets
+from launcher.plan.host import HostInfo, local_host
 from launcher.plan.hub import resolved_models
-from launcher.plan.lacks import lacks
 from launcher.plan.memory import plan_memory
-from launcher.plan.notices import notices
-from launcher.plan.obstacles import obstacles
-from launcher.plan.oversubscription import lacks_node_room, lacks_room, room_warnings
-from launcher.plan.placement import Placement, place, wanted
-from launcher.plan.plan import VERSION, Obstacle, Plan, Process, Resolved, RunDirectory
-from launcher.plan.ports import lacks_ports, plan_ports
-from launcher.plan.processes import Site, plan_processes, server_starts
-from launcher.plan.ray import plan_ray
-from launcher.plan.resuming import resume_obstacles
-from launcher.plan.reward import has_reward_model
+from launcher.plan.placement import PlacementPlan, place_processes, placement_request
+from launcher.plan.plan import VERSION, Plan, PlanProblem, Process, Resolved, RunDirectory
+from launcher.plan.ports import plan_ports, port_problems
+from launcher.plan.processes import ProcessContext, plan_processes, server_starts
+from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.servers import ServerStart
-from launcher.plan.settings import beaten_body_values, changed_settings, place_of, settings_over_base
-from launcher.plan.slurm import plan_slurm
-from launcher.plan.unread import unread_body_values
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -45,32 +45,34 @@ def build_plan(
     loaded: "Loaded",
     machine: Machine | None = None,
     *,
-    host: Host | None = None,
-    anew: bool = False,
+    host: HostInfo | None = None,
+    replace_existing: bool = False,
     serves: bool = False,
 ) -> Plan:
     """The plan of this run. `machine` (or `host`, which knows more of it) stands in for the one at hand; `anew` is the
     command's --replace; one that only `serves` has servers and nothing else."""
     config = loaded.config
-    host = host or here(machine)
+    host = host or local_host(machine)
     shown = loaded.redactor
-    directory, standing_against = plan_run_directory(config, loaded.file, host, anew)
+    directory, standing_against = plan_run_directory(config, loaded.file, host, replace_existing)
     allocation, problems = allocate.allocate(config, host.machine, trains=not serves)
     auto = resolve_auto(config, allocation, host, directory)
     auto |= {each.key: each for each in (*resolved_models(loaded, host), *resolved_datasets(loaded, host))}
     batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
     batch = batch._replace(words=()) if serves else batch
-    argv = command_line(loaded, host, anew, serves)
+    argv = command_line(loaded, host, replace_existing, serves)
 
-    placement: Placement | None = None
+    placement: PlacementPlan | None = None
     processes: tuple[Process, ...] = ()
     starts: list[ServerStart] = []
     if allocation is not None:
         placement = _placement(config, allocation, auto, host, serves)
-        with_threads(auto, config, placement)
+        add_server_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
         told = _as_started(loaded, auto) if engine_name(config, allocation) else config
-        site = Site(told, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves)
+        site = ProcessContext(
+            told, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves
+        )
         starts = server_starts(site)
         processes = plan_processes(site, starts)
     spans = placement is not None and placement.num_nodes > 1
@@ -83,14 +85,14 @@ def build_plan(
         missing, against = [], list(standing_against)
     else:
         missing, against = list(standing_against), []
-    missing += [*lacks(config, allocation, placement, host), *lacks_ports(ports, config, host)]
-    missing += lacks_data(loaded, host, counts=not serves) if host.is_here else []
-    missing += [*lacks_room(config, allocation, placement, memory, host), *lacks_node_room(cluster, host)]
+    missing += [*missing_resources(config, allocation, placement, host), *port_problems(ports, config, host)]
+    missing += data_problems(loaded, host, counts=not serves) if host.is_here else []
+    missing += [*capacity_problems(config, allocation, placement, memory, host), *node_capacity_problems(cluster, host)]
     refusals = [
-        *bench_obstacles(config, directory),
-        *resume_obstacles(config, directory),
+        *bench_problems(config, directory),
+        *resume_problems(config, directory),
         *_moved_parts(config, directory, host),
-        *obstacles(loaded, allocation, problems, placement, starts, batch, host),
+        *configuration_problems(loaded, allocation, problems, placement, starts, batch, host),
         *port_obstacles,
     ]
     against += refusals
@@ -98,13 +100,13 @@ def build_plan(
         against += cluster_obstacles
     refused = {obstacle.key for obstacle in against}
     missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
-    warnings = [*notices(loaded, allocation, batch, memory, starts, host)]
-    warnings += room_warnings(config, allocation, placement, memory, host)
-    warnings += [f"{key}: {message}" for key, message in bench_unread(loaded)]
-    warnings += data_to_fetch(loaded, host)
-    warnings += filter(None, [None if serves else planned_end(loaded, host)])
+    warnings = [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
+    warnings += capacity_warnings(config, allocation, placement, memory, host)
+    warnings += [f"{key}: {message}" for key, message in ignored_by_bench(loaded)]
+    warnings += dataset_download_warnings(loaded, host)
+    warnings += filter(None, [None if serves else data_end_warning(loaded, host)])
     if directory.state == "continues":
-        warnings += kept_parts(config, Path(directory.path), host.directory)
+        warnings += kept_folder_warnings(config, Path(directory.path), host.directory)
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,
@@ -114,12 +116,12 @@ def build_plan(
         run_directory=directory,
         changed=changed_settings(loaded, shown),
         over_base=settings_over_base(loaded, shown),
-        beaten_body_values=beaten_body_values(loaded, shown),
-        unread_body_values=unread_body_values(loaded, allocation),
+        beaten_body_values=replaced_file_values(loaded, shown),
+        unread_body_values=unread_file_values(loaded, allocation),
         allocation=_allocation(config, allocation),
         auto=tuple(auto.values()),
         processes=processes,
-        servers=_servers(config, allocation, shown) | {"engine": engine_facts(config, allocation, host)},
+        servers=_servers(config, allocation, shown) | {"engine": engine_info(config, allocation, host)},
         ports=ports,
         batch=batch,
         memory=memory,
@@ -132,7 +134,7 @@ def build_plan(
     )
 
 
-def _machine(host: Host) -> dict[str, Any]:
+def _machine(host: HostInfo) -> dict[str, Any]:
     return {
         "here": host.is_here,
         "gpus": host.machine.num_gpus,
@@ -142,23 +144,23 @@ def _machine(host: Host) -> dict[str, Any]:
     }
 
 
-def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: Host) -> list[Obstacle]:
+def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> list[PlanProblem]:
     goes_on = directory.state == "continues" or config.resume is not None
-    return [*moved_parts(config, Path(directory.path), host.directory)] if goes_on else []
+    return [*moved_folder_problems(config, Path(directory.path), host.directory)] if goes_on else []
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
     """The configuration with what was decided, which is what an engine of others is told by its command line."""
     from areal_like.config.loaded import build  # brings yaml
 
-    return build(loaded.cls, settled(loaded, auto.values()))
+    return build(loaded.cls, resolved_values(loaded, auto.values()))
 
 
-def command_line(loaded: "Loaded", host: Host, anew: bool, serves: bool = False) -> list[str]:
+def command_line(loaded: "Loaded", host: HostInfo, replace_existing: bool, serves: bool = False) -> list[str]:
     """The command that starts this run."""
     words = [host.python, "-m", "launcher", "--config", _as_named(loaded.file)]
     words += ["--schema", loaded.schema_name] if loaded.schema_name else []
-    words += ["--replace"] if anew else []
+    words += ["--replace"] if replace_existing else []
     words += ["serve"] if serves else []
     return [*words, *loaded.overrides]
 
@@ -170,25 +172,25 @@ def _as_named(file: Path) -> str:
 
 
 def _placement(
-    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: Host, serves: bool
-) -> Placement:
+    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: HostInfo, serves: bool
+) -> PlacementPlan:
     episodes = 0
     if allocate.generates(config) and not serves:
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
     servers = allocate.starts_servers(config), allocate.servers_on_cpu(config)
-    want = wanted(allocation, *servers, episodes, has_reward_model(config) and not serves)
+    want = placement_request(allocation, *servers, episodes, has_reward_model(config) and not serves)
     per_node = allocate.gpus_per_node(config, host.machine)
-    return place(want, per_node, host, config.launcher, config.cluster.type == "local")
+    return place_processes(want, per_node, host, config.launcher, config.cluster.type == "local")
 
 
 def _cluster(
     config: "BaseExperimentConfig",
     processes: tuple[Process, ...],
-    placement: Placement | None,
-    host: Host,
+    placement: PlacementPlan | None,
+    host: HostInfo,
     run_dir: str,
-) -> tuple[dict[str, Any], list[Obstacle]]:
+) -> tuple[dict[str, Any], list[PlanProblem]]:
     if config.cluster.type == "slurm" and placement and processes:
         per_node = allocate.gpus_per_node(config, host.machine)
         return plan_slurm(config, processes, max(placement.num_nodes, config.cluster.n_nodes), per_node, run_dir)
@@ -229,8 +231,8 @@ def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, show
     return {"started": started, "addresses": addresses}
 
 
-def _placed(loaded: "Loaded", found: Sequence[Obstacle]) -> tuple[Obstacle, ...]:
+def _placed(loaded: "Loaded", found: Sequence[PlanProblem]) -> tuple[PlanProblem, ...]:
     """Each once, with the place that set its key."""
     text = loaded.redactor.text
-    placed = (Obstacle(one.key, text(one.reason), text(place_of(loaded, one.key))) for one in found)
+    placed = (PlanProblem(one.key, text(one.reason), text(where_set(loaded, one.key))) for one in found)
     return tuple(dict.fromkeys(placed))

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.redact import SECRET
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, REWARD, RUN_DIR, SERVER, TOKEN, TRAINER
-from launcher.plan.placement import Seat
-from launcher.plan.plan import PORT, Obstacle
+from launcher.plan.placement import ProcessPlacement
+from launcher.plan.plan import PORT, PlanProblem
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-OURS = (
+RESERVED_VARIABLES = (
     *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, "CUDA_VISIBLE_DEVICES"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
@@ -23,13 +23,13 @@ def node_address(node: int, num_nodes: int) -> str:
 
 
 def base_environment(
-    config: "BaseExperimentConfig", name: str, seat: Seat, run_dir: str, hide_gpus: bool
+    config: "BaseExperimentConfig", name: str, seat: ProcessPlacement, run_dir: str, hide_gpus: bool
 ) -> dict[str, str]:
     """What every process gets, the user's variables last but for those that are ours."""
     role = name.partition("/")[0]
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(seat.threads)}
     variables["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait take the cores from all others
-    variables |= {key: value for key, value in user_variables(config, role).items() if key not in OURS}
+    variables |= {key: value for key, value in user_variables(config, role).items() if key not in RESERVED_VARIABLES}
     if seat.visible or hide_gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(seat.visible)
     return variables | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
@@ -48,7 +48,7 @@ def parse_list(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-def obstacles(config: "BaseExperimentConfig") -> list[Obstacle]:
+def environment_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
     """What is wrong with the user's variables."""
     found = []
     sources = {"launcher.env": {name: str(value) for name, value in config.launcher.env.items()}}
@@ -56,17 +56,19 @@ def obstacles(config: "BaseExperimentConfig") -> list[Obstacle]:
         key, text = f"launcher.{name}", getattr(config.launcher, name)
         sources[key] = parse_list(text)
         if any("=" not in part for part in text.split(",") if part.strip()):
-            found.append(Obstacle(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
+            found.append(PlanProblem(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
     for key, variables in sources.items():
         found += [
-            Obstacle(f"{key}.{name}" if key == "launcher.env" else key, f"{name} is set by the launcher; leave it out")
+            PlanProblem(
+                f"{key}.{name}" if key == "launcher.env" else key, f"{name} is set by the launcher; leave it out"
+            )
             for name in variables
-            if name in OURS
+            if name in RESERVED_VARIABLES
         ]
     return found
 
 
-def trainer_environment(rank: int, world_size: int, seat: Seat, master: str) -> dict[str, str]:
+def trainer_environment(rank: int, world_size: int, seat: ProcessPlacement, master: str) -> dict[str, str]:
     """torchrun's variables."""
     return {
         "RANK": str(rank),

@@ -12,7 +12,7 @@ from areal_like.observe.trackers.needs import PACKAGES as TRACKERS
 from areal_like.observe.trackers.needs import is_installed
 from areal_like.process.listening import why_no_port
 from areal_like.serving import found
-from launcher.plan.packages import missing_packages
+from launcher.checks.packages import missing_packages
 
 
 class Gpu(NamedTuple):
@@ -23,7 +23,7 @@ class Gpu(NamedTuple):
     memory_bytes: int | None = None
 
 
-class Host(NamedTuple):
+class HostInfo(NamedTuple):
     """The machine that plans, with all that `auto` values, placement and warnings look at. Tests make their own."""
 
     machine: Machine
@@ -47,10 +47,10 @@ class Host(NamedTuple):
         return self.machine.is_here
 
 
-def here(known: Machine | None = None) -> Host:
+def local_host(known: Machine | None = None) -> HostInfo:
     """This machine; `known` replaces what would be found out about its GPUs and cores."""
     found = machine() if known is None else known
-    return Host(
+    return HostInfo(
         machine=found,
         cores=_cores(found.num_cpu_cores),
         gpus=_gpus(found.num_gpus, look=known is None),

@@ -11,10 +11,10 @@ from areal_like.config.allocation.experiment import generates, trained_models
 from areal_like.config.checks.interpolation import references_in
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, snapshots
-from launcher.plan.host import Host
-from launcher.plan.plan import Obstacle, Resolved
-from launcher.plan.reward import KEY as REWARD
-from launcher.plan.reward import has_reward_model, reward_model
+from launcher.plan.host import HostInfo
+from launcher.plan.plan import PlanProblem, Resolved
+from launcher.plan.reward_model import KEY as REWARD
+from launcher.plan.reward_model import has_reward_model, reward_model_source
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -27,7 +27,7 @@ TOKENIZER_FILE, INDEX = "tokenizer.json", "model.safetensors.index.json"
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
-class Wanted(NamedTuple):
+class ModelReference(NamedTuple):
     """A model that a run names. `weights`: whether its weights are needed, and not only its configuration."""
 
     key: str
@@ -35,44 +35,44 @@ class Wanted(NamedTuple):
     weights: bool
 
 
-def wanted(config: "BaseExperimentConfig", host: Host) -> dict[str, list[Wanted]]:
+def hub_models(config: "BaseExperimentConfig", host: HostInfo) -> dict[str, list[ModelReference]]:
     """By name: all that are names on the Hub, and neither folders nor models of the package."""
     models = trained_models(config)
-    said = [Wanted(f"{name}.path", engine.path, not engine.init_from_scratch) for name, engine in models]
+    said = [ModelReference(f"{name}.path", engine.path, not engine.init_from_scratch) for name, engine in models]
     if generates(config):
         served = ((f"{engine}.{name}", getattr(getattr(config, engine), name)) for engine, name in SERVED.items())
-        said += [Wanted(key, path, not config.actor.init_from_scratch) for key, path in served]
-    said.append(Wanted(TOKENIZER, getattr(config, TOKENIZER, ""), False))
+        said += [ModelReference(key, path, not config.actor.init_from_scratch) for key, path in served]
+    said.append(ModelReference(TOKENIZER, getattr(config, TOKENIZER, ""), False))
     if isinstance(config, GRPOConfig) and has_reward_model(config):
-        found = reward_model(config, host)
-        said += [Wanted(REWARD, found.path, True)] if found is not None and not found.reason else []
-    by_name: dict[str, list[Wanted]] = {}
+        found = reward_model_source(config, host)
+        said += [ModelReference(REWARD, found.path, True)] if found is not None and not found.reason else []
+    by_name: dict[str, list[ModelReference]] = {}
     for want in said:
-        if is_name(want.name, host):
+        if is_model_name(want.name, host):
             by_name.setdefault(want.name, []).append(want)
     return by_name
 
 
-def is_name(path: str, host: Host) -> bool:
+def is_model_name(path: str, host: HostInfo) -> bool:
     """Whether it can only be a model's name on the Hub."""
     if path.startswith(BUILT_IN) or NAME.fullmatch(path) is None:
         return False
     return not (host.directory / path).is_dir()
 
 
-def cached(wants: Sequence[Wanted], host: Host) -> Path | None:
+def cached_snapshot(wants: Sequence[ModelReference], host: HostInfo) -> Path | None:
     """The snapshot in the cache that has what all of them want of one model: a download may have stopped on the way."""
-    return next((folder for folder in snapshots(wants[0].name, host.hub) if not _lacks(folder, wants)), None)
+    return next((folder for folder in snapshots(wants[0].name, host.hub) if not _missing_file(folder, wants)), None)
 
 
-def resolved_models(loaded: "Loaded", host: Host) -> list[Resolved]:
+def resolved_models(loaded: "Loaded", host: HostInfo) -> list[Resolved]:
     """Those that are in the cache, under each key that is not a reference to another: references follow by
     themselves."""
     found: list[Resolved] = []
     if not host.is_here:
         return found
-    for name, wants in wanted(loaded.config, host).items():
-        folder = cached(wants, host)
+    for name, wants in hub_models(loaded.config, host).items():
+        folder = cached_snapshot(wants, host)
         for want in wants if folder is not None else ():
             if not references_in(loaded.get_raw(want.key)):
                 assert folder is not None
@@ -81,17 +81,17 @@ def resolved_models(loaded: "Loaded", host: Host) -> list[Resolved]:
     return found
 
 
-def missing(config: "BaseExperimentConfig", host: Host) -> list[list[Wanted]]:
+def missing_models(config: "BaseExperimentConfig", host: HostInfo) -> list[list[ModelReference]]:
     """What would have to be fetched, model by model."""
-    return [wants for wants in wanted(config, host).values() if cached(wants, host) is None]
+    return [wants for wants in hub_models(config, host).values() if cached_snapshot(wants, host) is None]
 
 
-def lacks_models(config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
+def offline_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
     """Models that are not here, where the network is not to be used either."""
     if (switch := offline_switch()) is None:
         return []
     why = f"{switch} is set, so that nothing is fetched"
-    return [Obstacle(wants[0].key, not_there(wants, host, why)) for wants in missing(config, host)]
+    return [PlanProblem(wants[0].key, missing_model_text(wants, host, why)) for wants in missing_models(config, host)]
 
 
 def offline_switch() -> str | None:
@@ -99,24 +99,24 @@ def offline_switch() -> str | None:
     return next((name for name in SWITCHES if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
 
 
-def not_there(wants: Sequence[Wanted], host: Host, why: str) -> str:
+def missing_model_text(wants: Sequence[ModelReference], host: HostInfo, why: str) -> str:
     name, there = wants[0].name, snapshots(wants[0].name, host.hub)
     lack = f"{name} is neither a folder (as seen from {host.directory.absolute()}) nor in the Hugging Face cache"
     if there:
-        lack = f"of {name} only a part ({_lacks(there[0], wants)}) is in the Hugging Face cache"
+        lack = f"of {name} only a part ({_missing_file(there[0], wants)}) is in the Hugging Face cache"
     command = f"python -m areal_like.models.fetch {name}"
     return f"{lack} ({host.hub}), and {why}; `{command}` brings it there where there is a network, or name a folder"
 
 
-def to_fetch(config: "BaseExperimentConfig", host: Host) -> Iterator[str]:
+def model_download_warnings(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[str]:
     """For the plan: what a start would do first."""
-    if host.is_here and not lacks_models(config, host):
-        for wants in missing(config, host):
+    if host.is_here and not offline_model_problems(config, host):
+        for wants in missing_models(config, host):
             key, name = wants[0].key, wants[0].name
             yield f"{key}: {name} is not in the Hugging Face cache ({host.hub}); it would be downloaded at the start"
 
 
-def _lacks(snapshot: Path, wants: Sequence[Wanted]) -> str:
+def _missing_file(snapshot: Path, wants: Sequence[ModelReference]) -> str:
     """The first file that is not there."""
     needed = [TOKENIZER_FILE if want.key == TOKENIZER else "config.json" for want in wants]
     if any(want.weights for want in wants):

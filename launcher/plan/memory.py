@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation import Allocation, Parallel
 from areal_like.config.allocation.experiment import generates, reference_is_base, trained_models
 from areal_like.config.experiment import GRPOConfig
-from launcher.plan.host import Host
-from launcher.plan.limits import server_limit
+from launcher.plan.host import HostInfo
+from launcher.plan.lengths import server_limit
 from launcher.plan.model_shape import BYTES, ModelShape, find_config, shape_of
 from launcher.plan.plan import Memory, ModelMemory, ServerMemory
 
@@ -19,7 +19,7 @@ LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 ALL_LINEAR = "all-linear"
 
 
-def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, host: Host) -> Memory:
+def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> Memory:
     """What each rank and each server will hold, as far as config.json tells."""
     unknown: list[str] = []
     trainer = []
@@ -27,7 +27,7 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
         shape = _shape(f"{name}.path", engine, host, unknown)
         if shape and allocation and allocation.actor:
             parallel = getattr(allocation, name, None) or allocation.actor
-            if strange := strange_modules(engine):
+            if strange := unknown_target_modules(engine):
                 unknown.append(f"{name}.target_modules: the size of adapters for {', '.join(strange)}")
                 continue
             trainer.append(model_memory(name, engine, shape, parallel, bool(allocation.num_gpus)))
@@ -90,7 +90,7 @@ def lora_parameters(engine: "TrainEngineConfig", shape: ModelShape) -> int:
     return engine.lora_rank * shape.layers * sum(sides[name] for name in names)
 
 
-def strange_modules(engine: "TrainEngineConfig") -> list[str]:
+def unknown_target_modules(engine: "TrainEngineConfig") -> list[str]:
     """Names to adapt that are no linear layer of the models whose size is known here."""
     if not engine.use_lora or engine.optimizer is None:
         return []
@@ -110,7 +110,7 @@ def _optimizer_bytes(optimizer: Any, trainable: int, shape: ModelShape, master: 
     return 2 * trainable * master
 
 
-def _server(config: GRPOConfig, allocation: Allocation | None, host: Host) -> ServerMemory | None:
+def _server(config: GRPOConfig, allocation: Allocation | None, host: HostInfo) -> ServerMemory | None:
     shape = _shape("actor.path", config.actor, host, [])
     if shape is None or allocation is None or allocation.rollout is None or config.rollout.server_addresses:
         return None
@@ -126,7 +126,7 @@ def _server(config: GRPOConfig, allocation: Allocation | None, host: Host) -> Se
     return ServerMemory("actor", config.actor.path, shape.parameters() * width // share, kv, kv * longest)
 
 
-def _shape(key: str, engine: "TrainEngineConfig", host: Host, unknown: list[str]) -> ModelShape | None:
+def _shape(key: str, engine: "TrainEngineConfig", host: HostInfo, unknown: list[str]) -> ModelShape | None:
     content, where = find_config(engine.path, host)
     shape = shape_of(content, engine.debug.num_layers if engine.debug else None)
     if shape is None:
@@ -137,38 +137,42 @@ def _shape(key: str, engine: "TrainEngineConfig", host: Host, unknown: list[str]
 
 
 def _words(
-    trainer: list[ModelMemory], rank: int | None, server: ServerMemory | None, allocation: Allocation | None, host: Host
+    trainer: list[ModelMemory],
+    rank: int | None,
+    server: ServerMemory | None,
+    allocation: Allocation | None,
+    host: HostInfo,
 ) -> list[str]:
     words = []
     on_gpu = bool(allocation and allocation.num_gpus)
     for model in trainer:
-        size = f"{model.model}: {count(model.parameters)} parameters"
+        size = f"{model.model}: {count_text(model.parameters)} parameters"
         if 0 < model.trainable < model.parameters:
-            size += f", {count(model.trainable)} of them in adapters and trained"
+            size += f", {count_text(model.trainable)} of them in adapters and trained"
         parts = [("weights", model.weights), ("gradients", model.gradients), ("optimizer", model.optimizer)]
         away = 0 if not model.host else 1 if model.host == model.optimizer else 3
         offloaded = parts[len(parts) - away :]
         kept = [*parts[: len(parts) - away], ("gathered while computing", model.working)]
-        text = f"{size}; on each trainer rank {_listed(kept)} = {nbytes(model.total)}"
-        words.append(f"{text}, and in host memory {_listed(offloaded)} = {nbytes(model.host)}" if away else text)
+        text = f"{size}; on each trainer rank {_listed(kept)} = {size_text(model.total)}"
+        words.append(f"{text}, and in host memory {_listed(offloaded)} = {size_text(model.host)}" if away else text)
     if rank is not None:
         place = "GPU" if on_gpu else "process"
         away = sum(model.host for model in trainer)
-        beside = f", and {nbytes(away)} in host memory" if away else ""
-        words.append(f"each trainer {place} holds {nbytes(rank)} before activations{beside}")
+        beside = f", and {size_text(away)} in host memory" if away else ""
+        words.append(f"each trainer {place} holds {size_text(rank)} before activations{beside}")
     if server is not None:
-        text = f"server: weights {nbytes(server.weights)}, cache {nbytes(server.kv_bytes_per_token)} per token"
+        text = f"server: weights {size_text(server.weights)}, cache {size_text(server.kv_bytes_per_token)} per token"
         if server.kv_bytes_longest_sample:
-            text += f", {nbytes(server.kv_bytes_longest_sample)} for a sequence of the greatest length"
+            text += f", {size_text(server.kv_bytes_longest_sample)} for a sequence of the greatest length"
         words.append(text)
     return words
 
 
 def _listed(parts: list[tuple[str, int]]) -> str:
-    return " + ".join(f"{name} {nbytes(size)}" for name, size in parts if size)
+    return " + ".join(f"{name} {size_text(size)}" for name, size in parts if size)
 
 
-def nbytes(size: int) -> str:
+def size_text(size: int) -> str:
     """12.3 GiB, 45 MiB, 112 KiB"""
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
         if size >= scale:
@@ -177,7 +181,7 @@ def nbytes(size: int) -> str:
     return f"{size} B"
 
 
-def count(number: int) -> str:
+def count_text(number: int) -> str:
     """596 M, 8.03 B"""
     for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= scale:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.models import BUILT_IN, built_in_models, config_file, snapshots
-from launcher.plan.host import Host
+from launcher.plan.host import HostInfo
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -47,7 +47,7 @@ class ModelShape(NamedTuple):
         return max(self.attention + self.mlp + 2 * self.hidden, self.embedding)
 
 
-def find_config(path: str, host: Host) -> tuple[dict[str, Any] | None, str]:
+def find_config(path: str, host: HostInfo) -> tuple[dict[str, Any] | None, str]:
     """The content of a local model's config.json, or None and why there is none to read."""
     if not path:
         return None, "no model is named"

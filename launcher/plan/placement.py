@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.launcher import LauncherConfig
-from launcher.plan.host import Gpu, Host
+from launcher.plan.host import Gpu, HostInfo
 
-MOST_THREADS_BESIDE_A_GPU = 16
+MAX_THREADS_WITH_GPU = 16
 
 
-class Seat(NamedTuple):
+class ProcessPlacement(NamedTuple):
     """A place for one process. `visible` is its CUDA_VISIBLE_DEVICES; a trainer rank sees the GPUs of all ranks of its
     node and picks one by LOCAL_RANK, as under torchrun. No `cores`: the process is not bound to any."""
 
@@ -24,14 +24,14 @@ class Seat(NamedTuple):
     local_world_size: int = 1
 
 
-class Placement(NamedTuple):
+class PlacementPlan(NamedTuple):
     """A seat for every process that computes or works on episodes."""
 
-    servers: tuple[Seat, ...]
-    trainers: tuple[Seat, ...]
-    controller: Seat
-    episodes: tuple[Seat, ...]
-    reward: Seat | None = None
+    servers: tuple[ProcessPlacement, ...]
+    trainers: tuple[ProcessPlacement, ...]
+    controller: ProcessPlacement
+    episodes: tuple[ProcessPlacement, ...]
+    reward: ProcessPlacement | None = None
     """Of the model whose scores are the reward, where there is one."""
 
     @property
@@ -39,7 +39,7 @@ class Placement(NamedTuple):
         return 1 + max(seat.node for seat in (*self.servers, *self.trainers, self.controller))
 
 
-class Wanted(NamedTuple):
+class PlacementRequest(NamedTuple):
     """What has to be seated: GPUs of each server (0: on the CPU), ranks of the trainer and whether they take GPUs."""
 
     server_gpus: tuple[int, ...]
@@ -50,13 +50,13 @@ class Wanted(NamedTuple):
     reward_model: bool = False
 
 
-def wanted(
+def placement_request(
     allocation: Allocation, starts_servers: bool, servers_on_cpu: bool, episodes: int, reward_model: bool = False
-) -> Wanted:
+) -> PlacementRequest:
     on_gpu = allocation.num_gpus > 0
     rollout = allocation.rollout if starts_servers else None
     per_server = rollout.tensor * rollout.pipeline if rollout and on_gpu and not servers_on_cpu else 0
-    return Wanted(
+    return PlacementRequest(
         server_gpus=(per_server,) * (rollout.data if rollout else 0),
         trainer_ranks=allocation.actor.world_size if allocation.actor else 0,
         trainer_on_gpu=on_gpu,
@@ -66,7 +66,9 @@ def wanted(
     )
 
 
-def place(want: Wanted, gpus_per_node: int, host: Host, limits: LauncherConfig, local: bool) -> Placement:
+def place_processes(
+    want: PlacementRequest, gpus_per_node: int, host: HostInfo, limits: LauncherConfig, local: bool
+) -> PlacementPlan:
     """Seats for all. On other machines than this one cores are asked for by number, not named. A reward model shares
     the GPU of the first server, where that has one: it is asked only when answers are there."""
     gpu_servers = [size for size in want.server_gpus if size]
@@ -78,34 +80,34 @@ def place(want: Wanted, gpus_per_node: int, host: Host, limits: LauncherConfig, 
     on_gpus = len(gpu_servers) + (want.trainer_ranks if want.trainer_on_gpu else 0)
     beside = _threads(host, min(on_gpus, gpus_per_node)) if local else 0
 
-    taken = _Nodes(gpus_per_node, host.gpus if local else ())
+    taken = _GpuAllocator(gpus_per_node, host.gpus if local else ())
     servers = [taken.seat(size, beside or size * limits.inference_server_cpus_per_gpu) for size in gpu_servers]
-    servers += [_cpu_seat(share, limits.inference_server_cpus_per_gpu, local) for share in shares[:cpu_servers]]
+    servers += [_cpu_placement(share, limits.inference_server_cpus_per_gpu, local) for share in shares[:cpu_servers]]
     if want.trainer_on_gpu:
         if want.shared_device:
-            taken = _Nodes(gpus_per_node, host.gpus if local else ())
+            taken = _GpuAllocator(gpus_per_node, host.gpus if local else ())
         trainers = taken.ranks(want.trainer_ranks, beside or limits.trainer_cpus_per_gpu)
     else:
         trainers = [
-            Seat(0, (), (), seat.cores, seat.threads, rank, cpu_trainers)
+            ProcessPlacement(0, (), (), seat.cores, seat.threads, rank, cpu_trainers)
             for rank, share in enumerate(shares[cpu_servers : cpu_servers + cpu_trainers])
-            for seat in [_cpu_seat(share, limits.trainer_cpus_per_gpu, local)]
+            for seat in [_cpu_placement(share, limits.trainer_cpus_per_gpu, local)]
         ]
-    light = Seat(0, (), (), rest if local else (), 1)
+    light = ProcessPlacement(0, (), (), rest if local else (), 1)
     reward = None
     if want.reward_model:
         limit = limits.inference_server_cpus_per_gpu
-        reward = servers[0] if gpu_servers else _cpu_seat(shares[-1], limit, local)
-    return Placement(tuple(servers), tuple(trainers), light, tuple(repeat(light, want.episodes)), reward)
+        reward = servers[0] if gpu_servers else _cpu_placement(shares[-1], limit, local)
+    return PlacementPlan(tuple(servers), tuple(trainers), light, tuple(repeat(light, want.episodes)), reward)
 
 
-def _threads(host: Host, processes: int) -> int:
+def _threads(host: HostInfo, processes: int) -> int:
     """A share of the cores for each process that has a GPU, and one share for all the others together."""
-    return max(1, min(MOST_THREADS_BESIDE_A_GPU, len(host.cores) // (processes + 1)))
+    return max(1, min(MAX_THREADS_WITH_GPU, len(host.cores) // (processes + 1)))
 
 
-def _cpu_seat(share: tuple[int, ...], cores_elsewhere: int, local: bool) -> Seat:
-    return Seat(0, (), (), share if local else (), len(share) if local else cores_elsewhere)
+def _cpu_placement(share: tuple[int, ...], cores_elsewhere: int, local: bool) -> ProcessPlacement:
+    return ProcessPlacement(0, (), (), share if local else (), len(share) if local else cores_elsewhere)
 
 
 def _share_cores(cores: tuple[int, ...], computing: int, light: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
@@ -125,21 +127,21 @@ def _share_cores(cores: tuple[int, ...], computing: int, light: int) -> tuple[li
     return shares, rest
 
 
-class _Nodes:
+class _GpuAllocator:
     """Gives GPUs away in order; what belongs together stays on one node."""
 
     def __init__(self, per_node: int, known: Sequence[Gpu]) -> None:
         self.per_node, self.known, self.next = max(1, per_node), known, 0
 
-    def seat(self, size: int, threads: int) -> Seat:
+    def seat(self, size: int, threads: int) -> ProcessPlacement:
         used = self.next % self.per_node
         if used and used + size > self.per_node:
             self.next += self.per_node - used
         slots = range(self.next, self.next + size)
         self.next += size
-        return Seat(slots[0] // self.per_node, self._numbers(slots), self._names(slots), (), threads)
+        return ProcessPlacement(slots[0] // self.per_node, self._numbers(slots), self._names(slots), (), threads)
 
-    def ranks(self, count: int, threads: int) -> list[Seat]:
+    def ranks(self, count: int, threads: int) -> list[ProcessPlacement]:
         slots = range(self.next, self.next + count)
         self.next += count
         seats = []
@@ -147,7 +149,7 @@ class _Nodes:
             node = slot // self.per_node
             here = [other for other in slots if other // self.per_node == node]
             rank, size = here.index(slot), len(here)
-            seats.append(Seat(node, self._numbers([slot]), self._names(here), (), threads, rank, size))
+            seats.append(ProcessPlacement(node, self._numbers([slot]), self._names(here), (), threads, rank, size))
         return seats
 
     def _names(self, slots: Sequence[int]) -> tuple[str, ...]:

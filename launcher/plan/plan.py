@@ -15,21 +15,21 @@ from areal_like.process.identity import PORT as PORT
 VERSION = 1
 
 
-class Beaten(NamedTuple):
+class ReplacedValue(NamedTuple):
     """A value that somebody wrote and that something stronger replaced."""
 
     value: Any
     where: str
 
 
-class Setting(NamedTuple):
+class ChangedSetting(NamedTuple):
     """A key whose value differs from its default; `beaten` are the other sayings about it, strongest first."""
 
     key: str
     value: Any
     where: str
     default: Any = None
-    beaten: tuple[Beaten, ...] = ()
+    beaten: tuple[ReplacedValue, ...] = ()
 
 
 class BaseSetting(NamedTuple):
@@ -42,7 +42,7 @@ class BaseSetting(NamedTuple):
     base: Any = None
 
 
-class UnreadBodyValue(NamedTuple):
+class UnreadFileValue(NamedTuple):
     """A value in the body of the user's file that means nothing to the algorithm or engine that was chosen."""
 
     key: str
@@ -50,7 +50,7 @@ class UnreadBodyValue(NamedTuple):
     where: str
 
 
-class BeatenBodyValue(NamedTuple):
+class ReplacedFileValue(NamedTuple):
     """A value from the body of the user's file that a group chosen on the command line replaced."""
 
     key: str
@@ -68,7 +68,7 @@ class Resolved(NamedTuple):
     reason: str
 
 
-class Obstacle(NamedTuple):
+class PlanProblem(NamedTuple):
     """Why a real start would be refused. `where` is the place that set the key, as far as one did."""
 
     key: str
@@ -113,7 +113,7 @@ class Port(NamedTuple):
     reason: str
 
 
-class Batch(NamedTuple):
+class BatchPlan(NamedTuple):
     """The arithmetic of a training step. None means: not limited, or not known before the data are read."""
 
     prompts_per_step: int
@@ -195,24 +195,24 @@ class Plan(NamedTuple):
     file: str | None
     run_dir: str
     run_directory: RunDirectory
-    changed: tuple[Setting, ...]
+    changed: tuple[ChangedSetting, ...]
     over_base: tuple[BaseSetting, ...]
-    beaten_body_values: tuple[BeatenBodyValue, ...]
-    unread_body_values: tuple[UnreadBodyValue, ...]
+    beaten_body_values: tuple[ReplacedFileValue, ...]
+    unread_body_values: tuple[UnreadFileValue, ...]
     allocation: dict[str, Any]
     auto: tuple[Resolved, ...]
     processes: tuple[Process, ...]
     servers: dict[str, Any]
     ports: tuple[Port, ...]
-    batch: Batch
+    batch: BatchPlan
     memory: Memory
     cluster: dict[str, Any]
     machine: dict[str, Any]
     """The one that the plan is for: whether it is this one, and what it has."""
     warnings: tuple[str, ...]
-    cannot_start: tuple[Obstacle, ...]
+    cannot_start: tuple[PlanProblem, ...]
     """What the configuration asks for and this framework does not do: a real start exits 2."""
-    needs: tuple[Obstacle, ...]
+    needs: tuple[PlanProblem, ...]
     """What is not there yet (GPUs, files, a free run directory): a real start exits 2."""
 
     redactor: Redactor

@@ -7,27 +7,27 @@ from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.process.listening import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK
-from launcher.plan.engines import ATTENDED
-from launcher.plan.host import Host
-from launcher.plan.plan import Obstacle, Port, Process
+from launcher.checks.engines import EXTERNAL_ENGINES
+from launcher.plan.host import HostInfo
+from launcher.plan.plan import PlanProblem, Port, Process
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 PUBLISHED = "takes a free one and publishes it under its name"
 LEASED = "taken under a lock before the start, tried again when it is in use"
-HIGHEST = 65535
-NODE = "the node's address"
+HIGHEST_PORT = 65535
+NODE_ADDRESS = "the node's address"
 """Known when the node has been given."""
-COLLECTIVE = ("collective", "xccl", "nccl")
+COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 
 
 def plan_ports(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], backend: str | None, spans_nodes: bool
-) -> tuple[tuple[Port, ...], list[Obstacle]]:
+) -> tuple[tuple[Port, ...], list[PlanProblem]]:
     """In the order of the processes, and what is wrong with numbers that were asked for."""
     ports: list[Port] = []
-    anywhere = NODE if spans_nodes else "127.0.0.1"
+    anywhere = NODE_ADDRESS if spans_nodes else "127.0.0.1"
     if generates(config):
         first, host = config.rollout.port, config.rollout.host or anywhere
         servers = [process for process in processes if process.role == "server"]
@@ -38,7 +38,7 @@ def plan_ports(
     trainers = [process for process in processes if process.role == "trainer"]
     if trainers:
         ports.append(Port("trainer/0", "MASTER_PORT", anywhere, "leased", None, LEASED))
-    if trainers and generates(config) and config.actor.weight_update_mode in COLLECTIVE:
+    if trainers and generates(config) and config.actor.weight_update_mode in COLLECTIVE_MODES:
         ports.append(_weights_port(config))
     return tuple(ports), _obstacles(ports)
 
@@ -49,7 +49,7 @@ def _server_ports(process: Process, host: str, first: int, backend: str | None) 
         yield Port(process.name, "http", host, "fixed", first + process.index, "counts up from rollout.port")
     else:
         yield Port(process.name, "http", host, "bound", None, PUBLISHED)
-    if backend in ATTENDED:
+    if backend in EXTERNAL_ENGINES:
         yield Port(process.name, backend, LOOPBACK, "leased", None, f"for its attendant alone; {LEASED}")
 
 
@@ -59,31 +59,35 @@ def _weights_port(config: GRPOConfig) -> Port:
     return Port("trainer/0", "weights", broadcast.host, *policy)
 
 
-def lacks_ports(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: Host) -> list[Obstacle]:
+def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
     """Numbers that were asked for, on this machine, and are taken."""
     if config.cluster.type != "local" or not host.is_here:
         return []
     found = []
     for port in ports:
-        is_fixed = port.policy == "fixed" and port.host != NODE and (port.port or 0) <= HIGHEST
-        is_elsewhere = port.policy == "bound" and port.host not in (LOOPBACK, NODE)
+        is_fixed = port.policy == "fixed" and port.host != NODE_ADDRESS and (port.port or 0) <= HIGHEST_PORT
+        is_elsewhere = port.policy == "bound" and port.host not in (LOOPBACK, NODE_ADDRESS)
         if (is_fixed or is_elsewhere) and (why := host.why_no_port(port.host, port.port or 0)):
             section = "weights.broadcast" if port.purpose == "weights" else "rollout"
             reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
             is_host = why in (NO_ADDRESS, UNKNOWN_HOST)
             way = "name an address of this machine" if is_host else "choose another, or 0 for a free one"
-            found.append(Obstacle(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {way}"))
+            found.append(PlanProblem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {way}"))
             if is_host:
                 break
     return found
 
 
-def _obstacles(ports: list[Port]) -> list[Obstacle]:
-    too_high = [port for port in ports if port.port is not None and port.port > HIGHEST]
+def _obstacles(ports: list[Port]) -> list[PlanProblem]:
+    too_high = [port for port in ports if port.port is not None and port.port > HIGHEST_PORT]
     if too_high:
-        return [Obstacle("rollout.port", f"leaves no number for {too_high[0].process}: the highest port is {HIGHEST}")]
+        return [
+            PlanProblem(
+                "rollout.port", f"leaves no number for {too_high[0].process}: the highest port is {HIGHEST_PORT}"
+            )
+        ]
     fixed = [port.port for port in ports if port.port is not None]
     twice = next((number for number in fixed if fixed.count(number) > 1), None)
     if twice is not None:
-        return [Obstacle("weights.broadcast.port", f"{twice} is also the port of a server; choose another, or 0")]
+        return [PlanProblem("weights.broadcast.port", f"{twice} is also the port of a server; choose another, or 0")]
     return []

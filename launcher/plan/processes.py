@@ -9,24 +9,24 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, model_folder, unprepared
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
-from launcher.plan.engines import ATTENDED, ENGINE
+from launcher.checks.engines import ENGINE_SEPARATOR, EXTERNAL_ENGINES
 from launcher.plan.environment import base_environment, node_address, trainer_environment
-from launcher.plan.host import Host
-from launcher.plan.placement import Placement, Seat
+from launcher.plan.host import HostInfo
+from launcher.plan.placement import PlacementPlan, ProcessPlacement
 from launcher.plan.plan import Process
-from launcher.plan.servers import ServerSpec, ServerStart, start_server
+from launcher.plan.servers import ServerSpec, ServerStart, server_start
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 
-class Site(NamedTuple):
+class ProcessContext(NamedTuple):
     """What the processes of one run have in common."""
 
     config: "BaseExperimentConfig"
     allocation: Allocation
-    placement: Placement
-    host: Host
+    placement: PlacementPlan
+    host: HostInfo
     run_dir: str
     num_nodes: int
     command: tuple[str, ...]
@@ -34,7 +34,9 @@ class Site(NamedTuple):
     serves: bool = False
     """Whether servers alone are to be started."""
 
-    def process(self, role: str, index: int, seat: Seat, command: list[str], env: dict[str, str]) -> Process:
+    def process(
+        self, role: str, index: int, seat: ProcessPlacement, command: list[str], env: dict[str, str]
+    ) -> Process:
         name = f"{role}/{index}"
         base = base_environment(self.config, name, seat, self.run_dir, self.allocation.num_gpus > 0)
         log = (
@@ -45,7 +47,7 @@ class Site(NamedTuple):
         )
 
 
-def plan_processes(site: Site, starts: list[ServerStart]) -> tuple[Process, ...]:
+def plan_processes(site: ProcessContext, starts: list[ServerStart]) -> tuple[Process, ...]:
     """`starts` are those of the servers, in order."""
     serving = [*_servers(site, starts), *_attached(site)]
     if site.serves:
@@ -54,19 +56,19 @@ def plan_processes(site: Site, starts: list[ServerStart]) -> tuple[Process, ...]
     return tuple([*_supervision(site), *serving, *_controller(site), *_episodes(site), *_trainers(site)])
 
 
-def server_starts(site: Site) -> list[ServerStart]:
+def server_starts(site: ProcessContext) -> list[ServerStart]:
     """How each server would be started; none where the run uses servers that are there already."""
     if not isinstance(site.config, GRPOConfig) or site.allocation.rollout is None:
         return []
     rollout, parallel = site.config.rollout, site.allocation.rollout
     return [
-        start_server(
+        server_start(
             parallel.backend,
             site.config,
             ServerSpec(
                 number=index,
                 host=rollout.host or node_address(seat.node, site.num_nodes),
-                port=rollout.port + index if rollout.port and parallel.backend not in ATTENDED else 0,
+                port=rollout.port + index if rollout.port and parallel.backend not in EXTERNAL_ENGINES else 0,
                 run_dir=site.run_dir,
                 model=local_path(site.config.actor.path, site.host),
                 on_gpu=bool(seat.gpus),
@@ -81,14 +83,14 @@ def server_starts(site: Site) -> list[ServerStart]:
     ]
 
 
-def _python(site: Site, backend: str) -> str:
+def _python(site: ProcessContext, backend: str) -> str:
     """An engine of others has an environment of its own; on the nodes of a cluster that is not known here."""
-    if backend not in ATTENDED or site.config.cluster.type != "local":
+    if backend not in EXTERNAL_ENGINES or site.config.cluster.type != "local":
         return site.host.python
     return f"<{backend}.python>"
 
 
-def local_path(path: str, host: Host) -> str:
+def local_path(path: str, host: HostInfo) -> str:
     """A folder is named from the root, since servers may run elsewhere; so is a model that comes with the package, of
     which engines of others know nothing. A name on the Hub stays as it is."""
     from pathlib import Path
@@ -101,21 +103,25 @@ def local_path(path: str, host: Host) -> str:
     return str(folder.resolve()) if path and folder.is_dir() else path
 
 
-def _supervision(site: Site) -> Iterator[Process]:
+def _supervision(site: ProcessContext) -> Iterator[Process]:
     """The command's first process, and the launcher that it forks."""
     for role in ("guardian", "launcher"):
         yield Process(role, 0, 0, (), (), 1, site.command, {}, log="")
 
 
-def _servers(site: Site, starts: list[ServerStart]) -> Iterator[Process]:
+def _servers(site: ProcessContext, starts: list[ServerStart]) -> Iterator[Process]:
     """A server of ours speaks for itself, and an attendant for one of others, which it starts."""
     for index, (seat, start) in enumerate(zip(site.placement.servers, starts, strict=True)):
         backend = site.allocation.rollout.backend if site.allocation.rollout else ""
-        command = [*_attendant(site, index), ENGINE, *start.command] if backend in ATTENDED else start.command
+        command = (
+            [*_attendant(site, index), ENGINE_SEPARATOR, *start.command]
+            if backend in EXTERNAL_ENGINES
+            else start.command
+        )
         yield site.process(SERVER, index, seat, command, start.env)
 
 
-def _attached(site: Site) -> Iterator[Process]:
+def _attached(site: ProcessContext) -> Iterator[Process]:
     """Attendants of servers that run already."""
     if not generates(site.config) or starts_servers(site.config):
         return
@@ -125,31 +131,31 @@ def _attached(site: Site) -> Iterator[Process]:
         yield site.process(SERVER, index, seat, command, {rollout.api_key_var: SECRET})
 
 
-def _attendant(site: Site, index: int) -> list[str]:
+def _attendant(site: ProcessContext, index: int) -> list[str]:
     module = [site.host.python, "-m", "areal_like.serving.attendant"]
     return [*module, "--run-dir", site.run_dir, "--index", str(index)]
 
 
-def _reward(site: Site) -> Iterator[Process]:
+def _reward(site: ProcessContext) -> Iterator[Process]:
     if site.placement.reward is not None:
         command = [site.host.python, "-m", "areal_like.serving.reward_model.__main__", "--run-dir", site.run_dir]
         yield site.process(REWARD, 0, site.placement.reward, [*command, "--index", "0"], {})
 
 
-def _controller(site: Site) -> Iterator[Process]:
+def _controller(site: ProcessContext) -> Iterator[Process]:
     if generates(site.config):
         command = [site.host.python, "-m", "areal_like.rollout.controller", "--run-dir", site.run_dir]
         yield site.process(CONTROLLER, 0, site.placement.controller, command, {})
 
 
-def _episodes(site: Site) -> Iterator[Process]:
+def _episodes(site: ProcessContext) -> Iterator[Process]:
     if generates(site.config):
         for index, seat in enumerate(site.placement.episodes):
             command = [site.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", site.run_dir]
             yield site.process(EPISODES, index, seat, [*command, "--index", str(index)], {})
 
 
-def _trainers(site: Site) -> Iterator[Process]:
+def _trainers(site: ProcessContext) -> Iterator[Process]:
     seats = site.placement.trainers
     if not seats:
         return

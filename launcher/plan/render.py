@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from launcher.plan.page import RED, WIDEST_KEY, WIDEST_VALUE, YELLOW, Page, several, show
-from launcher.plan.plan import Plan, Setting
+from launcher.plan.plan import ChangedSetting, Plan
+from launcher.plan.render_base import RED, WIDEST_KEY, WIDEST_VALUE, YELLOW, PlanPage, several, value_text
 from launcher.plan.render_processes import process_lines
 
 
 def render(plan: Plan, color: bool = False, width: int = 110) -> str:
     """The text of `--dry-run=full`. Colours only when asked for."""
-    return "\n".join(_Whole(plan.shown(), color, max(60, width)).lines()) + "\n"
+    return "\n".join(_FullPage(plan.shown(), color, max(60, width)).lines()) + "\n"
 
 
-class _Whole(Page):
+class _FullPage(PlanPage):
     def lines(self) -> Iterator[str]:
         plan = self.plan
         yield from self._top()
@@ -47,11 +47,11 @@ class _Whole(Page):
         return f"{text}; generation by {', '.join(addresses)}" if addresses else text
 
     def _auto(self) -> Iterator[str]:
-        rows = [(resolved.key, f"= {show(resolved.value)}", resolved.reason) for resolved in self.plan.auto]
+        rows = [(resolved.key, f"= {value_text(resolved.value)}", resolved.reason) for resolved in self.plan.auto]
         yield from self.section("decided for you", self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
 
     def _settings(self) -> Iterator[str]:
-        rows = [(s.key, f"= {show(s.value)}", _story(s)) for s in self.plan.changed]
+        rows = [(s.key, f"= {value_text(s.value)}", _story(s)) for s in self.plan.changed]
         yield from self.section("settings that differ from the default", self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
 
     def _unread(self) -> Iterator[str]:
@@ -87,11 +87,11 @@ class _Whole(Page):
         yield from self.section("next", [f"  {line}" for line in advice])
 
 
-def _story(setting: Setting) -> str:
+def _story(setting: ChangedSetting) -> str:
     """Where it was said, and what it would be otherwise."""
-    before = [f"{show(beaten.value)} ({beaten.where})" for beaten in setting.beaten]
+    before = [f"{value_text(beaten.value)} ({beaten.where})" for beaten in setting.beaten]
     replaced = f", in place of {', '.join(before)}" if before else ""
-    return f"{setting.where}{replaced}; default {show(setting.default)}"
+    return f"{setting.where}{replaced}; default {value_text(setting.default)}"
 
 
 def _resources(resources: dict[str, int]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan, Process
 
-MOST_LINES_OF_A_ROLE = 8
+MAX_LINES_PER_ROLE = 8
 
 
 def process_lines(plan: "Plan", width: int) -> list[str]:
@@ -38,7 +38,7 @@ def _common(plan: "Plan") -> dict[str, str]:
 
 def _places(processes: list["Process"]) -> list[str]:
     rows = [_place([process]) for process in processes]
-    if len(rows) > MOST_LINES_OF_A_ROLE:
+    if len(rows) > MAX_LINES_PER_ROLE:
         rows = [_place(list(group)) for _, group in groupby(processes, key=lambda process: process.node)]
     return [f"  {name:<16}{place:<34}{log}".rstrip() for name, place, log in rows]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from areal_like.discovery.owner import this_process
 from areal_like.process.places import lost_parts
-from launcher.checkpoints import complete_steps, resumable_steps, step_folder
-from launcher.going_on import why_not
-from launcher.listing import holder
-from launcher.plan.host import Host
-from launcher.plan.plan import Obstacle, RunDirectory
-from launcher.runs import find_runs, last_attempt, not_one
+from launcher.plan.host import HostInfo
+from launcher.plan.plan import PlanProblem, RunDirectory
+from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
+from launcher.runs.listing import lock_holder
+from launcher.runs.registry import ambiguity_text, find_runs, last_attempt
+from launcher.runs.resumable import why_not_resumable
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -26,8 +26,8 @@ TWO_WAYS = "name another with trial_name=, or begin anew with --replace"
 
 
 def plan_run_directory(
-    config: "BaseExperimentConfig", file: Path | None, host: Host, anew: bool = False
-) -> tuple[RunDirectory, list[Obstacle]]:
+    config: "BaseExperimentConfig", file: Path | None, host: HostInfo, replace_existing: bool = False
+) -> tuple[RunDirectory, list[PlanProblem]]:
     """The directory, and what stands against using it."""
     root = Path(os.path.abspath(host.directory / Path(config.cluster.fileroot).expanduser()))
     if config.resume is not None:
@@ -43,18 +43,18 @@ def plan_run_directory(
         return RunDirectory(str(path), trial, "new", "exists and is empty"), []
     if (running := _running(path)) is not None:
         return running
-    if anew:
+    if replace_existing:
         return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
     return _existing(config, path, host)
 
 
-def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[Obstacle]] | None:
+def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[PlanProblem]] | None:
     """Where another launcher is at work. One on another machine may be dead, which only a start finds out."""
-    claim = holder(path)
+    claim = lock_holder(path)
     if claim is None or claim.owner is None or not claim.owner.is_near(this_process()):
         return None
     reason = f"{path} is running, held by {claim}; stop that one first, or name another with trial_name="
-    return RunDirectory(str(path), path.name, "exists", reason), [Obstacle(key, reason)]
+    return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem(key, reason)]
 
 
 def next_trial(experiment: Path) -> tuple[str, str]:
@@ -69,48 +69,46 @@ def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []
 
 
-def _existing(config: "BaseExperimentConfig", path: Path, host: Host) -> tuple[RunDirectory, list[Obstacle]]:
+def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tuple[RunDirectory, list[PlanProblem]]:
     trial, mode = config.trial_name, config.recover.mode
     run = path.relative_to(host.directory) if path.is_relative_to(host.directory) else path
     steps = resumable_steps(path)
     if mode not in ("auto", "resume"):
-        ways = THREE_WAYS.format(run=run) if steps else f"{TWO_WAYS} (it cannot be resumed: {why_not(path)})"
+        ways = THREE_WAYS.format(run=run) if steps else f"{TWO_WAYS} (it cannot be resumed: {why_not_resumable(path)})"
         reason = f"the run directory {path} exists; {ways}"
-        return RunDirectory(str(path), trial, "exists", reason), [Obstacle("trial_name", reason)]
+        return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("trial_name", reason)]
     if steps:
         reason = f"recover.mode={mode}: from step {steps[-1]}"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
     if mode == "auto":
         reason = f"recover.mode=auto: {lost_parts(path) or 'no complete checkpoint, from the start'}"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
-    reason = (
-        f"resume must find a checkpoint in {path}, and {why_not(path)}; set recover.mode=auto to begin at the start"
-    )
-    return RunDirectory(str(path), trial, "exists", reason), [Obstacle("recover.mode", reason)]
+    reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; set recover.mode=auto to begin at the start"
+    return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
 
 
 def _resumed(
-    config: "BaseExperimentConfig", root: Path, file: Path | None, host: Host
-) -> tuple[RunDirectory, list[Obstacle]]:
+    config: "BaseExperimentConfig", root: Path, file: Path | None, host: HostInfo
+) -> tuple[RunDirectory, list[PlanProblem]]:
     assert config.resume is not None
     found = find_runs(config.resume, root, host.directory, file)
     if len(found) != 1:
-        reason = not_one(config.resume, found, root)
+        reason = ambiguity_text(config.resume, found, root)
         folder = root if "/" in config.resume else root / config.experiment_name
         where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
-        return RunDirectory(str(where), where.name, "missing", reason), [Obstacle("resume", reason)]
+        return RunDirectory(str(where), where.name, "missing", reason), [PlanProblem("resume", reason)]
     (path,) = found
     if (running := _running(path, "resume")) is not None:
         return running
     steps, wanted = resumable_steps(path), config.resume_step
     if not steps:
-        reason = f"{path} cannot be resumed: {why_not(path)}{_from_its_model(config, path)}"
-        against = [] if lost_parts(path) else [Obstacle("resume", reason)]  # of a lost part its own key tells
+        reason = f"{path} cannot be resumed: {why_not_resumable(path)}{_from_its_model(config, path)}"
+        against = [] if lost_parts(path) else [PlanProblem("resume", reason)]  # of a lost part its own key tells
         return RunDirectory(str(path), path.name, "exists", reason), against
     if wanted is not None and wanted >= 0 and wanted not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])
         reason = f"{path} has no complete checkpoint of step {wanted}; it has those of steps {listed}"
-        return RunDirectory(str(path), path.name, "exists", reason), [Obstacle("resume_step", reason)]
+        return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem("resume_step", reason)]
     step = steps[-1] if wanted is None or wanted < 0 else wanted
     reason = f"resume={config.resume}: from step {step}"
     return RunDirectory(str(path), path.name, "continues", reason, step, last_attempt(path) + 1), []

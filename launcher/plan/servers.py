@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
 
 
-def start_server(backend: str, config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
+def server_start(backend: str, config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     """The start of one server of this backend."""
     if backend == "vllm":
         from areal_like.serving.vllm.start import start_vllm
@@ -21,11 +21,11 @@ def start_server(backend: str, config: "GRPOConfig", spec: ServerSpec) -> Server
 
         return start_sglang(config, spec)
     if backend == "embedded":
-        return start_embedded(spec)
+        return embedded_server_start(spec)
     raise ValueError(f"rollout.backend: no server is called {backend!r}; there are embedded, vllm and sglang")
 
 
-def start_embedded(spec: ServerSpec) -> ServerStart:
+def embedded_server_start(spec: ServerSpec) -> ServerStart:
     """Our own server reads everything from the run's config.yaml and publishes the port that it was given."""
     module = ["-m", "areal_like.serving.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
     return ServerStart([spec.python, *module])

@@ -17,17 +17,17 @@ from hydra.errors import CompactHydraException
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import scrub
-from launcher.sweep.points import Points
+from launcher.sweep.hydra_session import outside_hydra
+from launcher.sweep.points import SweepPoints
 from launcher.sweep.request import Check, PointResult, RunDir, RunPoint
-from launcher.sweep.session import outside_hydra
-from launcher.terminal import tell
+from launcher.terminal import write_line
 
 RECORD = "point.json"
 INTERRUPTED, STOPPED_EARLY = 130, 75
 
 
 @dataclass(frozen=True)
-class Record:
+class JobRecord:
     """A job's file, from which the table is made: another process may have run it."""
 
     sweep: str
@@ -46,9 +46,9 @@ class Record:
         half.replace(directory / RECORD)
 
 
-def records(directory: Path, sweep: str) -> list[Record]:
+def records(directory: Path, sweep: str) -> list[JobRecord]:
     """What the jobs of this sweep have left, by number."""
-    found = [Record(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.rglob(RECORD)]
+    found = [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.rglob(RECORD)]
     return sorted((one for one in found if one.sweep == sweep), key=lambda one: one.number)
 
 
@@ -57,12 +57,12 @@ class PointFailed(CompactHydraException):
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """What all jobs of a sweep share."""
 
     sweep: str
     trial: str
-    points: Points
+    points: SweepPoints
     check: Check | None
     """Called again just before a point starts; None where nothing can have changed."""
     run_point: RunPoint
@@ -84,32 +84,32 @@ class Job:
         number, directory = int(settings.job.num), Path(settings.runtime.output_dir)
         values = dict(text.partition("=")[::2] for text in settings.overrides.task)
         trial = f"{self.trial}-{number}"
-        record = Record(self.sweep, number, trial, values)
+        record = JobRecord(self.sweep, number, trial, values)
         record.write(directory)
         if not self.quiet and not self.dry_run:  # a plan shows its table first
-            tell(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), sys.stdout)
+            write_line(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), sys.stdout)
         started = time.monotonic()
         with outside_hydra(self.argv), contextlib.chdir(self.cwd):
             ended = self._attempt(record, directory)
-        ended = Record(**{**asdict(ended), "seconds": round(time.monotonic() - started, 3)})
+        ended = JobRecord(**{**asdict(ended), "seconds": round(time.monotonic() - started, 3)})
         ended.write(directory)
         return self._answer(ended)
 
-    def _attempt(self, record: Record, directory: Path) -> Record:
-        overrides = named(self.points.overrides(record.values), record.trial)
+    def _attempt(self, record: JobRecord, directory: Path) -> JobRecord:
+        overrides = with_trial_name(self.points.overrides(record.values), record.trial)
         try:
             if self.check and (problems := self.check(overrides)):
                 raise ConfigError(problems)
             if self.run_dir and not self.dry_run:
-                link(directory, self.run_dir(overrides, record.trial))
+                link_run(directory, self.run_dir(overrides, record.trial))
             result = self.run_point(overrides, record.trial, record.number)
             if result.run_dir is not None and not self.dry_run:
-                link(directory, result.run_dir)
+                link_run(directory, result.run_dir)
             return self._judge(record, result)
         except KeyboardInterrupt:
             return _ended(record, "interrupted")
         except ConfigError as error:
-            tell(error.text(), sys.stderr)
+            write_line(error.text(), sys.stderr)
             return _ended(record, "refused", error.text())
         except SystemExit as error:
             return _ended(record, "failed", f"it exited with {error.code}")
@@ -117,7 +117,7 @@ class Job:
             traceback.print_exc()
             return _ended(record, "failed", f"{type(error).__name__}: {error}")
 
-    def _judge(self, record: Record, result: PointResult) -> Record:
+    def _judge(self, record: JobRecord, result: PointResult) -> JobRecord:
         state, message = "done", ""
         if result.exit_code == INTERRUPTED:
             state = "interrupted"
@@ -127,7 +127,7 @@ class Job:
             state, message = "failed", f"exit code {result.exit_code}"
         elif self.points.optimizing and not self.dry_run and not _finite(result.objective):
             state, message = "failed", f"the objective is {result.objective}, and the sweeper needs a number"
-        return Record(
+        return JobRecord(
             **{
                 **asdict(record),
                 "state": "planned" if self.dry_run and state == "done" else state,
@@ -137,7 +137,7 @@ class Job:
             }
         )
 
-    def _answer(self, record: Record) -> float | None:
+    def _answer(self, record: JobRecord) -> float | None:
         """What Hydra is told. The basic sweeper would give up its next batch for one failure; an optimizing one has a
         setting for how many it may see, so it is told."""
         if record.state == "interrupted":
@@ -151,21 +151,21 @@ class Job:
         return record.objective if record.state == "done" else None
 
 
-def _ended(record: Record, state: str, message: str = "") -> Record:
-    return Record(**{**asdict(record), "state": state, "message": message})
+def _ended(record: JobRecord, state: str, message: str = "") -> JobRecord:
+    return JobRecord(**{**asdict(record), "state": state, "message": message})
 
 
 def _finite(objective: float | None) -> bool:
     return objective is not None and math.isfinite(objective)
 
 
-def named(overrides: Sequence[str], trial: str) -> list[str]:
+def with_trial_name(overrides: Sequence[str], trial: str) -> list[str]:
     """The overrides with the point's own trial name in place of the sweep's."""
     others = [text for text in overrides if text.partition("=")[0].lstrip("+~") != "trial_name"]
     return [*others, f"trial_name={trial}"]
 
 
-def link(directory: Path, run_dir: str | Path) -> None:
+def link_run(directory: Path, run_dir: str | Path) -> None:
     """`<job>/run` leads to the run's own directory."""
     path = directory / "run"
     path.unlink(missing_ok=True)

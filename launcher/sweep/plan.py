@@ -8,35 +8,35 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from areal_like.config.problems import ConfigError, Problem
-from launcher.sweep.points import Points, expand, first_line
+from launcher.sweep.hydra_root import HydraRoot
+from launcher.sweep.hydra_session import HydraSettings, flat, hydra_settings
+from launcher.sweep.points import SweepPoints, expand, first_line
 from launcher.sweep.request import SweepRequest, key_of
-from launcher.sweep.root import Root
-from launcher.sweep.session import Settings, flat, settled
 
 PARAMS = "hydra.sweeper.params"
 
 
 @dataclass(frozen=True)
-class Plan:
-    root: Root
-    settings: Settings
-    points: Points
+class SweepPlan:
+    root: HydraRoot
+    settings: HydraSettings
+    points: SweepPoints
     hydra_overrides: Sequence[str]
     """For Hydra as it starts; the points of `hydra.sweeper.params` are among the arguments instead."""
 
 
-def prepare(request: SweepRequest) -> Plan:
+def plan_sweep(request: SweepRequest) -> SweepPlan:
     """Raises ConfigError where Hydra's settings or the sweep itself are wrong; the points are not checked yet."""
     params, hydra_overrides = _own_params(request.hydra_overrides)
-    root = Root(
+    root = HydraRoot(
         groups={name: list(options) for name, options in request.groups.items()},
         names=list(request.names),
         placeholders=list(request.groups),
         hydra=request.hydra_section,
         hydra_choices=request.hydra_choices,
     )
-    with settled(root, hydra_overrides) as (settings, loader):
-        _judge(settings)
+    with hydra_settings(root, hydra_overrides) as (settings, loader):
+        _check_settings(settings)
         points = expand(
             request.overrides,
             loader=loader,
@@ -50,8 +50,8 @@ def prepare(request: SweepRequest) -> Plan:
         hydra_overrides.append(f"{PARAMS}=null")
     root = replace(root, names=_names(root, points), placeholders=_placeholders(root, points))
     if request.dry_run:
-        root, hydra_overrides = _harmless(root, settings, hydra_overrides)
-    return Plan(root, settings, points, hydra_overrides)
+        root, hydra_overrides = _for_dry_run(root, settings, hydra_overrides)
+    return SweepPlan(root, settings, points, hydra_overrides)
 
 
 def _own_params(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -81,13 +81,13 @@ def _parsed(text: str) -> dict[Any, Any]:
     return value
 
 
-def _names(root: Root, points: Points) -> list[str]:
+def _names(root: HydraRoot, points: SweepPoints) -> list[str]:
     """Swept keys of no known section stand there too: refusing them is the check's to do, not Hydra's."""
     swept = [key_of(axis.key).partition(".")[0] for axis in points.axes if key_of(axis.key) not in root.groups]
     return list(dict.fromkeys([*root.names, *(name for name in swept if "@" not in name and "/" not in name)]))
 
 
-def _placeholders(root: Root, points: Points) -> list[str]:
+def _placeholders(root: HydraRoot, points: SweepPoints) -> list[str]:
     """Hydra chooses an option only for a group that its defaults list names, and adds (`+`) only one it does not."""
     added = {key_of(axis.key) for axis in points.axes if axis.key.startswith("+")}
     packaged = [key_of(axis.key) for axis in points.axes if "@" in axis.key]
@@ -98,7 +98,7 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
-def _judge(settings: Settings) -> None:
+def _check_settings(settings: HydraSettings) -> None:
     problems = []
     direction = direction_of(settings.options)
     if direction not in ("minimize", "maximize"):
@@ -116,7 +116,7 @@ def direction_of(options: Mapping[str, Any]) -> str:
     return str(getattr(direction, "name", direction))
 
 
-def _harmless(root: Root, settings: Settings, overrides: Sequence[str]) -> tuple[Root, list[str]]:
+def _for_dry_run(root: HydraRoot, settings: HydraSettings, overrides: Sequence[str]) -> tuple[HydraRoot, list[str]]:
     """A dry run plans its points here, whatever the launcher, and tells no stored study its made-up objective."""
     kept = [text for text in overrides if not key_of(text).startswith(("hydra/launcher", "hydra.launcher"))]
     if settings.options.get("storage") is not None:

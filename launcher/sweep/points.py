@@ -18,7 +18,7 @@ from areal_like.config.problems import ConfigError, Problem
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweptKey:
     """A swept key as Hydra names it, the texts it takes, and the override that says so to the sweeper."""
 
     key: str
@@ -27,16 +27,16 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Points:
+class SweepPoints:
     """The product of the axes, the last one turning fastest, as Hydra numbers its jobs. `parts` are the overrides in
     the order in which they were given, an axis where one was swept."""
 
-    parts: tuple[str | Axis, ...]
+    parts: tuple[str | SweptKey, ...]
     optimizing: bool = False
 
     @property
-    def axes(self) -> list[Axis]:
-        return [part for part in self.parts if isinstance(part, Axis)]
+    def axes(self) -> list[SweptKey]:
+        return [part for part in self.parts if isinstance(part, SweptKey)]
 
     def __len__(self) -> int:
         return math.prod(len(axis.values) for axis in self.axes)
@@ -84,27 +84,27 @@ def expand(
     optimizing: bool = False,
     aliases: Mapping[str, str] | None = None,
     is_secret: Callable[[str], bool] = lambda _key: False,
-) -> Points:
+) -> SweepPoints:
     """The points of these overrides and of the sweeper's own `params`, which the overrides beat."""
     reader = _Reader(OverridesParser.create(config_loader=loader), optimizing, aliases or {}, is_secret)
     given: set[str] = set()
-    parts: list[str | Axis] = []
+    parts: list[str | SweptKey] = []
     swept: set[str] = set()
     for text in overrides:
         part, name = reader.read(text)
-        if name in swept or (name in given and isinstance(part, Axis)):
+        if name in swept or (name in given and isinstance(part, SweptKey)):
             reader.problems.append(Problem(name, "given twice, and swept; say it once", f"override {text}"))
         given.add(name)
-        swept |= {name} if isinstance(part, Axis) else set()
+        swept |= {name} if isinstance(part, SweptKey) else set()
         parts.append(part)
-    own: list[str | Axis] = []
+    own: list[str | SweptKey] = []
     for key, value in (params or {}).items():
         part, name = reader.read(f"{key}={'null' if value is None else value}", "hydra.sweeper.params")
         if name not in given:
             own.append(part)
     if reader.problems:
         raise ConfigError(reader.problems)
-    points = Points((*own, *parts), optimizing)
+    points = SweepPoints((*own, *parts), optimizing)
     if not optimizing and len(points) > MOST_POINTS:
         raise ConfigError([Problem("--multirun", f"has {len(points)} points; at most {MOST_POINTS} are taken")])
     return points
@@ -118,7 +118,7 @@ class _Reader:
     is_secret: Callable[[str], bool]
     problems: list[Problem] = field(default_factory=list)
 
-    def read(self, text: str, where: str = "") -> tuple[str | Axis, str]:
+    def read(self, text: str, where: str = "") -> tuple[str | SweptKey, str]:
         """The override, or its axis if it is swept; and the full name of its key."""
         where = where or f"override {text}"
         try:
@@ -136,13 +136,13 @@ class _Reader:
             self.problems.append(Problem(key, message, f"override {key}=<secret>"))
             return text, name
         try:
-            return _axis(override, self.optimizing), name
+            return _swept_key(override, self.optimizing), name
         except (ValueError, HydraException) as error:
             self.problems.append(Problem(key, first_line(error), where))
             return text, name
 
 
-def _axis(override: Override, optimizing: bool) -> Axis:
+def _swept_key(override: Override, optimizing: bool) -> SweptKey:
     key, value = override.get_key_element(), override.value()
     if override.is_delete():
         raise ValueError("a key cannot be deleted by a sweep; sweep over values, null among them")
@@ -156,7 +156,7 @@ def _axis(override: Override, optimizing: bool) -> Axis:
             )
         if value.start is None or value.end is None or value.start > value.end:
             raise ValueError(f"the interval starts at {value.start}, above its end {value.end}")
-        return Axis(key, _texts([value.start, value.end]), f"{key}={override.get_value_string()}")
+        return SweptKey(key, _texts([value.start, value.end]), f"{key}={override.get_value_string()}")
     texts = tuple(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
     if len(texts) > MOST_POINTS:
         raise ValueError(f"has more than {MOST_POINTS} values; a sweep that long is no sweep")
@@ -164,10 +164,10 @@ def _axis(override: Override, optimizing: bool) -> Axis:
         raise ValueError(_nothing(override))
     if isinstance(value, Glob) or getattr(value, "shuffle", False):
         # A glob needs to know the groups, and no two shuffles are alike: the sweeper gets what was read here.
-        return Axis(key, texts, f"{key}=choice({','.join(texts)})")
+        return SweptKey(key, texts, f"{key}=choice({','.join(texts)})")
     if optimizing and isinstance(value, RangeSweep):
         texts = _texts(_ends(value))
-    return Axis(key, texts, f"{key}={override.get_value_string()}")
+    return SweptKey(key, texts, f"{key}={override.get_value_string()}")
 
 
 def _ends(sweep: RangeSweep) -> list[float]:

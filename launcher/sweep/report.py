@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.sweep.job import Record
-from launcher.sweep.plan import Plan, direction_of
-from launcher.sweep.points import Points
+from launcher.sweep.job import JobRecord
+from launcher.sweep.plan import SweepPlan, direction_of
+from launcher.sweep.points import SweepPoints
 from launcher.sweep.request import Check, SweepRequest
 
-LISTED_AT_MOST = 50
+MAX_LISTED_PROBLEMS = 50
 
 
-def check_points(points: Points, sample: Sequence[int], check: Check) -> list[str]:
+def check_points(points: SweepPoints, sample: Sequence[int], check: Check) -> list[str]:
     """Each problem once, with the points that have it; then how many there are. Nothing where all is well."""
     found: dict[str, list[int]] = {}
     for number in sample:
@@ -22,12 +22,12 @@ def check_points(points: Points, sample: Sequence[int], check: Check) -> list[st
     if not found:
         return []
     lines = [f"{_holders(points, holders, len(sample))}{text}" for text, holders in found.items()]
-    if len(lines) > LISTED_AT_MOST:
-        lines[LISTED_AT_MOST:] = [f"... and {len(lines) - LISTED_AT_MOST} more"]
+    if len(lines) > MAX_LISTED_PROBLEMS:
+        lines[MAX_LISTED_PROBLEMS:] = [f"... and {len(lines) - MAX_LISTED_PROBLEMS} more"]
     return [*lines, f"{len(found)} problem{'s' if len(found) > 1 else ''}; nothing was started."]
 
 
-def _holders(points: Points, holders: Sequence[int], all_of_them: int) -> str:
+def _holders(points: SweepPoints, holders: Sequence[int], all_of_them: int) -> str:
     if len(holders) == all_of_them:
         return "every point: " if all_of_them > 1 else ""
     if not points.optimizing:
@@ -36,7 +36,7 @@ def _holders(points: Points, holders: Sequence[int], all_of_them: int) -> str:
     return f"corner {', '.join(corners[:3])}{f' and {len(corners) - 3} more' if len(corners) > 3 else ''}: "
 
 
-def announcement(request: SweepRequest, plan: Plan, checked: int, directory: Path) -> list[str]:
+def opening_lines(request: SweepRequest, plan: SweepPlan, checked: int, directory: Path) -> list[str]:
     """What is about to happen."""
     settings, count = plan.settings, len(plan.points)
     share = f"all {count}" if checked == count else f"{checked} of the {count}"
@@ -61,11 +61,11 @@ def announcement(request: SweepRequest, plan: Plan, checked: int, directory: Pat
     return lines
 
 
-def ending(rows: Sequence[Record], plan: Plan, code: int) -> list[str]:
+def closing_lines(rows: Sequence[JobRecord], plan: SweepPlan, code: int) -> list[str]:
     """The table, and what it does not say: what never started, and which was best."""
     options = plan.settings.options
     lines = ["", table(rows)] if rows else ["", "no point was started"]
-    if left := missing(rows, plan):
+    if left := points_not_started(rows, plan):
         lines.append(f"not started: point{'s' if len(left) > 1 else ''} {numbers(left)}")
     if code == 1 and plan.points.optimizing:
         rate = options.get("max_failure_rate")
@@ -81,14 +81,14 @@ def ending(rows: Sequence[Record], plan: Plan, code: int) -> list[str]:
     return lines
 
 
-def missing(rows: Sequence[Record], plan: Plan) -> list[int]:
+def points_not_started(rows: Sequence[JobRecord], plan: SweepPlan) -> list[int]:
     """The points that never started, where they are known."""
     if plan.points.optimizing:
         return []
     return sorted(set(range(len(plan.points))) - {row.number for row in rows})
 
 
-def table(rows: Sequence[Record]) -> str:
+def table(rows: Sequence[JobRecord]) -> str:
     """A row per point: its trial, the swept values, the objective, what else the runs had to say, and how it ended."""
     keys = list(dict.fromkeys(key for row in rows for key in row.values))
     extras = list(dict.fromkeys(key for row in rows for key in row.summary))
@@ -120,7 +120,7 @@ def _short(text: str) -> str:
         return text
 
 
-def _result(row: Record) -> str:
+def _result(row: JobRecord) -> str:
     first = row.message.strip().splitlines()[:1]
     time = f" in {row.seconds:.1f} s" if row.state == "done" else ""
     state = "did not end" if row.state == "running" else row.state

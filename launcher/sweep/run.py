@@ -16,12 +16,12 @@ from typing import TextIO
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import scrub
-from launcher.sweep.job import INTERRUPTED, STOPPED_EARLY, Job, records
-from launcher.sweep.plan import Plan, prepare
-from launcher.sweep.report import announcement, check_points, ending, missing
+from launcher.sweep.hydra_session import quoted, run_multirun
+from launcher.sweep.job import INTERRUPTED, STOPPED_EARLY, SweepJob, records
+from launcher.sweep.plan import SweepPlan, plan_sweep
+from launcher.sweep.report import check_points, closing_lines, opening_lines, points_not_started
 from launcher.sweep.request import Check, RunPoint, SweepRequest
-from launcher.sweep.session import multirun, quoted
-from launcher.terminal import tell
+from launcher.terminal import write_line
 
 
 def sweep(
@@ -32,10 +32,10 @@ def sweep(
 
     def say(line: str) -> None:
         if not request.quiet:
-            tell(scrub(line), out)
+            write_line(scrub(line), out)
 
     try:
-        plan = prepare(request)
+        plan = plan_sweep(request)
     except ConfigError as error:
         print(error.text(), file=err)
         return 2
@@ -50,11 +50,11 @@ def sweep(
         if request.dry_run:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweep-")))
         else:
-            directory = claim(Path(settings.directory))
-        for line in announcement(request, plan, len(sample), directory):
+            directory = new_sweep_directory(Path(settings.directory))
+        for line in opening_lines(request, plan, len(sample), directory):
             say(line)
         certain = request.dry_run and not points.optimizing and len(sample) == len(points)
-        job = Job(
+        job = SweepJob(
             sweep=uuid.uuid4().hex,
             trial=request.trial,
             points=points,
@@ -68,7 +68,7 @@ def sweep(
         )
         code = _start(plan, directory, job)
         rows = records(directory, job.sweep)
-        last = ending(rows, plan, code)
+        last = closing_lines(rows, plan, code)
         for line in last:
             say(line)
         if not request.dry_run:
@@ -76,10 +76,10 @@ def sweep(
     if code in (INTERRUPTED, STOPPED_EARLY):
         return code
     ended_well = all(row.state in ("done", "planned") for row in rows)
-    return int(code != 0 or not ended_well or bool(missing(rows, plan)))
+    return int(code != 0 or not ended_well or bool(points_not_started(rows, plan)))
 
 
-def claim(directory: Path) -> Path:
+def new_sweep_directory(directory: Path) -> Path:
     """A directory of its own for this sweep: two sweeps of one second, or of one `hydra.sweep.dir`, do not mix."""
     for path in itertools.chain([directory], (Path(f"{directory}-{number}") for number in itertools.count(2))):
         try:
@@ -91,11 +91,11 @@ def claim(directory: Path) -> Path:
     raise AssertionError("unreachable")
 
 
-def _start(plan: Plan, directory: Path, job: Job) -> int:
+def _start(plan: SweepPlan, directory: Path, job: SweepJob) -> int:
     arguments = [axis.argument for axis in plan.points.axes]
     arguments += [*plan.hydra_overrides, f"hydra.sweep.dir={quoted(str(directory.absolute()))}"]
     try:
-        return multirun(plan.root, arguments, job.task())
+        return run_multirun(plan.root, arguments, job.task())
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception:  # only with HYDRA_FULL_ERROR=1; else Hydra has printed it

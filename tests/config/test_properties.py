@@ -19,7 +19,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from areal_like.config.sources.yaml_reader import read_yaml
-from launcher.cfg import configuration_text
+from launcher.commands.show_config import configuration_text
 
 SCHEMA = Schema.of(EXPERIMENTS["ppo"])
 KEYS = [path for path in SCHEMA.keys if "[]" not in path]

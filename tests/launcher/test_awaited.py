@@ -1,7 +1,7 @@
 """What is said of processes that are not ready yet: nothing in a usual start, then one line in half a minute."""
 
 from areal_like.process.identity import Identity
-from launcher.awaited import WORD_S, Awaited
+from launcher.supervisor.startup_progress import REPORT_INTERVAL_S, StartupProgress
 
 LIMIT = "300 s, rollout.setup_timeout"
 
@@ -17,7 +17,7 @@ class Child:
 def words_at(ages, *lines):
     """What is said at each age of one server."""
     now = 0.0
-    awaited = Awaited(LIMIT, lambda: now)
+    awaited = StartupProgress(LIMIT, lambda: now)
     said = []
     for now in ages:
         said.append(awaited.words([Child(*lines, age_s=now)]))
@@ -25,7 +25,7 @@ def words_at(ages, *lines):
 
 
 def test_a_start_of_the_usual_length_says_nothing():
-    assert words_at([5, 10, 20, WORD_S - 1], "loading") == [[]] * 4
+    assert words_at([5, 10, 20, REPORT_INTERVAL_S - 1], "loading") == [[]] * 4
 
 
 def test_a_longer_one_says_what_is_awaited_once_in_a_while():
@@ -35,7 +35,7 @@ def test_a_longer_one_says_what_is_awaited_once_in_a_while():
 
 
 def test_who_was_started_anew_has_its_own_time():
-    awaited = Awaited(LIMIT, lambda: 500.0)
+    awaited = StartupProgress(LIMIT, lambda: 500.0)
     assert awaited.words([Child("loading", age_s=2.0)]) == []
 
 

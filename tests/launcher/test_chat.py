@@ -17,11 +17,12 @@ from areal_like.process.checkpoints import RESUME
 from areal_like.serving.embedded.core import load_model as embedded
 from areal_like.training.checkpoint import Checkpoints, _remove
 from areal_like.training.manifest import seal
-from launcher import chat, reading
-from launcher.checkpoints import complete_steps
-from launcher.held import hold
+from launcher.commands import chat
 from launcher.plan import build_plan
-from launcher.run_files import write_description
+from launcher.runs import checkpoint_reader
+from launcher.runs.checkpoints import complete_steps
+from launcher.runs.kept_checkpoints import keep_checkpoints
+from launcher.runs.run_files import write_description
 from tests.support.commands import Done, Run, standing_in
 
 
@@ -66,8 +67,8 @@ def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:
 
 
 MOMENTS = {
-    "when it was chosen": (reading, "_mark"),
-    "before any file is read": (reading, "_refuse_damaged"),
+    "when it was chosen": (checkpoint_reader, "_mark"),
+    "before any file is read": (checkpoint_reader, "_refuse_damaged"),
     "between tokenizer and weights": (embedded, "make_engine"),
 }
 
@@ -88,13 +89,13 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_gives_way_to_the_next(mom
 
 
 def test_one_that_is_removed_when_it_was_read_answers_all_the_same(run_dir, ask, monkeypatch):
-    real = chat._Model.__init__
+    real = chat._ChatModel.__init__
 
     def removing(self: Any, *words: Any) -> None:
         real(self, *words)
         removed(run_dir)
 
-    monkeypatch.setattr(chat._Model, "__init__", removing)
+    monkeypatch.setattr(chat._ChatModel, "__init__", removing)
     done = ask(run_dir)
     assert (done.code, len(done.out), done.err) == (0, 4, ""), done
 
@@ -131,16 +132,16 @@ def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its
     first = run_dir / "checkpoints/step_000002"
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
     config = build(loaded.cls, loaded.values)
-    assert hold(config, tmp_path, run_dir) == (), "those of its own are its own matter"
-    (remark,) = hold(config, tmp_path, tmp_path / "other")
+    assert keep_checkpoints(config, tmp_path, run_dir) == (), "those of its own are its own matter"
+    (remark,) = keep_checkpoints(config, tmp_path, tmp_path / "other")
     assert remark == f"actor.path: {first} is kept from now on, its own run does not remove it any more"
-    assert hold(config, tmp_path, tmp_path / "other") == ()
+    assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()
     checkpoint(run_dir, 6)
     Checkpoints._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore
     assert complete_steps(run_dir) == [2, 6]
     removed(run_dir, 2, 8)
     with pytest.raises(ConfigError, match=r"actor.path: .*step_000002 was just removed by its run; start again"):
-        hold(config, tmp_path, tmp_path / "other")
+        keep_checkpoints(config, tmp_path, tmp_path / "other")
 
 
 def test_a_run_without_a_model_says_why(run_dir, ask):

@@ -11,8 +11,8 @@ from areal_like.config.aliases import ALIASES
 from areal_like.config.compose import load
 from areal_like.config.sources.shipped import data_folder
 from areal_like.config.sources.yaml_reader import read_yaml
-from launcher.cfg import configuration_text
-from launcher.usage import first_sentence
+from launcher.commands.help import first_sentence
+from launcher.commands.show_config import configuration_text
 from tests.config.areal_files.expected import PLAIN_FILES, SUBCLASS_FILES
 from tests.support.commands import AREAL, Run, standing_in
 

@@ -314,7 +314,7 @@ class TestStart:
     def test_packages_that_a_run_needs_are_asked_for_before_anything_starts(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("launcher.plan.packages.NEEDED", ("json", "no_such_package"))
+        monkeypatch.setattr("launcher.checks.packages.REQUIRED_PACKAGES", ("json", "no_such_package"))
         text = run.refusal("--config", "grpo.yaml", "rollout=embedded", "actor=tiny")
         assert "constraints.txt no_such_package installs what a run needs" in text
         assert not list(Path().iterdir())
@@ -363,7 +363,7 @@ class TestStart:
     def test_a_plan_lists_what_a_start_is_refused_for_in_the_same_words_and_order(
         self, run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("launcher.plan.packages.NEEDED", ("no_such_package",))
+        monkeypatch.setattr("launcher.checks.packages.REQUIRED_PACKAGES", ("no_such_package",))
         title, *refused = run.refusal(*words).splitlines()[:-1]
         assert title == "this run cannot start here:" and len(refused) > 2
         text = run.answer(*words, "--dry-run")

@@ -10,11 +10,11 @@ from areal_like.process.places import linked, make_free, other_roots
 from areal_like.process.run import Run
 from areal_like.training.checkpoint import _clear, _remove
 from areal_like.training.manifest import complaints, forget_resume, seal
-from launcher.elsewhere import lay_links, remove_parts
-from launcher.give_back import nothing_began
-from launcher.launch import cannot_write
-from launcher.plan.elsewhere import kept_parts, moved_parts
-from launcher.reading import read_checkpoint
+from launcher.checks.linked_folders import kept_folder_warnings, moved_folder_problems
+from launcher.runs.checkpoint_reader import read_checkpoint
+from launcher.runs.linked_folders import create_links, remove_linked_folders
+from launcher.supervisor.discard import holds_no_work
+from launcher.supervisor.launch import write_error_text
 from tests.support.planning import loaded, machine_with, plan_of
 
 ROOTS = ("saver.fileroot=kept", "recover.fileroot=kept", "stats_logger.fileroot=tracked")
@@ -24,7 +24,7 @@ ROOTS = ("saver.fileroot=kept", "recover.fileroot=kept", "stats_logger.fileroot=
 def begun(tmp_path):
     """Its folders are laid out, and it has begun."""
     run = run_of(tmp_path, *ROOTS)
-    lay_links(run)
+    create_links(run)
     (run.directory / "attempt.json").write_text("{}")
     return run
 
@@ -37,7 +37,7 @@ def run_of(root: Path, *words: str, name: str = "t") -> Run:
 
 
 def against(run: Run, *words: str) -> dict[str, str]:
-    found = moved_parts(loaded("sft", *words).config, run.directory, run.cwd)
+    found = moved_folder_problems(loaded("sft", *words).config, run.directory, run.cwd)
     return {obstacle.key: obstacle.reason for obstacle in found}
 
 
@@ -49,7 +49,7 @@ def test_only_what_is_another_folder_counts(tmp_path):
 
 def test_a_run_of_one_folder_has_no_links(tmp_path):
     run = run_of(tmp_path)
-    assert lay_links(run) == ()
+    assert create_links(run) == ()
     assert list(run.directory.iterdir()) == []
     assert (run.resume_states, run.trackers, run.evaluations) == (None, run.directory, None)
 
@@ -58,7 +58,7 @@ def test_a_folder_that_is_taken_is_not_shared(begun, tmp_path):
     """By the trial of the same name that was replaced, say."""
     assert linked(begun.directory, "checkpoints") == tmp_path / "kept" / "sft-addition" / "t" / "checkpoints"
     again = run_of(tmp_path, *ROOTS, name="again")
-    assert f"saver.fileroot: checkpoints -> {tmp_path}/kept/sft-addition/t.2/checkpoints" in lay_links(again)
+    assert f"saver.fileroot: checkpoints -> {tmp_path}/kept/sft-addition/t.2/checkpoints" in create_links(again)
     assert again.resume_states == tmp_path / "kept" / "sft-addition" / "t.2" / "resume"
     assert again.trackers == tmp_path / "tracked" / "sft-addition" / "t.2" / "trackers"
 
@@ -77,9 +77,9 @@ def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, 
 
 def test_what_is_left_out_stays_where_the_links_lead(begun, tmp_path):
     assert against(begun) == {}
-    kept = list(kept_parts(loaded("sft").config, begun.directory, begun.cwd))
+    kept = list(kept_folder_warnings(loaded("sft").config, begun.directory, begun.cwd))
     assert f"recover.fileroot: this run has its resume in {begun.resume_states}, and keeps them there" in kept
-    assert len(kept) == 3 and not list(kept_parts(loaded("sft", *ROOTS).config, begun.directory, begun.cwd))
+    assert len(kept) == 3 and not list(kept_folder_warnings(loaded("sft", *ROOTS).config, begun.directory, begun.cwd))
 
 
 def test_a_disk_that_is_gone_is_all_that_is_told(begun, tmp_path):
@@ -109,16 +109,16 @@ def test_what_cannot_be_written_is_told_by_the_key_of_its_folder(place, key):
     config = loaded("sft", *roots, "cluster.name_resolve.nfs_record_root=/names").config
     error = OSError(errno.ENOENT, "No such file or directory", place)
     told = f"{key}: {place}: No such file or directory; name another folder"
-    assert cannot_write(error, config, "/runs/sft-addition/t") == told
-    full = cannot_write(OSError(errno.ENOSPC, "No space left on device"), config, "/runs/sft-addition/t")
+    assert write_error_text(error, config, "/runs/sft-addition/t") == told
+    full = write_error_text(OSError(errno.ENOSPC, "No space left on device"), config, "/runs/sft-addition/t")
     assert full.startswith("cluster.fileroot: /runs/sft-addition/t: No space") and "make room there" in full
 
 
 def test_a_start_that_is_given_back_leaves_none_of_its_folders(begun, tmp_path):
-    assert nothing_began(begun.directory)
+    assert holds_no_work(begun.directory)
     (begun.resume_states / "state").write_text("something")
-    assert not nothing_began(begun.directory)
-    remove_parts(begun.directory)
+    assert not holds_no_work(begun.directory)
+    remove_linked_folders(begun.directory)
     assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["sft-addition"]
 
 

@@ -7,9 +7,9 @@ import pytest
 from areal_like.config.compose import load
 from areal_like.config.copies import COPIES
 from areal_like.config.problems import ConfigError
-from launcher.followers import followers, follows_of, references
-from launcher.resume import allocated_anew
-from launcher.run_files import config_text
+from launcher.runs.dependent_overrides import dependent_overrides, recorded_references, whole_references
+from launcher.runs.resume import allocation_override
+from launcher.runs.run_files import config_text
 from tests.support.planning import load_text, loaded, plan_of
 
 FOLLOWS = {"actor.temperature": "gconfig.temperature", "ref.temperature": "actor.temperature"}
@@ -17,30 +17,30 @@ FOLLOWS = {"actor.temperature": "gconfig.temperature", "ref.temperature": "actor
 
 def test_the_keys_that_say_another_one_s_value_are_found():
     tree = {"a": {"b": "${c.d}", "e": "x-${c.d}", "f": [1]}, "c": {"d": 1}, "g": "${temperature}"}
-    assert dict(references(tree)) == {"a.b": "c.d", "g": "gconfig.temperature"}
+    assert dict(whole_references(tree)) == {"a.b": "c.d", "g": "gconfig.temperature"}
 
 
 def test_what_follows_a_changed_key_follows_it_again_and_so_do_its_own_followers():
     values = {"gconfig": {"temperature": 0.5}, "actor": {"temperature": 0.5}, "ref": {"temperature": 0.5}}
     for name in ("temperature", "gconfig.temperature"):
-        assert followers(values, FOLLOWS, [f"{name}=0.9"]) == [
+        assert dependent_overrides(values, FOLLOWS, [f"{name}=0.9"]) == [
             "actor.temperature=${gconfig.temperature}",
             "ref.temperature=${actor.temperature}",
         ]
-    assert followers(values, FOLLOWS, ["seed=2"]) == []
+    assert dependent_overrides(values, FOLLOWS, ["seed=2"]) == []
 
 
 def test_what_has_a_value_of_its_own_keeps_it():
     values = {"gconfig": {"temperature": 0.5}, "actor": {"temperature": 0.7}}
-    assert followers(values, FOLLOWS, ["gconfig.temperature=0.9"]) == []
+    assert dependent_overrides(values, FOLLOWS, ["gconfig.temperature=0.9"]) == []
     values["actor"]["temperature"] = 0.5
-    assert followers(values, FOLLOWS, ["gconfig.temperature=0.9", "actor.temperature=0.8"]) == []
+    assert dependent_overrides(values, FOLLOWS, ["gconfig.temperature=0.9", "actor.temperature=0.8"]) == []
 
 
 def test_how_devices_are_shared_out_follows_what_a_role_is_told():
-    assert allocated_anew(["seed=2"]) == []
-    assert allocated_anew(["seed=2", "model.backend=fsdp:d1"]) == ["allocation_mode=auto"]
-    assert allocated_anew(["actor.backend=fsdp:d1", "allocation_mode=embedded:d1+fsdp:d1"]) == []
+    assert allocation_override(["seed=2"]) == []
+    assert allocation_override(["seed=2", "model.backend=fsdp:d1"]) == ["allocation_mode=auto"]
+    assert allocation_override(["actor.backend=fsdp:d1", "allocation_mode=embedded:d1+fsdp:d1"]) == []
 
 
 @pytest.mark.parametrize("place", ["run", "copy", "run of before"])
@@ -50,17 +50,17 @@ def test_the_file_of_a_run_starts_the_like_of_it_with_other_facts(tmp_path, plac
     first = loaded("grpo", "trial_name=first")
     run = tmp_path / "runs" / "grpo-addition" / "first"
     run.mkdir(parents=True)
-    facts = {"follows": dict(references(first.raw))} if place == "run" else {}
+    facts = {"follows": dict(whole_references(first.raw))} if place == "run" else {}
     if place != "copy":
         (run / "run.json").write_text(json.dumps(facts), "utf-8")
     file = run / "config.yaml"
     file.write_text(config_text(first, plan_of("grpo", "trial_name=first")), "utf-8")
     words = ["trial_name=auto", "experiment_name=mine", "gconfig.n_samples=2", "fileroot=/elsewhere"]
-    again = load(file, words, copies={**COPIES, **follows_of(file)})
+    again = load(file, words, copies={**COPIES, **recorded_references(file)})
     assert again.config.actor.trial_name == again.config.saver.trial_name == "auto"
     assert again.config.rollout.experiment_name == "mine" and again.config.actor.group_size == 2
     assert again.config.saver.fileroot == ("/elsewhere" if place == "run" else "./runs")
-    assert load(file, copies={**COPIES, **follows_of(file)}).config.actor.trial_name == "first"
+    assert load(file, copies={**COPIES, **recorded_references(file)}).config.actor.trial_name == "first"
 
 
 def test_a_copy_with_a_value_of_its_own_is_still_a_contradiction():

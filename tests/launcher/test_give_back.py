@@ -7,15 +7,15 @@ import pytest
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure
 from areal_like.process.run import StartPoint
-from launcher.claim import Claimed, claim
-from launcher.give_back import give_back, nothing_began
 from launcher.plan import build_plan
-from launcher.run_files import write_attempt
-from launcher.runs import known_runs, remember
-from launcher.supervise import Ending
+from launcher.runs.registry import register, registered_runs
+from launcher.runs.run_files import write_start_point
+from launcher.runs.run_lock import LockedRun, lock_run
+from launcher.supervisor.discard import discard_unused_run, holds_no_work
+from launcher.supervisor.supervisor import RunEnding
 from tests.support.planning import loaded
 
-REFUSED = Ending("refused", 2, "train_dataset.path: row 1 has no 'answer'", says_all=True)
+REFUSED = RunEnding("refused", 2, "train_dataset.path: row 1 has no 'answer'", says_all=True)
 
 
 class Started:
@@ -36,33 +36,33 @@ def directory(tmp_path, monkeypatch):
         (made / name).write_text("words")
     for name in ("rollouts/ledger.jsonl", "metrics.jsonl", "data.lock", "metrics/trainer-0.jsonl"):
         (made / name).touch()
-    write_attempt(made, StartPoint(1, 0, None))
-    remember("own", "r0001", made)
+    write_start_point(made, StartPoint(1, 0, None))
+    register("own", "r0001", made)
     return made
 
 
-def claimed(directory: Path, is_new: bool = True) -> Claimed:
-    return Claimed(None, Started(directory), None, StartPoint(1, 0, None), (), is_new)  # type: ignore[arg-type]
+def claimed(directory: Path, is_new: bool = True) -> LockedRun:
+    return LockedRun(None, Started(directory), None, StartPoint(1, 0, None), (), is_new)  # type: ignore[arg-type]
 
 
 def test_it_is_gone_and_forgotten(directory):
-    assert [run.directory for run in known_runs()] == [directory]
-    assert give_back(claimed(directory), REFUSED)
-    assert not directory.exists() and not list(known_runs())
+    assert [run.directory for run in registered_runs()] == [directory]
+    assert discard_unused_run(claimed(directory), REFUSED)
+    assert not directory.exists() and not list(registered_runs())
     assert not list((directory.parents[2] / "state").rglob("*.json"))
 
 
 @pytest.mark.parametrize(
     "ending",
     [
-        Ending("failed", 1, "it died"),
-        Ending("stopped", 75),
-        Ending("done", 0),
-        Ending("refused", 2, "episodes/0 failed (exit code 2)"),
+        RunEnding("failed", 1, "it died"),
+        RunEnding("stopped", 75),
+        RunEnding("done", 0),
+        RunEnding("refused", 2, "episodes/0 failed (exit code 2)"),
     ],
 )
 def test_what_ended_otherwise_or_has_its_reason_in_a_log_stays(directory, ending):
-    assert not give_back(claimed(directory), ending)
+    assert not discard_unused_run(claimed(directory), ending)
     assert (directory / "config.yaml").is_file()
 
 
@@ -70,18 +70,18 @@ def test_a_name_that_cannot_be_taken_leaves_no_number(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     configuration = loaded("grpo", f"cluster.fileroot={tmp_path}", "cluster.name_resolve.nfs_record_root=/proc/nowhere")
     with pytest.raises((OSError, Failure, ConfigError)):
-        claim(configuration, build_plan(configuration), "0", False)
+        lock_run(configuration, build_plan(configuration), "0", False)
     assert not [*tmp_path.glob("grpo-addition/*")]
 
 
 def test_a_directory_that_was_there_before_stays(directory):
-    assert not give_back(claimed(directory, is_new=False), REFUSED)
+    assert not discard_unused_run(claimed(directory, is_new=False), REFUSED)
     assert directory.is_dir()
 
 
 def test_a_run_that_has_gone_back_once_stays(directory):
-    write_attempt(directory, StartPoint(2, 0, None))
-    assert not give_back(claimed(directory), REFUSED)
+    write_start_point(directory, StartPoint(2, 0, None))
+    assert not discard_unused_run(claimed(directory), REFUSED)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_run_that_has_gone_back_once_stays(directory):
 def test_what_somebody_could_want_keeps_it(directory, name):
     (directory / name).parent.mkdir(parents=True, exist_ok=True)
     (directory / name).write_text("work")
-    assert not nothing_began(directory)
-    assert not give_back(claimed(directory), REFUSED)
+    assert not holds_no_work(directory)
+    assert not discard_unused_run(claimed(directory), REFUSED)
     assert (directory / name).read_text() == "work"
 
 
 def test_a_link_is_not_followed(directory, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (directory / "metrics" / "link").symlink_to(tmp_path / "elsewhere")
-    assert not nothing_began(directory)
+    assert not holds_no_work(directory)

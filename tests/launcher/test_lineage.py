@@ -10,7 +10,7 @@ import pytest
 from areal_like.process.checkpoints import attempt_of
 from areal_like.process.run import Run
 from areal_like.training.manifest import seal
-from launcher.lineage import Back, go_back
+from launcher.supervisor.rollback import Rollback, roll_back
 
 
 def run_in(folder: Path, skip_progress: bool = False) -> Run:
@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_its_name_and_the_older_one_is_ta
         checkpoint(run, step)
     part, harm, said = DAMAGES[damage]
     harm(run.checkpoints / "step_000006" / part)
-    back = go_back(run, attempt=2, began=2)
+    back = roll_back(run, attempt=2, began=2)
 
     assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
     told = back.remarks[0]
@@ -61,7 +61,7 @@ def test_where_all_are_damaged_it_begins_at_the_start_and_all_are_named(tmp_path
     run = run_in(tmp_path)
     for step in (2, 4):
         (checkpoint(run, step) / "model.safetensors").write_bytes(b"WEIGHTS")
-    back = go_back(run, attempt=2, began=2)
+    back = roll_back(run, attempt=2, began=2)
 
     assert back[:2] == (0, None)
     assert ["step 4" in back.remarks[0], "step 2" in back.remarks[1]] == [True, True]
@@ -72,13 +72,13 @@ def test_what_is_asked_for_bounds_what_is_taken(tmp_path):
     for step in (2, 4, 6):
         checkpoint(run, step)
 
-    assert go_back(run, attempt=2, began=2, at_most=4).step == 4
+    assert roll_back(run, attempt=2, began=2, at_most=4).step == 4
 
 
 def test_skip_progress_counts_anew_from_the_checkpoint_s_weights(tmp_path):
     run = run_in(tmp_path, skip_progress=True)
     checkpoint(run, 6)
-    back = go_back(run, attempt=2, began=2)
+    back = roll_back(run, attempt=2, began=2)
 
     assert begins(run) == (0, "checkpoints/before-attempt-2/step_000006")
     assert any("recover.skip_progress" in remark for remark in back.remarks)
@@ -87,19 +87,19 @@ def test_skip_progress_counts_anew_from_the_checkpoint_s_weights(tmp_path):
 def test_what_was_skipped_once_is_not_skipped_again_by_a_recovery(tmp_path):
     run = run_in(tmp_path, skip_progress=True)
     checkpoint(run, 6)
-    go_back(run, attempt=2, began=2)
+    roll_back(run, attempt=2, began=2)
     assert run.skips("progress")
 
-    again = go_back(run, attempt=3, began=2)
+    again = roll_back(run, attempt=3, began=2)
     assert (again.step, begins(run)) == (0, (0, "checkpoints/before-attempt-2/step_000006")), "none of its own is there"
     assert run.skips("progress")
 
     checkpoint(run, 2, attempt=3)
-    own = go_back(run, attempt=4, began=2)
+    own = roll_back(run, attempt=4, began=2)
     assert (own.step, begins(run)) == (2, (2, "checkpoints/step_000002"))
     assert not run.skips("progress")
 
-    new_command = go_back(run, attempt=5, began=5)
+    new_command = roll_back(run, attempt=5, began=5)
     assert new_command.step == 0 and run.skips("progress")
 
 
@@ -107,7 +107,7 @@ def test_without_it_steps_count_on(tmp_path):
     run = run_in(tmp_path)
     checkpoint(run, 6)
 
-    assert go_back(run, attempt=2, began=2) == Back(6, run.checkpoints / "step_000006", ())
+    assert roll_back(run, attempt=2, began=2) == Rollback(6, run.checkpoints / "step_000006", ())
     assert not run.skips("progress")
 
 

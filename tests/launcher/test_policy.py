@@ -1,6 +1,6 @@
 """What follows from the death of a process."""
 
-from launcher.policy import Policy
+from launcher.supervisor.restart_policy import RestartPolicy
 
 
 def kinds(policy, *deaths, code=-9, ready=True, first=False):
@@ -8,25 +8,25 @@ def kinds(policy, *deaths, code=-9, ready=True, first=False):
 
 
 def test_servers_and_workers_are_replaced_trainer_and_controller_take_the_run_back():
-    policy = Policy("auto", 3)
+    policy = RestartPolicy("auto", 3)
     assert kinds(policy, "server/0", "episodes/1") == ["replace", "replace"]
     assert kinds(policy, "trainer/0", "rollout/0") == ["recover", "recover"]
 
 
 def test_replacing_has_an_end_that_a_step_puts_off():
-    policy = Policy("auto", 2)
+    policy = RestartPolicy("auto", 2)
     assert kinds(policy, *["server/0"] * 3) == ["replace", "replace", "fail"]
     policy.step()
     assert kinds(policy, "server/0") == ["replace"]
 
 
 def test_each_server_is_counted_by_itself():
-    policy = Policy("auto", 1)
+    policy = RestartPolicy("auto", 1)
     assert kinds(policy, "server/0", "server/1", "server/0") == ["replace", "replace", "fail"]
 
 
 def test_recovering_has_an_end_that_a_checkpoint_puts_off_and_a_step_does_not():
-    policy = Policy("fault", 2)
+    policy = RestartPolicy("fault", 2)
     assert kinds(policy, "trainer/0", "rollout/0") == ["recover", "recover"]
     policy.step()
     assert kinds(policy, "trainer/0") == ["fail"]
@@ -35,31 +35,31 @@ def test_recovering_has_an_end_that_a_checkpoint_puts_off_and_a_step_does_not():
 
 
 def test_with_recovery_off_servers_are_replaced_all_the_same():
-    policy = Policy("disabled", 3)
+    policy = RestartPolicy("disabled", 3)
     assert kinds(policy, "server/0", "trainer/0") == ["replace", "fail"]
 
 
 def test_no_retries_means_none():
-    assert kinds(Policy("auto", 0), "server/0", "trainer/0") == ["fail", "fail"]
+    assert kinds(RestartPolicy("auto", 0), "server/0", "trainer/0") == ["fail", "fail"]
 
 
 def test_what_failed_by_itself_before_it_was_ready_would_again_and_what_was_killed_would_not():
-    policy = Policy("auto", 3)
+    policy = RestartPolicy("auto", 3)
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=True) == ["fail", "fail"]
     assert kinds(policy, "server/0", "trainer/0", code=-9, ready=False, first=True) == ["replace", "recover"]
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=False) == ["replace", "recover"]
 
 
 def test_who_leaves_as_if_all_were_done_is_counted_and_a_step_of_others_does_not_put_that_off():
-    policy = Policy("auto", 2)
+    policy = RestartPolicy("auto", 2)
     assert kinds(policy, "episodes/0", "episodes/0", code=0) == ["replace", "replace"]
     policy.step()
     judgement = policy.judge("episodes/0", 0, ready=True, first=False)
     assert judgement.kind == "fail"
     assert "3 times" in judgement.why and "os._exit(0)" in judgement.why and "recover.retries=2" in judgement.why
     assert kinds(policy, "episodes/1", code=0) == ["replace"], "the others are counted by themselves"
-    assert kinds(Policy("auto", 3), "episodes/0", code=0, ready=False, first=True) == ["fail"]
+    assert kinds(RestartPolicy("auto", 3), "episodes/0", code=0, ready=False, first=True) == ["fail"]
 
 
 def test_a_bad_configuration_is_one_whoever_finds_it_and_whenever():
-    assert kinds(Policy("auto", 3), "episodes/0", "trainer/0", code=2) == ["refuse", "refuse"]
+    assert kinds(RestartPolicy("auto", 3), "episodes/0", "trainer/0", code=2) == ["refuse", "refuse"]

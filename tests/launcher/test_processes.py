@@ -13,9 +13,9 @@ from areal_like.config.problems import ConfigError
 from areal_like.process.descendants import below, catches, look
 from areal_like.process.identity import Identity
 from areal_like.process.leases import lease
-from launcher.checkpoints import newest_sound, set_aside_after
-from launcher.child import log_name
+from launcher.agent.managed_process import log_name
 from launcher.env_file import read_env_files
+from launcher.runs.checkpoints import move_aside_after, newest_resumable
 from tests.support.commands import REPOSITORY
 
 SLEEP = "import time; time.sleep(60)"
@@ -106,7 +106,7 @@ assert descendants.look(child) is None, descendants.look(child)
 def test_a_guardian_returns_what_the_launcher_does_and_clears_the_memory(work, code, tmp_path):
     text = f"""
 import pathlib, sys
-from launcher.guardian import guarded
+from launcher.supervisor.guardian import guarded
 memory = pathlib.Path({str(tmp_path / "memory")!r})
 def launch():
     assert memory.stat().st_mode == 0o40700
@@ -124,7 +124,7 @@ sys.exit(code)
 
 def test_a_guardian_tells_of_a_launcher_that_fell():
     done = in_a_process(
-        "import pathlib, sys\nfrom launcher.guardian import guarded\n"
+        "import pathlib, sys\nfrom launcher.supervisor.guardian import guarded\n"
         "sys.exit(guarded(lambda: 1 // 0, pathlib.Path('/dev/shm/areal-like.none')))"
     )
     assert done.returncode == 1
@@ -235,7 +235,7 @@ def checkpoint(run, step, size=3, resume=True):
 
 
 def test_the_newest_checkpoint_that_is_whole_and_can_be_resumed(tmp_path):
-    assert newest_sound(tmp_path) is None
+    assert newest_resumable(tmp_path) is None
     good = checkpoint(tmp_path, 20)
     checkpoint(tmp_path, 9)
     checkpoint(tmp_path, 30, size=4)
@@ -243,15 +243,15 @@ def test_the_newest_checkpoint_that_is_whole_and_can_be_resumed(tmp_path):
     (checkpoint(tmp_path, 50) / ".complete").unlink()
     (checkpoint(tmp_path, 60) / "manifest.json").write_text("{")
     (checkpoint(tmp_path, 70) / "model").unlink()
-    assert newest_sound(tmp_path) == (20, good)
+    assert newest_resumable(tmp_path) == (20, good)
 
 
 def test_checkpoints_of_a_life_that_is_over_are_kept_out_of_the_way(tmp_path):
     for step in (10, 20, 30):
         checkpoint(tmp_path, step)
-    moved = set_aside_after(tmp_path, 10, attempt=2)
+    moved = move_aside_after(tmp_path, 10, attempt=2)
     assert [path.name for path in moved] == ["step_000020", "step_000030"]
-    assert newest_sound(tmp_path) is not None
+    assert newest_resumable(tmp_path) is not None
     assert (tmp_path / "checkpoints" / "before-attempt-2" / "step_000030" / "model").read_text() == "123"
-    assert set_aside_after(tmp_path, 10, attempt=3) == []
-    assert set_aside_after(tmp_path / "none", 0, attempt=2) == []
+    assert move_aside_after(tmp_path, 10, attempt=3) == []
+    assert move_aside_after(tmp_path / "none", 0, attempt=2) == []

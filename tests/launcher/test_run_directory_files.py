@@ -11,12 +11,12 @@ import yaml
 from areal_like.config.compose import load
 from areal_like.process.run import open_run
 from areal_like.process.whole import replace_keeping
-from launcher.listing import state
 from launcher.plan import build_plan
-from launcher.plan.auto import settled
-from launcher.run_files import config_text, provenance_text, write_description
-from launcher.runs import look_up, remember
-from launcher.surroundings import write_surroundings
+from launcher.plan.auto import resolved_values
+from launcher.runs.environment_record import write_environment_record
+from launcher.runs.listing import run_state
+from launcher.runs.registry import look_up, register
+from launcher.runs.run_files import config_text, provenance_text, write_description
 from tests.support.commands import standing_in
 from tests.support.standing_in import left_over, memory_of, stand
 
@@ -46,13 +46,13 @@ def test_the_processes_of_a_run_read_the_values_that_it_was_planned_with(tmp_pat
     assert (run.run_id, run.folder, run.cwd, run.experiment) == ("id", tmp_path, tmp_path, "grpo")
     from areal_like.config.loaded import build
 
-    assert run.config == build(loaded.cls, settled(loaded, plan.auto))
+    assert run.config == build(loaded.cls, resolved_values(loaded, plan.auto))
 
 
 def test_its_config_yaml_composes_again_to_the_same(tmp_path):
     loaded, plan, directory = described(tmp_path, "actor.lr=1e-05")
     again = load(directory / "config.yaml")
-    assert again.values == settled(loaded, plan.auto)
+    assert again.values == resolved_values(loaded, plan.auto)
     assert again.experiment == "grpo"
 
 
@@ -90,7 +90,7 @@ def test_what_a_further_start_would_write_over_is_kept(tmp_path):
             loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "trial_name=t", f"seed={seed}"])
             plan = build_plan(loaded)
             write_description(loaded, plan, f"id{attempt}", tmp_path, tmp_path, attempt)
-        write_surroundings(directory, [], loaded.redactor, partial(_seeded, seed), attempt)
+        write_environment_record(directory, [], loaded.redactor, partial(_seeded, seed), attempt)
         before[attempt] = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
         for name in ("summary.json", "curve.svg"):
             (directory / name).write_text(f"the end of attempt {attempt}")
@@ -140,7 +140,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     run = stand(tmp_path, "trial_name=t", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     before = (run.directory / "attempt.json").read_text()
-    assert state(run.directory) == "running"
+    assert run_state(run.directory) == "running"
     second = stand(tmp_path, "trial_name=t", "--replace").wait()
     assert second.code == 2
     assert f"process {run.pids()['launcher']} (launcher/0 of the command" in second.err
@@ -149,7 +149,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     assert (run.directory / "attempt.json").read_text() == before
     run.process.terminate()
     assert run.wait().code == 75
-    assert state(run.directory).startswith("stopped, ")
+    assert run_state(run.directory).startswith("stopped, ")
     kept = stand(tmp_path, "trial_name=t", "--replace", steps=2).wait()
     assert (kept.code, kept.steps()) == (0, [1, 2]), kept
     assert (tmp_path / "runs" / "grpo-addition" / "t.replaced-1" / "metrics.jsonl").exists()
@@ -182,7 +182,7 @@ def test_a_trial_name_of_two_runs_is_not_guessed(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name / "t").mkdir(parents=True)
         (tmp_path / name / "t" / "config.yaml").touch()
-        remember(name, "t", tmp_path / name / "t")
+        register(name, "t", tmp_path / name / "t")
     assert len(look_up("t")) == 2
     assert look_up("one/t") == [tmp_path / "one" / "t"]
     (tmp_path / "two" / "t" / "config.yaml").unlink()
@@ -217,7 +217,7 @@ def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, cap
     for place in places:
         (place / "checkpoints").mkdir(parents=True)
         (place / "config.yaml").touch()
-        remember("adding", "r0001", place)
+        register("adding", "r0001", place)
     (places[2] / "config.yaml").unlink()
     for name in ("r0001", "adding/r0001"):
         for words in (("chat", name), (f"resume={name}",), (f"resume={name}", "--config", "grpo")):

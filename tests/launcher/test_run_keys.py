@@ -22,7 +22,7 @@ from areal_like.training.supervised import Supervised
 from areal_like.training.supervised_data import SupervisedData
 from areal_like.training.timers import Timer
 from launcher.plan import render
-from launcher.policy import Policy
+from launcher.supervisor.restart_policy import RestartPolicy
 from tests.launcher.plan.test_run_directory import made
 from tests.support.planning import loaded, plan_of
 from tests.support.rollout_world import World
@@ -198,7 +198,7 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
     for mode, said in wanted.items():
         words = (f"cluster.fileroot={tmp_path}", "experiment_name=x", f"recover.mode={mode}")
         recover = loaded(kind, *words).config.recover
-        death = Policy(recover.mode, recover.retries).judge("trainer/0", -9, True, False).kind
+        death = RestartPolicy(recover.mode, recover.retries).judge("trainer/0", -9, True, False).kind
         goes_on = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
         assert (death, *(state == "continues" for state in goes_on)) == said, mode
 
@@ -207,7 +207,7 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
 def test_recover_retries_is_how_often_in_a_row(tmp_path):
     for retries in (0, 2):
         recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
-        policy = Policy(recover.mode, recover.retries)
+        policy = RestartPolicy(recover.mode, recover.retries)
         kinds = [policy.judge("rollout/0", -9, True, False).kind for _ in range(retries + 1)]
         assert kinds == ["recover"] * retries + ["fail"]
 

@@ -3,7 +3,7 @@
 import time
 
 from areal_like.process.identity import Identity
-from launcher.stillness import FIRST_STEP_S, STILL_S, Stillness
+from launcher.supervisor.stall_detector import FIRST_STEP_S, STALL_S, StallDetector
 
 NOW = 1_700_000_000.0
 
@@ -33,7 +33,7 @@ class Clock:
 def still(seconds, *steps_s):
     """A run that made steps that took so long, and none since."""
     clock = Clock()
-    stillness = Stillness(clock, lambda: NOW)
+    stillness = StallDetector(clock, lambda: NOW)
     for took in steps_s:
         clock.now += took
         stillness.stepped()
@@ -45,8 +45,8 @@ WAITS = Log("trainer", line(15, "still waiting for batch 5 from rollout/0: 10 s 
 
 
 def test_after_a_while_without_a_step_it_is_said_once_who_waits_for_what():
-    assert still(STILL_S - 1, 50, 1).words([WAITS]) == []
-    stillness = still(STILL_S + 4, 50, 1)
+    assert still(STALL_S - 1, 50, 1).words([WAITS]) == []
+    stillness = still(STALL_S + 4, 50, 1)
     told = stillness.words([WAITS, Log("rollout")])
     assert told == [
         "no step for 24 s",

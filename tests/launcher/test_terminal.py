@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.terminal import tell
+from launcher.terminal import write_line
 from tests.support.standing_in import Standing, environment_of, left_over
 
 WORDS = ("--config", "grpo.yaml", "tracker=none", "recover.mode=auto")
@@ -137,10 +137,10 @@ def test_a_refusal_that_nobody_can_hear_is_one_all_the_same(tmp_path):
 def test_what_is_told_reaches_whoever_reads():
     reads, writes = os.pipe()
     with os.fdopen(writes, "w") as stream:
-        tell("so it is", stream)
+        write_line("so it is", stream)
         assert os.read(reads, 100) == b"so it is\n"
         os.close(reads)
         before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        tell("nobody there", stream)
-        tell("nobody there", stream)
+        write_line("nobody there", stream)
+        write_line("nobody there", stream)
         signal.signal(signal.SIGPIPE, before)

@@ -10,9 +10,9 @@ import yaml
 
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder, shown_name
-from launcher.fetch import fetch_from_hub
 from launcher.plan import build_plan
-from launcher.plan.auto import settled
+from launcher.plan.auto import resolved_values
+from launcher.runs.fetch import fetch_from_hub
 from tests.support.commands import REPOSITORY
 from tests.support.model_hub import NAME, REVISION, hub, in_cache
 from tests.support.planning import loaded, machine_with, of_role, plan_of
@@ -43,7 +43,7 @@ def test_a_name_becomes_the_snapshot_that_is_in_the_cache_for_all_roles(host):
     plan = plan_of("ppo", MODEL, "actor.kl_ctl=0.1", host=host)
     assert autos(plan)["actor.path"].value == str(snapshot)
     assert REVISION[:12] in autos(plan)["actor.path"].reason
-    values = settled(loaded("ppo", MODEL, "actor.kl_ctl=0.1"), plan.auto)
+    values = resolved_values(loaded("ppo", MODEL, "actor.kl_ctl=0.1"), plan.auto)
     roles = [values[role]["path"] for role in ("actor", "critic", "ref")]
     served = [values["embedded"]["model_path"], values["vllm"]["model"], values["sglang"]["model_path"]]
     assert {*roles, *served, values["tokenizer_path"]} == {str(snapshot)}

@@ -65,7 +65,7 @@ def test_the_folder_of_another_user_names_nothing_that_is_removed(folder: Path, 
 def test_a_folder_that_a_stranger_makes_once_the_run_s_is_gone_is_not_cleared(folder: Path, victim: Path):
     code = f"""
 import os, pathlib, sys
-from launcher.guardian import guarded
+from launcher.supervisor.guardian import guarded
 from tests.process.test_abandoned import by_stranger
 folder = pathlib.Path({str(folder)!r})
 def launch():

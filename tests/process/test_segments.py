@@ -104,7 +104,7 @@ def until_none_lives(memory: Path) -> None:
 GUARDED = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from launcher.guardian import guarded
+from launcher.supervisor.guardian import guarded
 directory, memory, victim = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 command = [sys.executable, "-m", "areal_like.serving.attendant", "--run-dir", str(directory), "--index", "0"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from areal_like.observe.reading import read_lines
 from areal_like.process.checkpoints import complete
-from launcher.reading import read_checkpoint
+from launcher.runs.checkpoint_reader import read_checkpoint
 from tests.ring.start import left_behind, run, warnings_in
 
 pytestmark = pytest.mark.xdist_group("ring-2")

@@ -41,9 +41,9 @@ def test_without_shuffling_rows_come_as_they_stand():
 
 
 def test_dealing_can_begin_anew_at_a_number():
-    order, anew = (RowOrder(1, 10, 10, shuffle=True) for _ in range(2))
-    anew.begin(origin=7, first_epoch=0)
-    assert rows(anew, 7, 17) == rows(order, 0, 10)
+    order, replace_existing = (RowOrder(1, 10, 10, shuffle=True) for _ in range(2))
+    replace_existing.begin(origin=7, first_epoch=0)
+    assert rows(replace_existing, 7, 17) == rows(order, 0, 10)
 
 
 def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():

@@ -23,9 +23,9 @@ from areal_like.process.identity import SERVER, Identity
 from areal_like.process.run import Run, StartPoint, open_run
 from areal_like.weights.disk import publish
 from areal_like.weights.probe import Probe
-from launcher.crew import Crew
+from launcher.agent.local import LocalAgent
 from launcher.plan import build_plan
-from launcher.run_files import write_attempt, write_description
+from launcher.runs.run_files import write_description, write_start_point
 from tests.ring.start import wait_until_gone
 from tests.support.commands import REPOSITORY
 from tests.support.tiny_models import tiny_llama, tiny_qwen3
@@ -105,9 +105,9 @@ class LiveServer:
         directory = Path(plan.run_dir)
         directory.mkdir(parents=True)
         write_description(loaded, plan, f"test{os.getpid()}{engine}{id(self):x}", REPOSITORY, root, 1)
-        write_attempt(directory, StartPoint(1, 0, None))
+        write_start_point(directory, StartPoint(1, 0, None))
         self.run: Run = open_run(directory)
-        self.crew = Crew(self.run, plan.processes, SECRET, write_logs=True)
+        self.crew = LocalAgent(self.run, plan.processes, SECRET, write_logs=True)
         self.addresses: dict[str, str] = {}
         self._versions = itertools.count(1)
 

@@ -11,7 +11,7 @@ from areal_like.config.compose import load
 from areal_like.config.loaded import Loaded
 from areal_like.serving.found import Found
 from launcher.plan import Plan, build_plan
-from launcher.plan.host import Gpu, Host
+from launcher.plan.host import Gpu, HostInfo
 from launcher.plan.plan import Process
 
 ROOT = Path(__file__).parents[2]
@@ -19,10 +19,10 @@ GIB = 1 << 30
 BIG_MODEL = ("actor.path=some/model", "actor.dtype=bfloat16")
 
 
-def machine_with(num_gpus: int = 0, num_cores: int = 16) -> Host:
+def machine_with(num_gpus: int = 0, num_cores: int = 16) -> HostInfo:
     """A machine of this size, all of whose files are in a folder that does not exist."""
     nowhere = Path("/nowhere")
-    return Host(
+    return HostInfo(
         machine=Machine(num_gpus, num_cores, "made up", ("sglang", "vllm")),
         cores=tuple(range(num_cores)),
         gpus=tuple(Gpu(str(index), "NVIDIA H100 80GB HBM3", 80 * GIB) for index in range(num_gpus)),

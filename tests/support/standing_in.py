@@ -15,7 +15,7 @@ from typing import Any
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.process.memory import memory_folder
-from launcher import start
+from launcher.commands import run
 from launcher.plan import Plan, build_plan
 from tests.support.commands import REPOSITORY
 
@@ -24,13 +24,14 @@ LIMIT_S = 120.0
 
 def main(words: list[str]) -> int:
     from areal_like import door
-    from launcher import claim, cli
+    from launcher import cli
+    from launcher.runs import run_lock
 
     for name, value in json.loads(os.environ.get("STAND_IN", "{}")).get("patience", {}).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
     door.COMMAND = (sys.executable, "-m", "tests.support.standing_in")
-    for module in (start, claim):
+    for module in (run, run_lock):
         setattr(module, "build_plan", _with_stand_ins)  # noqa: B010
     return cli.main(words)
 

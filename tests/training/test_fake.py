@@ -13,7 +13,7 @@ from areal_like.training.batch import SAMPLER, VERSIONS, Batch
 from areal_like.training.fake_data import FakeRollouts
 from areal_like.training.rollouts import Stop
 from areal_like.training.stop import StopRequest
-from launcher.start import refuse
+from launcher.commands.run import refuse
 from tests.support.planning import loaded, of_role, plan_of
 from tests.support.training_runs import ME, make_run, metrics_of, world
 

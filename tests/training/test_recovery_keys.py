@@ -18,7 +18,7 @@ from areal_like.training.manifest import can_resume, seal
 from areal_like.training.progress import Progress
 from areal_like.training.supervised import Supervised, train
 from areal_like.training.supervised_data import SupervisedData
-from launcher.lineage import go_back
+from launcher.supervisor.rollback import roll_back
 from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
 from tests.training.test_loop import SECRET, SETTINGS, serve
 from tests.training.test_loop import train_in as train_rl
@@ -76,7 +76,7 @@ def begun(root: Path, *overrides: str) -> tuple[Run, Seen]:
 
 def goes_on(run: Run, attempt: int = 2, began: int = 2) -> Seen:
     """As the launcher lets it, which may have moved the checkpoint."""
-    go_back(run, attempt, began)
+    roll_back(run, attempt, began)
     return Seen(run, 2)
 
 

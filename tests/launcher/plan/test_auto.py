@@ -5,7 +5,7 @@ import pytest
 from areal_like.config.attention import choose
 from areal_like.config.compose import load
 from areal_like.config.loaded import at
-from launcher.plan.auto import settled
+from launcher.plan.auto import resolved_values
 from tests.support.planning import BIG_MODEL, ROOT, loaded, machine_with, plan_of
 
 LEFT_TO_A_PROCESS = {"embedded.kv_cache_tokens"}
@@ -119,7 +119,7 @@ def test_servers_that_run_already_are_asked_what_they_are():
 
 def test_what_refers_to_an_auto_follows_it():
     configuration = loaded("ppo")
-    values = settled(configuration, plan_of("ppo").auto)
+    values = resolved_values(configuration, plan_of("ppo").auto)
     assert values["trial_name"] == values["saver"]["trial_name"] == values["critic"]["trial_name"] == "r0001"
     assert values["actor"]["attn_impl"] == values["critic"]["attn_impl"] == values["ref"]["attn_impl"] == "sdpa"
     untouched = ("experiment_name", "total_train_steps", "gconfig", "evaluator.freq_steps", "actor.optimizer")
@@ -130,7 +130,7 @@ def test_the_settled_values_compose_again_to_the_same_run(tmp_path):
     """What the run's config.yaml will say means the same plan."""
     plan = plan_of("grpo", "trial_name=t", cores=8)
     before = loaded("grpo", "trial_name=t")
-    values = settled(before, plan.auto)
+    values = resolved_values(before, plan.auto)
     assert values["rollout"]["num_episode_workers"] == 2
     assert before.values["rollout"]["num_episode_workers"] == "auto"
     words = [f"{resolved.key}={resolved.value}" for resolved in plan.auto]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.plan.epochs import ends_first
+from launcher.checks.epochs import data_end_text
 from tests.support.planning import loaded, plan_of
 
 EIGHT = ("gconfig.n_samples=8",)
@@ -156,7 +156,7 @@ def test_data_that_end_before_the_steps_are_told_with_the_epochs_to_set():
     assert early(*few, "total_train_epochs=2") == early(*few, "+task.args.digits=3") == []
     assert early(*few, "total_train_n_seqs=320") == [] and told not in early(*few, "bench=true")
     assert all(early(experiment=name) == [] for name in ("grpo", "ppo", "sft", "reward_model"))
-    assert ends_first(loaded("grpo", *few), 251) == told and ends_first(loaded("grpo", *few), 400) is None
+    assert data_end_text(loaded("grpo", *few), 251) == told and data_end_text(loaded("grpo", *few), 400) is None
 
 
 def test_the_rows_of_a_file_are_counted(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from areal_like.observe.throughput import throughput, throughput_line, throughput_table
 from areal_like.training.checkpoint import NOTHING, Checkpoints
-from launcher.plan.auto import settled
+from launcher.plan.auto import resolved_values
 from tests.launcher.plan.test_run_directory import made
 from tests.support.planning import loaded, plan_of
 from tests.support.training_runs import make_run, world
@@ -22,7 +22,7 @@ def test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking(kind):
     assert plan.cannot_start == plan.needs == (), "trackers that it does not use need not be here"
     decided = {resolved.key: (resolved.value, resolved.reason) for resolved in plan.auto}
     assert decided["total_train_steps"][0] == plan.batch.total_steps == 5
-    values: Any = settled(loaded(kind, *words), plan.auto)
+    values: Any = resolved_values(loaded(kind, *words), plan.auto)
     assert values["valid_dataset"] is None and values["total_train_n_seqs"] is None
     assert values["total_train_epochs"] >= 5
     assert {values["stats_logger"][name]["mode"] for name in ("wandb", "swanlab")} == {"disabled"}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from launcher.plan import brief, render
-from launcher.plan.brief import FEWEST_SETTINGS, LINES, MOST_OBSTACLES, MOST_WARNINGS, warning_lines
-from launcher.plan.plan import Obstacle
-from launcher.sweep.plans import Planned, plan_lines
+from launcher.plan.brief import FEWEST_SETTINGS, MOST_OBSTACLES, MOST_WARNINGS, SCREEN_LINES, warning_lines
+from launcher.plan.plan import PlanProblem
+from launcher.sweep.point_plans import PlannedPoint, plan_lines
 from tests.support.commands import Run
 from tests.support.planning import loaded, plan_of
 
@@ -26,7 +26,7 @@ def titles(text: str) -> list[str]:
 def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
     plan = plan_of(experiment, gpus=gpus)
     lines = brief(plan, width=100).splitlines()
-    assert len(lines) <= LINES == 40
+    assert len(lines) <= SCREEN_LINES == 40
     assert all(len(line) <= 100 for line in lines if "python -m" not in line)
     assert not any("..." in line or "in full" in line for line in lines), "all of it has room"
     assert plan.warnings == () or gpus
@@ -60,7 +60,7 @@ def test_obstacles_come_first_whole_and_warnings_in_a_line_each() -> None:
 
 def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
     plan: Any = plan_of("grpo")
-    many = tuple(Obstacle(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
+    many = tuple(PlanProblem(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
     plan = plan._replace(cannot_start=many, warnings=tuple(f"key{number}: " + "long " * 40 for number in range(20)))
     text = brief(plan, width=100)
     assert "cannot start here (30)" in text
@@ -83,7 +83,7 @@ def test_a_start_says_the_warnings_in_a_line_each_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launcher.guardian.guarded", lambda _begin, _folder: 0)
+    monkeypatch.setattr("launcher.supervisor.guardian.run_guarded", lambda _begin, _folder: 0)
     run = Run(capsys)
     assert run("--config", "grpo.yaml") == (0, "", "")
     words = ("actor.dtype=bfloat16", "actor.lora_alpha=32", "train_dataset.num_workers=2")
@@ -105,7 +105,9 @@ def test_warnings_that_do_not_fit_are_counted() -> None:
 
 def test_below_the_table_of_a_sweep_is_the_first_plan_and_what_others_have_beside_it() -> None:
     chosen = (("seed=1",), ("seed=2", *WRONG[:1]), ("seed=3", *WRONG[:1]))
-    planned = [Planned(n, f"t-{n}", loaded("grpo", *words), plan_of("grpo", *words)) for n, words in enumerate(chosen)]
+    planned = [
+        PlannedPoint(n, f"t-{n}", loaded("grpo", *words), plan_of("grpo", *words)) for n, words in enumerate(chosen)
+    ]
     text = "\n".join(plan_lines(planned, whole=False))
     assert text.startswith("\npoint 0: t-0\ngrpo: ") and "point 1:" not in text
     (line,) = [line for line in text.splitlines() if line.startswith("points 1, 2: ")]

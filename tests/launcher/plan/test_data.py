@@ -9,8 +9,8 @@ from areal_like.config.compose import load
 from areal_like.config.problems import ConfigError
 from areal_like.data.named import Places
 from areal_like.data.sources import Source
-from launcher.fetch import fetch_from_hub
 from launcher.plan import build_plan
+from launcher.runs.fetch import fetch_from_hub
 from tests.support.model_hub import NAME, REVISION, hub, in_cache
 from tests.support.planning import machine_with
 
@@ -112,7 +112,7 @@ def test_a_batch_that_is_larger_than_a_task_is_known_before_the_start(host, task
 
 @pytest.mark.parametrize(("path", "num_packages"), [("foo.parquet", 0), ("nofolder", 0), ("org/tiny", 2)])
 def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkeypatch, path, num_packages):
-    monkeypatch.setattr("launcher.plan.data.find_spec", lambda package: None)
+    monkeypatch.setattr("launcher.plan.datasets.find_spec", lambda package: None)
     packages = [reason for reason in against(experiment(host, path), host) if "is read by the package" in reason]
     assert len(packages) == num_packages
 

@@ -9,7 +9,7 @@ from areal_like.config.allocation import hardware
 from areal_like.config.problems import ConfigError
 from launcher.cli import main
 from launcher.plan import nvml
-from launcher.plan.described import described
+from launcher.plan.target_machine import parse_machine
 from tests.launcher.plan.test_memory import QWEN3_06B
 
 BIG = "gpus=8,cores=96,memory=1T,gpu_memory=80G,nodes=2"
@@ -118,12 +118,12 @@ def test_what_is_wrong_with_the_description_is_said_of_the_flag(capsys, text, me
 
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(ConfigError) as caught:
-        described("gpus=x,cores=y,colour=red")
+        parse_machine("gpus=x,cores=y,colour=red")
     assert len(caught.value.problems) == 3
 
 
 def test_sizes_have_the_units_of_memory():
-    host, nodes = described("gpus=1,cores=2,memory=1.5T,gpu_memory=80GiB")
+    host, nodes = parse_machine("gpus=1,cores=2,memory=1.5T,gpu_memory=80GiB")
     assert (host.memory_bytes, host.gpus[0].memory_bytes, nodes) == (3 << 39, 80 << 30, None)
 
 

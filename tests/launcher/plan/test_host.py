@@ -48,14 +48,14 @@ def test_no_driver_is_no_gpu():
 
 def test_a_known_machine_is_taken_as_it_is(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
-    found = host.here(Machine(2, 3, "made up"))
+    found = host.local_host(Machine(2, 3, "made up"))
     assert [gpu.id for gpu in found.gpus] == ["0", "1"]
     assert len(found.cores) == 3
 
 
 def test_this_machine_is_looked_at(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = host.here()
+    found = host.local_host()
     assert found.gpus == ()
     assert len(found.cores) == found.machine.num_cpu_cores >= 1
     assert found.memory_bytes
@@ -74,4 +74,4 @@ def test_the_cache_of_models_is_where_its_owner_puts_it(monkeypatch, variables, 
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert str(host.here(Machine(0, 1, "made up")).hub) == folder
+    assert str(host.local_host(Machine(0, 1, "made up")).hub) == folder

@@ -6,8 +6,8 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.limits import MODEL, NOT_YET, RUN, SECTIONS, SUPERVISED, refusals, refuse
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
+from launcher.commands.run import refuse as refuse_start
 from launcher.plan import render
-from launcher.start import refuse as refuse_start
 from tests.support.planning import loaded, plan_of
 
 
@@ -262,11 +262,12 @@ def test_the_first_layers_of_a_model_are_for_training_without_servers():
 
 
 def test_what_has_no_effect_is_told_at_a_start_too(monkeypatch, capsys):
-    from launcher import guardian, start
+    from launcher.commands import run
+    from launcher.supervisor import guardian
 
     words = ("train_dataset.num_workers=4", "trial_name=auto")
     told = loaded("grpo", *words)
-    monkeypatch.setattr(start, "build_plan", lambda *_, **__: plan_of("grpo", *words))
-    monkeypatch.setattr(guardian, "guarded", lambda *_: 0)
-    assert start.start(told) == 0
+    monkeypatch.setattr(run, "build_plan", lambda *_, **__: plan_of("grpo", *words))
+    monkeypatch.setattr(guardian, "run_guarded", lambda *_: 0)
+    assert run.start(told) == 0
     assert capsys.readouterr().err.startswith("warning: train_dataset.num_workers: has no effect")

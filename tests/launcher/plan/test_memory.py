@@ -5,7 +5,7 @@ import json
 import pytest
 
 from areal_like.models import model_folder as built_in_folder
-from launcher.plan.memory import count, nbytes
+from launcher.plan.memory import count_text, size_text
 from launcher.plan.model_shape import find_config, shape_of
 from tests.support.planning import GIB, machine_with, plan_of
 
@@ -285,14 +285,19 @@ def test_more_context_than_positions_is_a_warning(tmp_path):
 
 
 def test_words_for_sizes():
-    assert [nbytes(size) for size in (512, 2048, 3 << 20, 12 * GIB + (GIB >> 1), 300 * GIB)] == [
+    assert [size_text(size) for size in (512, 2048, 3 << 20, 12 * GIB + (GIB >> 1), 300 * GIB)] == [
         "512 B",
         "2.0 KiB",
         "3.0 MiB",
         "12.5 GiB",
         "300 GiB",
     ]
-    assert [count(number) for number in (12, 119_232, 596_049_920, 8_030_261_248)] == ["12", "119 k", "596 M", "8.03 B"]
+    assert [count_text(number) for number in (12, 119_232, 596_049_920, 8_030_261_248)] == [
+        "12",
+        "119 k",
+        "596 M",
+        "8.03 B",
+    ]
 
 
 @pytest.mark.parametrize(

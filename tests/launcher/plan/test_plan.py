@@ -122,7 +122,7 @@ def test_the_command_can_be_typed_again():
 
 
 def test_replace_stands_in_the_command():
-    assert "--replace" in plan_of("grpo", anew=True).command
+    assert "--replace" in plan_of("grpo", replace_existing=True).command
 
 
 def test_a_relative_fileroot_belongs_to_the_working_directory():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launcher.plan import render
 from launcher.plan.environment import parse_list
 from launcher.plan.host import Gpu
-from launcher.plan.placement import Wanted, place
+from launcher.plan.placement import PlacementRequest, place_processes
 from tests.support.planning import BIG_MODEL, load_text, loaded, machine_with, of_role, plan_of
 
 
@@ -141,8 +141,8 @@ def test_cores_are_shared_and_threads_follow():
 @given(st.integers(1, 70), st.integers(0, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.booleans())
 def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_gpu):
     on_gpu = on_gpu and gpus > 0
-    want = Wanted((1 if on_gpu else 0,) * servers, ranks, on_gpu, episodes, False)
-    placement = place(want, gpus, machine_with(gpus, cores), loaded("grpo").config.launcher, True)
+    want = PlacementRequest((1 if on_gpu else 0,) * servers, ranks, on_gpu, episodes, False)
+    placement = place_processes(want, gpus, machine_with(gpus, cores), loaded("grpo").config.launcher, True)
     assert (len(placement.servers), len(placement.trainers), len(placement.episodes)) == (servers, ranks, episodes)
     for seat in (*placement.servers, *placement.trainers):
         assert seat.threads >= 1

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.plan import render
-from launcher.plan.page import show
+from launcher.plan.render_base import value_text
 from launcher.plan.render_processes import ranges
 from tests.support.planning import BIG_MODEL, plan_of
 
@@ -96,7 +96,7 @@ def test_addresses_of_servers_that_run_already_are_shown():
     [(None, "null"), (True, "true"), ("", '""'), (0.1, "0.1"), ([1, 2], "[1, 2]"), ("x" * 50, "x" * 31 + "...")],
 )
 def test_values(value, text):
-    assert show(value) == text
+    assert value_text(value) == text
 
 
 def test_ranges():

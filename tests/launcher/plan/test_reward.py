@@ -10,10 +10,10 @@ import yaml
 from areal_like.config.problems import ConfigError
 from areal_like.process.run import CONFIG
 from launcher.plan import render
-from launcher.plan.auto import settled
-from launcher.policy import Policy
-from launcher.run_files import config_text
-from launcher.runs import remember
+from launcher.plan.auto import resolved_values
+from launcher.runs.registry import register
+from launcher.runs.run_files import config_text
+from launcher.supervisor.restart_policy import RestartPolicy
 from tests.launcher.plan.test_run_directory import made
 from tests.support.planning import loaded, machine_with, of_role, plan_of
 
@@ -86,13 +86,13 @@ def test_a_run_stands_for_its_newest_checkpoint_from_the_first_step_to_the_last(
         assert plan.needs == ()
         assert (KEY, newest, "the newest checkpoint of judge/r0001") in plan.auto
     said = loaded("grpo", root, *words("r0001"))
-    assert settled(said, plan.auto)["reward"]["args"] == {"path": newest}
+    assert resolved_values(said, plan.auto)["reward"]["args"] == {"path": newest}
     assert yaml.safe_load(config_text(said, plan))["reward"]["args"] == {"path": newest}
 
 
 def test_a_run_elsewhere_is_known_by_its_name(run_of_another, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    remember("judge", "r0001", run_of_another)
+    register("judge", "r0001", run_of_another)
     assert (run_of_another / CONFIG).is_file()
     plan = plan_of("grpo", f"cluster.fileroot={tmp_path / 'other'}", *words("judge/r0001"))
     assert [resolved.value for resolved in plan.auto if resolved.key == KEY] == [
@@ -131,6 +131,6 @@ def test_its_path_must_be_said_and_nothing_else():
 
 
 def test_it_is_replaced_when_it_dies():
-    policy = Policy("auto", 1)
+    policy = RestartPolicy("auto", 1)
     assert [policy.judge("reward/0", -9, True, False).kind for _ in range(2)] == ["replace", "fail"]
-    assert Policy("disabled", 1).judge("reward/0", 1, False, True).kind == "fail"
+    assert RestartPolicy("disabled", 1).judge("reward/0", 1, False, True).kind == "fail"

@@ -7,10 +7,10 @@ import pytest
 
 from areal_like.discovery import announce, names_for
 from areal_like.process.identity import Identity
-from launcher.cfg import configuration_text
-from launcher.checkpoints import complete_steps
+from launcher.commands.show_config import configuration_text
 from launcher.plan import render
 from launcher.plan.run_directory import next_trial
+from launcher.runs.checkpoints import complete_steps
 from tests.support.planning import loaded, machine_with, plan_of
 
 
@@ -106,7 +106,7 @@ def test_recover_without_a_checkpoint(tmp_path):
 
 def test_replace_begins_anew(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5)
-    directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled", anew=True)
+    directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled", replace_existing=True)
     assert (directory.state, plan.needs) == ("replaced", ())
 
 
@@ -220,7 +220,7 @@ def test_the_same_command_is_held_to_it_too(tmp_path):
     (run / "config.yaml").write_text("model: {optimizer: {type: sgd}}\n", "utf-8")
     plan = plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine")
     assert [found.key for found in plan.cannot_start] == ["model.optimizer.type"]
-    assert plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine", anew=True).cannot_start == ()
+    assert plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine", replace_existing=True).cannot_start == ()
 
 
 def test_fewer_steps_than_are_done_are_refused_with_both_numbers(tmp_path):
@@ -241,8 +241,8 @@ def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp
     with names_for(values.config, tmp_path, "launcher/0 of mine") as names:
         announce(names, Identity("launcher", 0), "")
         for words, key in ((["resume=mine"], "resume"), (["trial_name=mine"], "trial_name")):
-            for anew in (False, True):
-                directory, plan = directory_of(tmp_path, *words, anew=anew)
+            for replace_existing in (False, True):
+                directory, plan = directory_of(tmp_path, *words, replace_existing=replace_existing)
                 (reason,) = (each.reason for each in (*plan.cannot_start, *plan.needs) if each.key == key)
                 assert f"{run} is running, held by process {os.getpid()} (launcher/0 of mine)" in reason
                 assert directory.state == "exists" and "checkpoint" not in reason

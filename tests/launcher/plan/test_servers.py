@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from areal_like.config.promises import ledger as promises
-from launcher.plan.servers import ServerSpec, flag, start_server
+from launcher.plan.servers import ServerSpec, flag, server_start
 from tests.support.planning import BIG_MODEL, loaded, of_role, plan_of
 
 ON_GPU = ServerSpec(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1, (), "/env/bin/python")
@@ -23,7 +23,7 @@ def with_value(section, name, value):
     config = deepcopy(loaded("grpo", *BIG_MODEL).config)
     assert hasattr(getattr(config, section), name)
     setattr(getattr(config, section), name, value)
-    return flags(start_server(section, config, ON_GPU).command)
+    return flags(server_start(section, config, ON_GPU).command)
 
 
 def flags(command):

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_like.config.problems import ConfigError, Problem
-from launcher.sweep.plan import Plan, prepare
-from launcher.sweep.points import Axis, Points
+from launcher.sweep.hydra_root import HydraRoot
+from launcher.sweep.hydra_session import VERSION_BASE, hydra_settings
+from launcher.sweep.plan import SweepPlan, plan_sweep
+from launcher.sweep.points import SweepPoints, SweptKey
 from launcher.sweep.report import numbers
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
-from launcher.sweep.root import Root
-from launcher.sweep.run import claim, sweep
-from launcher.sweep.session import VERSION_BASE, settled
+from launcher.sweep.run import new_sweep_directory, sweep
 
 GROUPS = {"rollout": ["embedded", "sglang", "vllm"], "algorithm": ["dapo", "grpo"], "actor": ["tiny"]}
 NAMES = ["actor", "rollout", "gconfig", "launcher", "seed", "trial_name"]
@@ -49,8 +49,8 @@ def request(*words: str, **more: Any) -> SweepRequest:
     return SweepRequest(rest, "r0001", own, **more)
 
 
-def plan(*words: str, **more: Any) -> Plan:
-    return prepare(request(*words, **more))
+def plan(*words: str, **more: Any) -> SweepPlan:
+    return plan_sweep(request(*words, **more))
 
 
 def points(*words: str, **more: Any) -> list[list[str]]:
@@ -198,17 +198,17 @@ def test_the_corners_of_what_an_optimizing_sweeper_may_choose() -> None:
 
 @given(st.lists(st.integers(1, 4), max_size=4))
 def test_points_are_numbered_like_a_product(sizes: list[int]) -> None:
-    axes = [Axis(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
+    axes = [SweptKey(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
     product = list(itertools.product(*(axis.values for axis in axes)))
-    found = Points(tuple(axes))
+    found = SweepPoints(tuple(axes))
     assert len(found) == len(product)
     assert [tuple(found.values(number).values()) for number in range(len(found))] == product
 
 
 @given(st.lists(st.integers(1, 9), max_size=4), st.integers(30, 60))
 def test_where_not_all_points_are_checked_every_value_is(sizes: list[int], bound: int) -> None:
-    axes = [Axis(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
-    found = Points(tuple(axes))
+    axes = [SweptKey(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
+    found = SweepPoints(tuple(axes))
     sample = found.sample(bound)
     assert len(sample) == len(set(sample)) == min(bound, len(found))
     if bound > sum(sizes):
@@ -255,7 +255,7 @@ def test_an_interval_has_a_start_below_its_end() -> None:
 
 
 def test_a_plugin_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.sweep.session.PACKAGES", {"hydra/launcher/rocket": "hydra-rocket-launcher"})
+    monkeypatch.setattr("launcher.sweep.hydra_session.PACKAGES", {"hydra/launcher/rocket": "hydra-rocket-launcher"})
     assert "constraints.txt hydra-rocket-launcher)" in refused("hydra/launcher=rocket")["hydra/launcher"]
 
 
@@ -282,9 +282,9 @@ def test_what_a_file_says_to_hydra() -> None:
 
 def test_the_roots_state_is_in_its_address() -> None:
     section = {"sweep": {"dir": "a/${now:%Y}"}, "job": {"env_set": {"GREETING": "grüß ${oc.env:HOME} {x}"}}}
-    root = Root(groups=GROUPS, names=["seed"], placeholders=list(GROUPS), hydra=section)
+    root = HydraRoot(groups=GROUPS, names=["seed"], placeholders=list(GROUPS), hydra=section)
     assert "$" not in root.address()
-    with settled(root, []) as (settings, loader):
+    with hydra_settings(root, []) as (settings, loader):
         assert settings.directory.startswith("a/2")
         assert loader.get_group_options("rollout") == ["embedded", "sglang", "vllm"]
 
@@ -464,8 +464,8 @@ def test_two_sweeps_do_not_mix() -> None:
         assert Sweep("seed=1", "hydra.sweep.dir=mine", run=lambda *_: PointResult()).code == 0
     assert Path("mine/0/point.json").exists() and Path("mine-2/0/point.json").exists()
     Path("empty").mkdir()
-    assert claim(Path("empty")) == Path("empty")
-    assert claim(Path("mine")) == Path("mine-3")
+    assert new_sweep_directory(Path("empty")) == Path("empty")
+    assert new_sweep_directory(Path("mine")) == Path("mine-3")
 
 
 def test_quiet_prints_nothing() -> None:

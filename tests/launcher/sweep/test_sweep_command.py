@@ -21,7 +21,7 @@ from tests.launcher.sweep.test_sweep import Sweep, needs_joblib, needs_optuna
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 has_command = pytest.mark.skipif(
-    importlib.util.find_spec("launcher.multirun") is None, reason="the command line has no --multirun yet"
+    importlib.util.find_spec("launcher.commands.sweep") is None, reason="the command line has no --multirun yet"
 )
 
 

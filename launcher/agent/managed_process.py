@@ -1,0 +1,146 @@
+"""One start of one process of the plan."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+from areal_like.process.body import note_path
+from areal_like.process.descendants import LONGEST_DEATH_S, PAUSE_S, die_with_parent
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, Identity
+from launcher.plan.plan import Process
+
+TAIL_BYTES, TAIL_LINES = 16384, 12
+
+
+class FailureNote(NamedTuple):
+    """What a process wrote down about its own failure."""
+
+    time: float
+    message: str
+    kind: str
+
+
+class ProcessExit(NamedTuple):
+    """How a process ended. `code` is negative for a signal, as subprocess has it."""
+
+    child: "ManagedProcess"
+    code: int
+    time: float
+    note: FailureNote | None
+    last_lines: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.child.identity.name
+
+    @property
+    def how(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+
+
+class ManagedProcess:
+    """A process that was started, and its log."""
+
+    def __init__(
+        self, process: Process, identity: Identity, run_dir: Path, cwd: Path, variables: Mapping[str, str]
+    ) -> None:
+        """`process` has its placeholders filled in; `variables` go over the launcher's own environment, the process's
+        over them."""
+        self.process, self.identity = process, identity
+        self.log: Path | None = Path(process.log) if process.log else None
+        self.note_path = note_path(run_dir, identity)
+        self.note_path.unlink(missing_ok=True)
+        self.started = time.monotonic()
+        self.ready_after: float | None = None
+        self._output = _open_log(self.log)
+        environment = {**os.environ, **variables, **process.env}
+        environment |= {PROCESS: identity.name, ATTEMPT: str(identity.attempt), INCARNATION: str(identity.incarnation)}
+        self._popen = subprocess.Popen(
+            process.command,
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_child_setup(os.getpid(), process.cores),
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def death(self) -> ProcessExit | None:
+        """How it ended, if it has."""
+        code = self._popen.poll()
+        if code is None:
+            return None
+        note = self._note() if code else None
+        return ProcessExit(self, code, note.time if note else time.time(), note, tuple(self.last_lines(TAIL_LINES)))
+
+    def send(self, sign: int) -> None:
+        self._popen.send_signal(sign)
+
+    def kill(self) -> None:
+        """At once, with its process group; returns when it is gone. One that hangs in the kernel is left behind: what
+        comes in its place is a later incarnation, which others obey in its stead, and the guardian names it."""
+        if self._popen.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            until = time.monotonic() + LONGEST_DEATH_S
+            while self._popen.poll() is None and time.monotonic() < until:
+                time.sleep(PAUSE_S)
+
+    def last_lines(self, count: int) -> list[str]:
+        """The end of its log, without empty lines."""
+        end = os.fstat(self._output.fileno()).st_size
+        content = os.pread(self._output.fileno(), TAIL_BYTES, max(0, end - TAIL_BYTES))
+        text = content.decode("utf-8", "replace")
+        lines = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]
+        return [line for line in lines if line][-count:]
+
+    def close(self) -> None:
+        self._output.close()
+
+    def _note(self) -> FailureNote | None:
+        try:
+            said = json.loads(self.note_path.read_text(encoding="utf-8"))
+            return FailureNote(float(said["time"]), str(said["message"]), str(said["kind"]))
+        except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+            return None  # it died otherwise, or before its note was whole
+
+
+def log_name(identity: Identity) -> str:
+    """One file per start. A run that is continued counts its attempts on, so that nothing is written over."""
+    return f"{identity.start_name}.log"
+
+
+def _open_log(path: Path | None) -> IO[Any]:
+    """A file without a name where none is wanted, so that its end can be shown all the same."""
+    return path.open("a+b") if path is not None else TemporaryFile("a+b")
+
+
+def _child_setup(parent: int, cores: tuple[int, ...]) -> Callable[[], None]:
+    """What a child does before it becomes the program: it dies with the launcher, and keeps to its cores. The launcher
+    has other threads by then; these are system calls alone, whose names were looked up before."""
+    allowed = set(cores) & os.sched_getaffinity(0)
+
+    def first_steps() -> None:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        if allowed:
+            os.sched_setaffinity(0, allowed)
+
+    return first_steps

@@ -1,0 +1,110 @@
+"""The environment of an engine that is not ours: which Python has it, in which version, and what it says to its
+command line."""
+
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import starts_servers
+from areal_like.config.experiment import GRPOConfig
+from areal_like.serving.found import TITLES, Found, supported, unsupported
+from launcher.plan.host import HostInfo
+from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.plan import Plan, PlanProblem, Resolved
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+EXTERNAL_ENGINES = ("vllm", "sglang")
+"""Engines of others: beside each server of theirs stands a process of ours, which speaks for it."""
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of heads that vLLM's attention for CPUs was made for (0.32)."""
+ENGINE_SEPARATOR = "--"
+"""In the command of that process: what follows is the engine's own."""
+
+
+def engine_name(config: "BaseExperimentConfig", allocation: Allocation | None) -> str | None:
+    """That of the servers that are started here, where it is one of others."""
+    if not isinstance(config, GRPOConfig) or not starts_servers(config):
+        return None
+    if allocation is None or allocation.rollout is None or config.cluster.type != "local":
+        return None
+    return allocation.rollout.backend if allocation.rollout.backend in EXTERNAL_ENGINES else None
+
+
+def find_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> Found | str | None:
+    """None where there is nothing to find; a text where it is not there."""
+    name = engine_name(config, allocation)
+    if name is None or allocation is None:
+        return None
+    try:
+        return host.find_engine(name, getattr(config, name).python, host.directory, allocation.num_gpus > 0)
+    except ValueError as lack:
+        return str(lack)
+
+
+def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> list[Resolved]:
+    """Of an engine's own options those that are left open."""
+    from areal_like.serving.sglang.choices import choices as of_sglang
+    from areal_like.serving.vllm.choices import choices as of_vllm
+
+    values = {"vllm": of_vllm, "sglang": of_sglang}[engine](on_gpu).items()
+    section = getattr(config, engine)
+    return [Resolved(f"{engine}.{name}", *choice) for name, choice in values if getattr(section, name) == "auto"]
+
+
+def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[Resolved]:
+    """Which Python is taken where none is named."""
+    name, found = engine_name(config, allocation), find_engine(config, allocation, host)
+    if name is None or not isinstance(found, Found) or getattr(config, name).python is not None or not host.is_here:
+        return []
+    return [Resolved(f"{name}.python", found.python, f"{TITLES[name]} {found.version}: {found.where}")]
+
+
+def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[PlanProblem]:
+    name, found = engine_name(config, allocation), find_engine(config, allocation, host)
+    if name is None or found is None:
+        return []
+    why = unsupported(name, found.version) if isinstance(found, Found) else found
+    return [PlanProblem(f"{name}.python", why)] if why else []
+
+
+def head_size_problems(
+    config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
+) -> list[PlanProblem]:
+    """What vLLM would say after a minute of loading."""
+    if engine_name(config, allocation) != "vllm" or allocation is None or allocation.num_gpus:
+        return []
+    assert isinstance(config, GRPOConfig)
+    shape = shape_of(find_config(config.actor.path, host)[0])
+    if shape is None or shape.head_dim in CPU_HEAD_SIZES:
+        return []
+    sizes = ", ".join(map(str, CPU_HEAD_SIZES))
+    reason = (
+        f"its attention heads have {shape.head_dim} numbers each, and vLLM on a CPU has attention for {sizes} alone"
+    )
+    return [PlanProblem("actor.path", f"{config.actor.path}: {reason}; take rollout=sglang or rollout=embedded for it")]
+
+
+def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> dict[str, Any] | None:
+    """For the plan."""
+    name, found = engine_name(config, allocation), find_engine(config, allocation, host)
+    if name is None or not isinstance(found, Found):
+        return None
+    return {"name": name, **found._asdict(), "supported": supported(name)}
+
+
+def flag_problems(plan: Plan) -> list[PlanProblem]:
+    """What the installed version says to the command line that it would be given. Asked at a start alone: it takes the
+    engine seconds to be asked, the first time."""
+    engine = plan.servers.get("engine")
+    server = next((process for process in plan.processes if process.role == "server"), None)
+    if engine is None or server is None:
+        return []
+    from areal_like.serving.parser import refused
+
+    if engine["name"] == "vllm":
+        from areal_like.serving.vllm.parser import VLLM as PARSER
+    else:
+        from areal_like.serving.sglang.parser import SGLANG as PARSER
+    words = server.command[server.command.index(ENGINE_SEPARATOR) + 1 :]
+    return [PlanProblem(key, reason) for key, reason in refused(PARSER, words[0], words, server.env)]

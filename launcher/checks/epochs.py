@@ -1,0 +1,73 @@
+"""Which comes first: the steps that a user asks for, or the end of the data."""
+
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal_like.config.checks.named import BUILT_IN
+from launcher.plan.changes import is_set_by_user
+from launcher.plan.host import HostInfo
+from launcher.plan.plural import plural
+
+if TYPE_CHECKING:
+    from areal_like.config.loaded import Loaded
+
+STEPS = "total_train_steps"
+MAX_COUNTED_BYTES = 1 << 26
+"""Bytes of a file whose lines a plan counts; of a larger one the run tells, once it has read it."""
+MIN_TASK_ROWS = 5000
+"""Every built-in task has more rows for training, as it is."""
+
+
+def data_end_warning(loaded: "Loaded", host: HostInfo) -> str | None:
+    """What the plan tells of a run whose data end before its steps, as far as its rows can be counted cheaply."""
+    config = loaded.config
+    if not _asked(loaded) or (rows := _rows(loaded, host)) is None:
+        return None
+    data = config.train_dataset
+    steps = rows // data.batch_size if data.drop_last else ceil(rows / data.batch_size)
+    return data_end_text(loaded, steps * config.total_train_epochs) if steps else None
+
+
+def data_end_text(loaded: "Loaded", steps: int) -> str | None:
+    """What to tell of a run that has so many steps."""
+    config = loaded.config
+    if not _asked(loaded) or not 0 < steps < config.total_train_steps:
+        return None
+    epochs = ceil(config.total_train_steps * config.total_train_epochs / steps)
+    return (
+        f"total_train_epochs: is {config.total_train_epochs}, which ends the run after {plural(steps, 'step')}, before "
+        f"{STEPS}={config.total_train_steps}; set total_train_epochs={epochs}"
+    )
+
+
+def _asked(loaded: "Loaded") -> bool:
+    config = loaded.config
+    if config.bench or not config.total_train_steps or config.total_train_n_seqs:
+        return False
+    return config.train_dataset.fake is None and is_set_by_user(loaded, STEPS)
+
+
+def _rows(loaded: "Loaded", host: HostInfo) -> int | None:
+    config = loaded.config
+    environments, path = getattr(config, "environments", None), config.train_dataset.path
+    if environments is not None and environments.train:
+        return None
+    name = config.task.name or path
+    if name in BUILT_IN["task"] and path in ("", name):
+        needed = config.total_train_steps * config.train_dataset.batch_size / config.total_train_epochs
+        as_it_is = config.task.args in ({}, {"digits": 2})
+        return _rows_of_task(name) if as_it_is and needed > MIN_TASK_ROWS else None
+    file = loaded.file.resolve().parent / Path(path).expanduser()
+    file = file if file.is_file() else host.directory / Path(path).expanduser()
+    if config.task.name or file.suffix != ".jsonl" or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:
+        return None
+    with file.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+def _rows_of_task(name: str) -> int:
+    from areal_like.data.tasks import BUILT_IN as TASKS
+    from areal_like.data.tasks import TRAIN
+
+    return len(TASKS[name]().rows(TRAIN))

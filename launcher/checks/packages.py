@@ -1,0 +1,21 @@
+"""What the processes of a run import. The command line itself does without, and only looks whether it is there."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from areal_like.config.install import pip_install
+from launcher.plan.plan import PlanProblem
+
+REQUIRED_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
+
+
+def missing_packages() -> tuple[str, ...]:
+    return tuple(name for name in REQUIRED_PACKAGES if find_spec(name) is None)
+
+
+def package_problems(missing: Sequence[str]) -> list[PlanProblem]:
+    if not missing:
+        return []
+    are = "is" if len(missing) == 1 else "are"
+    reason = f"{', '.join(missing)} {are} not installed; {pip_install(*missing)} installs what a run needs"
+    return [PlanProblem("environment", reason)]

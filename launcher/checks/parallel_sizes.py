@@ -1,0 +1,65 @@
+"""Parallel sizes that divide nothing: no machine could run them."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation, Parallel
+from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.host import HostInfo
+from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.plan import PlanProblem
+from launcher.plan.plural import plural
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+OVER_NODES = "a server does not reach over nodes"
+
+
+def parallel_size_problems(
+    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo
+) -> Iterator[PlanProblem]:
+    """Of the servers first, then of the trainer. What follows the actor is said once, of the actor."""
+    rollout = allocation.rollout if starts_servers(config) else None
+    if rollout is not None and isinstance(config, GRPOConfig):
+        key = _key(config, "rollout", config.rollout.backend)
+        per_node, one = gpus_per_node(config, host.machine), rollout.tensor * rollout.pipeline
+        if allocation.num_gpus and 0 < per_node < one:
+            reason = f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; {OVER_NODES}. "
+            yield PlanProblem(key, f"{reason}Write a t (and p) of at most {per_node}")
+        yield from _heads(key, rollout, config.actor.path, host)
+    seen = set()
+    for name, engine in trained_models(config):
+        parallel = getattr(allocation, name, None) or allocation.actor
+        if parallel is None:
+            continue
+        key, replicas = f"{name}.fsdp.dp_replicate", engine.fsdp.dp_replicate
+        if parallel.data % replicas and ("replicas", parallel.data, replicas) not in seen:
+            yield PlanProblem(key, f"{replicas} does not divide the data-parallel size {parallel.data} of {parallel}")
+        if ("heads", parallel.tensor, engine.path) not in seen:
+            yield from _heads(_key(config, name, engine.backend), parallel, engine.path, host)
+        seen |= {("replicas", parallel.data, replicas), ("heads", parallel.tensor, engine.path)}
+
+
+def _key(config: "BaseExperimentConfig", name: str, backend: str) -> str:
+    """The one that says the sizes."""
+    said_in_mode = ":" not in backend and config.allocation_mode.strip() not in ("", "auto", "heuristic", "manual")
+    return "allocation_mode" if said_in_mode else f"{name}.backend"
+
+
+def _heads(key: str, parallel: Parallel, path: str, host: HostInfo) -> Iterator[PlanProblem]:
+    """Each rank takes whole attention heads; KV heads may also be held by several ranks each."""
+    size = parallel.tensor
+    shape = shape_of(find_config(path, host)[0]) if size > 1 else None
+    if shape is None:
+        return
+    if shape.heads % size:
+        yield PlanProblem(
+            key, f"the tensor size {size} of {parallel} does not divide the {shape.heads} heads of {path}"
+        )
+    elif shape.kv_heads % size and size % shape.kv_heads:
+        kv = plural(shape.kv_heads, "KV head")
+        yield PlanProblem(
+            key, f"the tensor size {size} of {parallel} neither divides the {kv} of {path} nor is a multiple"
+        )

@@ -1,0 +1,78 @@
+"""Rows that a start would find missing, as far as they can be counted before it: in files of JSON, up to one batch, and
+of the tasks that come with the package. Parquet and the Hub are left to the run."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.checks.named import BUILT_IN
+from areal_like.config.problems import ConfigError
+from areal_like.data.folders import ONE_SPLIT, SPLIT_NAMES, SPLITS, is_empty, no_split, split_files, too_few
+from launcher.plan.plan import PlanProblem
+
+if TYPE_CHECKING:
+    from areal_like.config.dataset import DatasetConfig
+
+TRAIN_SECTION, SIZE_KEY = "train_dataset", "train_dataset.batch_size"
+LARGEST_LIST_BYTES = 1 << 22
+"""A list of JSON has to be read whole to be counted."""
+MIN_TASK_ROWS = 1000
+"""Batches of at most so many rows are within every task as it is; making its rows only to count them takes time."""
+
+
+def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[PlanProblem]:
+    """Of a file or folder that is there."""
+    if place.is_dir():
+        if (place / SPLITS).is_file() or (place / ONE_SPLIT).is_file():
+            return
+        names = SPLIT_NAMES[section.removesuffix("_dataset")] if data.split is None else (data.split,)
+        files = split_files(place, names)
+        if not files:
+            yield PlanProblem(f"{section}.path", no_split(place, names))
+            return
+        place = files[0]
+    most = data.batch_size if section == TRAIN_SECTION and data.drop_last else 1
+    count = _count(place.resolve(), most)
+    if count == 0:
+        yield PlanProblem(f"{section}.path", is_empty(str(place.resolve())))
+    elif count is not None and count < most:
+        yield PlanProblem(SIZE_KEY, too_few(most, str(place.resolve()), count))
+
+
+def task_row_problems(
+    name: str, args: dict[str, Any], data: "DatasetConfig", places: tuple[Path, Path]
+) -> list[PlanProblem]:
+    """Of a task of ours, as training takes them."""
+    usual = min(MIN_TASK_ROWS, int(args.get("num_rows", MIN_TASK_ROWS)) // 2)
+    if name not in BUILT_IN["task"] or not data.drop_last or data.batch_size <= usual:
+        return []
+    from areal_like.data.named import Places
+    from areal_like.data.tasks import TRAIN, make_task
+
+    try:
+        count = len(make_task(name, args, Places(*places)).rows(TRAIN))
+    except ConfigError as refused:
+        return [PlanProblem(each.key, each.message) for each in refused.problems]
+    source = f"the {TRAIN} split of task {name}"
+    return [PlanProblem(SIZE_KEY, too_few(data.batch_size, source, count))] if count < data.batch_size else []
+
+
+def _count(file: Path, most: int) -> int | None:
+    """The number of rows, counted up to `most`; None where that is not cheap."""
+    if file.suffix == ".parquet":
+        return None
+    with file.open("rb") as opened:
+        is_list = file.suffix == ".json" and opened.read(4096).lstrip().startswith(b"[")
+        opened.seek(0)
+        if not is_list:
+            return sum(1 for _ in islice(filter(bytes.strip, opened), most))
+        content = opened.read(LARGEST_LIST_BYTES + 1)
+    if len(content) > LARGEST_LIST_BYTES:
+        return None
+    try:
+        rows = json.loads(content)
+    except ValueError:  # what is wrong with it, and where, is said by the run that reads it
+        return None
+    return len(rows) if isinstance(rows, list) else None

@@ -1,0 +1,63 @@
+"""Keys that somebody set and that this run does not read.
+
+What is set on the command line is worth a warning. What the body of a file sets for another algorithm or engine than
+the one that was chosen is only listed in the whole plan: such a file is written once and used with many.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.base import SERVERS
+from areal_like.config.allocation.experiment import generates, starts_servers
+from areal_like.config.limits import without_effect
+from launcher.plan.changes import BODY, OVERRIDE, is_set_by_user
+from launcher.plan.plan import UnreadFileValue
+from launcher.plan.reward_model import has_reward_model
+
+if TYPE_CHECKING:
+    from areal_like.config.loaded import Loaded
+
+ALGORITHM = "algorithm"
+"""The group that chooses a whole algorithm, and the section that it sets."""
+ALGORITHM_SECTION = "actor."
+CHOOSES = "task.name"
+"""What a group says by being chosen; its other keys are nobody's own words."""
+
+
+def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iterator[str]:
+    for key, message in without_effect(loaded.config):
+        if not _is_of_another_algorithm(loaded, key) and (key == CHOOSES or is_set_by_user(loaded, key)):
+            yield f"{key}: {message}"
+    typed = [key for key in _of_other_engines(loaded, allocation) if loaded.origin(key).kind == OVERRIDE]
+    if typed and allocation is not None and allocation.rollout is not None:
+        have = "has" if len(typed) == 1 else "have"
+        yield f"{', '.join(typed)}: {have} no effect: {allocation.rollout.backend} is the engine that serves"
+
+
+def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple[UnreadFileValue, ...]:
+    """In the order of the reasons."""
+    found = [(key, why) for key, why in without_effect(loaded.config) if _is_of_another_algorithm(loaded, key)]
+    if allocation is not None and allocation.rollout is not None:
+        why = f"has no effect: {allocation.rollout.backend} is the engine that serves"
+        engines = _of_other_engines(loaded, allocation)
+        found += [(key, why) for key in engines if loaded.origin(key).kind == BODY]
+    text = loaded.redactor.text
+    return tuple(UnreadFileValue(key, text(why), text(loaded.origin(key).where)) for key, why in found)
+
+
+def _is_of_another_algorithm(loaded: "Loaded", key: str) -> bool:
+    """Whether the file's body sets it for its own algorithm, and the command line chose another."""
+    if not key.startswith(ALGORITHM_SECTION) or loaded.origin(key).kind != BODY:
+        return False
+    return any(word.partition("=")[0] == ALGORITHM for word in loaded.overrides)
+
+
+def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[str]:
+    """Keys in the sections of engines that do not run. A reward model is always served by the embedded one."""
+    config = loaded.config
+    if allocation is None or allocation.rollout is None or not generates(config) or not starts_servers(config):
+        return []
+    running = {allocation.rollout.backend, "embedded"} if has_reward_model(config) else {allocation.rollout.backend}
+    others = tuple(f"{name}." for name in SERVERS if name not in running)
+    return [key for key in loaded.replay.history if key.startswith(others)]

@@ -1,0 +1,98 @@
+"""`chat RUN [step=N]`: the model of a run answers prompts from stdin, one a line."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.problems import ConfigError, Problem
+from launcher.checks.packages import missing_packages, package_problems
+from launcher.runs.checkpoint_reader import read_checkpoint
+from launcher.runs.resume import ROOT_OVERRIDES, find_run
+from launcher.runs.run_files import read_facts
+
+MAX_NEW_TOKENS = 256
+STEP, REWARD_MODEL = "step=", "reward_model"
+
+
+def chat(name: str, words: list[str]) -> int:
+    """Prints the likeliest answer to each prompt; 1 where some prompt could not be answered."""
+    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in package_problems(missing_packages())]
+    problems += [
+        Problem(word, "chat takes step=N alone", "command line")
+        for word in words
+        if not word.startswith((STEP, *ROOT_OVERRIDES))
+    ]
+    if problems:
+        raise ConfigError(problems)
+    directory = find_run(name, words, "chat")
+    if read_facts(directory).get("experiment") == REWARD_MODEL:
+        use = f"reward.name=model +reward.args.path={directory}"
+        raise ConfigError([Problem("chat", f"{directory} is a reward model, which writes no answers; use it by {use}")])
+    asked = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
+    model = read_checkpoint(directory, asked, lambda folder: _ChatModel(directory, folder), _warn)
+    if sys.stdin.isatty():
+        print(f"{model.folder}: write a prompt, Enter answers, Ctrl-D ends", flush=True)
+    failed = False
+    for prompt in _prompts():
+        try:
+            print(model.answer(prompt), flush=True)
+        except ValueError as error:
+            _warn(str(error))
+            failed = True
+    return int(failed)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _prompts() -> Iterator[str]:
+    if not sys.stdin.isatty():
+        yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+        return
+    import readline  # noqa: F401  (input() edits lines with it)
+
+    while True:
+        try:
+            prompt = input("> ")
+        except EOFError:
+            print()
+            return
+        if prompt.strip():
+            yield prompt
+
+
+class _ChatModel:
+    """A checkpoint, loaded into this process."""
+
+    folder = Path()
+
+    def __init__(self, directory: Path, folder: Path) -> None:
+        from areal_like.data.record import has_messages
+        from areal_like.data.tokenizer import TextTokenizer
+        from areal_like.process.run import open_run
+        from areal_like.serving.embedded.core.load_model import load_engine
+        from areal_like.serving.request import Sampling
+
+        self.folder = folder
+        config: Any = open_run(directory).config
+        said = getattr(config, "gconfig", None)
+        trained = config.actor if hasattr(config, "actor") else config.model
+        self._tokenizer, self._is_chat = TextTokenizer(folder), has_messages(directory)
+        here = replace(config.embedded, model_path=str(folder), device="auto", dtype=trained.dtype)
+        self._engine = load_engine(here, folder, trained.trust_remote_code)
+        self._sampling = Sampling(
+            greedy=True,
+            max_new_tokens=said.max_new_tokens if said else MAX_NEW_TOKENS,
+            stop_token_ids=tuple(said.stop_token_ids or ()) if said else (),
+        )
+
+    def answer(self, prompt: str) -> str:
+        from areal_like.serving.request import Group
+
+        asked = [{"role": "user", "content": prompt}] if self._is_chat else prompt
+        ids = tuple(self._tokenizer.encode_prompt(asked))
+        [finished] = self._engine.generate([Group("chat", ids, sampling=self._sampling)])
+        return self._tokenizer.decode(finished.samples[0].token_ids)

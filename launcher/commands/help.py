@@ -1,0 +1,106 @@
+"""The text of `--help`: what can be typed, what is shipped, and where to read on."""
+
+import re
+import textwrap
+from pathlib import Path
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.sources.shipped import data_folder
+from launcher.arguments import COMMANDS
+from launcher.terminal import bold, width
+
+PLANNED = "Planned"
+"""How the comment of an option begins that can be planned and not be started."""
+
+
+def usage_text() -> str:
+    lines = [
+        bold("python -m launcher [VERB] [--config] NAME [key=value] [group=option] [flags]"),
+        "",
+        "Reinforcement learning of language models from one YAML file. Everything is checked before anything starts.",
+        "",
+        bold("Examples"),
+        "  python -m launcher --config grpo.yaml actor.lr=1e-4 --dry-run",
+        "  python -m launcher --config mine.yaml rollout=vllm actor=qwen3_0_6b gconfig.n_samples=16",
+        "  python -m launcher resume=grpo-addition/r0001",
+        "  python -m launcher chat grpo-addition/r0001",
+        "  python -m launcher --config grpo.yaml rollout=vllm serve",
+        "  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout=embedded,vllm",
+        "",
+        bold("Verbs"),
+        *(f"  {verb:<22} {text}" for verb, text in COMMANDS.items()),
+        "",
+        bold("Flags"),
+        "  --config NAME          a path, a file here, or a shipped experiment; with or without .yaml (NAME alone too)",
+        "  --dry-run[=full]       print the plan on one screen, or all of it (=json: as data), and start nothing",
+        "  --for gpus=8,cores=96,memory=1T[,gpu_memory=80G][,nodes=2]",
+        "                         with --dry-run: the plan for such a machine instead of this one",
+        "  --model-config FILE    with --dry-run: the model's config.json (or its folder), for sizes and memory",
+        "  --multirun, -m         one run for each point of the sweeps in the overrides (Hydra's syntax)",
+        "  --explain KEY          a key's value, where it came from, and what it beat",
+        "  --cfg[=SECTION]        the resolved configuration, as YAML that loads again",
+        "  --help[=SECTION]       this text; or every key of a section: type, default, choices, meaning",
+        "  --schema               JSON Schema of the files, for editors",
+        "  --schema my.mod:Class  a class of yours that extends an experiment by keys of your own",
+        "  --replace              begin anew where a run directory exists; the old one is kept beside it",
+        "  --version              the version",
+        "",
+        bold("Experiments"),
+        *(
+            f"  {path.name:<22} {first_sentence(comment_on_top(path))}"
+            for path in sorted(data_folder("experiments").glob("*.yaml"))
+        ),
+        "",
+        bold("Groups (group=option)"),
+        *_groups(),
+        "",
+        bold("Short names"),
+        *(f"  {short:<22} {real}" for short, real in ALIASES.items()),
+        "",
+        "Exit codes: 0 done, 1 failed, 2 wrong configuration, 130 interrupted, 75 stopped early: start it again (with",
+        "recover.mode=auto and a trial_name= it goes on; with recover.mode=disabled, the default, it begins anew).",
+    ]
+    return "\n".join(lines)
+
+
+def group_lines(group: str) -> list[str]:
+    """The options of a shipped group, each with what it is for; nothing where there is no such group."""
+    options = sorted((data_folder("conf") / group).glob("*.yaml")) if group.isidentifier() else []
+    lines = []
+    for path in options:
+        name = f"{group}={path.stem}"
+        text = wrapped(f"{name}  {comment_on_top(path)}")
+        lines += [f"{bold(name)}{text[0].removeprefix(name)}", *text[1:]]
+    return lines
+
+
+def _groups() -> list[str]:
+    groups = sorted(folder for folder in data_folder("conf").iterdir() if folder.is_dir())
+    return [f"  {group.name:<22} {', '.join(map(_option, sorted(group.glob('*.yaml'))))}" for group in groups]
+
+
+def _option(path: Path) -> str:
+    return f"{path.stem} ({PLANNED.lower()})" if comment_on_top(path).startswith(PLANNED) else path.stem
+
+
+def comment_on_top(path: Path) -> str:
+    """The first paragraph of the comment that a file begins with."""
+    lines = []
+    with path.open(encoding="utf-8") as text:
+        for line in text:
+            if "@package" in line:
+                continue
+            if not line.startswith("# "):
+                break
+            lines.append(line.removeprefix("# ").strip())
+    return " ".join(lines)
+
+
+def first_sentence(text: str) -> str:
+    """`Dr. GRPO` ends none: a sentence ends after a word of three letters or more."""
+    return re.split(r"(?<=[a-z)]{3}\.)\s+(?=[A-Z])", text)[0]
+
+
+def wrapped(text: str) -> list[str]:
+    """Names of options stay whole."""
+    return textwrap.wrap(text, width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,62 @@
+"""What becomes of a configuration that is right: a plan that is shown, or a start."""
+
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.result import PLANNED, report
+from launcher.checks.engines import flag_problems
+from launcher.plan import Plan, brief, build_plan, render
+from launcher.plan.brief import warning_lines
+from launcher.plan.changes import where_set
+from launcher.plan.host import HostInfo
+from launcher.runs.fetch import fetch_from_hub
+from launcher.terminal import has_color, width, write_line
+
+
+def dry_run(
+    loaded: Loaded, form: str | bool, replace: bool = False, serves: bool = False, host: HostInfo | None = None
+) -> int:
+    """Shows the plan, whole ("full"), as data ("json"), or else on one screen; starts nothing. `host` is the machine
+    that it is for, where that is not this one."""
+    plan = build_plan(loaded, host=host, replace_existing=replace, serves=serves)
+    if form == "json":
+        print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
+    else:
+        print(loaded.redactor.everywhere(plan_text(plan, whole=form == "full")), end="")
+    report(plan.run_dir, PLANNED, 0)
+    return 0
+
+
+def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
+    """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian. What only `serves` has
+    servers and nothing else."""
+    plan = build_plan(loaded, replace_existing=replace, serves=serves)
+    refuse(plan.obstacles)
+    if fetch_from_hub(loaded):
+        plan = build_plan(loaded, replace_existing=replace, serves=serves)
+        refuse(plan.obstacles)
+    refuse([Problem(o.key, o.reason, where_set(loaded, o.key)) for o in flag_problems(plan)])
+    for line in warning_lines(plan, width()):
+        write_line(loaded.redactor.everywhere(line), sys.stderr)
+    from areal_like.process.memory import memory_folder
+    from launcher.commands.serve import serve
+    from launcher.supervisor.guardian import run_guarded
+    from launcher.supervisor.launch import launch
+
+    run_id = secrets.token_hex(6)
+    begin = serve if serves else launch
+    return run_guarded(lambda: begin(loaded, plan, run_id, replace), memory_folder(run_id))
+
+
+def refuse(obstacles: Sequence[Problem]) -> None:
+    """Raises ConfigError with every reason why this run cannot start here."""
+    if obstacles:
+        raise ConfigError(obstacles, title="this run cannot start here:")
+
+
+def plan_text(plan: Plan, whole: bool) -> str:
+    return (render if whole else brief)(plan, color=has_color(sys.stdout), width=width())

@@ -1,0 +1,160 @@
+"""`serve`: the inference servers of an experiment and nothing else, until somebody ends them."""
+
+import json
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.redact import SHORTEST, without
+from areal_like.discovery import parse
+from areal_like.models import shown_name
+from areal_like.process.errors import Failure
+from areal_like.process.identity import SERVER
+from areal_like.process.result import report
+from areal_like.process.run import Run, listens_on, opens_generation
+from launcher.agent.local import LocalAgent
+from launcher.env_file import read_env_files
+from launcher.plan import Plan
+from launcher.runs.run_lock import LockedRun, lock_run
+from launcher.supervisor.discard import discard_unused_run
+from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text
+from launcher.supervisor.restart_policy import BAD_CONFIGURATION, RestartPolicy
+from launcher.supervisor.supervisor import DONE, FAILED, RunEnding, Supervisor
+from launcher.terminal import write_line
+
+TRIAL = "trial_name="
+"""A run has another name than the servers that it uses."""
+EXAMPLE_REQUEST = {"prompt": "1+1=", "max_tokens": 8, "temperature": 0}
+
+
+def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+    """Runs the servers of the plan until they are told to end; returns the command's exit code."""
+    try:
+        variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        _check_key(loaded.config, variables)
+        claimed = lock_run(loaded, plan, run_id, replace, serves=True)
+    except ConfigError as error:
+        write_line(error.text(), sys.stderr)
+        return BAD_CONFIGURATION
+    except Failure as failure:
+        write_line(str(failure), sys.stderr)
+        return FAILED
+    except OSError as error:
+        write_line(write_error_text(error, loaded.config, plan.run_dir), sys.stderr)
+        return FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION
+    os.environ.update(variables)
+    key = os.environ.get(claimed.run.config.rollout.api_key_var, "")
+    hidden = tuple(value for value in (key, *variables.values()) if len(value) >= SHORTEST)
+
+    def say(text: str) -> None:
+        write_line(without(loaded.redactor.everywhere(text), hidden), sys.stdout)
+
+    ending = _serve(claimed, key, say, plan.command)
+    if ending.message:
+        write_line(without(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
+    if discard_unused_run(claimed, ending):
+        write_line(f"nothing had begun: {claimed.run.directory} is removed again", sys.stderr)
+    else:
+        report(claimed.run.directory, ending.outcome, ending.code, ending.message)
+    if ending.outcome != "lost":
+        claimed.names.clear()
+    claimed.names.close()
+    return ending.code
+
+
+def _check_key(config: Any, variables: Mapping[str, str]) -> None:
+    """Raises ConfigError where nobody could use the servers."""
+    variable = config.rollout.api_key_var
+    if opens_generation(config) or variables.get(variable) or os.environ.get(variable):
+        return
+    reason = (
+        f"the servers would listen on {listens_on(config)} and generate only for callers with a key, and {variable} "
+        f"(rollout.api_key_var) is not set; export {variable}=..., or set rollout.open_generation=always to let "
+        "everybody who reaches them generate"
+    )
+    raise ConfigError([Problem("rollout.open_generation", reason)])
+
+
+def _serve(claimed: LockedRun, key: str, say: Callable[[str], None], command: str) -> RunEnding:
+    run = claimed.run
+    config = run.config
+    say(f"servers of {config.experiment_name}/{config.trial_name} in {run.directory}")
+    crew = LocalAgent(run, claimed.plan.processes, key or secrets.token_hex(32), config.log.file)
+    policy = RestartPolicy(config.recover.mode, config.recover.retries)
+
+    def announce(addresses: Sequence[str]) -> None:
+        for line in announcement(run, addresses, bool(key), command):
+            say(line)
+
+    watch = _ServerSupervisor(
+        run, crew, claimed.names, wait_limits(run), policy, claimed.start, say, cut=lambda step, attempt: None
+    )
+    watch.announce = announce
+    try:
+        return watch.watch()
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        return RunEnding("failed", FAILED, write_error_text(error, config, claimed.plan.run_dir))
+
+
+class _ServerSupervisor(Supervisor):
+    """There is no last word of a trainer to wait for: they are there until they are told to end."""
+
+    announce: Callable[[Sequence[str]], None]
+    """Is told their addresses once all are ready, and whenever these have changed."""
+    _announced: Sequence[str] = ()
+
+    def _over(self) -> RunEnding | None:
+        return None
+
+    def _signalled(self, number: int) -> RunEnding | None:
+        self.crew.end(list(self.crew.alive))
+        return RunEnding("done", DONE)
+
+    def _unready(self) -> RunEnding | None:
+        ending = super()._unready()
+        ready = len(self.crew.alive) == len(self.crew.processes)
+        if ending is not None or not ready or any(child.ready_after is None for child in self.crew.alive.values()):
+            return ending
+        entries = self.names.find(SERVER)
+        addresses = [parse(entries[name]).address for name in self.crew.processes if name in entries]
+        if addresses != self._announced and len(addresses) == len(self.crew.processes):
+            self._announced = addresses
+            self.announce(addresses)
+        return None
+
+    def _say_if_still(self) -> None:
+        """They wait for others by nature."""
+
+
+def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:
+    """What can be done with them."""
+    config = run.config
+    model, variable = shown_name(config.actor.path), config.rollout.api_key_var
+    body = json.dumps({"model": model, **EXAMPLE_REQUEST})
+    first = addresses[0]
+    lines = [f"ready: {', '.join(addresses)}", "", "ask one:"]
+    heads = "-H 'Content-Type: application/json'"
+    if not run.opens_generation:
+        heads += f' -H "Authorization: Bearer ${variable}"'
+    lines += [f"  curl http://{first}/v1/completions {heads} -d {shlex.quote(body)}", ""]
+    words = [word for word in shlex.split(command) if word not in ("serve", "--replace")]
+    run_it = shlex.join(word for word in words if not word.startswith(TRIAL))
+    if has_key:
+        given = shlex.quote(f"rollout.server_addresses=[{','.join(addresses)}]")
+        key = "" if variable == "OPENAI_API_KEY" else f" rollout.api_key_var={variable}"
+        lines += [f"train with them, with the same {variable} in the environment:", f"  {run_it} {given}{key}"]
+    else:
+        lines += [
+            f"no run can train with them: {variable} (rollout.api_key_var) was not set, and so nobody knows the key of",
+            "their control routes. Choose one, here and where the run is started:",
+            f"  export {variable}=...",
+        ]
+    return [*lines, "", "Ctrl-C ends them"]

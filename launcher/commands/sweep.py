@@ -1,0 +1,153 @@
+"""`--multirun`: what the command line and the file say about a sweep, handed to Hydra's sweepers."""
+
+import gc
+import json
+import os
+import sys
+from typing import Any
+
+from areal_like.config.aliases import ALIASES
+from areal_like.config.compose import Composition, load
+from areal_like.config.copies import COPIES
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sources.overrides import is_secret, parse_words
+from areal_like.door import follow
+from launcher.arguments import Arguments
+from launcher.commands.run import refuse
+from launcher.plan import build_plan
+from launcher.plan.target_machine import TargetMachine
+from launcher.runs.dependent_overrides import recorded_references
+from launcher.sweep.point_plans import PlannedPoint, plan_lines
+from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
+from launcher.sweep.run import sweep
+from launcher.terminal import has_color
+
+RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
+BAD_CONFIGURATION = 2
+
+
+def sweep_command(arguments: Arguments) -> int:
+    """Checks every point known beforehand, then plans each; 2 where one is wrong."""
+    gc.enable()  # a sweep lives long
+    if not has_color(sys.stderr):
+        os.environ["NO_COLOR"] = "1"  # sweepers have logs of their own
+    one_answer = {"--explain": arguments.explain, "--cfg": arguments.cfg, "--schema": arguments.schema is True or None}
+    for flag, value in one_answer.items():
+        if value is not None:
+            raise ConfigError([Problem(flag, "answers for one configuration; drop --multirun", "command line")])
+    points = _SweepPlanner(arguments)
+    run_point = points.plan if points.dry_run else points.run
+    code = sweep(points.request(), points.check, run_point)
+    if points.dry_run and code != BAD_CONFIGURATION:
+        points.show()
+    return code
+
+
+class _SweepPlanner:
+    """The points of one sweep, each an experiment of its own."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        assert arguments.config is not None
+        self.config, self.schema_class = arguments.config, arguments.schema_class
+        self.copies = {**COPIES, **recorded_references(arguments.config)}
+        self.elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
+        words = [*self.elsewhere.overrides, *arguments.overrides]
+        self.overrides = [word for word in words if not is_hydra_override(word)]
+        self.hydra = [word for word in arguments.overrides if is_hydra_override(word)]
+        self.replace, self.form = arguments.replace, arguments.dry_run
+        self.dry_run = arguments.dry_run is not None
+        self.plans: list[PlannedPoint] = []
+        parsed, problems = parse_words(self.overrides)
+        if problems:
+            raise ConfigError(problems)
+        self.fixed = [word.text for word in parsed if not word.parsed.is_sweep_override()]
+
+    def load(self, overrides: list[str]) -> Loaded:
+        return load(self.config, overrides, self.schema_class, self.elsewhere.machine, self.copies)
+
+    def check(self, overrides: list[str]) -> list[Problem]:
+        try:
+            loaded = self.load(overrides)
+            self.elsewhere.host(loaded.config)
+            if not self.dry_run:
+                refuse(build_plan(loaded, replace_existing=self.replace).obstacles)
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+
+    def plan(self, overrides: list[str], trial: str, number: int) -> PointResult:
+        loaded = self.load(overrides)
+        plan = build_plan(loaded, host=self.elsewhere.host(loaded.config), replace_existing=self.replace)
+        self.plans.append(PlannedPoint(number, trial, loaded, plan))
+        columns = {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}
+        if plan.obstacles:
+            columns["obstacles"] = len(plan.obstacles)
+        return PointResult(None, columns, plan.run_dir)
+
+    def show(self) -> None:
+        """The plans, below the table."""
+        if self.form == "json":
+            print(json.dumps([planned.data() for planned in self.plans], indent=1))
+            return
+        for line in plan_lines(self.plans, whole=self.form == "full"):
+            print(line)
+
+    def run(self, overrides: list[str], trial: str, _number: int) -> PointResult:
+        """A run of its own, with a guardian of its own; what it says appears here."""
+        schema = ["--schema", self.schema_class] if self.schema_class else []
+        words = ["--config", self.config, *schema, *(["--replace"] if self.replace else []), *overrides]
+        ended = follow(words)
+        if ended.exit_code == BAD_CONFIGURATION:
+            raise ConfigError([Problem(trial, ended.errors)])
+        summary = ended.summary()
+        columns = {"steps": summary.get("steps")}
+        if summary.get("score") != summary.get("objective"):
+            columns["score"] = summary.get("score")
+        return PointResult(summary.get("objective"), columns, ended.directory, ended.exit_code)
+
+    def request(self) -> SweepRequest:
+        composition = Composition(self.config, self.fixed, self.schema_class)
+        section, choices = hydra_parts(_file_parts(composition))
+        self._aim(section, choices, named="objective" in composition.file.body())
+        library, schema = composition.library, composition.schema
+        return SweepRequest(
+            self.overrides,
+            self._trial(),
+            self.hydra,
+            hydra_section=section,
+            hydra_choices=choices,
+            groups={group: library.options_of(group) or [] for group in library.options_of("") or []},
+            names=[name for name in schema.names() if "." not in name],
+            aliases=ALIASES,
+            is_secret=lambda key: is_secret(key, schema),
+            run_dir=lambda overrides, _trial: build_plan(self.load(overrides)).run_dir,
+            dry_run=self.dry_run,
+            quiet=self.form == "json",
+        )
+
+    def _aim(self, section: dict[str, Any], choices: dict[str, Any], named: bool) -> None:
+        """By default the objective is the held-out score, of which more is better; Hydra's sweepers would minimize."""
+        sweeper = next(
+            (w.partition("=")[2] for w in self.hydra if w.startswith("hydra/sweeper=")), choices.get("hydra/sweeper")
+        )
+        said = "direction" in (section.get("sweeper") or {}) or any("hydra.sweeper.direction" in w for w in self.hydra)
+        named = named or any(word.lstrip("+").startswith("objective=") for word in self.overrides)
+        if sweeper == "optuna" and not said and not named:
+            self.hydra.append("hydra.sweeper.direction=maximize")
+
+    def _trial(self) -> str:
+        """The trial name, once for the whole sweep; job n adds `-n`."""
+        try:
+            loaded = self.load(self.fixed)
+        except ConfigError:
+            return "r0001"  # a point that lacks what only the sweep gives; the points themselves are checked next
+        named: str = loaded.get("trial_name")
+        if named != "auto":
+            return named
+        return build_plan(loaded).run_dir.rstrip("/").rpartition("/")[2]
+
+
+def _file_parts(composition: Composition) -> dict[str, Any]:
+    content = composition.file.root.value if composition.file.root is not None else {}
+    return {name: content[name].plain() for name in ("defaults", "hydra") if name in content}

@@ -1,0 +1,88 @@
+"""Which keys differ from their defaults, who said so, and what they beat."""
+
+from typing import TYPE_CHECKING, get_args
+
+from areal_like.config.redact import Redactor
+from launcher.plan.plan import BaseSetting, ChangedSetting, ReplacedFileValue, ReplacedValue
+
+if TYPE_CHECKING:
+    from areal_like.config.loaded import Loaded
+    from areal_like.config.provenance import Origin
+
+BODY, CHOSEN, OVERRIDE = "file", "group of the command line", "override"
+
+
+def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetting, ...]:
+    """In the order of the tree."""
+    settings = []
+    for path in loaded.changed():
+        origin = loaded.origin(path)
+        default = next((weaker.value for weaker in origin.beaten if weaker.kind == "default"), None)
+        beaten = tuple(
+            ReplacedValue(redactor.value(path, weaker.value), redactor.text(weaker.where))
+            for weaker in origin.beaten
+            if weaker.kind != "default"
+        )
+        value = redactor.value(path, loaded.get(path))
+        settings.append(ChangedSetting(path, value, redactor.text(origin.where), redactor.value(path, default), beaten))
+    return tuple(settings)
+
+
+def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSetting, ...]:
+    """What the command line sets, and what the file's body sets otherwise than what it builds on; in the order of the
+    tree."""
+    settings = []
+    for path in loaded.replay.history:
+        origin = loaded.origin(path)
+        typed = origin.kind in (OVERRIDE, CHOSEN)
+        if not typed and origin.kind != BODY:
+            continue
+        over = (OVERRIDE, CHOSEN) if typed else (BODY,)
+        base = next((weaker.value for weaker in origin.beaten if weaker.kind not in over), None)
+        value = loaded.get(path)
+        if origin.kind == OVERRIDE or base != value:
+            where = redactor.text(origin.where)
+            settings.append(BaseSetting(path, redactor.value(path, value), where, typed, redactor.value(path, base)))
+    return tuple(settings)
+
+
+def replaced_file_values(loaded: "Loaded", redactor: Redactor) -> tuple[ReplacedFileValue, ...]:
+    """Every value in the body of the user's file that a group chosen on the command line replaced by another."""
+    found = []
+    for path in loaded.replay.history:
+        origin = loaded.origin(path)
+        pair = _beaten_by_group([origin, *origin.beaten])
+        if pair is not None:
+            body, group = pair
+            written, value = redactor.value(path, body.value), redactor.value(path, group.value)
+            found.append(ReplacedFileValue(path, written, redactor.text(body.where), value, redactor.text(group.where)))
+    return tuple(found)
+
+
+def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin"] | None:
+    body = next((index for index, origin in enumerate(strongest_first) if origin.kind == BODY), None)
+    group = next((origin for origin in strongest_first[:body] if origin.kind == CHOSEN), None) if body else None
+    if body is None or group is None or group.value == strongest_first[body].value:
+        return None
+    return strongest_first[body], group
+
+
+def where_set(loaded: "Loaded", key: str) -> str:
+    """Where a key was set; of a section that was not set as a whole, where the strongest of what is in it was."""
+    return _strongest(loaded, key).where if key in loaded.schema.keys or key in loaded.schema.sections else ""
+
+
+def is_set_by_user(loaded: "Loaded", key: str) -> bool:
+    """Whether the user's file or command line sets a key, and not only what they build on."""
+    return _strongest(loaded, key).kind in (BODY, CHOSEN, OVERRIDE)
+
+
+def _strongest(loaded: "Loaded", key: str) -> "Origin":
+    from areal_like.config.provenance import LayerKind  # brings yaml
+
+    origin = loaded.origin(key)
+    if origin.kind != "default":
+        return origin
+    below = [loaded.origin(path) for path in loaded.replay.history if path.startswith(f"{key}.")]
+    weakest_first = get_args(LayerKind)
+    return max(reversed(below), key=lambda each: weakest_first.index(each.kind), default=origin)

@@ -1,0 +1,69 @@
+"""How long a sequence may be: by what is sampled, by the server, and by the model."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.experiment import generates, starts_servers
+from areal_like.config.experiment import GRPOConfig
+from launcher.plan.host import HostInfo
+from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.plan import PlanProblem, Resolved
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+
+def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
+    """The key by which a server limits prompt and answer together, and its value (None: what the model can)."""
+    limits = {
+        "embedded": ("embedded.context_length", config.embedded.context_length),
+        "vllm": ("vllm.max_model_len", config.vllm.max_model_len),
+        "sglang": ("sglang.context_length", config.sglang.context_length),
+    }
+    return limits[backend]
+
+
+def longest_sample(config: GRPOConfig) -> int:
+    """Tokens of prompt and answer, as far as the sampling and the data limit them."""
+    prompt = config.train_dataset.max_length
+    if prompt is None:
+        return config.gconfig.max_tokens
+    return min(config.gconfig.max_tokens, prompt + config.gconfig.max_new_tokens)
+
+
+def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) -> list[Resolved]:
+    """The schema's limit is meant for models that can as much; vLLM and SGLang do not start with more than theirs."""
+    key, limit = server_limit(config, backend)
+    section, name = key.split(".")
+    default = next(field.default for field in dataclasses.fields(getattr(config, section)) if field.name == name)
+    shape = shape_of(find_config(config.actor.path, host)[0])
+    positions = shape.max_positions if shape else None
+    if limit is None or limit != default or positions is None or positions >= limit:
+        return []
+    return [Resolved(key, positions, f"what {config.actor.path} can; the default of {limit} is more")]
+
+
+def answer_length_problems(
+    config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
+) -> list[PlanProblem]:
+    """An answer as long as all that the server or the model can hold: a server would cut every answer off before it."""
+    if not generates(config):
+        return []
+    key, context = "", None
+    if starts_servers(config) and allocation is not None and allocation.rollout is not None:
+        backend = allocation.rollout.backend
+        key, context = server_limit(config, backend)
+        if resolved_context_length(config, backend, host):
+            context = None
+    content = find_config(config.actor.path, host)[0]
+    shape = shape_of(content)
+    positions = shape.max_positions if shape and not (content or {}).get("rope_scaling") else None
+    answer = config.gconfig.max_new_tokens
+    if context is not None and answer >= context:
+        place, hint = f"the server's {context} ({key})", f"take fewer, or raise {key}"
+    elif context is None and positions is not None and answer >= positions:
+        place, hint = f"the {positions} positions of {config.actor.path}", "take fewer"
+    else:
+        return []
+    return [PlanProblem("gconfig.max_new_tokens", f"{answer} tokens leave no room for a prompt in {place}; {hint}")]

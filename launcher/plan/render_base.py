@@ -1,0 +1,127 @@
+"""What a plan as text is made of: sections, tables, and the words for processes and values."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import TextWrapper
+from typing import Any
+
+from areal_like.serving.found import TITLES
+from launcher.plan.plan import Plan
+from launcher.plan.target_machine import machine_text
+
+BOLD, RED, YELLOW, DIM, PLAIN = "\033[1m", "\033[31m", "\033[33m", "\033[2m", "\033[0m"
+WIDEST_KEY, WIDEST_VALUE = 40, 36
+NOUNS = {
+    "guardian": "guardian",
+    "launcher": "launcher",
+    "server": "{backend} server",
+    "reward": "reward model server",
+    "rollout": "controller",
+    "episodes": "episode worker",
+    "trainer": "trainer rank",
+}
+
+
+class PlanPage:
+    """A plan that may be shown, and how wide."""
+
+    def __init__(self, plan: Plan, color: bool, width: int) -> None:
+        self.plan, self.color, self.width = plan, color, width
+        self.num_nodes = 1 + max((process.node for process in plan.processes), default=0)
+
+    def paint(self, text: str, *styles: str) -> str:
+        return "".join(styles) + text + PLAIN if self.color else text
+
+    def section(self, title: str, lines: list[str], *styles: str) -> Iterator[str]:
+        if lines:
+            yield ""
+            yield self.paint(title, BOLD, *styles)
+            yield from lines
+
+    def items(self, title: str, items: list[str], *styles: str) -> Iterator[str]:
+        lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
+        yield from self.section(f"{title} ({len(items)})" if styles else title, lines, *styles)
+
+    def table(self, rows: Sequence[tuple[str, ...]], widest: tuple[int, ...]) -> list[str]:
+        """Aligned columns; the last one wraps."""
+        sizes = [min(most, max(len(row[column]) for row in rows)) for column, most in enumerate(widest)] if rows else []
+        lines = []
+        for row in rows:
+            first = "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=False)) + "  "
+            lines += wrapped(row[-1], self.width, first, " " * (4 + sum(sizes) + 2 * (len(sizes) - 1)))
+        return lines
+
+    def title(self) -> str:
+        return self.paint(f"{self.plan.experiment}: {'/'.join(self.plan.run_dir.split('/')[-2:])}", BOLD)
+
+    def machine(self) -> list[tuple[str, str]]:
+        """The one that the plan is for, where that is not the one at hand."""
+        if self.plan.machine["here"]:
+            return []
+        return [("for", f"{machine_text(self.plan.machine)}; nothing of this machine was looked at")]
+
+    def engine(self) -> list[tuple[str, str]]:
+        """Where the servers' engine is, if it is one of others."""
+        engine = self.plan.servers.get("engine")
+        if engine is None:
+            return []
+        name = f"{TITLES[engine['name']]} {engine['version']} (supported: {engine['supported']})"
+        asked = "its own parser is asked about its flags at the start"
+        return [("engine", f"{name} in {engine['python']}: {engine['where']}; {asked}")]
+
+    def noun(self, role: str) -> str:
+        backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
+        return NOUNS[role].format(backend=backend) if backend or role != "server" else "attendant"
+
+    def place(self) -> str:
+        """On which machines the processes are."""
+        here = "on this machine" if self.plan.machine["here"] else "on that machine"
+        place = {"local": here, "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
+        if self.num_nodes > 1:
+            nodes = f"on {self.num_nodes} nodes"
+            place = nodes if self.plan.cluster["type"] == "local" else f"{place} {nodes}"
+        name = self.plan.cluster["name"]
+        return place if name == "local" else f"{place} ({name})"
+
+    def refusal(self) -> str:
+        """What a start would say; empty where it would start."""
+        keys = list(dict.fromkeys(problem.key for problem in self.plan.obstacles))
+        if not keys:
+            return ""
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        return f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"
+
+    def replaced(self) -> Iterator[str]:
+        """Body values that a group replaced: seldom meant."""
+        rows = [
+            (b.key, f"= {value_text(b.value)}", f"{b.by}, in place of {value_text(b.written)} ({b.where})")
+            for b in self.plan.beaten_body_values
+        ]
+        title = "values of your file that a group on the command line replaced"
+        yield from self.section(title, self.table(rows, (WIDEST_KEY, WIDEST_VALUE)), YELLOW)
+
+
+def several(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
+
+
+def value_text(value: Any) -> str:
+    """A value as YAML would write it, cut where it is long."""
+    if value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    else:
+        text = str(value) if not isinstance(value, str) or value else '""'
+    return text if len(text) <= WIDEST_VALUE - 2 else text[: WIDEST_VALUE - 5] + "..."
+
+
+def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
+    """`text` in lines; the first begins with `first`, the others with `rest`."""
+    if width - len(rest) < 30:
+        rest = "        "
+    wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text) or [first.rstrip()]
+
+
+def shortened(text: str, width: int) -> str:
+    """In one line, cut at a word where it is too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 3].rpartition(" ")[0] + " ..."

@@ -1,0 +1,151 @@
+"""A machine that is described (`--for gpus=8,cores=96,memory=1T`): a plan for it is made anywhere, and looks at nothing
+of the machine that makes it but the files that are named."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.allocation import Machine
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.suggest import nearest
+from areal_like.serving.found import SUPPORTED, Found
+from launcher.plan.host import Gpu, HostInfo, hub_cache, local_host
+from launcher.plan.memory import size_text
+from launcher.plan.model_shape import find_config, read_config, shape_of
+from launcher.plan.plural import plural
+
+FOR, MODEL_CONFIG = "--for", "--model-config"
+PLACE = "that machine"
+COUNT = re.compile(r"\d{1,6}")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+UNITS = {unit: 1 << power for unit, power in zip("KMGT", (10, 20, 30, 40), strict=True)}
+PARTS = {
+    "gpus": "GPUs of a node (0: none)",
+    "cores": "cores of a node",
+    "memory": "main memory of a node, such as 512G or 1T",
+    "nodes": "number of nodes",
+    "gpu_memory": "memory of one GPU, such as 80G",
+}
+MAXIMA = {"gpus": 64, "cores": 4096, "nodes": 1024}
+EXAMPLE = "gpus=8,cores=96,memory=1T,gpu_memory=80G,nodes=2"
+
+
+def parse_machine(text: str) -> tuple[HostInfo, int | None]:
+    """The machine, and how many of them where that is said. Raises ConfigError with all that is wrong."""
+    values, problems = _values(text)
+    if not problems and "cores" not in values:
+        problems.append(f"cores is missing; write them, as in {FOR} {EXAMPLE}")
+    if not problems and "gpu_memory" in values and not values.get("gpus"):
+        problems.append("gpu_memory is the memory of one GPU, and there is none; add gpus=")
+    if problems:
+        raise ConfigError([Problem(FOR, problem) for problem in problems])
+    num_gpus, num_cores = values.get("gpus", 0), values["cores"]
+    host = HostInfo(
+        machine=Machine(num_gpus, num_cores, FOR, tuple(sorted(SUPPORTED)), PLACE),
+        cores=tuple(range(num_cores)),
+        gpus=tuple(Gpu(str(index), memory_bytes=values.get("gpu_memory")) for index in range(num_gpus)),
+        memory_bytes=values.get("memory"),
+        python=Path(sys.executable).name,
+        directory=Path.cwd(),
+        hub=hub_cache(),
+        find_engine=_taken_to_be_there,
+    )
+    return host, values.get("nodes")
+
+
+def _values(text: str) -> tuple[dict[str, int], list[str]]:
+    values: dict[str, int] = {}
+    problems: list[str] = []
+    for part in text.split(","):
+        name, has_value, value = (each.strip() for each in part.partition("="))
+        if name not in PARTS:
+            guess = nearest(name, list(PARTS))
+            hint = f"did you mean {guess[0]}? " if guess else ""
+            problems.append(f"{name!r} is no part of a machine; {hint}There are {', '.join(PARTS)}")
+        elif not has_value:
+            problems.append(f"{name} has no value; write {name}=..., the {PARTS[name]}")
+        elif name in values:
+            problems.append(f"{name} stands twice; keep one")
+        else:
+            size = _size(value) if name.endswith("memory") else _count(name, value)
+            values[name] = size or 0
+            if size is None:
+                problems.append(f"{name}={value} cannot be; {_wanted(name)}")
+    return values, problems
+
+
+def _count(name: str, value: str) -> int | None:
+    least = 0 if name == "gpus" else 1
+    return int(value) if COUNT.fullmatch(value) and least <= int(value) <= MAXIMA[name] else None
+
+
+def _size(value: str) -> int | None:
+    match = SIZE.fullmatch(value)
+    return int(float(match[1]) * UNITS[match[2].upper()]) or None if match else None
+
+
+def _wanted(name: str) -> str:
+    if name.endswith("memory"):
+        return f"it is the {PARTS[name]}"
+    return f"it is the {PARTS[name]}, from {0 if name == 'gpus' else 1} to {MAXIMA[name]}"
+
+
+def _taken_to_be_there(engine: str, said: str | None, _directory: Path, _on_gpu: bool) -> Found:
+    first = ".".join(map(str, SUPPORTED[engine][0]))
+    return Found(said or f"<{engine}.python>", first, "taken to be installed on that machine")
+
+
+def machine_text(machine: dict[str, Any]) -> str:
+    """What a plan says of the machine that it is for."""
+    gpu_memory, memory = machine["gpu_memory_bytes"], machine["memory_bytes"]
+    each = f" of {size_text(gpu_memory)}" if gpu_memory else ""
+    words = [f"{plural(machine['gpus'], 'GPU')}{each}" if machine["gpus"] else "no GPU"]
+    words += [plural(machine["cores"], "core"), f"{size_text(memory)} of memory" if memory else "memory not given"]
+    return f"a machine with {', '.join(words)}"
+
+
+def with_model_config(host: HostInfo, path: str, config: Any) -> HostInfo:
+    """`path` is the config.json of the model that the configuration trains, or a model that is here: a folder, one of
+    the package, or a name in the cache."""
+    file = host.directory / Path(path).expanduser()
+    content, where = (read_config(file), str(file)) if file.is_file() else find_config(path, host)
+    if content is None:
+        reason = "is no JSON object" if file.is_file() else f"is not there ({where})"
+        raise ConfigError([Problem(MODEL_CONFIG, f"{path} {reason}; name a model's config.json, or its folder")])
+    if shape_of(content) is None:
+        reason = f"{path} describes no model whose size is known here; name the config.json of a decoder"
+        raise ConfigError([Problem(MODEL_CONFIG, reason)])
+    trained = config.actor if hasattr(config, "actor") else config.model
+    return host._replace(configs={trained.path: Path(where)})
+
+
+class TargetMachine:
+    """What the flags of a dry run say of machine and model, for each configuration that is planned with them."""
+
+    def __init__(self, machine: str | None, model_config: str | None) -> None:
+        self._host: HostInfo | None = None
+        self._nodes: int | None = None
+        if machine is not None:
+            self._host, self._nodes = parse_machine(machine)
+        self._model_config = model_config
+
+    @property
+    def machine(self) -> Machine | None:
+        """That of the description, for the composition of a configuration."""
+        return None if self._host is None else self._host.machine
+
+    @property
+    def overrides(self) -> list[str]:
+        """What they add to the command line."""
+        return [] if self._nodes is None else [f"cluster.n_nodes={self._nodes}"]
+
+    def host(self, config: Any) -> HostInfo | None:
+        """None: this machine as it is. Raises ConfigError where the configuration wants another number of nodes."""
+        wanted = config.cluster.n_nodes
+        if self._nodes is not None and wanted != self._nodes:
+            reason = f"nodes={self._nodes}, and cluster.n_nodes={wanted}; leave one of them out"
+            raise ConfigError([Problem(FOR, reason)])
+        if self._model_config is None:
+            return self._host
+        return with_model_config(self._host or local_host(), self._model_config, config)

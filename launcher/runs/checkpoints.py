@@ -1,0 +1,42 @@
+"""Which checkpoint a run goes on from, and what becomes of those after it."""
+
+from pathlib import Path
+
+from areal_like.process.checkpoints import complete, folder_name, step_of
+from areal_like.training.manifest import damage
+
+
+def step_folder(run_dir: Path, step: int) -> Path:
+    return run_dir / "checkpoints" / folder_name(step)
+
+
+def complete_steps(run_dir: Path) -> list[int]:
+    """The steps of which the run has a complete checkpoint, oldest first."""
+    return [step for step, _ in complete(run_dir / "checkpoints")]
+
+
+def resumable_steps(run_dir: Path) -> list[int]:
+    """Those of them that a run can go on from."""
+    return [step for step in complete_steps(run_dir) if damage(step_folder(run_dir, step)) is None]
+
+
+def newest_resumable(run_dir: Path) -> tuple[int, Path] | None:
+    """The newest checkpoint that is complete, undamaged, and has what is needed to resume."""
+    for step in reversed(complete_steps(run_dir)):
+        if damage(step_folder(run_dir, step)) is None:
+            return step, step_folder(run_dir, step)
+    return None
+
+
+def move_aside_after(run_dir: Path, step: int, attempt: int) -> list[Path]:
+    """Moves checkpoints of later steps out of the way: they belong to a life that the run does not go on from, and
+    would be taken for its newest. Returns where they are then."""
+    folder = run_dir / "checkpoints"
+    aside = folder / f"before-attempt-{attempt}"
+    moved = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        found = step_of(path.name)
+        if found is not None and found > step:
+            aside.mkdir(exist_ok=True)
+            moved.append(path.rename(aside / path.name))
+    return moved

@@ -1,0 +1,46 @@
+"""What a run names on the Hub and is not on this machine yet is fetched before anything starts, so that all processes
+have the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import areal_like
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.data import hub_cache
+from launcher.plan import hub
+from launcher.plan.datasets import missing_datasets
+from launcher.plan.host import HostInfo, local_host
+from launcher.terminal import write_line
+
+
+def fetch_from_hub(loaded: Loaded, host: HostInfo | None = None) -> bool:
+    """Whether there was something to fetch. Raises ConfigError with all that the Hub does not give."""
+    host = host or local_host()
+    models, datasets = hub.missing_models(loaded.config, host), missing_datasets(loaded, host)
+    problems = []
+    for wants in models:
+        key, name = wants[0].key, wants[0].name
+        if (why := _fetch(key, name, host)) is not None:
+            problems.append(Problem(key, hub.missing_model_text(wants, host, why), loaded.origin(key).where))
+    for data in datasets:
+        flags = ["--dataset", *(["--revision", data.revision] if data.revision else [])]
+        if (why := _fetch(data.key, data.name, host, *flags)) is not None:
+            message = hub_cache.not_there(data.name, data.revision, host.hub, why)
+            problems.append(Problem(data.key, message, loaded.origin(data.key).where))
+    if problems:
+        raise ConfigError(problems, title="this run cannot start here:")
+    return bool(models or datasets)
+
+
+def _fetch(key: str, name: str, host: HostInfo, *flags: str) -> str | None:
+    """What went wrong. In a process of its own: the libraries leave threads behind, and the guardian is to fork."""
+    write_line(f"{key}: fetching {name} from the Hugging Face Hub into {host.hub}", sys.stderr)
+    path = os.pathsep.join([str(Path(areal_like.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    quiet = {} if sys.stderr.isatty() else {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    command = [sys.executable, "-m", "areal_like.models.fetch", name, *flags]
+    done = subprocess.run(command, env={**os.environ, **quiet, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
+    return f"the Hub does not give it ({lines[-1]})" if done.returncode else None

@@ -1,0 +1,58 @@
+"""What can be gone on from: what a stop is going to write, what it has left, and why a run cannot be resumed."""
+
+from pathlib import Path
+from typing import Any
+
+from areal_like.process.places import lost_parts
+from areal_like.process.run import CONFIG, Run
+from areal_like.training.manifest import damage
+from launcher.runs.checkpoints import complete_steps, newest_resumable, step_folder
+
+DISABLED = "disabled"
+
+
+def stop_message(config: Any) -> str:
+    """What is said when a run is asked to stop."""
+    what = "stopping when the step is done, with a checkpoint"
+    if config.bench:
+        what = "stopping when the step is done; a benchmark (bench=true) writes no checkpoint"
+    elif config.recover.mode == DISABLED:
+        what = "stopping when the step is done and its model saved; recover.mode=disabled saves nothing to resume from"
+    return f"{what}; Ctrl-C again ends at once"
+
+
+def resume_point_text(run: Run) -> str:
+    """What a run that was stopped can be gone on from."""
+    found = newest_resumable(run.directory)
+    if found is not None:
+        return f"the newest checkpoint is of step {found[0]}"
+    return why_not_resumable(run.directory, run.config.recover.mode, run.config.bench)
+
+
+def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None = None) -> str:
+    """Of a run without any checkpoint that can be resumed: the reason, and the key that changes it. What is not given
+    is read from the run's own configuration."""
+    if lost := lost_parts(run_dir):
+        return lost
+    own = run_config_values(run_dir) if mode is None else {}
+    mode = mode if mode is not None else (own.get("recover") or {}).get("mode")
+    if own.get("bench") if bench is None else bench:
+        return "there is no checkpoint: a benchmark (bench=true) writes none"
+    steps = complete_steps(run_dir)
+    if mode == DISABLED:
+        there = f"the checkpoint of step {steps[-1]} has the model alone" if steps else "there is no checkpoint"
+        return f"{there}: recover.mode=disabled saves nothing to resume from, recover.mode=auto does"
+    if not steps:
+        return "there is no checkpoint to go on from"
+    return f"there is no checkpoint to go on from: {damage(step_folder(run_dir, steps[-1]))}"
+
+
+def run_config_values(run_dir: Path) -> dict[str, Any]:
+    """A run's own configuration; nothing where there is none, or none that can be read."""
+    import yaml
+
+    try:
+        values = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return values if isinstance(values, dict) else {}

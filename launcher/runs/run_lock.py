@@ -1,0 +1,121 @@
+"""Making a run directory one's own: the folder, the name, and where its next attempt begins."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from areal_like.config.loaded import Loaded, build
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.discovery import Names, NameTaken, announce, names_for
+from areal_like.process.abandoned import clear_abandoned
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run, StartPoint
+from areal_like.process.waiting import Waiting
+from launcher.plan import Plan, build_plan
+from launcher.plan.auto import resolved_values
+from launcher.runs.kept_checkpoints import keep_checkpoints
+from launcher.runs.linked_folders import create_links
+from launcher.runs.registry import last_attempt, register
+from launcher.runs.run_files import read_facts, write_description, write_start_point
+from launcher.supervisor.rollback import roll_back
+
+
+class LockedRun(NamedTuple):
+    """A run that nobody else can start now. `remarks` are what a user should know."""
+
+    plan: Plan
+    run: Run
+    names: Names
+    start: StartPoint
+    remarks: tuple[str, ...]
+    is_new: bool = False
+    """Whether this start has made the run's directory."""
+
+
+def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, serves: bool = False) -> LockedRun:
+    """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
+    run is servers alone."""
+    held = keep_checkpoints(build(loaded.cls, resolved_values(loaded, plan.auto)), Path.cwd(), Path(plan.run_dir))
+    plan, is_new = _make_folder(loaded, plan, replace_existing, serves)
+    try:
+        claimed = _claimed(loaded, plan, run_id, serves)
+        return claimed._replace(is_new=is_new, remarks=(*claimed.remarks, *held))
+    except BaseException:
+        directory = Path(plan.run_dir)
+        if is_new and not any(directory.iterdir()):  # nobody could take the name: the number is free again
+            directory.rmdir()
+        raise
+
+
+def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun:
+    directory, cwd = Path(plan.run_dir), Path.cwd()
+    config = build(loaded.cls, resolved_values(loaded, plan.auto))
+    names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
+    _announce_launcher(names, config.cluster.name_resolve.ttl_s)
+    run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
+    try:
+        return _described(loaded, plan, run, names)
+    except BaseException:
+        names.close()
+        raise
+
+
+def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> LockedRun:
+    """The directory is ours by now: what this start is goes into it, and where it begins."""
+    directory, config = run.directory, run.config
+    clear_abandoned()
+    remarks: tuple[str, ...] = ()
+    if plan.run_directory.state == "replaced":
+        remarks = (_move_aside(directory),)
+    if run.folder == directory.resolve():  # its own configuration is what it is started with again
+        run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
+    attempt = last_attempt(directory) + 1
+    if attempt == 1:
+        remarks += create_links(run)
+    write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
+    if attempt == 1:
+        write_start_point(directory, StartPoint(1, 0, None))
+    else:
+        wanted = config.resume_step
+        remarks += roll_back(run, attempt, attempt, None if wanted is None or wanted < 0 else wanted).remarks
+    register(config.experiment_name, config.trial_name, directory)
+    return LockedRun(plan, run, names, run.start_point(), remarks)
+
+
+def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: bool) -> tuple[Plan, bool]:
+    """The plan, and whether the folder was not there before. Of two starts at once that were given the same next
+    number, the one that makes the folder has it."""
+    while True:
+        directory = Path(plan.run_dir)
+        numbered = loaded.config.trial_name == "auto" and plan.run_directory.state == "new"
+        try:
+            directory.mkdir(parents=True)
+            return plan, True
+        except FileExistsError:
+            if not directory.is_dir():
+                raise
+            if not numbered:
+                return plan, False
+            plan = build_plan(loaded, replace_existing=replace_existing, serves=serves)
+
+
+def _announce_launcher(names: Names, ttl_s: float) -> None:
+    patience = Waiting("its holder on another machine, should that be dead", 4 * ttl_s, "cluster.name_resolve.ttl_s")
+    try:
+        announce(names, Identity("launcher", 0), "", waiting=patience)
+    except NameTaken as taken:
+        names.close()
+        message = f"{taken}: this run is running; stop that one first, or name another with trial_name="
+        raise ConfigError([Problem("trial_name", message)]) from None
+    names.clear()
+
+
+def _move_aside(directory: Path) -> str:
+    """What --replace replaces is kept, beside it."""
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
+        number += 1
+    directory.rename(aside)
+    directory.mkdir()
+    return f"the earlier run is kept: {aside}"

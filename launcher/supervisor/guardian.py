@@ -1,0 +1,133 @@
+"""The first process of a start: it forks the launcher and nothing else, and outlives everything that comes of it.
+
+Each of the two holds one end of a pipe that closes when the other is gone, however it went. Whoever is left then ends
+every process of the run: both are subreapers, so that all orphans fall to them. The guardian clears the shared memory;
+the launcher does where the guardian is gone. Once it is cleared anybody can make a folder of that name.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from areal_like.process.abandoned import clear, clear_abandoned
+from areal_like.process.descendants import become_subreaper, end_all, take_name
+from areal_like.process.errors import Failure
+from areal_like.process.memory import make_new
+from launcher.terminal import write_line
+
+FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""To the launcher, which stands in a process group of its own: so a Ctrl-C reaches it once, and through here."""
+SHOW_CURSOR = "\x1b[?25h"
+
+
+def run_guarded(launch: Callable[[], int], memory: Path) -> int:
+    """Runs `launch` in a process of its own; returns its exit code when nothing of it is left, in `memory` neither:
+    the folder through which its weights travel, which is made here.
+
+    Must be called before any thread is started.
+    """
+    assert threading.active_count() == 1, "a process with threads is not forked"
+    try:
+        make_new(memory)
+    except Failure as failure:
+        write_line(str(failure), sys.stderr)
+        return FAILED
+    become_subreaper()
+    launcher_lives, launcher_end = os.pipe()
+    guardian_lives, guardian_end = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    launcher = os.fork()
+    if launcher == 0:
+        os.close(launcher_lives)
+        os.close(guardian_end)
+        _run_launcher(launch, guardian_lives, memory)
+    take_name("areal guardian")
+    os.close(launcher_end)
+    os.close(guardian_lives)
+    _pass_signals_on(launcher)
+    while os.read(launcher_lives, 1):
+        pass
+    _, status = os.waitpid(launcher, 0)
+    code = os.waitstatus_to_exitcode(status)
+    left = end_all()
+    clear(memory)
+    clear_abandoned()
+    if left:
+        write_line(f"these processes could not be ended: {', '.join(map(str, left))}", sys.stderr)
+    if code >= 0:
+        return code
+    cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
+    write_line(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", sys.stderr)
+    return FAILED
+
+
+def _pass_signals_on(launcher: int) -> None:
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        try:
+            os.kill(launcher, number)
+        except ProcessLookupError:
+            return  # it has ended, and this process is about to
+
+    for number in FORWARDED_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+
+
+def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -> None:
+    """Never returns."""
+    code = FAILED
+    ends = threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True)
+    try:
+        os.setpgid(0, 0)
+        become_subreaper()
+        take_name("areal launcher")
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to the terminal from its own group
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when nobody reads what it says
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                signal.signal(number, _stop_before_it_began)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+        ends.start()
+        code = launch()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else FAILED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        end_all()
+        if _is_closed(guardian_lives):
+            ends.join()  # it clears the memory and ends this process
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                continue  # nobody reads it any more
+        os._exit(code)
+
+
+def _stop_before_it_began(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(STOPPED_EARLY)
+
+
+def _is_closed(pipe: int) -> bool:
+    return bool(select.select([pipe], [], [], 0)[0])
+
+
+def _end_with_guardian(guardian_lives: int, memory: Path) -> None:
+    """A thread, so that it acts whatever the launcher is busy with."""
+    while os.read(guardian_lives, 1):
+        pass
+    end_all()
+    clear(memory)
+    os._exit(FAILED)

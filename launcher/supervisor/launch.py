@@ -1,0 +1,230 @@
+"""The launcher of one run: claims its directory, starts its processes, watches them, and says how it ended."""
+
+import errno
+import gc
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.allocation.experiment import generates
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError
+from areal_like.config.redact import SHORTEST, without
+from areal_like.process.checkpoints import step_of
+from areal_like.process.errors import Failure
+from areal_like.process.places import owner_of
+from areal_like.process.result import report
+from areal_like.process.run import Run
+from launcher.agent.local import LocalAgent
+from launcher.checks.epochs import data_end_text
+from launcher.env_file import read_env_files
+from launcher.plan import Plan
+from launcher.runs.checkpoints import complete_steps
+from launcher.runs.environment_record import write_environment_record
+from launcher.runs.registry import last_attempt
+from launcher.runs.run_files import restore_configuration
+from launcher.runs.run_lock import LockedRun, lock_run
+from launcher.supervisor.discard import discard_unused_run
+from launcher.supervisor.restart_policy import BAD_CONFIGURATION, RestartPolicy
+from launcher.supervisor.signal_wait import HANDLED_SIGNALS
+from launcher.supervisor.supervisor import FAILED, RunEnding, Supervisor, WaitLimits
+from launcher.terminal import write_line
+
+ENVIRONMENT_RECORD_TIMEOUT_S = 10.0
+MIN_FREE_BYTES = 1 << 16
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+    """Runs the plan to its end; returns the command's exit code."""
+    gc.enable()
+    try:
+        variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        claimed = lock_run(loaded, plan, run_id, replace)
+    except ConfigError as error:
+        return _refused(error.text())
+    except Failure as failure:
+        return _refused(str(failure), FAILED)
+    except OSError as error:
+        return _refused(
+            write_error_text(error, loaded.config, plan.run_dir),
+            FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION,
+        )
+    secret = secrets.token_hex(32)
+    os.environ.update(variables)  # for all processes, and for the trackers in this one
+    hidden = (secret, *sorted((value for value in variables.values() if len(value) >= SHORTEST), key=len, reverse=True))
+    return _Launch(loaded, claimed, secret, hidden).run()
+
+
+def write_error_text(error: OSError, config: Any, run_dir: str) -> str:
+    """Begins with the key that names the folder."""
+    place = str(error.filename or run_dir)
+    room = "make room there, or name" if error.errno in DISK_ERRORS else "name"
+    key = owner_of(Path(os.path.abspath(place)), config, Path.cwd())
+    return f"{key}: {place}: {error.strerror or error}; {room} another folder"
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Whether nothing more can be written there to speak of."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize < MIN_FREE_BYTES or (found.f_files > 0 and found.f_favail == 0)
+
+
+def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
+    write_line(text, sys.stderr)
+    return code
+
+
+class _Launch:
+    """One run from its first process to its summary. What it says holds no secret."""
+
+    def __init__(self, loaded: Loaded, claimed: LockedRun, secret: str, hidden: tuple[str, ...]) -> None:
+        from areal_like.observe.health import Health
+        from areal_like.observe.observer import Observer
+        from areal_like.observe.progress import Progress
+
+        self.loaded, self.claimed, self.plan = loaded, claimed, claimed.plan
+        self.run_, self.start = claimed.run, claimed.start
+        self.secret, self.hidden = secret, hidden
+        self.began = time.time()
+        config, batch = self.run_.config, self.plan.batch
+        health = Health(config) if generates(config) else None
+        self.progress = Progress(batch.total_steps, batch.staleness_bound, health)
+        self.observer = Observer(
+            self.run_,
+            self.progress.step,
+            self.progress.evaluation,
+            self.say,
+            on_phase=self._phase,
+            on_total=self._total,
+        )
+
+    def run(self) -> int:
+        self._say_what_begins()
+        if self.start.attempt > 1:
+            from areal_like.observe.cut import cut_metrics
+
+            cut_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
+        config = self.run_.config
+        crew = LocalAgent(self.run_, self.plan.processes, self.secret, config.log.file)
+        policy = RestartPolicy(config.recover.mode, config.recover.retries)
+        supervisor = Supervisor(
+            self.run_, crew, self.claimed.names, wait_limits(self.run_), policy, self.start, self.say, self.observer.cut
+        )
+        self.observer.start()
+        surroundings = threading.Thread(target=self._surroundings, daemon=True)
+        try:
+            ending = supervisor.watch(started=surroundings.start, turn=self.progress.tick)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            ending = RunEnding("failed", FAILED, write_error_text(error, self.run_.config, self.plan.run_dir))
+        if ending.outcome == "lost":  # the directory may be another launcher's
+            self.progress.close()
+            write_line(self._clean(ending.message), sys.stderr)
+            report(self.run_.directory, ending.outcome, ending.code, ending.message)
+            self.claimed.names.close()
+            return ending.code
+        self.observer.drain()
+        self.progress.close()
+        if ending.outcome == "failed" and disk_is_full(self.run_.directory) and "No space left" not in ending.message:
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whoever met it could not write that down
+            ending = ending._replace(
+                message=f"{write_error_text(full, self.run_.config, self.plan.run_dir)}\n{ending.message}"
+            )
+        ending = ending._replace(message=self._clean(ending.message))
+        for number in HANDLED_SIGNALS:  # how it ended is settled, and told now
+            signal.signal(number, signal.SIG_IGN)
+        self._finish(ending)
+        if ending.outcome in ("refused", "failed"):
+            self._forget_configuration()
+        if surroundings.ident is not None:  # not where not even the processes could be started
+            surroundings.join(ENVIRONMENT_RECORD_TIMEOUT_S)
+        if discard_unused_run(self.claimed, ending):
+            write_line(f"nothing had begun: {self.run_.directory} is removed again", sys.stderr)
+        else:
+            report(self.run_.directory, ending.outcome, ending.code, ending.message)
+        self.claimed.names.clear()
+        self.claimed.names.close()
+        return ending.code
+
+    def say(self, text: str) -> None:
+        self.progress.say(self._clean(text))
+
+    def _forget_configuration(self) -> None:
+        """Of a continued run: where there is no checkpoint made with it."""
+        directory, start = self.run_.directory, self.start
+        if max(complete_steps(directory), default=0) > start.step or disk_is_full(directory):
+            return
+        if restore_configuration(directory, start.attempt):
+            own = f"that of attempt {start.attempt} is kept as config.attempt-{start.attempt}.yaml"
+            self.say(
+                f"config.yaml is that of attempt {start.attempt - 1} again, so give resume= its changes anew; {own}"
+            )
+
+    def _phase(self, what: str, at: float) -> None:
+        self.progress.phase(what, at - self.began)
+
+    def _total(self, steps: int) -> None:
+        self.progress.set_total(steps)
+        end = data_end_text(self.loaded, steps)
+        if end is not None and end not in self.plan.warnings:
+            self.say(f"  {end}")
+
+    def _clean(self, text: str) -> str:
+        return without(self.loaded.redactor.everywhere(text), self.hidden)
+
+    def _say_what_begins(self) -> None:
+        config, start = self.run_.config, self.start
+        name = f"{config.experiment_name}/{config.trial_name}"
+        self.say(f"{name} in {self.run_.directory}")
+        if start.attempt > 1:
+            place = "the start" if start.checkpoint is None else f"step {step_of(start.checkpoint.name)}"
+            self.say(f"  it goes on from {place} (attempt {start.attempt})")
+            total = self.plan.batch.total_steps
+            if total is not None and start.step >= total:
+                replace_existing = "" if self.loaded.config.resume else ", anew with --replace"  # which resume= refuses
+                self.say(f"  all of its {total} steps are done: more with total_train_steps=N{replace_existing}")
+        for remark in self.claimed.remarks:
+            self.say(f"  {remark}")
+
+    def _surroundings(self) -> None:
+        try:
+            folders = [self.run_.folder, self.run_.cwd]
+            attempt = self.start.attempt
+            write_environment_record(self.run_.directory, folders, self.loaded.redactor, self._clean, attempt)
+        except OSError as error:
+            self.say(f"environment.txt: {error.strerror}; what the run ran on is not written down")
+
+    def _finish(self, ending: RunEnding) -> None:
+        from areal_like.observe.summary import finish
+
+        attempts = last_attempt(self.run_.directory)
+        try:
+            text = finish(
+                self.run_.directory, ending.outcome, ending.code, self.began, attempts, ending.message or None
+            )
+        except OSError as error:
+            why = write_error_text(error, self.run_.config, self.plan.run_dir)
+            text = f"{ending.message}\nthe summary could not be written: {why}"
+        if ending.outcome == "refused":
+            write_line(ending.message, sys.stderr)
+        else:
+            write_line(text, sys.stderr if ending.code else sys.stdout)
+
+
+def wait_limits(run: Run) -> WaitLimits:
+    """Where the run's waits are named."""
+    rollout = getattr(run.config, "rollout", None)
+    trained = "actor" if rollout is not None else "model"
+    dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)
+    if rollout is None:
+        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", dist_timeout_s, f"{trained}.dist_timeout_s")
+    return WaitLimits(
+        rollout.setup_timeout, "rollout.setup_timeout", rollout.request_timeout, "rollout.request_timeout"
+    )

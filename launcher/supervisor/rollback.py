@@ -1,0 +1,70 @@
+"""Going back to a checkpoint: which one, and what of the life after it is moved out of the way."""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from areal_like.process.checkpoints import attempt_of, step_of
+from areal_like.process.memory import is_private
+from areal_like.process.run import ATTEMPT, Run, StartPoint
+from areal_like.process.segments import RECORD
+from areal_like.training.manifest import damage
+from launcher.runs.checkpoints import complete_steps, move_aside_after, step_folder
+from launcher.runs.run_files import write_start_point
+
+
+class Rollback(NamedTuple):
+    """Where an attempt begins, and what a user should know of it."""
+
+    step: int
+    checkpoint: Path | None
+    remarks: tuple[str, ...]
+
+
+def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) -> Rollback:
+    """Chooses the newest sound checkpoint (of `at_most` steps) and writes down that `attempt` begins there. `began` is
+    the first attempt of the same command."""
+    checkpoint, remarks = None, []
+    for candidate in _candidates(run, at_most):
+        if (why := damage(candidate, with_hashes=True)) is None:
+            checkpoint = candidate
+            break
+        remarks.append(f"not from step {step_of(candidate.name)}: {why}")
+    step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
+    if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
+        step = 0
+        remarks.append(f"recover.skip_progress: the steps before {checkpoint.name} do not count")
+    moved = move_aside_after(run.directory, step, attempt)
+    if moved:
+        remarks.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
+    if checkpoint is not None and not checkpoint.is_dir():
+        (checkpoint,) = [path for path in moved if path.name == checkpoint.name]
+    if is_private(run.memory):
+        _empty(run.memory)
+    _empty(run.weights)
+    write_start_point(run.directory, StartPoint(attempt, step, checkpoint, began))
+    return Rollback(step, checkpoint, tuple(remarks))
+
+
+def _candidates(run: Run, at_most: int | None) -> list[Path]:
+    """Newest first. Last comes what the attempt before had begun with, which stands elsewhere where its steps did not
+    count."""
+    steps = [step for step in complete_steps(run.directory) if at_most is None or step <= at_most]
+    found = [step_folder(run.directory, step) for step in reversed(steps)]
+    if at_most is None and (run.directory / ATTEMPT).is_file():
+        earlier = run.start_point().checkpoint
+        if earlier is not None and earlier.is_dir() and earlier not in found:
+            found.append(earlier)
+    return found
+
+
+def _empty(folder: Path) -> None:
+    """Weights that were on their way: the servers hold what they took. What engines have in shared memory stays
+    written down."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith(RECORD):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -1,0 +1,55 @@
+"""Sleep that ends when a signal comes or a child does, and the signals that came."""
+
+import select
+import signal
+import socket
+from types import FrameType
+from typing import Self
+
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalWait:
+    """Use inside `with`, in the main thread."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._reads, self._writes = socket.socketpair()
+        self._reads.setblocking(False)
+        self._writes.setblocking(False)
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in (*HANDLED_SIGNALS, signal.SIGCHLD)}
+        self._fd = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
+        for number in HANDLED_SIGNALS:
+            if self._before[number] != signal.SIG_IGN:
+                signal.signal(number, self._take)
+        signal.signal(signal.SIGCHLD, _nothing)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._fd)
+        self._reads.close()
+        self._writes.close()
+
+    def wait(self, seconds: float) -> None:
+        """At most so long."""
+        if self.received:
+            return
+        ready, _, _ = select.select([self._reads], [], [], seconds)
+        if ready:
+            self._reads.recv(4096)
+
+    def take(self) -> list[int]:
+        """The signals since the last time."""
+        taken, self.received = self.received, []
+        return taken
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """A signal without a handler would not end the sleep."""
