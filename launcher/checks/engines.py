@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import starts_servers
 from areal_like.config.experiment import GRPOConfig
-from areal_like.serving.found import TITLES, Found, supported, unsupported
+from areal_like.serving.installations import TITLES, Installation, unsupported_version, version_range
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import Plan, PlanProblem, Resolved
@@ -31,7 +31,9 @@ def engine_name(config: "BaseExperimentConfig", allocation: Allocation | None) -
     return allocation.rollout.backend if allocation.rollout.backend in EXTERNAL_ENGINES else None
 
 
-def find_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> Found | str | None:
+def find_engine(
+    config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
+) -> Installation | str | None:
     """None where there is nothing to find; a text where it is not there."""
     name = engine_name(config, allocation)
     if name is None or allocation is None:
@@ -44,8 +46,8 @@ def find_engine(config: "BaseExperimentConfig", allocation: Allocation | None, h
 
 def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> list[Resolved]:
     """Of an engine's own options those that are left open."""
-    from areal_like.serving.sglang.choices import choices as of_sglang
-    from areal_like.serving.vllm.choices import choices as of_vllm
+    from areal_like.serving.sglang.auto_values import auto_values as of_sglang
+    from areal_like.serving.vllm.auto_values import auto_values as of_vllm
 
     values = {"vllm": of_vllm, "sglang": of_sglang}[engine](on_gpu).items()
     section = getattr(config, engine)
@@ -55,7 +57,12 @@ def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> li
 def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[Resolved]:
     """Which Python is taken where none is named."""
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
-    if name is None or not isinstance(found, Found) or getattr(config, name).python is not None or not host.is_here:
+    if (
+        name is None
+        or not isinstance(found, Installation)
+        or getattr(config, name).python is not None
+        or not host.is_here
+    ):
         return []
     return [Resolved(f"{name}.python", found.python, f"{TITLES[name]} {found.version}: {found.where}")]
 
@@ -64,7 +71,7 @@ def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | Non
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
     if name is None or found is None:
         return []
-    why = unsupported(name, found.version) if isinstance(found, Found) else found
+    why = unsupported_version(name, found.version) if isinstance(found, Installation) else found
     return [PlanProblem(f"{name}.python", why)] if why else []
 
 
@@ -88,9 +95,9 @@ def head_size_problems(
 def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> dict[str, Any] | None:
     """For the plan."""
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
-    if name is None or not isinstance(found, Found):
+    if name is None or not isinstance(found, Installation):
         return None
-    return {"name": name, **found._asdict(), "supported": supported(name)}
+    return {"name": name, **found._asdict(), "supported": version_range(name)}
 
 
 def flag_problems(plan: Plan) -> list[PlanProblem]:
@@ -100,11 +107,11 @@ def flag_problems(plan: Plan) -> list[PlanProblem]:
     server = next((process for process in plan.processes if process.role == "server"), None)
     if engine is None or server is None:
         return []
-    from areal_like.serving.parser import refused
+    from areal_like.serving.flag_check import refused_flags
 
     if engine["name"] == "vllm":
-        from areal_like.serving.vllm.parser import VLLM as PARSER
+        from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
     else:
-        from areal_like.serving.sglang.parser import SGLANG as PARSER
+        from areal_like.serving.sglang.parser import FLAG_PARSER as PARSER
     words = server.command[server.command.index(ENGINE_SEPARATOR) + 1 :]
-    return [PlanProblem(key, reason) for key, reason in refused(PARSER, words[0], words, server.env)]
+    return [PlanProblem(key, reason) for key, reason in refused_flags(PARSER, words[0], words, server.env)]

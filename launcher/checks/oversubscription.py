@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import starts_servers, trained_models
-from areal_like.serving.found import TITLES
+from areal_like.serving.installations import TITLES
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import GIB, size_text
 from launcher.plan.placement import PlacementPlan

@@ -74,7 +74,7 @@ class _ChatModel:
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.process.run import open_run
         from areal_like.serving.embedded.core.load_model import load_engine
-        from areal_like.serving.request import Sampling
+        from areal_like.serving.requests import Sampling
 
         self.folder = folder
         config: Any = open_run(directory).config
@@ -90,9 +90,9 @@ class _ChatModel:
         )
 
     def answer(self, prompt: str) -> str:
-        from areal_like.serving.request import Group
+        from areal_like.serving.requests import GroupRequest
 
         asked = [{"role": "user", "content": prompt}] if self._is_chat else prompt
         ids = tuple(self._tokenizer.encode_prompt(asked))
-        [finished] = self._engine.generate([Group("chat", ids, sampling=self._sampling)])
+        [finished] = self._engine.generate([GroupRequest("chat", ids, sampling=self._sampling)])
         return self._tokenizer.decode(finished.samples[0].token_ids)

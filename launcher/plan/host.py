@@ -11,7 +11,7 @@ from areal_like.config.attention import PACKAGES as ATTENTION
 from areal_like.observe.trackers.needs import PACKAGES as TRACKERS
 from areal_like.observe.trackers.needs import is_installed
 from areal_like.process.listening import why_no_port
-from areal_like.serving import found
+from areal_like.serving import installations
 from launcher.checks.packages import missing_packages
 
 
@@ -36,7 +36,7 @@ class HostInfo(NamedTuple):
     packages: frozenset[str] = frozenset()
     missing: tuple[str, ...] = ()
     """Packages that the processes of a run import and that are not installed."""
-    find_engine: Callable[[str, str | None, Path, bool], found.Found] = found.find
+    find_engine: Callable[[str, str | None, Path, bool], installations.Installation] = installations.find_installation
     why_no_port: Callable[[str, int], str] = why_no_port
     """Why an address cannot be listened on; empty where it can be."""
     configs: Mapping[str, Path] = {}

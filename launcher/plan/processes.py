@@ -132,7 +132,7 @@ def _attached(site: ProcessContext) -> Iterator[Process]:
 
 
 def _attendant(site: ProcessContext, index: int) -> list[str]:
-    module = [site.host.python, "-m", "areal_like.serving.attendant"]
+    module = [site.host.python, "-m", "areal_like.serving.external"]
     return [*module, "--run-dir", site.run_dir, "--index", str(index)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
 from typing import Any
 
-from areal_like.serving.found import TITLES
+from areal_like.serving.installations import TITLES
 from launcher.plan.plan import Plan
 from launcher.plan.target_machine import machine_text
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from areal_like.serving.start import ServerSpec as ServerSpec
-from areal_like.serving.start import ServerStart as ServerStart
-from areal_like.serving.start import flag as flag
+from areal_like.serving.command_line import ServerCommand as ServerStart
+from areal_like.serving.command_line import ServerSite as ServerSpec
+from areal_like.serving.command_line import flag as flag
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 def server_start(backend: str, config: "GRPOConfig", spec: ServerSpec) -> ServerStart:
     """The start of one server of this backend."""
     if backend == "vllm":
-        from areal_like.serving.vllm.start import start_vllm
+        from areal_like.serving.vllm.command import vllm_command
 
-        return start_vllm(config, spec)
+        return vllm_command(config, spec)
     if backend == "sglang":
-        from areal_like.serving.sglang.start import start_sglang
+        from areal_like.serving.sglang.command import sglang_command
 
-        return start_sglang(config, spec)
+        return sglang_command(config, spec)
     if backend == "embedded":
         return embedded_server_start(spec)
     raise ValueError(f"rollout.backend: no server is called {backend!r}; there are embedded, vllm and sglang")

@@ -9,7 +9,7 @@ from typing import Any
 from areal_like.config.allocation import Machine
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
-from areal_like.serving.found import SUPPORTED, Found
+from areal_like.serving.installations import SUPPORTED, Installation
 from launcher.plan.host import Gpu, HostInfo, hub_cache, local_host
 from launcher.plan.memory import size_text
 from launcher.plan.model_shape import find_config, read_config, shape_of
@@ -91,9 +91,9 @@ def _wanted(name: str) -> str:
     return f"it is the {PARTS[name]}, from {0 if name == 'gpus' else 1} to {MAXIMA[name]}"
 
 
-def _taken_to_be_there(engine: str, said: str | None, _directory: Path, _on_gpu: bool) -> Found:
+def _taken_to_be_there(engine: str, said: str | None, _directory: Path, _on_gpu: bool) -> Installation:
     first = ".".join(map(str, SUPPORTED[engine][0]))
-    return Found(said or f"<{engine}.python>", first, "taken to be installed on that machine")
+    return Installation(said or f"<{engine}.python>", first, "taken to be installed on that machine")
 
 
 def machine_text(machine: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from areal_like.process.memory import SHARED_MEMORY  # noqa: E402
-from areal_like.serving.found import find  # noqa: E402
+from areal_like.serving.installations import find_installation  # noqa: E402
 from areal_like.weights.flat import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
 from tests.support.engine_talk import Talk, group, talking  # noqa: E402
@@ -52,7 +52,7 @@ def missing(engine: str) -> str | None:
     """Why an engine cannot be measured here."""
     try:
         if engine != "embedded":
-            find(engine, None, Path.cwd())
+            find_installation(engine, None, Path.cwd())
     except ValueError as none:
         return str(none)
     return None

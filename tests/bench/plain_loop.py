@@ -35,7 +35,7 @@ from areal_like.rollout.queue import RowOrder  # noqa: E402
 from areal_like.rollout.settings import rollout_settings, run_length  # noqa: E402
 from areal_like.serving.embedded.core.llm_engine import LLMEngine as Server  # noqa: E402
 from areal_like.serving.embedded.core.load_model import load_engine  # noqa: E402
-from areal_like.serving.request import Finished, Group, Sampling, parse_sampling  # noqa: E402
+from areal_like.serving.requests import FinishedGroup, GroupRequest, Sampling, parse_sampling  # noqa: E402
 from areal_like.training.actor import Actor  # noqa: E402
 from areal_like.training.batch import SAMPLER, VERSIONS, Batch  # noqa: E402
 from areal_like.training.engine import Engine  # noqa: E402
@@ -96,13 +96,13 @@ class Loop:
             "rewards": self.rewards,
         }
 
-    def groups(self, step: int, sampling: Sampling) -> list[Group]:
+    def groups(self, step: int, sampling: Sampling) -> list[GroupRequest]:
         """Those that a synchronous run has in this step, with their seeds."""
         size, seed = self.settings.batch_size, self.settings.sampling_seed
         numbers = range(step * size, (step + 1) * size)
         prompts = self.prompts([self.rows[self.order.row(number)] for number in numbers])
         return [
-            Group(str(number), prompt, self.settings.n_samples, derive_seed(seed, "sampling", number), sampling)
+            GroupRequest(str(number), prompt, self.settings.n_samples, derive_seed(seed, "sampling", number), sampling)
             for number, prompt in zip(numbers, prompts, strict=True)
         ]
 
@@ -113,7 +113,7 @@ class Loop:
         texts = self.tokenizer.decode_all(answers)
         return [self.reward(row["prompt"], text, row) for row, text in zip(rows, texts, strict=True)]
 
-    def batch(self, step: int, groups: Sequence[Group], finished: Sequence[Finished]) -> Batch:
+    def batch(self, step: int, groups: Sequence[GroupRequest], finished: Sequence[FinishedGroup]) -> Batch:
         """As the trainer gets it from the controller."""
         arrays: dict[str, list[Any]] = {name: [] for name in ("token_ids", "loss_mask", SAMPLER, VERSIONS, "lengths")}
         samples = [(group, sample) for group, of in zip(groups, finished, strict=True) for sample in of.samples]
@@ -148,7 +148,7 @@ class Loop:
     def evaluate(self, version: int) -> None:
         with self.watch("evaluate"):
             sampling = parse_sampling(self.settings.evaluation_sampling, self.server.vocab_size)
-            groups = [Group(str(n), ids, 1, 0, sampling) for n, ids in enumerate(self.prompts(self.held_out))]
+            groups = [GroupRequest(str(n), ids, 1, 0, sampling) for n, ids in enumerate(self.prompts(self.held_out))]
             answers = [finished.samples[0].token_ids for finished in self.server.generate(groups)]
             found = [parts["score"] for parts in self.worth(self.held_out, answers)]
         self.scores.append([version, sum(found) / len(found), time.time(), time.process_time() - BEGAN_CPU])

@@ -10,7 +10,7 @@ import pytest
 from areal_like.config.compose import load
 from areal_like.config.generation import LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.serving.request import BadRequest, parse_group
+from areal_like.serving.requests import BadRequest, parse_group
 
 GOOD = "experiment_name: e\nactor: {path: m}\n"
 

@@ -20,7 +20,7 @@ import transformers
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.serving.found import find  # noqa: E402
+from areal_like.serving.installations import find_installation  # noqa: E402
 from tests.gpu import serving_checks  # noqa: E402
 from tests.gpu.check_gpu import BUDGET_S, Check, machine, run  # noqa: E402
 from tests.support.engines import ENGINES  # noqa: E402
@@ -39,7 +39,7 @@ def installed(on_gpu: bool) -> dict[str, str]:
     found = {}
     for engine in ENGINES[1:]:
         try:
-            found[engine] = find(engine, None, Path.cwd(), on_gpu).version
+            found[engine] = find_installation(engine, None, Path.cwd(), on_gpu).version
         except ValueError:
             continue
     return {**found, ENGINES[0]: "of this checkout"}

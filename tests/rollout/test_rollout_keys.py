@@ -18,7 +18,7 @@ from areal_like.rollout.episodes import main as episodes
 from areal_like.rollout.settings import rollout_settings
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.request import Sample, parse_group
+from areal_like.serving.requests import Sample, parse_group
 from tests.support.rollout_world import World, grpo
 from tests.support.tiny_models import VOCAB, tiny_qwen3
 

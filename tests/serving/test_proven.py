@@ -14,10 +14,10 @@ from areal_like.process.identity import RUN_HEADER, RUN_ID, TOKEN, Guard
 from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER
 from areal_like.process.proven import greet
 from areal_like.process.waiting import Waiting
-from areal_like.serving.attendant.base import Stopped
-from areal_like.serving.attendant.detection import detect
-from areal_like.serving.calls import Calls
-from areal_like.serving.guard import RequireToken
+from areal_like.serving.external.base import EngineGone
+from areal_like.serving.external.detection import detect
+from areal_like.serving.http_calls import EngineClient
+from areal_like.serving.token_guard import RequireToken
 from tests.support.attendant_processes import SECRET as RUN_SECRET
 from tests.support.attendant_processes import attendant, write_run
 from tests.support.embedded_servers import SECRET as KEY
@@ -68,7 +68,7 @@ def test_a_server_proves_itself_and_only_then_hears_the_token() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
         await calls.post("/pause")
         before, _, after = server.heard.partition(b"POST /pause")
         assert f"GET {PATH}".encode() in before and SECRET.encode() not in before
@@ -84,8 +84,8 @@ def test_who_took_the_port_hears_no_token(reply: Any) -> None:
     async def main() -> None:
         stranger = await Listener(reply).start()
         address = f"127.0.0.1:{stranger.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
-        with pytest.raises(Stopped, match="does not prove itself"):
+        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        with pytest.raises(EngineGone, match="does not prove itself"):
             await calls.post("/generate", {"prompt": "a prompt of the run"})
         assert stranger.heard.startswith(f"GET {PATH}".encode())
         assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
@@ -120,7 +120,7 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
         await calls.post("/pause")
         assert calls._session is not None and calls._session.connector is not None
         await calls._session.connector.close()  # as all connections of a process that has died
@@ -128,7 +128,7 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
         calls._session = None
         await server.close()
         stranger = await Listener(replays).start(server.port)
-        with pytest.raises(Stopped, match="does not prove itself"):
+        with pytest.raises(EngineGone, match="does not prove itself"):
             await calls.post("/resume")
         assert SECRET.encode() not in stranger.heard and b"/resume" not in stranger.heard
         await calls.close()
@@ -142,7 +142,7 @@ def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = Calls("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
         await asyncio.gather(*(calls.post("/generate", {}) for _ in range(20)))
         assert server.heard.count(b"POST /generate") == 20
         assert all(one.startswith(f"GET {PATH}".encode()) for one in server.heard_by_connection)
@@ -172,8 +172,8 @@ def test_a_proof_over_another_connection_is_none(monkeypatch: pytest.MonkeyPatch
         stranger = Listener(replays)
         stranger.on_connection = hand_over
         await stranger.start()
-        calls = Calls("vLLM", f"127.0.0.1:{stranger.port}", SECRET, Proofs(SECRET, SEAL))
-        with pytest.raises(Stopped, match="does not prove itself"):
+        calls = EngineClient("vLLM", f"127.0.0.1:{stranger.port}", SECRET, Proofs(SECRET, SEAL))
+        with pytest.raises(EngineGone, match="does not prove itself"):
             await calls.post("/generate", {"prompt": "a prompt of the run"})
         assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
         await calls.post("/generate")

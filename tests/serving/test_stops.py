@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from areal_like.serving.stops import Ending, Reading, endings, read_on, reader
+from areal_like.serving.stop_text import FinishedText, StopScanner, batch_decoder, finished_texts, scan_tokens
 
 TEXT = ["the quick brown fox\n\njumps över the lazy dög 犬が好き 😀😃 and 終わり. END of it"] * 20
 STOPS = ["\n\n", "ö", "犬", "fox\nj", " END", "😃 a", "ck br", "zy dög 犬", "p"]
@@ -64,9 +64,9 @@ def sequences(tokenizer: Tokenizer, kind: str) -> list[list[int]]:
 
 def end_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str], fewest: int = 0) -> int | None:
     """Number of tokens after which the answer ends, one token after the other."""
-    reading = Reading(stops)
+    reading = StopScanner(stops)
     for count, token in enumerate(tokens, 1):
-        if read_on(reader(tokenizer), [reading], [token], [count > fewest])[0]:
+        if scan_tokens(batch_decoder(tokenizer), [reading], [token], [count > fewest])[0]:
             return count
     return None
 
@@ -96,10 +96,12 @@ def test_the_token_is_found_that_completes_a_text(kind: str, number: int) -> Non
 def test_many_answers_are_read_at_once_and_each_by_its_own_texts() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     answers = [one for one in sequences(tokenizer, "byte-level") if len(one) >= 20]
-    readings = [Reading(STOPS[number % 4 : number % 4 + 2]) for number in range(len(answers))]
+    readings = [StopScanner(STOPS[number % 4 : number % 4 + 2]) for number in range(len(answers))]
     ends: dict[int, int] = {}
     for place in range(20):
-        for number, found in enumerate(read_on(reader(tokenizer), readings, [one[place] for one in answers])):
+        for number, found in enumerate(
+            scan_tokens(batch_decoder(tokenizer), readings, [one[place] for one in answers])
+        ):
             if found:
                 ends.setdefault(number, place + 1)
     for number, tokens in enumerate(answers):
@@ -131,10 +133,10 @@ def test_a_text_that_comes_too_early_is_passed_over_and_a_later_one_is_not() -> 
 
 def test_an_answers_text_is_without_what_ended_it() -> None:
     tokenizer = TOKENIZERS["byte-level"]
-    read, end = reader(tokenizer, skip_special=True), token(tokenizer, "<|end|>")
+    read, end = batch_decoder(tokenizer, skip_special=True), token(tokenizer, "<|end|>")
 
-    def ending(text: str, finish: str, *stops: str, more: Sequence[int] = ()) -> Ending:
-        return endings(read, [([*tokenizer.encode(text).ids, *more], finish)], stops)[0]
+    def ending(text: str, finish: str, *stops: str, more: Sequence[int] = ()) -> FinishedText:
+        return finished_texts(read, [([*tokenizer.encode(text).ids, *more], finish)], stops)[0]
 
     assert ending("the fox\n", "stop", "\n", "x\n") == ("the fo", "x\n")
     assert ending("the lazy dög 犬", "stop", "zy dög 犬") == ("the la", "zy dög 犬")
@@ -142,4 +144,4 @@ def test_an_answers_text_is_without_what_ended_it() -> None:
     assert ending("the fox", "length", "fox") == ("the fox", None)
     letter = tokenizer.encode("p").ids
     assert ending("the fox", "stop", "the", more=letter) == ("the fox", None)
-    assert endings(read, [(letter, "stop"), (letter, "length")], ["p"]) == [("", "p"), ("p", None)]
+    assert finished_texts(read, [(letter, "stop"), (letter, "length")], ["p"]) == [("", "p"), ("p", None)]

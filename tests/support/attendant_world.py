@@ -19,10 +19,17 @@ from areal_like.process.errors import Failure
 from areal_like.process.http import Caller, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.process.run import Run
-from areal_like.serving.attendant.base import Arrival, Asked, Facts, Piece, ReadBack, Stopped
-from areal_like.serving.attendant.parts import Parts, put_together
-from areal_like.serving.attendant.proxy import Proxy
-from areal_like.serving.attendant.server import AttendantServer
+from areal_like.serving.external.base import (
+    EngineGone,
+    EngineInfo,
+    GenerateOutput,
+    GenerateRequest,
+    Verification,
+    WeightUpdate,
+)
+from areal_like.serving.external.parts import ServerParts, build_parts
+from areal_like.serving.external.public_proxy import PublicProxy
+from areal_like.serving.external.server import ExternalEngineServer
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load, publish
 from areal_like.weights.fingerprint import tensor_hash
@@ -40,7 +47,7 @@ CONTEXT = 64
 
 @dataclass
 class Doing:
-    asked: Asked
+    asked: GenerateRequest
     aborted: bool = False
 
 
@@ -52,11 +59,11 @@ class TinyEngine:
     token_s: float = 0.0
     model: Any = field(default_factory=tiny_qwen3)
     version: int = -1
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[GenerateRequest] = field(default_factory=list)
     most_at_once: int = 0
     log: list[str] = field(default_factory=list)
     after_commit: Callable[["TinyEngine"], None] = lambda engine: None
-    refuses: Callable[[Asked], None] = lambda asked: None
+    refuses: Callable[[GenerateRequest], None] = lambda asked: None
     stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -68,10 +75,10 @@ class TinyEngine:
         self._staged: Any = None
         self._known: dict[tuple[str | None, tuple[int, ...]], torch.Tensor] = {}
 
-    async def ready(self) -> Facts:
-        return Facts("vllm", "0", "tiny", CONTEXT, VOCAB, (EOS_ID,))
+    async def ready(self) -> EngineInfo:
+        return EngineInfo("vllm", "0", "tiny", CONTEXT, VOCAB, (EOS_ID,))
 
-    async def generate(self, asked: Asked) -> list[Piece]:
+    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]:
         self._answers()
         self.refuses(asked)
         self.asked.append(asked)
@@ -97,12 +104,12 @@ class TinyEngine:
         self.log.append("resume")
         self._runs.set()
 
-    async def stage(self, arrival: Arrival) -> None:
+    async def stage(self, arrival: WeightUpdate) -> None:
         assert arrival.folder is not None
         expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in arrival.index.tensors}
         self._staged = load(arrival.folder, expected, -2)
 
-    async def commit(self, arrival: Arrival) -> None:
+    async def commit(self, arrival: WeightUpdate) -> None:
         assert not self._runs.is_set() or not self.doing, "weights are changed while something is generated"
         parameters = dict(self.model.named_parameters())
         with torch.no_grad():
@@ -116,9 +123,9 @@ class TinyEngine:
     async def discard(self) -> None:
         self._staged = None
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> ReadBack:
+    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         parameters = dict(self.model.named_parameters())
-        return ReadBack({info.name: tensor_hash(parameters[info.name].detach()) for info in infos})
+        return Verification({info.name: tensor_hash(parameters[info.name].detach()) for info in infos})
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
         assert self._runs.is_set(), "what is paused computes nothing"
@@ -146,14 +153,14 @@ class TinyEngine:
 
     def _answers(self) -> None:
         if self.stopped:
-            raise Stopped("the engine does not answer")
+            raise EngineGone("the engine does not answer")
 
     @staticmethod
     def _is_over(doing: Doing) -> bool:
         """Asked again after each wait."""
         return doing.aborted
 
-    async def _sample(self, doing: Doing, number: int) -> Piece:
+    async def _sample(self, doing: Doing, number: int) -> GenerateOutput:
         asked, how = doing.asked, doing.asked.sampling
         tokens: list[int] = []
         logprobs: list[float] = []
@@ -180,7 +187,7 @@ class TinyEngine:
                 return self._piece(tokens, logprobs, versions, "length")
         return self._piece(tokens, logprobs, versions, "abort")
 
-    def _next(self, asked: Asked, tokens: list[int]) -> torch.Tensor:
+    def _next(self, asked: GenerateRequest, tokens: list[int]) -> torch.Tensor:
         """Computed once for those who ask the same, so that thousands can."""
         ids = (asked.adapter, (*asked.prompt, *tokens))
         if ids not in self._known:
@@ -188,8 +195,8 @@ class TinyEngine:
             self._known[ids] = logits_of(model, ids[1])[-1]
         return self._known[ids]
 
-    def _piece(self, tokens: list[int], logprobs: list[float], versions: list[int], finish: str) -> Piece:
-        return Piece(tokens, logprobs, finish, versions if self.can_keep else None)
+    def _piece(self, tokens: list[int], logprobs: list[float], versions: list[int], finish: str) -> GenerateOutput:
+        return GenerateOutput(tokens, logprobs, finish, versions if self.can_keep else None)
 
 
 def version_in(name: str) -> int:
@@ -211,7 +218,9 @@ def logprobs_of(model: Any, ids: Sequence[int]) -> list[float]:
 class Client:
     """A caller of the run, and the attendant that it calls."""
 
-    def __init__(self, address: str, caller: Caller, session: aiohttp.ClientSession, parts: Parts, gone: Any) -> None:
+    def __init__(
+        self, address: str, caller: Caller, session: aiohttp.ClientSession, parts: ServerParts, gone: Any
+    ) -> None:
         self.address, self.caller, self.session, self.parts, self.gone = address, caller, session, parts, gone
         self.engine: TinyEngine = parts.rest._engine  # type: ignore[assignment]
         self.server: Any = None
@@ -238,10 +247,10 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
     config = grpo(f"actor.path={folder}", "vllm.dtype=float32")
     run = Run(root, config, "grpo", RUN_ID, root, root)
     facts = await engine.ready()
-    parts = put_together(run, "vllm", engine, facts)
+    parts = build_parts(run, "vllm", engine, facts)
     gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-    proxy = Proxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use, facts)
-    server = AttendantServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
+    proxy = PublicProxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use, facts)
+    server = ExternalEngineServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
     served = await serve(server.application(), "127.0.0.1")
     try:
         async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:

@@ -12,12 +12,12 @@ ENGINES = ("embedded", "vllm", "sglang")
 def need(engine: str) -> str:
     """The Python of its environment, as the launcher finds it. Where there is none the test is skipped, and fails in
     CI."""
-    from areal_like.serving.found import find
+    from areal_like.serving.installations import find_installation
 
     if engine == "embedded":
         return sys.executable
     try:
-        return find(engine, None, Path.cwd()).python
+        return find_installation(engine, None, Path.cwd()).python
     except ValueError as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing))

@@ -9,7 +9,7 @@ from typing import Any
 from areal_like.config.allocation import Machine
 from areal_like.config.compose import load
 from areal_like.config.loaded import Loaded
-from areal_like.serving.found import Found
+from areal_like.serving.installations import Installation
 from launcher.plan import Plan, build_plan
 from launcher.plan.host import Gpu, HostInfo
 from launcher.plan.plan import Process
@@ -36,10 +36,10 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> HostInfo:
     )
 
 
-def find_engine(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Found:
+def find_engine(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Installation:
     """A supported version of each engine, wherever it is looked for."""
     version = {"vllm": "0.32.0", "sglang": "0.5.21"}[engine]
-    return Found(said or f"/engines/{engine}/bin/python", version, "made up")
+    return Installation(said or f"/engines/{engine}/bin/python", version, "made up")
 
 
 @cache

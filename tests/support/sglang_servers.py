@@ -17,11 +17,11 @@ import areal_like
 from areal_like.config.compose import load
 from areal_like.process.identity import PROCESS, RUN_ID, TOKEN
 from areal_like.process.memory import memory_folder
-from areal_like.serving.attendant.base import Arrival, NotReady
-from areal_like.serving.found import find
-from areal_like.serving.sglang.engine import SGLang
-from areal_like.serving.sglang.start import start_sglang
-from areal_like.serving.start import ServerSpec
+from areal_like.serving.command_line import ServerSite
+from areal_like.serving.external.base import NotReady, WeightUpdate
+from areal_like.serving.installations import find_installation
+from areal_like.serving.sglang.command import sglang_command
+from areal_like.serving.sglang.engine import SGLangEngine
 from areal_like.weights.disk import publish
 from areal_like.weights.index import read_index
 from tests.support.engine_environments import need
@@ -54,11 +54,11 @@ class Server(NamedTuple):
     log: Path
     program: Program
 
-    def ask(self, what: Callable[[SGLang], Awaitable[T]]) -> T:
+    def ask(self, what: Callable[[SGLangEngine], Awaitable[T]]) -> T:
         """With an engine of its own, as an attendant has one."""
 
         async def asked() -> T:
-            engine = SGLang(self.address, SECRET, self.config, self.model, self.model.parent / "received")
+            engine = SGLangEngine(self.address, SECRET, self.config, self.model, self.model.parent / "received")
             try:
                 await engine.ready()
                 return await what(engine)
@@ -76,12 +76,12 @@ def tensors_of(seed: int) -> list[tuple[str, torch.Tensor]]:
     return [(name, tensor.detach()) for name, tensor in reference(seed).named_parameters()]
 
 
-def published(folder: Path, seed: int) -> Arrival:
+def published(folder: Path, seed: int) -> WeightUpdate:
     made = publish(folder / "weights", seed, tensors_of(seed), None, "test")
-    return Arrival(seed, read_index(made), made)
+    return WeightUpdate(seed, read_index(made), made)
 
 
-async def bring(engine: SGLang, arrival: Arrival) -> None:
+async def bring(engine: SGLangEngine, arrival: WeightUpdate) -> None:
     await engine.stage(arrival)
     await engine.commit(arrival)
 
@@ -100,8 +100,8 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
     said = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *SAID, *words]
     config = load(REPOSITORY / "experiments" / "grpo.yaml", said).config
     port = free_port()
-    spec = ServerSpec(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)
-    start = start_sglang(config, spec)
+    spec = ServerSite(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)
+    start = sglang_command(config, spec)
     assert not start.obstacles, start.obstacles
     log = folder / "sglang.log"
     with log.open("wb") as output:
@@ -118,7 +118,7 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
 def sglang_python() -> str:
     """Of its environment; without one the test is skipped."""
     need("sglang")
-    return find("sglang", None, Path.cwd()).python
+    return find_installation("sglang", None, Path.cwd()).python
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -137,7 +137,7 @@ def free_port() -> int:
 
 
 def _wait_for(server: Server) -> None:
-    async def nothing(engine: SGLang) -> None:
+    async def nothing(engine: SGLangEngine) -> None:
         return None
 
     ends = time.monotonic() + LONGEST_START_S

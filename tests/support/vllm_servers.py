@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 import areal_like
 from areal_like.process.identity import PORT, PROCESS, RUN_ID, TOKEN
 from areal_like.process.memory import memory_folder
-from areal_like.serving.attendant.base import Arrival, Asked, NotReady, Piece
-from areal_like.serving.found import find
-from areal_like.serving.start import ServerSpec
-from areal_like.serving.vllm.engine import VLLM
-from areal_like.serving.vllm.start import start_vllm
+from areal_like.serving.command_line import ServerSite
+from areal_like.serving.external.base import GenerateOutput, GenerateRequest, NotReady, WeightUpdate
+from areal_like.serving.installations import find_installation
+from areal_like.serving.vllm.command import vllm_command
+from areal_like.serving.vllm.engine import VLLMEngine
 from areal_like.weights.disk import publish
 from areal_like.weights.index import read_index
 from tests.support.engine_environments import need
@@ -40,7 +40,7 @@ SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embe
 def python() -> str:
     """Of vLLM's environment; where there is none, the test is skipped."""
     need("vllm")
-    return find("vllm", None, Path.cwd()).python
+    return find_installation("vllm", None, Path.cwd()).python
 
 
 class Server:
@@ -59,8 +59,8 @@ class Server:
         self.config: Any = loaded("grpo", *said, *words).config
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
-        spec = ServerSpec(0, "127.0.0.1", 0, str(root), str(self.model_folder), False, 1, 1, (), sys.executable)
-        start = start_vllm(self.config, spec)
+        spec = ServerSite(0, "127.0.0.1", 0, str(root), str(self.model_folder), False, 1, 1, (), sys.executable)
+        start = vllm_command(self.config, spec)
         self.command = [str(self.port) if word == PORT else word for word in start.command]
         packages = root / "packages"
         packages.mkdir()
@@ -82,8 +82,8 @@ class Server:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def engine(self) -> VLLM:
-        return VLLM(self.address, SECRET, self.config, self.model_folder)
+    def engine(self) -> VLLMEngine:
+        return VLLMEngine(self.address, SECRET, self.config, self.model_folder)
 
     def start(self) -> None:
         self._program = Program(self.command, self.env, self.root, self._log)
@@ -102,14 +102,14 @@ class Server:
         shutil.rmtree(memory_folder(self.env[RUN_ID]), ignore_errors=True)
         self._log.close()
 
-    def arrival(self, model: PreTrainedModel, version: int) -> Arrival:
+    def arrival(self, model: PreTrainedModel, version: int) -> WeightUpdate:
         """A publication of these weights."""
         tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
         folder = publish(self.root / "weights", version, tensors, None, "run")
-        return Arrival(version, read_index(folder), folder)
+        return WeightUpdate(version, read_index(folder), folder)
 
 
-async def _until_ready(engine: VLLM, server: Server) -> None:
+async def _until_ready(engine: VLLMEngine, server: Server) -> None:
     ends = time.monotonic() + START_S
     while True:
         assert server.is_alive, f"vLLM did not start:\n{server.log()}"
@@ -121,7 +121,7 @@ async def _until_ready(engine: VLLM, server: Server) -> None:
             await asyncio.sleep(0.2)
 
 
-def talk(server: Server, test: Callable[[VLLM, Server], Awaitable[None]], limit_s: float = 300.0) -> None:
+def talk(server: Server, test: Callable[[VLLMEngine, Server], Awaitable[None]], limit_s: float = 300.0) -> None:
     async def main() -> None:
         engine = server.engine()
         try:
@@ -142,7 +142,7 @@ def started(root: Path, *words: str, model: Path | None = None) -> Iterator[Serv
         server.close()
 
 
-async def update(engine: VLLM, arrival: Arrival) -> None:
+async def update(engine: VLLMEngine, arrival: WeightUpdate) -> None:
     """As an attendant does it where requests are kept."""
     await engine.stage(arrival)
     await engine.pause()
@@ -150,8 +150,8 @@ async def update(engine: VLLM, arrival: Arrival) -> None:
     await engine.resume()
 
 
-def asked(name: str, prompt: list[int], n: int = 1, seed: int = 3, **sampling: Any) -> Asked:
-    return Asked(name, prompt, n, seed, {"temperature": 1.0, "max_new_tokens": 16, **sampling})
+def asked(name: str, prompt: list[int], n: int = 1, seed: int = 3, **sampling: Any) -> GenerateRequest:
+    return GenerateRequest(name, prompt, n, seed, {"temperature": 1.0, "max_new_tokens": 16, **sampling})
 
 
 def log_softmax(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
@@ -167,7 +167,9 @@ def logprobs_of(model: PreTrainedModel, ids: list[int], temperature: float = 1.0
     return log_softmax(model, ids, temperature).gather(1, torch.tensor(ids)[1:, None])[:, 0]
 
 
-def apart(piece: Piece, prompt: list[int], model: PreTrainedModel, start: int = 0, end: int | None = None) -> float:
+def apart(
+    piece: GenerateOutput, prompt: list[int], model: PreTrainedModel, start: int = 0, end: int | None = None
+) -> float:
     """How far the log-probabilities of a part of an answer are from those of a model."""
     expected = logprobs_of(model, [*prompt, *piece.token_ids])[len(prompt) - 1 :]
     found = torch.tensor(piece.logprobs)

@@ -16,7 +16,7 @@ from areal_like.rollout.episodes.generation_client import GenerationClient, Leas
 from areal_like.rollout.episodes.rewards.base import Reward
 from areal_like.rollout.episodes.rewards.pool import RewardCounts
 from areal_like.rollout.trajectory import Trajectory
-from areal_like.serving.stops import endings
+from areal_like.serving.stop_text import finished_texts
 
 SAMPLING = (
     *("temperature", "greedy", "max_new_tokens", "min_new_tokens", "max_tokens", "stop_token_ids", "stop"),
@@ -128,7 +128,7 @@ class Episode:
         self.trace("has its answers, from %s", self._seat.server)
         samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
         stops = how.get("stop") or ()
-        found = endings(
+        found = finished_texts(
             self.tools.tokenizer.decode_all,
             [(sample.token_ids, sample.finish) for sample in samples],
             [stops] if isinstance(stops, str) else stops,

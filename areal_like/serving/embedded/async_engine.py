@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from areal_like.serving.client_queue import RUN_ACTIVE_S
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.engine_thread import EngineThread
-from areal_like.serving.request import BadRequest, Finished, Group
-from areal_like.serving.turns import USED_S
+from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class RequestStream:
 
     attempt: int | None
     tickets: set[int] = field(default_factory=set)
-    finished: asyncio.Queue[Finished] = field(default_factory=asyncio.Queue)
+    finished: asyncio.Queue[FinishedGroup] = field(default_factory=asyncio.Queue)
 
 
 class AsyncLLMEngine:
@@ -46,7 +46,7 @@ class AsyncLLMEngine:
     @property
     def is_used_by_a_run(self) -> bool:
         """Whether one has asked for something lately."""
-        return time.monotonic() - self._last_of_run < USED_S
+        return time.monotonic() - self._last_of_run < RUN_ACTIVE_S
 
     async def call(self, command: Callable[[], T]) -> T:
         """Has the engine's thread carry something out between two steps."""
@@ -66,8 +66,8 @@ class AsyncLLMEngine:
             future.cancel()
 
     async def run(
-        self, request: web.Request, groups: Sequence[Group], attempt: int | None = None
-    ) -> AsyncGenerator[list[Finished], None]:
+        self, request: web.Request, groups: Sequence[GroupRequest], attempt: int | None = None
+    ) -> AsyncGenerator[list[FinishedGroup], None]:
         """What is finished, as it comes. Where the client goes away, its groups end and a ConnectionError is raised.
         `attempt`: that of the run that asks; None is somebody else."""
         if attempt is not None:
@@ -104,7 +104,7 @@ class AsyncLLMEngine:
     def _too_old(self, stream: RequestStream) -> str:
         return f"this is of attempt {stream.attempt}, and the run is at attempt {self._attempt}"
 
-    def _submit(self, stream: RequestStream, groups: Sequence[Group]) -> None:
+    def _submit(self, stream: RequestStream, groups: Sequence[GroupRequest]) -> None:
         refused = []
         for group in groups:
             try:
@@ -112,10 +112,10 @@ class AsyncLLMEngine:
                     raise BadRequest(self._too_old(stream))
                 ticket = self.driver.engine.submit(group)
             except BadRequest as bad:
-                refused.append(Finished(-1, group.id, [], str(bad)))
+                refused.append(FinishedGroup(-1, group.id, [], str(bad)))
             except Exception as fault:  # it harms nobody but this group
                 log.exception("group %r", group.id)
-                refused.append(Finished(-1, group.id, [], f"{type(fault).__name__}: {fault}"))
+                refused.append(FinishedGroup(-1, group.id, [], f"{type(fault).__name__}: {fault}"))
             else:
                 stream.tickets.add(ticket)
                 self._of_ticket[ticket] = stream
@@ -125,14 +125,14 @@ class AsyncLLMEngine:
     def _abort(self, stream: RequestStream, reason: str) -> None:
         self.driver.engine.abort(reason, lambda ticket: ticket.number in stream.tickets)
 
-    def _on_finished(self, finished: list[Finished]) -> None:
+    def _on_finished(self, finished: list[FinishedGroup]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, finished)
 
-    def _deliver(self, finished: list[Finished]) -> None:
+    def _deliver(self, finished: list[FinishedGroup]) -> None:
         for one in finished:
             self._hand_out(self._of_ticket.pop(one.ticket), [one])
 
-    def _hand_out(self, stream: RequestStream, finished: list[Finished]) -> None:
+    def _hand_out(self, stream: RequestStream, finished: list[FinishedGroup]) -> None:
         for one in finished:
             stream.finished.put_nowait(one)
 

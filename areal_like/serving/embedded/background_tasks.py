@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any
 
+from areal_like.serving.client_queue import CLIENT_SHARE
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.turns import SHARE_BESIDE_A_RUN
 
 StepwiseWork = Generator[None, None, Any]
 
@@ -55,7 +55,7 @@ class BackgroundTasks:
             self._current = None
             if future.set_running_or_notify_cancel():
                 future.set_exception(fault)
-        self._again_at = self._engine.counts.busy_s + (SHARE_BESIDE_A_RUN - 1) * (time.perf_counter() - began)
+        self._again_at = self._engine.counts.busy_s + (CLIENT_SHARE - 1) * (time.perf_counter() - began)
 
     def _begin(self, begin: Callable[[], StepwiseWork], future: "Future[Any]") -> None:
         try:

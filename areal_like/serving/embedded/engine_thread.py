@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from areal_like.serving.embedded.background_tasks import BackgroundTasks
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.request import Finished
+from areal_like.serving.requests import FinishedGroup
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class EngineThread:
     def __init__(
         self,
         engine: LLMEngine,
-        on_finished: Callable[[list[Finished]], None],
+        on_finished: Callable[[list[FinishedGroup]], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
         self.engine = engine

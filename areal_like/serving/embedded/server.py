@@ -13,6 +13,7 @@ from areal_like.process.errors import Refused
 from areal_like.process.http import answer, application, field, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, Guard
 from areal_like.process.request_checks import BodyLimits
+from areal_like.serving.control_protocol import AUTO, KEEP, MAX_CALL_BYTES, control_routes, parse_ids, parse_mode
 from areal_like.serving.embedded.async_engine import AsyncLLMEngine
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
@@ -25,9 +26,8 @@ from areal_like.serving.embedded.openai_api.tokenize import TokenizeRoutes
 from areal_like.serving.embedded.weights.named_adapters import NamedAdapters
 from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater
 from areal_like.serving.embedded.weights.update_routes import UpdateRoutes
-from areal_like.serving.open_routes import largest_body, paths
-from areal_like.serving.orders import AUTO, KEEP, LARGEST_CALL, parse_ids, parse_mode, routes
-from areal_like.serving.request import BadRequest, Finished, Group, parse_group
+from areal_like.serving.open_paths import access_paths, max_client_bytes
+from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, parse_group
 from areal_like.weights.collective import gpus
 from areal_like.weights.versions import NEVER_TOLD
 
@@ -56,12 +56,12 @@ class EmbeddedServer:
         guard.on_new_attempt = self._on_new_attempt
 
     def application(self) -> web.Application:
-        limits = BodyLimits(of_run=LARGEST_CALL, of_others=largest_body(self._engine.context_length))
-        app = application(self._guard, *paths(self._is_open), limits)
+        limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self._engine.context_length))
+        app = application(self._guard, *access_paths(self._is_open), limits)
         about, texts = AboutRoutes(self._outside), TokenizeRoutes(self._outside)
         app.add_routes(
             [
-                *routes(self, UpdateRoutes(self._updates, self._guard)),
+                *control_routes(self, UpdateRoutes(self._updates, self._guard)),
                 web.get("/version", about.version),
                 web.get("/metrics", about.metrics),
                 web.get("/v1/models", about.models),
@@ -86,13 +86,13 @@ class EmbeddedServer:
         if not self._updates.is_told:
             raise Refused(503, "this server was given no weights by the run yet")
         said = await read_json(request)
-        groups: list[Group] = []
+        groups: list[GroupRequest] = []
         refused = []
         for one in field(said, "groups", list):
             try:
                 groups.append(parse_group(one, self._engine.vocab_size, self._engine.context_length))
             except BadRequest as bad:
-                refused.append(Finished(-1, str(one.get("id", "")) if isinstance(one, dict) else "", [], str(bad)))
+                refused.append(FinishedGroup(-1, str(one.get("id", "")) if isinstance(one, dict) else "", [], str(bad)))
         if any(group.sampling.stop for group in groups):
             with contextlib.suppress(BadRequest):  # each such group is told for itself
                 await self._outside.load_tokenizer()
@@ -160,11 +160,11 @@ class EmbeddedServer:
         self._driver.resume()
 
 
-def _lines(finished: list[Finished]) -> bytes:
+def _lines(finished: list[FinishedGroup]) -> bytes:
     return b"".join(orjson.dumps(_line(one), option=orjson.OPT_APPEND_NEWLINE) for one in finished)
 
 
-def _line(finished: Finished) -> dict[str, Any]:
+def _line(finished: FinishedGroup) -> dict[str, Any]:
     if finished.error is not None:
         return {"id": finished.id, "error": finished.error}
     return {"id": finished.id, "samples": finished.samples}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_like.serving.attendant.base import ReadBack
+from areal_like.serving.external.base import Verification
 from areal_like.weights.buckets import TensorInfo
 
 Bytes = NDArray[np.uint8]
@@ -18,36 +18,36 @@ FUSED = (
 )
 """Tensors of a checkpoint that SGLang's models hold as one, first rows first."""
 PADDED = ("embed_tokens.weight", "lm_head.weight")
-ROWS = 64
+VOCABULARY_MULTIPLE = 64
 """A vocabulary is filled up with rows of zeros to a multiple of this."""
 
 
-class Held(NamedTuple):
+class FusedTensor(NamedTuple):
     """A tensor in SGLang: the published ones that it is made of, and the hashes that it may then have."""
 
     made_of: tuple[str, ...]
     hashes: frozenset[str]
 
 
-def held(
+def fused_tensors(
     infos: Sequence[TensorInfo], contents: Mapping[str, Bytes], digest: Callable[[Iterator[Bytes]], str]
-) -> dict[str, Held]:
+) -> dict[str, FusedTensor]:
     """Every tensor that SGLang should hold after loading these."""
     by_name = {info.name: info for info in infos}
     found = {}
     for name in by_name:
-        target, parts = _place(name)
+        target, parts = _fused_name(name)
         if target in found or any(part not in by_name for part in parts):
             continue
         hashes = {digest(contents[part] for part in parts)}
-        if name.endswith(PADDED) and (missing := -by_name[name].shape[0] % ROWS):
+        if name.endswith(PADDED) and (missing := -by_name[name].shape[0] % VOCABULARY_MULTIPLE):
             filling = np.zeros(missing * (by_name[name].nbytes // by_name[name].shape[0]), np.uint8)
             hashes.add(digest(iter((contents[name], filling))))
-        found[target] = Held(parts, frozenset(hashes))
+        found[target] = FusedTensor(parts, frozenset(hashes))
     return found
 
 
-def _place(name: str) -> tuple[str, tuple[str, ...]]:
+def _fused_name(name: str) -> tuple[str, tuple[str, ...]]:
     for parts, target in FUSED:
         for part in parts:
             before, found, after = name.partition(f".{part}.")
@@ -56,10 +56,12 @@ def _place(name: str) -> tuple[str, tuple[str, ...]]:
     return name, (name,)
 
 
-def compare(expected: Mapping[str, Held], ranks: Sequence[Mapping[str, str]], infos: Sequence[TensorInfo]) -> ReadBack:
+def compare(
+    expected: Mapping[str, FusedTensor], ranks: Sequence[Mapping[str, str]], infos: Sequence[TensorInfo]
+) -> Verification:
     """What SGLang holds beside what was published. Of several ranks each may hold a part of a tensor, so that another
     hash says nothing: such tensors are uncovered."""
-    found = ReadBack()
+    found = Verification()
     known = {info.name: info.hash for info in infos}
     served: dict[str, set[str]] = {}
     for rank in ranks:

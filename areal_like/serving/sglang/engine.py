@@ -7,22 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.process.greeting import Proofs
-from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, Piece, ReadBack, Stopped, Unfit
-from areal_like.serving.calls import Calls, Refusal
-from areal_like.serving.found import unsupported
-from areal_like.serving.model_facts import eos_token_ids, longest_sequence, vocab_size
-from areal_like.serving.request import parse_sampling
-from areal_like.serving.sglang.receiver import Receiver
-from areal_like.serving.sglang.sampling import Abilities, body_of, is_cut, piece_of, prompt_logprobs
-from areal_like.serving.sglang.weights import Weights
+from areal_like.serving.external.base import (
+    EngineGone,
+    EngineInfo,
+    GenerateOutput,
+    GenerateRequest,
+    IncompatibleEngine,
+    NotReady,
+    Verification,
+    WeightUpdate,
+)
+from areal_like.serving.http_calls import EngineClient, RefusedCall
+from areal_like.serving.installations import unsupported_version
+from areal_like.serving.model_files import eos_token_ids, max_sequence_length, vocab_size
+from areal_like.serving.requests import parse_sampling
+from areal_like.serving.sglang.receiver import WeightReceiver
+from areal_like.serving.sglang.requests import Capabilities, is_truncated, parse_output, prompt_logprobs, request_body
+from areal_like.serving.sglang.weights import WeightLoader
 from areal_like.weights.buckets import TensorInfo
 
-HOW = "start it as `python -m areal_like.serving.sglang.launch` with --sampling-mask-max-tokens"
-KEEP = "SGLang's requests cannot be kept while its weights change; take abort or wait"
+START_HINT = "start it as `python -m areal_like.serving.sglang.launch` with --sampling-mask-max-tokens"
+KEEP_REFUSED = "SGLang's requests cannot be kept while its weights change; take abort or wait"
 GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_tokens": "num_used_tokens"}
 
 
-class SGLang:
+class SGLangEngine:
     can_keep = False
     """Its requests are aborted, and go on after the change from the tokens that they have."""
 
@@ -36,44 +45,46 @@ class SGLang:
         proofs: Proofs | None = None,
     ) -> None:
         """`on_disk`: where weights that are sent lie for a moment, where shared memory is too small for them."""
-        self._calls = Calls("SGLang", address, secret, proofs)
+        self._calls = EngineClient("SGLang", address, secret, proofs)
         self._folder, self._longest = model_folder, config.sglang.context_length
         port = address.rstrip("/").rpartition(":")[2]
-        self._weights = Weights(self._calls, Receiver(port, config.sglang.python, on_disk))
-        self._facts: Facts | None = None
-        self._able = Abilities(has_tokenizer=True, by_seed=False)
+        self._weights = WeightLoader(self._calls, WeightReceiver(port, config.sglang.python, on_disk))
+        self._facts: EngineInfo | None = None
+        self._able = Capabilities(has_tokenizer=True, by_seed=False)
         self._numbers = itertools.count()
         self._names: dict[str, list[str]] = {}
         """SGLang's names of the requests under way, by ours."""
 
-    async def ready(self) -> Facts:
+    async def ready(self) -> EngineInfo:
         try:
             await self._calls.read("GET", "/health")
             facts = await self._ask()
-            await self.generate(Asked("ready", [min(5, facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
+            await self.generate(GenerateRequest("ready", [min(5, facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
             await self._calls.read("POST", "/freeze_gc")  # or it looks through all its memory at each update
-        except Refusal as refusal:
+        except RefusedCall as refusal:
             if refusal.status == 401:
-                raise Unfit("the server that answers there is not of this run: it wants another token") from refusal
-            raise Unfit(f"{refusal}; {HOW}") from refusal
-        except Stopped as stopped:
+                raise IncompatibleEngine(
+                    "the server that answers there is not of this run: it wants another token"
+                ) from refusal
+            raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
+        except EngineGone as stopped:
             raise NotReady(str(stopped)) from stopped
         return facts
 
-    async def _ask(self) -> Facts:
+    async def _ask(self) -> EngineInfo:
         said = await self._calls.get("/server_info")
         model = await self._calls.get("/model_info")
-        if (why := unsupported("sglang", said["version"])) is not None:
-            raise Unfit(f"sglang.python: {why}")
+        if (why := unsupported_version("sglang", said["version"])) is not None:
+            raise IncompatibleEngine(f"sglang.python: {why}")
         if not model["is_generation"]:
-            raise Unfit(f"actor.path: {model['model_path']} generates no text")
+            raise IncompatibleEngine(f"actor.path: {model['model_path']} generates no text")
         self._weights.shows_checksums = said["device"] == "cpu"
-        self._able = Abilities(not said["skip_tokenizer_init"], bool(said["enable_deterministic_inference"]))
-        limits = (self._longest, said["context_length"], longest_sequence(self._folder))
+        self._able = Capabilities(not said["skip_tokenizer_init"], bool(said["enable_deterministic_inference"]))
+        limits = (self._longest, said["context_length"], max_sequence_length(self._folder))
         context = min((limit for limit in limits if limit), default=None)
         if context is None:
-            raise Unfit("sglang.context_length: neither the server nor the model says it; set it")
-        self._facts = Facts(
+            raise IncompatibleEngine("sglang.context_length: neither the server nor the model says it; set it")
+        self._facts = EngineInfo(
             engine="sglang",
             version=said["version"],
             model=model["tokenizer_path"],  # the other path is that of the newest weights
@@ -83,7 +94,7 @@ class SGLang:
         )
         return self._facts
 
-    async def generate(self, asked: Asked) -> list[Piece]:
+    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]:
         facts = self._facts or await self._ask()
         sampling = parse_sampling(asked.sampling, facts.vocab_size)
         alike = sampling.takes_likeliest and asked.n > 1
@@ -93,15 +104,15 @@ class SGLang:
         names = [f"{asked.id}#{number}#{sample}#" for sample in range(native.n)]
         self._names.setdefault(asked.id, []).extend(names)
         try:
-            said = await self._calls.post("/generate", body_of(native, names, facts, self._able))
+            said = await self._calls.post("/generate", request_body(native, names, facts, self._able))
         except asyncio.CancelledError:
             raise  # it is still under way there, until it is aborted by its name
         except BaseException:
             self._forget(asked.id, names)
             raise
         self._forget(asked.id, names)
-        cut = is_cut(sampling)
-        pieces = [piece_of(one, cut) for one in said]
+        cut = is_truncated(sampling)
+        pieces = [parse_output(one, cut) for one in said]
         return pieces * asked.n if alike else pieces
 
     async def abort(self, ids: Sequence[str] | None) -> None:
@@ -117,21 +128,21 @@ class SGLang:
             self._names[id] = left
 
     async def pause(self) -> None:
-        raise ValueError(KEEP)
+        raise ValueError(KEEP_REFUSED)
 
     async def resume(self) -> None:
-        raise ValueError(KEEP)
+        raise ValueError(KEEP_REFUSED)
 
-    async def stage(self, arrival: Arrival) -> None:
+    async def stage(self, arrival: WeightUpdate) -> None:
         await self._weights.stage(arrival)
 
-    async def commit(self, arrival: Arrival) -> None:
+    async def commit(self, arrival: WeightUpdate) -> None:
         await self._weights.commit(arrival)
 
     async def discard(self) -> None:
         self._weights.discard()
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> ReadBack:
+    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         return await self._weights.read_back(infos)
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:

@@ -1,6 +1,6 @@
 """What the installed SGLang's own parser says of a command line."""
 
-from areal_like.serving.parser import Parser
+from areal_like.serving.flag_check import FlagParser
 
 SCRIPT = """
 import sys
@@ -15,4 +15,4 @@ KEYS = {
     "cuda-graph-bs-decode": "sglang.cuda_graph_bs",
     "model-loader-extra-config": "sglang.enable_multithread_load",
 }
-SGLANG = Parser("sglang", SCRIPT, KEYS)
+FLAG_PARSER = FlagParser("sglang", SCRIPT, KEYS)

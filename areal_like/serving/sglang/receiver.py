@@ -15,8 +15,8 @@ from pathlib import Path
 import areal_like
 from areal_like.process.errors import Failure
 from areal_like.process.memory import make_private, memory_folder
-from areal_like.serving.attendant.base import Arrival
-from areal_like.serving.found import find
+from areal_like.serving.external.base import WeightUpdate
+from areal_like.serving.installations import find_installation
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import Index
 from areal_like.weights.index import said as said_index
@@ -25,12 +25,12 @@ from areal_like.weights.place import is_room
 log = logging.getLogger(__name__)
 
 MODULE = "areal_like.serving.sglang.receive"
-BEGINS, IN_USE, TURN = "sglang-", "in-use", ".receivers"
+FOLDER_PREFIX, LOCK_FILE, FOLDER_LOCK = "sglang-", "in-use", ".receivers"
 """How the folders of receivers begin, the file in each that its receiver keeps locked as long as it lives, and the one
 beside them that is locked by whoever makes or clears them. Who holds the lock of the run's folder uses that."""
 
 
-class Receiver:
+class WeightReceiver:
     """Started when the first weights are sent, and kept: it takes seconds to start. `name` tells the folders of
     several servers apart; `python` is what the configuration says. Weights are received into the shared memory of the
     run that sends them, or into `on_disk` where that is too small. Folders that receivers which are gone have left
@@ -42,7 +42,7 @@ class Receiver:
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def receive(self, arrival: Arrival) -> Path:
+    async def receive(self, arrival: WeightUpdate) -> Path:
         """The folder with all that was sent, when every hash was right. Raises BadWeights, also where there is no place
         for weights, or GroupBroken."""
         assert arrival.meeting is not None, "who sends nothing is not received from"
@@ -104,11 +104,11 @@ class Receiver:
         else:
             make_private(place)
         with _locked(place):
-            for left in place.glob(f"{BEGINS}*"):
+            for left in place.glob(f"{FOLDER_PREFIX}*"):
                 if not _is_in_use(left):
                     shutil.rmtree(left, ignore_errors=True)
-            self._root = Path(tempfile.mkdtemp(prefix=f"{BEGINS}{self._name}-", dir=place))
-            self._lock = os.open(self._root / IN_USE, os.O_CREAT | os.O_RDWR, 0o600)
+            self._root = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{self._name}-", dir=place))
+            self._lock = os.open(self._root / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self._root
 
@@ -135,7 +135,7 @@ class Receiver:
         if not link.is_symlink():
             link.symlink_to(Path(areal_like.__file__).resolve().parent)
         try:
-            python = find("sglang", self._said_python, Path.cwd()).python
+            python = find_installation("sglang", self._said_python, Path.cwd()).python
         except ValueError as unknown:
             raise BadWeights(f"weights cannot be received for SGLang: {unknown}") from unknown
         self._process = subprocess.Popen(
@@ -160,7 +160,7 @@ class Receiver:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One at a time makes folders in it or clears them away."""
-    held = os.open(folder / TURN, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    held = os.open(folder / FOLDER_LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -170,7 +170,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _is_in_use(root: Path) -> bool:
     try:
-        held = os.open(root / IN_USE, os.O_RDWR)
+        held = os.open(root / LOCK_FILE, os.O_RDWR)
     except OSError:
         return False
     try:

@@ -5,60 +5,60 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.serving.attendant.base import Arrival, ReadBack, Untouched
-from areal_like.serving.calls import Calls, Refusal
-from areal_like.serving.sglang.checksums import Held, compare, digest_on_cpu, held
-from areal_like.serving.sglang.receiver import Receiver
+from areal_like.serving.external.base import NotStaged, Verification, WeightUpdate
+from areal_like.serving.http_calls import EngineClient, RefusedCall
+from areal_like.serving.sglang.checksums import FusedTensor, compare, digest_on_cpu, fused_tensors
+from areal_like.serving.sglang.receiver import WeightReceiver
 from areal_like.weights.buckets import TensorInfo, file_header, file_order
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.files import Bytes, read_whole
 from areal_like.weights.index import Index
 
-IDLE_S = 10
+IDLE_TIMEOUT_S = 10
 """For so long SGLang may take to see that all its requests have ended."""
 
 
-class Staged(NamedTuple):
+class StagedFiles(NamedTuple):
     """`expected`: what SGLang will hold, None where that cannot be told."""
 
     version: int
     folder: Path
-    expected: dict[str, Held] | None
+    expected: dict[str, FusedTensor] | None
 
 
-class Weights:
+class WeightLoader:
     """SGLang loads from files; what is sent becomes files first, so that its hashes are known before the load."""
 
-    def __init__(self, calls: Calls, receiver: Receiver) -> None:
+    def __init__(self, calls: EngineClient, receiver: WeightReceiver) -> None:
         self._calls, self._receiver = calls, receiver
-        self._staged: Staged | None = None
-        self._live: dict[str, Held] | None = None
+        self._staged: StagedFiles | None = None
+        self._live: dict[str, FusedTensor] | None = None
         self.shows_checksums = False
         """Whether SGLang's checksums are those that we can compute: of tensors in main memory."""
 
-    async def stage(self, arrival: Arrival) -> None:
+    async def stage(self, arrival: WeightUpdate) -> None:
         folder = await self._receiver.receive(arrival) if arrival.meeting is not None else arrival.folder
         assert folder is not None, "weights come in files or by a meeting"
         expected = None
         if self.shows_checksums:
             expected = await asyncio.to_thread(_expected, folder, arrival.index)
-        self._staged = Staged(arrival.version, folder, expected)
+        self._staged = StagedFiles(arrival.version, folder, expected)
 
-    async def commit(self, arrival: Arrival) -> None:
+    async def commit(self, arrival: WeightUpdate) -> None:
         """SGLang dies when it is told to load while a request is still ending, so it is asked to be idle first; what
         it remembers of prompts goes with it."""
         staged = self._staged
         if staged is None or staged.version != arrival.version:
-            raise Untouched(f"version {arrival.version} of the weights was not staged here")
+            raise NotStaged(f"version {arrival.version} of the weights was not staged here")
         _check_files(staged.folder, arrival.index)
         try:
-            await self._calls.read("POST", f"/flush_cache?timeout={IDLE_S}")
-        except Refusal as refusal:
-            raise Untouched(f"SGLang does not come to rest: {refusal}") from refusal
+            await self._calls.read("POST", f"/flush_cache?timeout={IDLE_TIMEOUT_S}")
+        except RefusedCall as refusal:
+            raise NotStaged(f"SGLang does not come to rest: {refusal}") from refusal
         order = {"model_path": str(staged.folder), "load_format": "safetensors", "flush_cache": True}
         try:
             await self._calls.post("/update_weights_from_disk", order | {"weight_version": str(arrival.version)})
-        except Refusal as refusal:
+        except RefusedCall as refusal:
             raise BadWeights(f"version {arrival.version} of the weights: {refusal}") from refusal
         self._live, self._staged = staged.expected, None
         self._receiver.forget()
@@ -70,9 +70,9 @@ class Weights:
     def close(self) -> None:
         self._receiver.close()
 
-    async def read_back(self, infos: Sequence[TensorInfo]) -> ReadBack:
+    async def read_back(self, infos: Sequence[TensorInfo]) -> Verification:
         if self._live is None:
-            return ReadBack(uncovered=[info.name for info in infos])
+            return Verification(uncovered=[info.name for info in infos])
         said = await self._calls.post("/weights_checker", {"action": "checksum"})
         return compare(self._live, [rank["checksums"] for rank in said["ranks"]], infos)
 
@@ -82,10 +82,10 @@ def _check_files(folder: Path, index: Index) -> None:
     for bucket in index.buckets:
         path = folder / bucket.file
         if not path.is_file() or path.stat().st_size != bucket.bytes:
-            raise Untouched(f"version {index.version} of the weights: {path} is gone or cut short since it was checked")
+            raise NotStaged(f"version {index.version} of the weights: {path} is gone or cut short since it was checked")
 
 
-def _expected(folder: Path, index: Index) -> dict[str, Held]:
+def _expected(folder: Path, index: Index) -> dict[str, FusedTensor]:
     contents: dict[str, Bytes] = {}
     for bucket in index.buckets:
         ordered = file_order(bucket.tensors)
@@ -93,4 +93,4 @@ def _expected(folder: Path, index: Index) -> dict[str, Held]:
         for info in ordered:
             contents[info.name] = content[at : at + info.nbytes]
             at += info.nbytes
-    return held(index.tensors, contents, digest_on_cpu)
+    return fused_tensors(index.tensors, contents, digest_on_cpu)

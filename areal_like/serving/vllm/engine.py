@@ -8,69 +8,82 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.process.greeting import Proofs
-from areal_like.serving.attendant.base import Arrival, Asked, Facts, NotReady, Piece, ReadBack, Stopped, Unfit
-from areal_like.serving.calls import Calls, Refusal
-from areal_like.serving.found import unsupported
-from areal_like.serving.model_facts import eos_token_ids, vocab_size
-from areal_like.serving.vllm.sampling import body_of, is_greedy, logprob_of, piece_of, prompt_logprobs
+from areal_like.serving.external.base import (
+    EngineGone,
+    EngineInfo,
+    GenerateOutput,
+    GenerateRequest,
+    IncompatibleEngine,
+    NotReady,
+    Verification,
+    WeightUpdate,
+)
+from areal_like.serving.http_calls import EngineClient, RefusedCall
+from areal_like.serving.installations import unsupported_version
+from areal_like.serving.model_files import eos_token_ids, vocab_size
+from areal_like.serving.vllm.requests import is_greedy, logprob_of, parse_output, prompt_logprobs, request_body
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import said as said_index
 
 GENERATE = "/inference/v1/generate"
-REQUEST = "generate-tokens-"
+REQUEST_PREFIX = "generate-tokens-"
 """vLLM puts this before the ids of requests to that route, and wants it where they are aborted."""
-SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.05
+MIN_POLL_S, MAX_POLL_S = 0.002, 0.05
 GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
 COUNTERS = {
     "prompt_tokens": "vllm:prompt_tokens_total",
     "generated_tokens": "vllm:generation_tokens_total",
     "preemptions": "vllm:num_preemptions_total",
 }
-HOW = (
+START_HINT = (
     "start it with VLLM_SERVER_DEV_MODE=1, --enable-scale-out, --logprobs-mode processed_logprobs and "
     "--worker-extension-cls areal_like.serving.vllm.worker.WorkerExtension"
 )
 
 
-class VLLM:
+class VLLMEngine:
     can_keep = True
 
     def __init__(
         self, address: str, secret: str, config: Any, model_folder: Path, proofs: Proofs | None = None
     ) -> None:
-        self._calls = Calls("vLLM", address, secret, proofs)
+        self._calls = EngineClient("vLLM", address, secret, proofs)
         self._folder = model_folder
-        self._facts: Facts | None = None
+        self._facts: EngineInfo | None = None
         self._is_told = False
         """Whether vLLM knows the version of its weights."""
 
-    async def ready(self) -> Facts:
+    async def ready(self) -> EngineInfo:
         try:
             self._facts = await self._ask()
             await self._check_extension()
-            await self.generate(Asked("ready", [min(5, self._facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
-        except Refusal as refusal:
+            await self.generate(
+                GenerateRequest("ready", [min(5, self._facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
+            )
+        except RefusedCall as refusal:
             if refusal.status == 401:
-                raise Unfit("the server that answers there is not of this run: it wants another token") from refusal
-            raise Unfit(f"{refusal}; {HOW}") from refusal
-        except Stopped as stopped:
+                raise IncompatibleEngine(
+                    "the server that answers there is not of this run: it wants another token"
+                ) from refusal
+            raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
+        except EngineGone as stopped:
             raise NotReady(str(stopped)) from stopped
         return self._facts
 
     async def _check_extension(self) -> None:
         try:
             await self._workers("areal_discard")
-        except Stopped as stopped:
-            raise Unfit(f"it cannot be given weights ({stopped}); {HOW}") from stopped
+        except EngineGone as stopped:
+            raise IncompatibleEngine(f"it cannot be given weights ({stopped}); {START_HINT}") from stopped
 
-    async def _ask(self) -> Facts:
+    async def _ask(self) -> EngineInfo:
         version = str((await self._calls.get("/version"))["version"])
-        if (why := unsupported("vllm", version)) is not None:
-            raise Unfit(f"vllm.python: {why}")
+        if (why := unsupported_version("vllm", version)) is not None:
+            raise IncompatibleEngine(f"vllm.python: {why}")
         cards = (await self._calls.get("/v1/models"))["data"]
         card = next(card for card in cards if card.get("parent") is None)
-        return Facts(
+        return EngineInfo(
             engine="vllm",
             version=version,
             model=card["root"],
@@ -80,18 +93,18 @@ class VLLM:
             processes=int((await self._calls.get("/get_world_size?include_dp=false"))["world_size"]),
         )
 
-    async def generate(self, asked: Asked) -> list[Piece]:
+    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]:
         if self._facts is None:
             self._facts = await self._ask()
         is_told, is_adapter = self._is_told, asked.adapter is not None
-        said = await self._calls.post(GENERATE, body_of(asked, self._facts))
-        found = {choice["index"]: piece_of(choice, is_adapter, is_told) for choice in said["choices"]}
+        said = await self._calls.post(GENERATE, request_body(asked, self._facts))
+        found = {choice["index"]: parse_output(choice, is_adapter, is_told) for choice in said["choices"]}
         if is_greedy(asked):
             return [found[0]] * asked.n
-        return [found.get(index, Piece([], [], "abort", [])) for index in range(asked.n)]
+        return [found.get(index, GenerateOutput([], [], "abort", [])) for index in range(asked.n)]
 
     async def abort(self, ids: Sequence[str] | None) -> None:
-        body = {} if ids is None else {"request_ids": [REQUEST + id for id in ids]}
+        body = {} if ids is None else {"request_ids": [REQUEST_PREFIX + id for id in ids]}
         if body or ids is None:
             await self._calls.post("/abort_requests", body)
 
@@ -101,7 +114,7 @@ class VLLM:
     async def resume(self) -> None:
         await self._calls.post("/resume")
 
-    async def stage(self, arrival: Arrival) -> None:
+    async def stage(self, arrival: WeightUpdate) -> None:
         order = {
             "index": said_index(arrival.index),
             "folder": None if arrival.folder is None else str(arrival.folder),
@@ -110,7 +123,7 @@ class VLLM:
         await self._workers("areal_stage", json.dumps(order))
         await self._results("areal_staged")
 
-    async def commit(self, arrival: Arrival) -> None:
+    async def commit(self, arrival: WeightUpdate) -> None:
         """Requests that were kept had their keys and values computed by the old weights: they are thrown away, and
         vLLM computes them anew when it goes on."""
         for result in await self._workers("areal_commit", str(arrival.version)):
@@ -119,15 +132,15 @@ class VLLM:
         self._is_told = True
         done = await self._calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
         if not done["success"]:
-            raise Stopped("vLLM did not throw away what it had computed with the old weights")
+            raise EngineGone("vLLM did not throw away what it had computed with the old weights")
 
     async def discard(self) -> None:
         await self._workers("areal_discard")
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> ReadBack:
+    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         said = json.dumps([list(info) for info in infos])
         await self._workers("areal_read_back", said)
-        found = ReadBack()
+        found = Verification()
         for result in await self._results("areal_seen"):
             found.hashes |= result["hashes"]
             found.wrong |= result["wrong"]
@@ -175,7 +188,7 @@ class VLLM:
 
     async def _results(self, method: str) -> list[dict[str, Any]]:
         """Of what was begun in the workers, when it is done in all of them."""
-        pause_s = SHORTEST_LOOK_S
+        pause_s = MIN_POLL_S
         while True:
             results = await self._workers(method)
             if not any(result.get("busy") for result in results):
@@ -183,7 +196,7 @@ class VLLM:
                     _check(result)
                 return results
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+            pause_s = min(2 * pause_s, MAX_POLL_S)
 
 
 def _check(result: dict[str, Any]) -> None:
@@ -192,7 +205,7 @@ def _check(result: dict[str, Any]) -> None:
     if "group_broken" in result:
         raise GroupBroken(result["group_broken"])
     if "failed" in result:
-        raise Stopped(f"a worker of vLLM failed: {result['failed']}")
+        raise EngineGone(f"a worker of vLLM failed: {result['failed']}")
 
 
 def _values(text: str, name: str) -> list[int]:

@@ -1,6 +1,6 @@
 """What the installed vLLM's own parser says of a command line."""
 
-from areal_like.serving.parser import Parser
+from areal_like.serving.flag_check import FlagParser
 
 SCRIPT = """
 import sys
@@ -18,4 +18,4 @@ KEYS = {
     "pipeline-parallel-size": "rollout.backend",
     "max-lora-rank": "actor.lora_rank",
 }
-VLLM = Parser("vllm", SCRIPT, KEYS)
+FLAG_PARSER = FlagParser("vllm", SCRIPT, KEYS)

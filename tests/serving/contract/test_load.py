@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from areal_like.process.identity import headers
-from areal_like.serving.open_routes import CLIENT_PATHS, GENERATING, OPEN_PATHS
+from areal_like.serving.open_paths import CLIENT_PATHS, GENERATE_PATHS, OPEN_PATHS
 from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, long_groups, off
 from tests.support.engine_talk import WORKER, Talk, group, talk, talking
 from tests.support.engines import SECRET, LiveServer, started
@@ -64,7 +64,7 @@ def test_after_hostile_requests_by_clients_with_the_key_answers_are_the_same_and
         routes = [*(("GET", path) for path in OPEN_PATHS), *(("POST", path) for path in CLIENT_PATHS)]
         found = await throw_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
         assert not bad(found), found
-        assert 200 in found["POST", GENERATING[0]] and 400 in found["POST", GENERATING[0]]
+        assert 200 in found["POST", GENERATE_PATHS[0]] and 400 in found["POST", GENERATE_PATHS[0]]
         await one.until(lambda said: said["running"] == said["waiting"] == 0)
         (after,) = await one.generate(asked)
         assert [sample["token_ids"] for sample in after] == [sample["token_ids"] for sample in before]

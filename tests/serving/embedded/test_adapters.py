@@ -9,7 +9,7 @@ import torch
 
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.weights.adapters import adapter_hashes
-from areal_like.serving.request import BadRequest, Finished, Group, Sampling
+from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sampling
 from areal_like.weights.adapter import read_peft_folder
 from areal_like.weights.errors import BadWeights
 from tests.support.embedded_adapters import ALL, ATTENTION, loaded, logprobs_by, with_peft, write_adapter
@@ -21,11 +21,11 @@ PROMPTS = ((5, 9, 13, 20), (7, 30, 2, 11), (3, 4, 5, 6, 7, 8, 9))
 MODELS = {"qwen3": tiny_qwen3, "llama": tiny_llama}
 
 
-def asked(adapter: str | None, prompt: tuple[int, ...], n: int = 2, seed: int = 3, most: int = 8) -> Group:
-    return Group(f"{adapter} {prompt}", prompt, n, seed, Sampling(max_new_tokens=most), adapter=adapter)
+def asked(adapter: str | None, prompt: tuple[int, ...], n: int = 2, seed: int = 3, most: int = 8) -> GroupRequest:
+    return GroupRequest(f"{adapter} {prompt}", prompt, n, seed, Sampling(max_new_tokens=most), adapter=adapter)
 
 
-def assert_as_computed_by(model: Any, finished: Finished, group: Group, tolerance: float = 1e-5) -> None:
+def assert_as_computed_by(model: Any, finished: FinishedGroup, group: GroupRequest, tolerance: float = 1e-5) -> None:
     for sample in finished.samples:
         expected = logprobs_by(model, [*group.prompt, *sample.token_ids])[len(group.prompt) - 1 :]
         assert sample.logprobs == pytest.approx(expected, abs=tolerance)
@@ -136,7 +136,7 @@ def test_an_adapter_that_is_unloaded_finishes_what_it_began(tmp_path: Path) -> N
     engine.adapters.remove("one")
     with pytest.raises(BadRequest, match="one is not loaded; there is none"):
         engine.submit(group)
-    finished: list[Finished] = []
+    finished: list[FinishedGroup] = []
     while engine.has_work:
         finished += engine.step()
     assert_as_computed_by(by_peft, finished[0], group)

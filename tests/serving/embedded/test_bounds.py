@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from areal_like.process.errors import Refused
+from areal_like.serving.client_queue import MAX_WAITING, ClientQueue
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.running_batch import RunningBatch
-from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, Sampling, parse_group
-from areal_like.serving.turns import MOST_WAITING, Turns
+from areal_like.serving.requests import CLIENT_PRIORITY, BadRequest, GroupRequest, Sampling, parse_group
 from tests.support.embedded_servers import Client, group, over_http, published, until
 from tests.support.tiny_models import VOCAB, tiny_qwen3
 
@@ -98,8 +98,8 @@ def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytes
 
 def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=8)
-    good = Group("a", (5, 9), sampling=Sampling(frequency_penalty=0.5, max_new_tokens=6))
-    bad = Group("b", (5, 9), sampling=Sampling(repetition_penalty=1e-50, max_new_tokens=6))  # past every check
+    good = GroupRequest("a", (5, 9), sampling=Sampling(frequency_penalty=0.5, max_new_tokens=6))
+    bad = GroupRequest("b", (5, 9), sampling=Sampling(repetition_penalty=1e-50, max_new_tokens=6))  # past every check
     (alone,) = engine.generate([good])
     for one in (good, bad):
         engine.submit(one)
@@ -132,7 +132,7 @@ def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -
 
 def test_turns_are_bounded_in_order_and_given_back() -> None:
     async def main() -> None:
-        turns = Turns(4, lambda: False)
+        turns = ClientQueue(4, lambda: False)
         order: list[str] = []
         gone = {"c": False}
 
@@ -148,7 +148,7 @@ def test_turns_are_bounded_in_order_and_given_back() -> None:
         gone["c"] = True
         with pytest.raises(ConnectionResetError):
             await tasks["c"]
-        for count, status in ((MOST_WAITING, 429), (1 << 20, 400)):
+        for count, status in ((MAX_WAITING, 429), (1 << 20, 400)):
             with pytest.raises(Refused) as refused:
                 async with turns.take(count, lambda: False):
                     raise AssertionError
@@ -164,7 +164,7 @@ def test_turns_are_bounded_in_order_and_given_back() -> None:
 def test_a_request_above_the_share_of_clients_is_refused_beside_a_run_also_where_it_waited() -> None:
     async def main() -> None:
         is_used, end = False, asyncio.Event()
-        turns = Turns(64, lambda: is_used)
+        turns = ClientQueue(64, lambda: is_used)
 
         async def one(count: int) -> None:
             async with turns.take(count, lambda: False):
@@ -194,7 +194,7 @@ def test_a_client_never_goes_before_the_run() -> None:
         body = {"token_ids": [5], "sampling_params": {"max_tokens": 1}, "priority": -HUGE}
         asking = asyncio.create_task(client.open("POST", TOKENS, body))
         await until(lambda: client.engine.num_waiting == 1)
-        assert [ticket.group.priority for ticket in client.engine._queue] == [LEAST_URGENT - (1 << 31)]
+        assert [ticket.group.priority for ticket in client.engine._queue] == [CLIENT_PRIORITY - (1 << 31)]
         await client.call("POST", "/control/resume")
         assert (await asking)[0] == 200
 

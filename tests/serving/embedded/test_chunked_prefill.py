@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.request import Finished, Group, Order, Sampling
+from areal_like.serving.requests import FinishedGroup, GroupRequest, Sampling, StepSlot
 from tests.serving.embedded.test_engine import expected_logprobs
 from tests.support.tiny_models import VOCAB, tiny_llama, tiny_qwen3
 
@@ -22,14 +22,14 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(random.Random(seed).randrange(2, VOCAB) for _ in range(length))
 
 
-def mixed(**sampling: Any) -> list[Group]:
+def mixed(**sampling: Any) -> list[GroupRequest]:
     """Lengths around whole pieces of 64, short ones between them."""
     lengths = (300, 5, 64, 65, 12, 128, 129, 512, 7)
     how = Sampling(**{"max_new_tokens": 12, **sampling})
-    return [Group(str(seed), prompt(length, seed), 3, seed, how) for seed, length in enumerate(lengths)]
+    return [GroupRequest(str(seed), prompt(length, seed), 3, seed, how) for seed, length in enumerate(lengths)]
 
 
-def answers(engine: LLMEngine, groups: list[Group]) -> list[Finished]:
+def answers(engine: LLMEngine, groups: list[GroupRequest]) -> list[FinishedGroup]:
     return engine.generate(groups)
 
 
@@ -55,9 +55,9 @@ def test_running_sequences_get_a_token_between_two_pieces() -> None:
     engine._runner.model.register_forward_pre_hook(
         lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
-    engine.submit(Group("short", prompt(4), 2, 0, Sampling(max_new_tokens=30)))
+    engine.submit(GroupRequest("short", prompt(4), 2, 0, Sampling(max_new_tokens=30)))
     engine.step()
-    engine.submit(Group("long", prompt(200), 2, 0, Sampling(max_new_tokens=2)))
+    engine.submit(GroupRequest("long", prompt(200), 2, 0, Sampling(max_new_tokens=2)))
     del shapes[:]
     for _ in range(5):
         engine.step()
@@ -65,7 +65,7 @@ def test_running_sequences_get_a_token_between_two_pieces() -> None:
 
 
 def test_a_group_larger_than_the_engine_keeps_its_prompt_until_all_have_begun() -> None:
-    group = Group("g", prompt(150), 7, 3, Sampling(max_new_tokens=5))
+    group = GroupRequest("g", prompt(150), 7, 3, Sampling(max_new_tokens=5))
     engine = LLMEngine(tiny_qwen3(**LONG), max_running_requests=3, piece=64)
     found = engine.generate([group])[0].samples
     assert engine.counts.prompt_tokens == 150
@@ -76,11 +76,11 @@ def test_a_group_larger_than_the_engine_keeps_its_prompt_until_all_have_begun() 
 
 def test_new_weights_and_aborts_leave_nothing_of_a_prompt_half_computed() -> None:
     engine = LLMEngine(tiny_qwen3(0, **LONG), piece=64)
-    group = Group("g", prompt(300), 1, 3, Sampling(max_new_tokens=6))
+    group = GroupRequest("g", prompt(300), 1, 3, Sampling(max_new_tokens=6))
     engine.submit(group)
     engine.step()
     engine.update_weights(dict(tiny_qwen3(1, **LONG).named_parameters()), 1)
-    done: list[Finished] = []
+    done: list[FinishedGroup] = []
     while engine.has_work:
         done += engine.step()
     (sample,) = done[0].samples
@@ -98,7 +98,7 @@ def test_new_weights_and_aborts_leave_nothing_of_a_prompt_half_computed() -> Non
 
 def test_a_synchronous_step_computes_prompts_as_ever() -> None:
     groups = [
-        Group(one.id, one.prompt, one.n, one.seed, one.sampling, Order("1", place, 9))
+        GroupRequest(one.id, one.prompt, one.n, one.seed, one.sampling, StepSlot("1", place, 9))
         for place, one in enumerate(mixed())
     ]
     (pieces, whole) = (LLMEngine(tiny_qwen3(**LONG), piece=size).generate(groups) for size in (64, 1 << 20))

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
-from areal_like.serving.request import BadRequest, Finished, Group, Order, Sample, Sampling
+from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sample, Sampling, StepSlot
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
 torch.set_num_threads(1)
@@ -23,10 +23,10 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(random.Random(seed).randrange(2, VOCAB) for _ in range(length))
 
 
-def groups(number: int, n: int = 3, **sampling: Any) -> list[Group]:
+def groups(number: int, n: int = 3, **sampling: Any) -> list[GroupRequest]:
     """Prompts of several lengths, among them equal ones."""
     how = Sampling(**{"max_new_tokens": 10, **sampling})
-    return [Group(str(seed), prompt(1 + seed % 5, seed), n, seed, how) for seed in range(number)]
+    return [GroupRequest(str(seed), prompt(1 + seed % 5, seed), n, seed, how) for seed in range(number)]
 
 
 def expected_logprobs(
@@ -39,11 +39,11 @@ def expected_logprobs(
     return torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[len(before) - 1 :, 0]
 
 
-def tokens_of(finished: Sequence[Finished]) -> list[list[list[int]]]:
+def tokens_of(finished: Sequence[FinishedGroup]) -> list[list[list[int]]]:
     return [[sample.token_ids for sample in one.samples] for one in finished]
 
 
-def assert_explained(model: PreTrainedModel, group: Group, sample: Sample, temperature: float) -> None:
+def assert_explained(model: PreTrainedModel, group: GroupRequest, sample: Sample, temperature: float) -> None:
     expected = expected_logprobs(model, group.prompt, sample.token_ids, temperature)
     torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-5, rtol=0)
 
@@ -81,7 +81,7 @@ def test_a_request_gets_the_same_tokens_alone_and_among_others() -> None:
 
 def test_one_prefill_for_a_group_equals_one_for_each_sample() -> None:
     engine = LLMEngine(tiny_qwen3())
-    group = Group("g", prompt(7), 6, 5, Sampling(max_new_tokens=6))
+    group = GroupRequest("g", prompt(7), 6, 5, Sampling(max_new_tokens=6))
     together = engine.generate([group])[0]
     assert engine.counts.prompt_tokens == 7
     one_by_one = LLMEngine(tiny_qwen3(), max_running_requests=1)
@@ -94,7 +94,10 @@ def test_one_prefill_for_a_group_equals_one_for_each_sample() -> None:
 
 def test_samples_and_seeds_differ() -> None:
     first, second, again = LLMEngine(tiny_qwen3()).generate(
-        [Group(name, prompt(4), 4, seed, Sampling(max_new_tokens=12)) for name, seed in (("a", 1), ("b", 2), ("c", 1))]
+        [
+            GroupRequest(name, prompt(4), 4, seed, Sampling(max_new_tokens=12))
+            for name, seed in (("a", 1), ("b", 2), ("c", 1))
+        ]
     )
     answers = [tuple(sample.token_ids) for sample in (*first.samples, *second.samples)]
     assert len(set(answers)) == 8
@@ -103,7 +106,7 @@ def test_samples_and_seeds_differ() -> None:
 
 def test_tokens_come_as_often_as_their_probability_says() -> None:
     model, number = tiny_llama(), 4000
-    group = Group("g", prompt(5), number, 7, Sampling(max_new_tokens=1, temperature=0.7))
+    group = GroupRequest("g", prompt(5), number, 7, Sampling(max_new_tokens=1, temperature=0.7))
     finished = LLMEngine(tiny_llama(), max_running_requests=number).generate([group])[0]
     found = np.bincount([sample.token_ids[0] for sample in finished.samples], minlength=VOCAB)
     with torch.no_grad():
@@ -113,11 +116,11 @@ def test_tokens_come_as_often_as_their_probability_says() -> None:
 
 
 def test_an_answer_ends_with_a_stop_token_or_at_a_limit() -> None:
-    free = LLMEngine(tiny_qwen3()).generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8))])[0].samples
+    free = LLMEngine(tiny_qwen3()).generate([GroupRequest("g", prompt(6), 4, 3, Sampling(max_new_tokens=8))])[0].samples
     stop = free[0].token_ids[3]
     found = (
         LLMEngine(tiny_qwen3())
-        .generate([Group("g", prompt(6), 4, 3, Sampling(max_new_tokens=8, stop_token_ids=(stop,)))])[0]
+        .generate([GroupRequest("g", prompt(6), 4, 3, Sampling(max_new_tokens=8, stop_token_ids=(stop,)))])[0]
         .samples
     )
     for before, after in zip(free, found, strict=True):
@@ -130,7 +133,7 @@ def test_an_answer_ends_with_a_stop_token_or_at_a_limit() -> None:
 
 def test_the_models_own_end_token_ends_an_answer() -> None:
     model = tiny_qwen3()
-    group = Group("g", prompt(3), 1, 0, Sampling(max_new_tokens=5))
+    group = GroupRequest("g", prompt(3), 1, 0, Sampling(max_new_tokens=5))
     likely = LLMEngine(model).generate([group])[0].samples[0].token_ids[0]
     model.generation_config.eos_token_id = [likely, EOS_ID]
     sample = LLMEngine(model).generate([group])[0].samples[0]
@@ -145,7 +148,7 @@ def test_the_smallest_of_the_limits_cuts_an_answer_off(
     sampling: dict[str, Any], context_length: int | None, length: int
 ) -> None:
     engine = LLMEngine(tiny_llama(), context_length=context_length)
-    sample = engine.generate([Group("g", prompt(6), 1, 0, Sampling(**sampling))])[0].samples[0]
+    sample = engine.generate([GroupRequest("g", prompt(6), 1, 0, Sampling(**sampling))])[0].samples[0]
     assert (len(sample.token_ids), sample.finish) == (length, "length")
 
 
@@ -160,7 +163,7 @@ def test_the_smallest_of_the_limits_cuts_an_answer_off(
 def test_what_has_no_room_is_refused_in_words(changes: dict[str, Any], key: str) -> None:
     engine = LLMEngine(tiny_qwen3(), kv_cache_tokens=48)
     with pytest.raises(BadRequest, match=f"^{key}"):
-        engine.submit(Group(**{"id": "g", "prompt": prompt(6), **changes}))
+        engine.submit(GroupRequest(**{"id": "g", "prompt": prompt(6), **changes}))
     assert not engine.has_work
 
 
@@ -179,7 +182,7 @@ def test_a_decoding_step_costs_running_sequences_only() -> None:
     engine._runner.model.register_forward_pre_hook(
         lambda module, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
-    short, long = (Group(str(n), prompt(6), 3, 0, Sampling(max_new_tokens=n)) for n in (2, 5))
+    short, long = (GroupRequest(str(n), prompt(6), 3, 0, Sampling(max_new_tokens=n)) for n in (2, 5))
     engine.generate([short, long])
     assert seen == [(2, 6), (6, 1), (3, 1), (3, 1), (3, 1)]
 
@@ -263,9 +266,9 @@ def test_an_abort_ends_what_is_meant_and_nothing_else() -> None:
     assert [tokens_of([found[i]])[0] for i in "0235"] == [kept[int(i)] for i in "0235"]
 
 
-def ordered(asked: Sequence[Group], key: str) -> list[Group]:
+def ordered(asked: Sequence[GroupRequest], key: str) -> list[GroupRequest]:
     return [
-        Group(one.id, one.prompt, one.n, one.seed, one.sampling, Order(key, place, len(asked)))
+        GroupRequest(one.id, one.prompt, one.n, one.seed, one.sampling, StepSlot(key, place, len(asked)))
         for place, one in enumerate(asked)
     ]
 
@@ -274,7 +277,7 @@ def test_a_synchronous_step_gives_the_same_bits_however_its_groups_arrive() -> N
     asked = ordered(groups(10, max_new_tokens=12), "3.1")
     others = groups(3, n=2, max_new_tokens=20)
 
-    def run(seed: int) -> list[Finished]:
+    def run(seed: int) -> list[FinishedGroup]:
         """With so many groups that belong to no step."""
         engine = LLMEngine(tiny_qwen3(), max_running_requests=12, kv_cache_tokens=12 * 16)
         shuffled = random.Random(seed).sample(asked, len(asked))

@@ -10,11 +10,11 @@ import torch
 from areal_like.config.embedded import EmbeddedConfig
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.load_model import bytes_per_token, load_engine, load_model
-from areal_like.serving.request import Group, Sampling
+from areal_like.serving.requests import GroupRequest, Sampling
 from tests.support.tiny_models import EOS_ID, tiny_qwen3, write_tiny_model
 
 torch.set_num_threads(1)
-GROUP = Group("g", (5, 9, 13), 4, 3, Sampling(max_new_tokens=8))
+GROUP = GroupRequest("g", (5, 9, 13), 4, 3, Sampling(max_new_tokens=8))
 
 
 @pytest.fixture(scope="module")

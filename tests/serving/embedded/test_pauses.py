@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.process.errors import Refused
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.request import BadRequest, Finished, Group, Sampling, parse_group
+from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sampling, parse_group
 from tests.serving.embedded.test_engine import expected_logprobs
 from tests.support.embedded_servers import Client, group, over_http, published, slow, turns, until
 from tests.support.tiny_models import VOCAB, tiny_qwen3
@@ -114,14 +114,14 @@ def test_smaller_priorities_go_first_and_equals_in_turn() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=1)
     order: list[str] = []
     for name, priority in (("a", 0), ("c", 5), ("d", 5), ("b", 1), ("first", -3)):
-        engine.submit(Group(name, (5, 9), 1, 0, Sampling(max_new_tokens=2), priority=priority))
+        engine.submit(GroupRequest(name, (5, 9), 1, 0, Sampling(max_new_tokens=2), priority=priority))
     while engine.has_work:
         order += [one.id for one in engine.step()]
     assert order == ["first", "a", "b", "c", "d"]
 
 
-def finished_by(engine: LLMEngine, seconds: float) -> list[Finished]:
-    done: list[Finished] = []
+def finished_by(engine: LLMEngine, seconds: float) -> list[FinishedGroup]:
+    done: list[FinishedGroup] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until and not done:
         engine.expire()
@@ -132,7 +132,7 @@ def finished_by(engine: LLMEngine, seconds: float) -> list[Finished]:
 def test_a_group_ends_at_its_deadline_and_the_error_names_it() -> None:
     engine = LLMEngine(tiny_qwen3(max_position_embeddings=4096), max_running_requests=2)
     for name, seconds in (("running", 0.2), ("waiting", 0.2), ("patient", None)):
-        engine.submit(Group(name, (5, 9), 2, 0, Sampling(min_new_tokens=4000), deadline_s=seconds))
+        engine.submit(GroupRequest(name, (5, 9), 2, 0, Sampling(min_new_tokens=4000), deadline_s=seconds))
     done = finished_by(engine, 60)
     assert {one.id: one.error for one in done} == dict.fromkeys(
         ("running", "waiting"), "deadline: not done within 0.2 s (deadline_s)"

@@ -13,7 +13,7 @@ from areal_like.serving.embedded.background_tasks import BackgroundTasks
 from areal_like.serving.embedded.core import prompt_logprobs
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.openai_api import parse_request
-from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, Order, Sampling
+from areal_like.serving.requests import CLIENT_PRIORITY, BadRequest, GroupRequest, Sampling, StepSlot
 from tests.serving.embedded.test_chunked_prefill import LONG, MAKERS, prompt
 from tests.serving.embedded.test_engine import expected_logprobs
 from tests.support.embedded_servers import Client, group, over_http, published, until
@@ -42,7 +42,7 @@ def test_pieces_give_the_numbers_of_the_whole(family: str) -> None:
     model, engine = MAKERS[family](**LONG), LLMEngine(MAKERS[family](**LONG), piece=64)
     for length, pieces in ((300, 5), (130, 3), (129, 2), (66, 2), (65, 1), (2, 1), (1, 0)):
         ids = prompt(length)
-        count, (logprobs, alternatives) = ended(engine.prompt_chances(Group("g", ids), 3))
+        count, (logprobs, alternatives) = ended(engine.prompt_chances(GroupRequest("g", ids), 3))
         assert count == pieces and len(alternatives) == length - 1 and all(len(one) == 3 for one in alternatives)
         torch.testing.assert_close(
             torch.tensor(logprobs), expected_logprobs(model, ids[:1], ids[1:]), atol=1e-5, rtol=0
@@ -51,12 +51,12 @@ def test_pieces_give_the_numbers_of_the_whole(family: str) -> None:
 
 def test_a_piece_is_short_where_the_vocabulary_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_logprobs, "MAX_CHUNK_LOGITS", 10 * VOCAB)
-    assert ended(LLMEngine(tiny_qwen3(**LONG)).prompt_chances(Group("g", prompt(101)), 0))[0] == 10
+    assert ended(LLMEngine(tiny_qwen3(**LONG)).prompt_chances(GroupRequest("g", prompt(101)), 0))[0] == 10
 
 
 def test_under_new_weights_a_prompt_is_scored_anew() -> None:
     engine, new, ids = LLMEngine(tiny_qwen3(**LONG), piece=64), tiny_qwen3(1, **LONG), prompt(200)
-    pieces = engine.prompt_chances(Group("g", ids), 0)
+    pieces = engine.prompt_chances(GroupRequest("g", ids), 0)
     next(pieces)
     engine.update_weights(dict(new.named_parameters()), 1)
     count, (logprobs, _) = ended(pieces)
@@ -82,10 +82,10 @@ def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
     assert may_go_on()
     beside.go_on()
     how = Sampling(max_new_tokens=40, min_new_tokens=40)
-    engine.submit(Group("client", (5, 9), 1, 0, how, priority=LEAST_URGENT))
+    engine.submit(GroupRequest("client", (5, 9), 1, 0, how, priority=CLIENT_PRIORITY))
     beside._again_at = 0.0
     assert may_go_on(), "only clients wait"
-    engine.submit(Group("run", (5, 9), 1, 0, how))
+    engine.submit(GroupRequest("run", (5, 9), 1, 0, how))
     assert not may_go_on(), "a group of the run waits to begin"
     engine.step()
     assert may_go_on()
@@ -93,7 +93,7 @@ def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
     assert not may_go_on(), "a piece was computed just now"
     engine.counts.busy_s = beside._again_at
     assert may_go_on()
-    engine.submit(Group("step", (5, 9), 1, 0, how, Order("s", 0, 1)))
+    engine.submit(GroupRequest("step", (5, 9), 1, 0, how, StepSlot("s", 0, 1)))
     assert not may_go_on(), "a synchronous step is complete, and is waited for"
     while engine.has_work:
         engine.step()
@@ -151,7 +151,7 @@ def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
                 posted.append(pieces[0])
             post(command)
 
-        def entered(one: Group) -> int:
+        def entered(one: GroupRequest) -> int:
             if one.priority == 0 and posted:
                 begun.append(pieces[0])
             return submit(one)
@@ -175,7 +175,7 @@ def test_a_prompt_that_is_scored_takes_its_turn_and_rests_in_a_pause() -> None:
 
         async def scored(seed: int) -> int:
             ids = prompt(30, seed)
-            await outside.prompt_chances(Request(), Group(str(seed), ids), 1)  # type: ignore[arg-type]
+            await outside.prompt_chances(Request(), GroupRequest(str(seed), ids), 1)  # type: ignore[arg-type]
             return seed
 
         await client.call("POST", "/control/pause", {"mode": "keep"})
@@ -201,9 +201,9 @@ class Request:
 def test_log_probabilities_of_too_many_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_request.MAX_SCORED_TOKENS == 1 << 18
     monkeypatch.setattr(parse_request, "MAX_SCORED_TOKENS", 8)
-    parse_request.check_num_scored([Group("a", (5, 9), 2), Group("b", (5,) * 4)])
+    parse_request.check_num_scored([GroupRequest("a", (5, 9), 2), GroupRequest("b", (5,) * 4)])
     with pytest.raises(BadRequest, match=r"9 tokens .* at most 8"):
-        parse_request.check_num_scored([Group("a", (5, 9), 2), Group("b", (5,) * 5)])
+        parse_request.check_num_scored([GroupRequest("a", (5, 9), 2), GroupRequest("b", (5,) * 5)])
 
     async def test(client: Client) -> None:
         for length, status in ((8, 200), (9, 400)):

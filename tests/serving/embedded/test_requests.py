@@ -9,7 +9,7 @@ import torch
 from areal_like.config.generation import GenerationHyperparameters
 from areal_like.serving.embedded.core.draw import sample_tokens
 from areal_like.serving.embedded.core.noise import uniform_noise
-from areal_like.serving.request import BadRequest, Sampling, parse_group, parse_sampling
+from areal_like.serving.requests import BadRequest, Sampling, parse_group, parse_sampling
 from tests.support.tiny_models import VOCAB
 
 torch.set_num_threads(1)

@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.logit_processors import NUCLEUS_CANDIDATES, smallest_kept_logit
-from areal_like.serving.request import BadRequest, Group, Sample, Sampling
+from areal_like.serving.requests import BadRequest, GroupRequest, Sample, Sampling
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
 torch.set_num_threads(1)
@@ -71,7 +71,7 @@ def logits_after(model: Any, answer: Sequence[int]) -> torch.Tensor:
 
 def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[Sample]:
     engine = LLMEngine(model, max_running_requests=max(n, 8))
-    return engine.generate([Group("g", PROMPT, n, 3, how, **more)])[0].samples
+    return engine.generate([GroupRequest("g", PROMPT, n, 3, how, **more)])[0].samples
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
@@ -111,9 +111,11 @@ def test_who_takes_the_likeliest_token_takes_it_after_penalties(how: dict[str, A
 
 
 def test_rows_that_ask_for_nothing_keep_their_bits_beside_others_that_do() -> None:
-    plain = [Group(str(seed), PROMPT, 3, seed, Sampling(max_new_tokens=12, temperature=0.9)) for seed in range(4)]
+    plain = [
+        GroupRequest(str(seed), PROMPT, 3, seed, Sampling(max_new_tokens=12, temperature=0.9)) for seed in range(4)
+    ]
     shaped = [
-        Group(f"s{number}", PROMPT, 2, 50 + number, Sampling(max_new_tokens=5 + number, **how))
+        GroupRequest(f"s{number}", PROMPT, 2, 50 + number, Sampling(max_new_tokens=5 + number, **how))
         for number, how in enumerate(HOWS)
     ]
     alone = [one.samples for one in LLMEngine(tiny_qwen3(), max_running_requests=40).generate(plain)]
@@ -132,7 +134,7 @@ def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
     neutral = Sampling(max_new_tokens=12, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, frequency_penalty=0.0)
     assert neutral.is_plain
     (one, other) = (
-        LLMEngine(tiny_qwen3()).generate([Group("g", PROMPT, 5, 3, how)])[0].samples
+        LLMEngine(tiny_qwen3()).generate([GroupRequest("g", PROMPT, 5, 3, how)])[0].samples
         for how in (neutral, Sampling(max_new_tokens=12))
     )
     assert one == other
@@ -140,7 +142,7 @@ def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
 
 def test_an_interruption_changes_nothing_of_what_penalties_see() -> None:
     how = Sampling(max_new_tokens=150, repetition_penalty=1.1, frequency_penalty=0.05, top_p=0.97, min_new_tokens=120)
-    groups = [Group(str(seed), PROMPT[: 3 + seed], 4, seed, how) for seed in range(3)]
+    groups = [GroupRequest(str(seed), PROMPT[: 3 + seed], 4, seed, how) for seed in range(3)]
     engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 700)]
     roomy, tight = ([[one.token_ids for one in each.samples] for each in engine.generate(groups)] for engine in engines)
     assert engines[1].counts.interrupted > 0
@@ -156,7 +158,7 @@ def test_min_new_tokens_forbids_the_models_end_and_the_requests() -> None:
         assert len(sample.token_ids) > 6 and not {EOS_ID, *range(2, 34)} & set(sample.token_ids[:6])
     never = Sampling(min_new_tokens=1, stop_token_ids=(*range(VOCAB),))
     with pytest.raises(BadRequest, match=r"^gconfig.stop_token_ids: all tokens end an answer"):
-        LLMEngine(tiny_llama()).submit(Group("g", PROMPT, 1, 0, never))
+        LLMEngine(tiny_llama()).submit(GroupRequest("g", PROMPT, 1, 0, never))
 
 
 def test_a_large_vocabulary_is_cut_as_a_small_one_is() -> None:

@@ -12,7 +12,7 @@ from areal_like import __version__
 from areal_like.process.errors import Refused
 from areal_like.process.identity import Identity, headers
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.request import Group, Sampling
+from areal_like.serving.requests import GroupRequest, Sampling
 from tests.support.embedded_servers import (
     CONTROLLER,
     RUN_ID,
@@ -30,7 +30,7 @@ from tests.support.tiny_models import tiny_qwen3
 
 def direct(model: PreTrainedModel, said: dict[str, Any]) -> list[list[int]]:
     """The same group without HTTP."""
-    asked = Group("g", tuple(said["prompt"]), said["n"], said["seed"], Sampling(**said["sampling"]))
+    asked = GroupRequest("g", tuple(said["prompt"]), said["n"], said["seed"], Sampling(**said["sampling"]))
     return [sample.token_ids for sample in LLMEngine(model).generate([asked])[0].samples]
 
 

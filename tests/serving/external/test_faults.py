@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from areal_like.serving.attendant.base import Arrival, ReadBack, Stopped, Untouched
-from areal_like.serving.attendant.gate import Gate
-from areal_like.serving.attendant.rest import Rest
-from areal_like.serving.orders import ABORT, KEEP
-from areal_like.serving.sglang.weights import Weights
+from areal_like.serving.control_protocol import ABORT, KEEP
+from areal_like.serving.external.base import EngineGone, NotStaged, Verification, WeightUpdate
+from areal_like.serving.external.pauser import Pauser
+from areal_like.serving.external.request_queue import RequestQueue
+from areal_like.serving.sglang.weights import WeightLoader
 from areal_like.weights.index import read_index
 from tests.serving.external.test_updates import NO_END, refusal, same
 from tests.support.attendant_world import Client, TinyEngine, attended, check, group, published, until
@@ -33,7 +33,7 @@ def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Pat
         await client.update(tmp_path, 1, 1)
         looks, look = asyncio.Event(), client.engine.read_back
 
-        async def held(*given: Any) -> ReadBack:
+        async def held(*given: Any) -> Verification:
             await looks.wait()
             return await look(*given)
 
@@ -51,7 +51,7 @@ def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Pat
 def test_an_engine_that_does_not_go_on_after_the_swap_is_broken_and_not_taken_for_served(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        fails_once(client.engine, "resume", Stopped("the engine does not answer"))
+        fails_once(client.engine, "resume", EngineGone("the engine does not answer"))
         said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
         assert said.status == 500 and "the engine does not answer" in said.message
         health = await client.call("GET", "/health")
@@ -66,7 +66,7 @@ def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.doing) == 1)
-        fails_once(client.engine, "commit", Untouched("version 2 of the weights: a file is gone"))
+        fails_once(client.engine, "commit", NotStaged("version 2 of the weights: a file is gone"))
         said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
         assert said.status == 410 and "a file is gone" in said.message
         health = await client.call("GET", "/health")
@@ -81,7 +81,7 @@ def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         await client.call("POST", "/control/pause", {"mode": "keep"})
-        fails_once(client.engine, "resume", Stopped("the engine does not answer"))
+        fails_once(client.engine, "resume", EngineGone("the engine does not answer"))
         assert (await refusal(client, "/control/resume", {})).status == 503
         await client.call("POST", "/control/resume")
         check((await client.generate(group("g")))["g"]["samples"][0], same)
@@ -92,7 +92,7 @@ def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: 
 def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -> None:
     async def test() -> None:
         engine = TinyEngine(can_keep=True)
-        rest, resume = Rest(engine, Gate()), engine.resume
+        rest, resume = Pauser(engine, RequestQueue()), engine.resume
 
         begins, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -130,13 +130,13 @@ class NoCalls:
 def test_sglang_is_told_nothing_of_files_that_are_gone(tmp_path: Path) -> None:
     async def test() -> None:
         folder = Path(published(tmp_path, 1, 1)["folder"])
-        arrival = Arrival(1, read_index(folder), folder)
-        weights: Any = Weights(NoCalls(), SimpleNamespace(forget=lambda: None))  # type: ignore[arg-type]
-        with pytest.raises(Untouched, match="was not staged"):
+        arrival = WeightUpdate(1, read_index(folder), folder)
+        weights: Any = WeightLoader(NoCalls(), SimpleNamespace(forget=lambda: None))  # type: ignore[arg-type]
+        with pytest.raises(NotStaged, match="was not staged"):
             await weights.commit(arrival)
         await weights.stage(arrival)
         (folder / arrival.index.buckets[0].file).unlink()
-        with pytest.raises(Untouched, match="is gone or cut short"):
+        with pytest.raises(NotStaged, match="is gone or cut short"):
             await weights.commit(arrival)
 
     asyncio.run(test())

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from areal_like.process.errors import Refused
-from areal_like.serving.attendant.base import MOST_AT_ONCE, Asked, Piece
+from areal_like.serving.external.base import MAX_IN_FLIGHT, GenerateOutput, GenerateRequest
 from tests.support.attendant_world import CONTEXT, PROMPT, Client, attended, check, group, until, until_it_has_made
 from tests.support.tiny_models import EOS_ID, VOCAB
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path)
         "failed": "KeyError",
     }
 
-    def refuse(asked: Asked) -> None:
+    def refuse(asked: GenerateRequest) -> None:
         if asked.seed == 666:
             raise ValueError("the engine says no")
         if asked.seed == 667:
@@ -207,15 +207,15 @@ def test_the_urgent_go_first_where_not_all_can_go_at_once(tmp_path: Path) -> Non
 def test_thousands_of_groups_wait_here_and_not_on_connections_of_their_own(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        count = MOST_AT_ONCE + 500
+        count = MAX_IN_FLIGHT + 500
         await client.engine.pause()
         asking = asyncio.create_task(client.generate(*(group(str(n), max_new_tokens=1) for n in range(count))))
-        await until(lambda: client.parts.gate.running == MOST_AT_ONCE)
-        assert (await client.call("GET", "/control/statistics"))["waiting"] == count - MOST_AT_ONCE
+        await until(lambda: client.parts.gate.running == MAX_IN_FLIGHT)
+        assert (await client.call("GET", "/control/statistics"))["waiting"] == count - MAX_IN_FLIGHT
         await client.engine.resume()
         found = await asking
         assert len(found) == count and all("samples" in line for line in found.values())
-        assert client.engine.most_at_once == MOST_AT_ONCE
+        assert client.engine.most_at_once == MAX_IN_FLIGHT
 
     attended(tmp_path, test)
 
@@ -246,14 +246,14 @@ def test_answers_of_an_engine_that_is_gone_are_cut_off_and_not_ended_in_order(tm
 def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from areal_like.serving.attendant import server
-    from areal_like.serving.attendant.base import Stopped
+    from areal_like.serving.external import server
+    from areal_like.serving.external.base import EngineGone
 
-    monkeypatch.setattr(server, "KNOWN_AFTER_S", 0.2)
+    monkeypatch.setattr(server, "EXIT_DETECTED_S", 0.2)
 
-    def refuse(asked: Asked) -> None:
+    def refuse(asked: GenerateRequest) -> None:
         if asked.seed == 666:
-            raise Stopped("the engine failed at it")
+            raise EngineGone("the engine failed at it")
 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
@@ -267,7 +267,7 @@ def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_o
 def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_then_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from areal_like.serving.attendant import generation
+    from areal_like.serving.external import generation
 
     monkeypatch.setattr(generation, "FIRST_PAUSE_S", 0.01)
 
@@ -275,16 +275,16 @@ def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_th
         await client.update(tmp_path, 1, 1)
         whole, times = client.engine.generate, []
 
-        async def nothing(asked: Asked) -> list[Piece]:
+        async def nothing(asked: GenerateRequest) -> list[GenerateOutput]:
             if asked.priority != 7:
                 return await whole(asked)
             times.append(asyncio.get_running_loop().time())
-            return [Piece([], [], "abort", [])] * asked.n
+            return [GenerateOutput([], [], "abort", [])] * asked.n
 
         monkeypatch.setattr(client.engine, "generate", nothing)
         found = await client.generate(group("bad") | {"priority": 7}, group("good"))
         assert found["bad"]["error"].endswith("times in a row without a token") and "samples" in found["good"]
-        assert len(times) == generation.MOST_EMPTY + 1
+        assert len(times) == generation.MAX_EMPTY_OUTPUTS + 1
         assert times[-1] - times[-2] > 10 * 0.01
 
     attended(tmp_path, test)
@@ -306,9 +306,9 @@ def test_a_pause_of_no_mode_is_one_that_the_engine_can_do(tmp_path: Path) -> Non
 def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from areal_like.serving.attendant import rest
+    from areal_like.serving.external import pauser
 
-    monkeypatch.setattr(rest, "ABORTED_WITHIN_S", 0.2)
+    monkeypatch.setattr(pauser, "ABORT_TIMEOUT_S", 0.2)
 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)

@@ -7,14 +7,14 @@ import pytest
 
 from areal_like.process.run import Run
 from areal_like.process.waiting import Waiting
-from areal_like.serving.attendant import attach
-from areal_like.serving.attendant.attach import AttachedEngine, leave
-from areal_like.serving.attendant.base import Facts, NotReady
-from areal_like.serving.attendant.gate import Gate
-from areal_like.serving.attendant.rest import Rest
-from areal_like.serving.attendant.server import TOLD
-from areal_like.serving.attendant.updates import UPDATE
-from areal_like.serving.orders import KEEP
+from areal_like.serving.control_protocol import KEEP
+from areal_like.serving.external import attach
+from areal_like.serving.external.attach import AttachedEngine, release_pauses
+from areal_like.serving.external.base import EngineInfo, NotReady
+from areal_like.serving.external.pauser import Pauser
+from areal_like.serving.external.request_queue import RequestQueue
+from areal_like.serving.external.server import CONTROLLER
+from areal_like.serving.external.updates import UPDATE
 from tests.support.attendant_world import RUN_ID, TinyEngine
 from tests.support.rollout_world import grpo
 from tests.support.tiny_models import write_tiny_model
@@ -23,7 +23,7 @@ from tests.support.tiny_models import write_tiny_model
 class Frozen(TinyEngine):
     """Generates its first token only where it is not paused, as engines do."""
 
-    async def ready(self) -> Facts:
+    async def ready(self) -> EngineInfo:
         if not self._runs.is_set():
             raise NotReady("it is paused")
         return await super().ready()
@@ -54,9 +54,9 @@ def test_a_pause_and_adapters_that_a_run_has_left_behind_are_gone_when_the_next_
 def test_an_engine_that_is_not_there_yet_is_waited_for_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         engine = TinyEngine(can_keep=True, stopped=True)
-        await attach.clear(engine)
+        await attach.remove_leftovers(engine)
         engine.stopped = False
-        await attach.clear(engine)
+        await attach.remove_leftovers(engine)
 
     asyncio.run(main())
 
@@ -64,13 +64,13 @@ def test_an_engine_that_is_not_there_yet_is_waited_for_as_ever(tmp_path: Path, m
 def test_a_run_that_ends_in_a_pause_leaves_the_engine_awake(tmp_path: Path) -> None:
     async def main() -> None:
         engine = TinyEngine(can_keep=True)
-        rest = Rest(engine, Gate())
-        await rest.begin(TOLD, KEEP)
+        rest = Pauser(engine, RequestQueue())
+        await rest.begin(CONTROLLER, KEEP)
         await rest.begin(UPDATE, KEEP)
-        await leave(rest, (TOLD, UPDATE))
+        await release_pauses(rest, (CONTROLLER, UPDATE))
         assert engine.log == ["pause", "resume"]
-        await rest.begin(TOLD, KEEP)
+        await rest.begin(CONTROLLER, KEEP)
         engine.stopped = True
-        await leave(rest, (TOLD, UPDATE))
+        await release_pauses(rest, (CONTROLLER, UPDATE))
 
     asyncio.run(main())

@@ -13,8 +13,8 @@ from areal_like.process.greeting import Proofs
 from areal_like.process.http import Caller, application, serve
 from areal_like.process.identity import Guard, Identity
 from areal_like.process.waiting import Waiting
-from areal_like.serving.attendant.embedded import PassThrough
-from areal_like.serving.open_routes import ASKING, CLIENT_PATHS, OPEN_PATHS
+from areal_like.serving.external.forwarding import ForwardingServer
+from areal_like.serving.open_paths import CLIENT_PATHS, OPEN_PATHS, QUERY_PATHS
 from tests.support import attendant_world, embedded_servers
 from tests.support.raw_http import DISGUISES, METHODS, status_of
 
@@ -26,7 +26,7 @@ OURS = "the key of this run alone"
 @asynccontextmanager
 async def passing(address: str) -> AsyncIterator[str]:
     """The address of a pass-through before a server of ours."""
-    through = PassThrough(
+    through = ForwardingServer(
         address, embedded_servers.SECRET, Proofs(embedded_servers.SECRET), Guard(OURS, 1), "run-2", "THEIR_KEY"
     )
     await through.ready(Identity("server", 0), Waiting("the server", 10.0, "rollout.setup_timeout"))
@@ -103,7 +103,7 @@ def test_the_run_that_attached_last_commands_the_server_whatever_its_clock_says(
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-@pytest.mark.parametrize("path", ASKING)
+@pytest.mark.parametrize("path", QUERY_PATHS)
 def test_an_open_path_is_asked_behind_by_its_own_name_and_without_the_key(path: str) -> None:
     """So that nothing which is open can do more than somebody without a key."""
     seen: list[tuple[str, str, str | None, str | None]] = []

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.serving.attendant.child import import_folder
-from areal_like.serving.attendant.words import last_words, line_of
+from areal_like.serving.external.engine_log import decode_line, find_error
+from areal_like.serving.external.engine_process import import_folder
 from tests.support.attendant_processes import SECRET, attendant, environment, program, write_run
 
 ANSWERS = """
@@ -192,7 +192,7 @@ def test_an_engine_sees_our_package_and_none_of_our_libraries(tmp_path: Path) ->
 
 def test_nothing_heavy_is_imported_by_an_attendant() -> None:
     heavy = ("torch", "transformers", "hydra", "omegaconf", "safetensors")
-    source = f"import sys, areal_like.serving.attendant.main;print([name for name in {heavy!r} if name in sys.modules])"
+    source = f"import sys, areal_like.serving.external.main;print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", source], env=environment(Path()), capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -289,4 +289,4 @@ EOFError
     ],
 )
 def test_the_telling_words_are_those_of_the_process_that_failed_first(printed: str, word: str) -> None:
-    assert last_words([line_of(line) for line in io.BytesIO(printed.encode())]).startswith(word)
+    assert find_error([decode_line(line) for line in io.BytesIO(printed.encode())]).startswith(word)

@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 
 from areal_like.process.http import serve
-from areal_like.serving.attendant import relay
-from areal_like.serving.attendant.base import MOST_AT_ONCE
-from areal_like.serving.attendant.strangers import sequences
-from areal_like.serving.open_routes import GENERATING, READING
-from areal_like.serving.request import LEAST_URGENT
-from areal_like.serving.turns import SHARE_BESIDE_A_RUN
+from areal_like.serving.client_queue import CLIENT_SHARE
+from areal_like.serving.external import relay
+from areal_like.serving.external.base import MAX_IN_FLIGHT
+from areal_like.serving.external.client_filter import count_sequences
+from areal_like.serving.open_paths import GENERATE_PATHS, TOKENIZE_PATHS
+from areal_like.serving.requests import CLIENT_PRIORITY
 from tests.support.attendant_world import Client, TinyEngine, group, running, until
 
 PART = b"data: " + b"x" * 65000 + b"\n\n"
@@ -132,15 +132,15 @@ def test_a_client_that_does_not_read_its_answer_holds_up_no_update_and_has_it_la
 
 
 def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "WRITE_S", 0.3)
-    cut = relay.Relay._cut_off
-    cut_off: list[relay.Relay] = []
+    monkeypatch.setattr(relay, "WRITE_TIMEOUT_S", 0.3)
+    cut = relay.StreamRelay._cut_off
+    cut_off: list[relay.StreamRelay] = []
 
-    def noted(self: relay.Relay) -> None:
+    def noted(self: relay.StreamRelay) -> None:
         cut_off.append(self)
         cut(self)
 
-    monkeypatch.setattr(relay.Relay, "_cut_off", noted)
+    monkeypatch.setattr(relay.StreamRelay, "_cut_off", noted)
 
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 100
@@ -154,7 +154,7 @@ def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, mo
 
 
 def test_what_is_kept_for_a_slow_client_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "MOST_UNREAD", 1 << 20)
+    monkeypatch.setattr(relay, "MAX_UNREAD_BYTES", 1 << 20)
 
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 10**6
@@ -175,14 +175,14 @@ def test_a_client_that_does_not_finish_its_question_has_no_turn(tmp_path: Path) 
     before_one(tmp_path, test)
 
 
-@pytest.mark.parametrize("path", [*GENERATING, *READING])
+@pytest.mark.parametrize("path", [*GENERATE_PATHS, *TOKENIZE_PATHS])
 def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path: Path, path: str) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         inner = {"temperature": 0.5, "extra_args": {"kv_transfer_params": {}}}
         said = {"model": "m", "prompt": [5, 9], "priority": -5, "sampling_params": inner, **NAMED}
         assert await post(client, path, said) == 200
         kept = {"model": "m", "prompt": [5, 9], "sampling_params": {"temperature": 0.5}}
-        assert engine.bodies == [kept | {"priority": LEAST_URGENT if path in GENERATING else -5}]
+        assert engine.bodies == [kept | {"priority": CLIENT_PRIORITY if path in GENERATE_PATHS else -5}]
         for bad in ([1], "x", None, *BAD):
             assert await post(client, path, bad) == 400, bad
         assert len(engine.bodies) == 1
@@ -202,19 +202,19 @@ def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path
     ],
 )
 def test_each_answer_to_each_prompt_is_counted(said: dict[str, Any], count: int) -> None:
-    assert sequences(said) == count
+    assert count_sequences(said) == count
 
 
 def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         many = {"prompt": [[5]] * 32, "n": 128}
-        assert await post(client, GENERATING[0], many) == 200
+        assert await post(client, GENERATE_PATHS[0], many) == 200
         await client.update(tmp_path, 1, 1)
         await client.generate(group("g", max_new_tokens=1))
         turns = client.server._proxy._turns
-        assert turns.most == MOST_AT_ONCE // SHARE_BESIDE_A_RUN
+        assert turns.most == MAX_IN_FLIGHT // CLIENT_SHARE
         for n, status in ((128, 400), (9, 400), (8, 200)):
-            assert await post(client, GENERATING[0], many | {"n": n}) == status, n
+            assert await post(client, GENERATE_PATHS[0], many | {"n": n}) == status, n
         assert len(engine.bodies) == 2 and (turns.running, turns.waiting) == (0, 0)
 
     before_one(tmp_path, test)
@@ -226,7 +226,7 @@ def test_the_run_goes_before_strangers_who_came_first(tmp_path: Path) -> None:
         client.parts.gate._most = 1
         await client.call("POST", "/control/pause", {"mode": "wait"})
         ends: list[str] = []
-        strangers = [asyncio.create_task(post(client, GENERATING[0], {})) for _ in range(3)]
+        strangers = [asyncio.create_task(post(client, GENERATE_PATHS[0], {})) for _ in range(3)]
         for one in strangers:
             one.add_done_callback(lambda _: ends.append("stranger"))
         await until(lambda: client.parts.gate.waiting == 3)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from areal_like.serving.parser import refused
-from areal_like.serving.sglang.parser import SGLANG as PARSER
-from areal_like.serving.sglang.start import start_sglang
-from areal_like.serving.start import ServerSpec, flag
+from areal_like.serving.command_line import ServerSite, flag
+from areal_like.serving.flag_check import refused_flags
+from areal_like.serving.sglang.command import sglang_command
+from areal_like.serving.sglang.parser import FLAG_PARSER as PARSER
 from tests.support.planning import BIG_MODEL, loaded
 from tests.support.sglang_servers import sglang_python
 
@@ -73,14 +73,14 @@ def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
     for name, (value, _) in TRANSLATED.items():
         setattr(config.sglang, name, value)
     config.gconfig.seed = 1
-    start = start_sglang(config, ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python))
+    start = sglang_command(config, ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python))
     for words in wanted:
         at = [at for at, word in enumerate(start.command) if word == words[0]]
         assert [start.command[one : one + len(words)] for one in at] == [words]
-    assert refused(PARSER, python, start.command, {"SGLANG_USE_CPU_ENGINE": "1"}, tmp_path) == []
+    assert refused_flags(PARSER, python, start.command, {"SGLANG_USE_CPU_ENGINE": "1"}, tmp_path) == []
     assert len(list(tmp_path.iterdir())) == 1  # remembered
     config.sglang.enable_ep_moe, config.sglang.ep_size = True, 1
-    moved = start_sglang(config, ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python)).command
+    moved = sglang_command(config, ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python)).command
     assert moved[moved.index("--ep-size") + 1] == "2"
 
 
@@ -88,17 +88,17 @@ def test_the_installed_parser_names_the_key_of_what_it_does_not_take(tmp_path):
     python = sglang_python()
     on_cpu = {"SGLANG_USE_CPU_ENGINE": "1"}
     command = ["x", "--model-path", "m", "--attention-backend", "fa9"]
-    ((key, reason),) = refused(PARSER, python, command, on_cpu, tmp_path)
+    ((key, reason),) = refused_flags(PARSER, python, command, on_cpu, tmp_path)
     assert key == "sglang.attention_backend" and "invalid choice: 'fa9'" in reason
 
 
 @pytest.mark.shows("sglang.enable_nan_detection")
 def test_nan_detection_is_a_variable_that_sglang_reads():
     python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
-    spec = ServerSpec(0, "", 0, "/r", "some/model", True, 2, 1, (), python)
-    usual = start_sglang(config, spec).env
+    spec = ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python)
+    usual = sglang_command(config, spec).env
     config.sglang.enable_nan_detection = True
-    ((name, value),) = start_sglang(config, spec).env.items() - usual.items()
+    ((name, value),) = sglang_command(config, spec).env.items() - usual.items()
     code = (
         "import runpy, sys; from importlib.util import find_spec; from pathlib import Path;"
         "file = Path(find_spec('sglang').origin).parent / 'srt' / 'environ.py';"

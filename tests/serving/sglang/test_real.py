@@ -16,8 +16,8 @@ from areal_like.process.descendants import below
 from areal_like.process.greeting import Proofs
 from areal_like.process.identity import RUN_HEADER
 from areal_like.process.proven import greet
-from areal_like.serving.attendant.base import Asked, Facts, Piece
-from areal_like.serving.sglang.engine import SGLang
+from areal_like.serving.external.base import EngineInfo, GenerateOutput, GenerateRequest
+from areal_like.serving.sglang.engine import SGLangEngine
 from tests.support.sglang_servers import EXACT, PROMPT, SECRET, SHAPE, Server, reference
 from tests.support.tiny_models import EOS_ID
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.xdist_group("sglang")
 OPEN = ("/health", "/ping")
 
 
-def generated(server: Server, n: int = 1, /, **sampling: Any) -> list[Piece]:
-    asked = Asked("a", PROMPT, n, 3, {"max_new_tokens": 24, **sampling})
+def generated(server: Server, n: int = 1, /, **sampling: Any) -> list[GenerateOutput]:
+    asked = GenerateRequest("a", PROMPT, n, 3, {"max_new_tokens": 24, **sampling})
     return server.ask(lambda engine: engine.generate(asked))
 
 
-def logits_of(piece: Piece, seed: int = 0) -> torch.Tensor:
+def logits_of(piece: GenerateOutput, seed: int = 0) -> torch.Tensor:
     """Before each token of the answer."""
     ids = torch.tensor([PROMPT + piece.token_ids])
     with torch.no_grad():
@@ -39,7 +39,7 @@ def logits_of(piece: Piece, seed: int = 0) -> torch.Tensor:
     return logits
 
 
-def assert_logprobs(piece: Piece, logits: torch.Tensor) -> None:
+def assert_logprobs(piece: GenerateOutput, logits: torch.Tensor) -> None:
     expected = logits.log_softmax(-1).gather(1, torch.tensor(piece.token_ids)[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(piece.logprobs), expected, atol=EXACT, rtol=0)
 
@@ -79,7 +79,7 @@ def _call(sglang: Server, path: str, method: str = "GET", token: str | None = No
 @pytest.mark.shows("sglang.model_path")
 def test_it_says_what_it_is(sglang: Server):
     facts = sglang.ask(lambda engine: engine.ready())
-    assert facts == Facts("sglang", facts.version, str(sglang.model), 512, SHAPE["vocab_size"], (EOS_ID,))
+    assert facts == EngineInfo("sglang", facts.version, str(sglang.model), 512, SHAPE["vocab_size"], (EOS_ID,))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -99,9 +99,9 @@ def test_the_likeliest_tokens_and_their_logprobs_at_temperature_1(sglang: Server
 def test_logprobs_are_among_the_tokens_that_are_left(sglang: Server, cut: dict[str, Any]):
     """Other requests run beside it, with and without such a limit."""
 
-    async def both(engine: SGLang) -> list[Piece]:
-        plain = Asked("plain", PROMPT, 2, 1, {"max_new_tokens": 24})
-        limited = Asked("cut", PROMPT, 4, 1, {"max_new_tokens": 24, "temperature": 0.8, **cut})
+    async def both(engine: SGLangEngine) -> list[GenerateOutput]:
+        plain = GenerateRequest("plain", PROMPT, 2, 1, {"max_new_tokens": 24})
+        limited = GenerateRequest("cut", PROMPT, 4, 1, {"max_new_tokens": 24, "temperature": 0.8, **cut})
         return (await asyncio.gather(engine.generate(plain), engine.generate(limited)))[1]
 
     for piece in sglang.ask(both):
@@ -162,7 +162,7 @@ def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: Server, lengt
     context = SHAPE["max_position_embeddings"]
     prompt = [5 + at % 40 for at in range(length)]
     wants = {"max_new_tokens": 50, "min_new_tokens": 50}
-    (piece,) = sglang.ask(lambda engine: engine.generate(Asked("a", prompt, 1, 1, wants)))
+    (piece,) = sglang.ask(lambda engine: engine.generate(GenerateRequest("a", prompt, 1, 1, wants)))
     assert (len(piece.token_ids), piece.finish) == (context - length, "length")
     ids = torch.tensor([prompt + piece.token_ids])
     with torch.no_grad():
@@ -172,8 +172,8 @@ def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: Server, lengt
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_in_words_and_harms_nobody(sglang: Server):
-    async def too_long(engine: SGLang) -> None:
-        await engine.generate(Asked("a", [5] * 512, 1, 0, {"max_new_tokens": 4}))
+    async def too_long(engine: SGLangEngine) -> None:
+        await engine.generate(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 4}))
 
     with pytest.raises(ValueError, match=r"sglang\.context_length"):
         sglang.ask(too_long)
@@ -181,8 +181,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_in_words_and_harms_nobody(sglan
 
 
 def test_aborted_requests_end_with_what_they_have_and_waiting_ones_with_nothing(sglang: Server):
-    async def interrupted(engine: SGLang) -> list[Piece]:
-        many = Asked("many", PROMPT, 16, 1, {"max_new_tokens": 400, "min_new_tokens": 400})
+    async def interrupted(engine: SGLangEngine) -> list[GenerateOutput]:
+        many = GenerateRequest("many", PROMPT, 16, 1, {"max_new_tokens": 400, "min_new_tokens": 400})
         under_way = asyncio.create_task(engine.generate(many))
         while not ((found := await engine.statistics())["waiting"] and found["cached_tokens"] > 2 * len(PROMPT) * 8):
             await asyncio.sleep(0.02)
@@ -198,9 +198,9 @@ def test_aborted_requests_end_with_what_they_have_and_waiting_ones_with_nothing(
 
 
 def test_one_request_is_aborted_by_its_name_and_no_other_with_it(sglang: Server):
-    async def interrupted(engine: SGLang) -> list[list[Piece]]:
+    async def interrupted(engine: SGLangEngine) -> list[list[GenerateOutput]]:
         wants = {"max_new_tokens": 60, "min_new_tokens": 60}
-        asked = [Asked(name, PROMPT, 1, 1, wants) for name in ("g1", "g10", "g1-0")]
+        asked = [GenerateRequest(name, PROMPT, 1, 1, wants) for name in ("g1", "g10", "g1-0")]
         under_way = [asyncio.create_task(engine.generate(one)) for one in asked]
         while (await engine.statistics())["running"] < 3:
             await asyncio.sleep(0.02)
@@ -213,9 +213,9 @@ def test_one_request_is_aborted_by_its_name_and_no_other_with_it(sglang: Server)
 
 
 def test_who_gives_up_leaves_nothing_running(sglang: Server):
-    async def given_up(engine: SGLang) -> dict[str, Any]:
+    async def given_up(engine: SGLangEngine) -> dict[str, Any]:
         wants = {"max_new_tokens": 450, "min_new_tokens": 450}
-        under_way = asyncio.create_task(engine.generate(Asked("a", PROMPT, 2, 1, wants)))
+        under_way = asyncio.create_task(engine.generate(GenerateRequest("a", PROMPT, 2, 1, wants)))
         while (await engine.statistics())["running"] == 0:
             await asyncio.sleep(0.02)
         under_way.cancel()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from areal_like.serving.attendant.base import Arrival
+from areal_like.serving.external.base import WeightUpdate
 from areal_like.serving.sglang import receiver
-from areal_like.serving.sglang.receiver import Receiver
+from areal_like.serving.sglang.receiver import WeightReceiver
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Bucket, Index
 from areal_like.weights.meeting import Meeting
@@ -27,7 +27,7 @@ sys.stdin.read()
 """
 
 
-class Pretends(Receiver):
+class Pretends(WeightReceiver):
     """Its process answers what a test says, and receives nothing."""
 
     def __init__(self, name: str, answer: dict[str, str] | None = None, on_disk: Path = Path("unused")) -> None:
@@ -44,8 +44,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "run1"
 
 
-def receive(by: Receiver, version: int = 1, run_id: str = "run1") -> Path:
-    return asyncio.run(by.receive(Arrival(version, Index(version, run_id, [], None), None, MEETING)))
+def receive(by: WeightReceiver, version: int = 1, run_id: str = "run1") -> Path:
+    return asyncio.run(by.receive(WeightUpdate(version, Index(version, run_id, [], None), None, MEETING)))
 
 
 def holder(memory: Path, name: str) -> "tuple[subprocess.Popen[str], Path]":
@@ -113,7 +113,7 @@ def test_where_shared_memory_is_too_small_they_come_to_the_run_directory(memory,
     one = Pretends("8001", on_disk=tmp_path / "weights")
     small, large = ([Bucket("b", size, "", [])] for size in (1, 1 << 60))
     for version, buckets in ((1, large), (2, large), (3, small)):
-        arrival = Arrival(version, Index(version, "run1", buckets, None), None, MEETING)
+        arrival = WeightUpdate(version, Index(version, "run1", buckets, None), None, MEETING)
         folder = asyncio.run(one.receive(arrival))
         assert folder.is_dir() and folder.parent.parent == (memory if buckets is small else tmp_path / "weights")
     assert caplog.text.count("has no room for") == 1

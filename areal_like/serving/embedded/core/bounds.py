@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
-from areal_like.serving.request import BadRequest, Group, longest_answer
+from areal_like.serving.requests import BadRequest, GroupRequest, max_answer_tokens
 
 
-def answer_limit(group: Group, context_length: int, cache_tokens: int) -> int:
+def answer_limit(group: GroupRequest, context_length: int, cache_tokens: int) -> int:
     """Most tokens of one answer. A cache that is too small for it is refused, since nobody asked for a shorter one."""
     length = len(group.prompt)
-    limit = longest_answer(group.sampling, length, context_length, "embedded.context_length")
+    limit = max_answer_tokens(group.sampling, length, context_length, "embedded.context_length")
     if length + limit > cache_tokens:
         raise BadRequest(
             f"embedded.kv_cache_tokens: a prompt of {length} tokens and an answer of up to {limit} do not fit into "
@@ -19,7 +19,7 @@ def answer_limit(group: Group, context_length: int, cache_tokens: int) -> int:
     return limit
 
 
-def end_token_ids(group: Group, of_the_model: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+def end_token_ids(group: GroupRequest, of_the_model: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """Tokens that end an answer."""
     ends = tuple(sorted({*group.sampling.stop_token_ids, *of_the_model}))
     if group.sampling.min_new_tokens and len(ends) >= vocab_size:

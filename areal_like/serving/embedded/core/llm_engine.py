@@ -36,7 +36,7 @@ from areal_like.serving.embedded.core.waiting_queue import QueuedGroup, WaitingQ
 from areal_like.serving.embedded.weights.adapters import AdapterRegistry
 from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
 from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer
-from areal_like.serving.request import Finished, Group
+from areal_like.serving.requests import FinishedGroup, GroupRequest
 from areal_like.weights.versions import NEVER_TOLD
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class LLMEngine:
         parts = self._queue, self._rows, self._room, self._runner, self.counts
         self._admission = Scheduler(*parts, lambda: self.adapters.current, piece)
         self._interrupted: deque[PreemptedSequence] = deque()
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedGroup] = []
         self._broken: set[int] = set()
         self._unusable: dict[int, str] = {}
         self.next_deadline = math.inf
@@ -86,7 +86,7 @@ class LLMEngine:
         """While false, what has begun goes on and nothing else begins."""
         self._num_tickets = 0
 
-    def submit(self, group: Group) -> int:
+    def submit(self, group: GroupRequest) -> int:
         """Puts a group into the queue and returns the number of its ticket; raises BadRequest."""
         limit = answer_limit(group, self.context_length, self.cache.limit)
         ends = end_token_ids(group, self.eos_token_ids, self.vocab_size)
@@ -125,7 +125,7 @@ class LLMEngine:
         return self._rows.count + len(self._interrupted)
 
     @torch.inference_mode()
-    def step(self) -> list[Finished]:
+    def step(self) -> list[FinishedGroup]:
         """One token for everything that runs; returns what is finished."""
         began = time.perf_counter()
         self._go_on()
@@ -136,11 +136,11 @@ class LLMEngine:
         self.counts.busy_s += time.perf_counter() - began
         return self.take_finished()
 
-    def take_finished(self) -> list[Finished]:
+    def take_finished(self) -> list[FinishedGroup]:
         finished, self._finished = self._finished, []
         return finished
 
-    def generate(self, groups: Sequence[Group]) -> list[Finished]:
+    def generate(self, groups: Sequence[GroupRequest]) -> list[FinishedGroup]:
         """Runs until these are done; the results stand in their order."""
         return generate(self, groups)
 
@@ -155,7 +155,7 @@ class LLMEngine:
             self._remove(running)
         for ticket in meant.values():
             self._admission.forget(ticket)
-            self._finished.append(Finished(ticket.number, ticket.group.id, [], reason))
+            self._finished.append(FinishedGroup(ticket.number, ticket.group.id, [], reason))
         return len(meant)
 
     def expire(self) -> None:
@@ -215,7 +215,7 @@ class LLMEngine:
         """Of each token after the first, given those before it, by the live weights at temperature 1."""
         return self._runner.logprobs(token_ids, adapter)
 
-    def prompt_chances(self, group: Group, number: int) -> Generator[None, None, PromptLogprobs]:
+    def prompt_chances(self, group: GroupRequest, number: int) -> Generator[None, None, PromptLogprobs]:
         """Of a prompt, with so many of the likeliest tokens in each place; computed in pieces."""
         adapter = self.adapters.named(group.adapter) if group.adapter else None
         return prompt_logprobs(self._runner, self.weights, group.prompt, number, adapter, self._piece)
@@ -307,7 +307,7 @@ class LLMEngine:
             self.counts.samples += 1
             if len(ticket.samples) == ticket.group.n:
                 samples = [ticket.samples[number] for number in range(ticket.group.n)]
-                self._finished.append(Finished(ticket.number, ticket.group.id, samples))
+                self._finished.append(FinishedGroup(ticket.number, ticket.group.id, samples))
                 self.counts.groups += 1
         self._remove(set(gone))
         self._refuse()

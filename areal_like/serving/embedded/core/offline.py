@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from areal_like.serving.request import Finished, Group
+from areal_like.serving.requests import FinishedGroup, GroupRequest
 
 if TYPE_CHECKING:
     from areal_like.serving.embedded.core.llm_engine import LLMEngine
 
 
-def generate(engine: "LLMEngine", groups: Sequence[Group]) -> list[Finished]:
+def generate(engine: "LLMEngine", groups: Sequence[GroupRequest]) -> list[FinishedGroup]:
     """Runs until these are done; the results stand in their order."""
     numbers = [engine.submit(group) for group in groups]
-    done: dict[int, Finished] = {}
+    done: dict[int, FinishedGroup] = {}
     while engine.has_work:
         done.update((finished.ticket, finished) for finished in engine.step())
     missing = [number for number in numbers if number not in done]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.request import Group
-from areal_like.serving.stops import Reading, read_on
+from areal_like.serving.requests import GroupRequest
+from areal_like.serving.stop_text import StopScanner, scan_tokens
 
 log = logging.getLogger(__name__)
 
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 class OutputTracker:
     """`alternatives`: for each token so far the likeliest ones, the likeliest first."""
 
-    reading: Reading | None
+    reading: StopScanner | None
     num_alternatives: int
     alternatives: list[dict[int, float]] = field(default_factory=list)
 
 
-def output_tracker(group: Group) -> OutputTracker | None:
+def output_tracker(group: GroupRequest) -> OutputTracker | None:
     stop, number = group.sampling.stop, group.alternatives
-    return OutputTracker(Reading(stop) if stop else None, number) if stop or number else None
+    return OutputTracker(StopScanner(stop) if stop else None, number) if stop or number else None
 
 
 def record_top_logprobs(
@@ -59,7 +59,7 @@ def completed_stops(
     places = [place for place, _ in readings]
     new, may_end = [tokens[place] for place in places], [not is_early[place] for place in places]
     try:
-        found = read_on(tokenizer.read, [reading for _, reading in readings], new, may_end)
+        found = scan_tokens(tokenizer.read, [reading for _, reading in readings], new, may_end)
     except Exception as fault:  # the library raises nothing narrower, and does not say at which of them
         log.exception("texts that end answers")
         return [], dict.fromkeys(places, f"stop: the tokenizer cannot read the answer: {fault}")

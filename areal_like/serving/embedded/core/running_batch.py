@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from areal_like.serving.embedded.core.output_tracker import OutputTracker, output_tracker
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
 from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
-from areal_like.serving.request import Sample, SampleWithAlternatives, Sampling
+from areal_like.serving.requests import Sample, SampleWithAlternatives, Sampling
 
 FIRST_COLUMNS = 16
 NO_TOKEN = -1

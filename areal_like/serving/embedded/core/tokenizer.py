@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.serving.request import BadRequest, shown
-from areal_like.serving.stops import Reads, reader
+from areal_like.serving.requests import BadRequest, shorten
+from areal_like.serving.stop_text import DecodeBatch, batch_decoder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,7 +33,7 @@ class LazyTokenizer:
         except BadRequest:
             raise
         except Exception as fault:  # the library raises nothing narrower
-            raise BadRequest(f"prompt: the tokenizer cannot read {shown(text)}: {fault}") from fault
+            raise BadRequest(f"prompt: the tokenizer cannot read {shorten(text)}: {fault}") from fault
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
@@ -41,9 +41,9 @@ class LazyTokenizer:
         return text
 
     @property
-    def read(self) -> Reads:
+    def read(self) -> DecodeBatch:
         """For texts that end answers."""
-        return reader(self.get())
+        return batch_decoder(self.get())
 
     def _load(self) -> "Tokenizer":
         from tokenizers import Tokenizer

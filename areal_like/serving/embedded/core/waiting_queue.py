@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from areal_like.serving.request import LARGEST_PRIORITY, BadRequest, Group, Sample
+from areal_like.serving.requests import MAX_PRIORITY, BadRequest, GroupRequest, Sample
 
 if TYPE_CHECKING:
     from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
@@ -20,7 +20,7 @@ class QueuedGroup:
     generated with, once it has begun; `deadline`: when its time is over, by the monotonic clock."""
 
     number: int
-    group: Group
+    group: GroupRequest
     limit: int
     ends: tuple[int, ...] = ()
     admitted: int = 0
@@ -108,7 +108,7 @@ class WaitingQueue:
         """Whether a group of a run is the next to begin, or a synchronous step has the engine."""
         if self._current is not None or any(_is_complete(step) for step in self._steps.values()):
             return True
-        return bool(self._unordered) and self._unordered[0].group.priority <= LARGEST_PRIORITY
+        return bool(self._unordered) and self._unordered[0].group.priority <= MAX_PRIORITY
 
 
 def _is_complete(step: dict[int, QueuedGroup]) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 from aiohttp import web
 
 from areal_like.process.errors import Refused
+from areal_like.serving.client_queue import ClientQueue
 from areal_like.serving.embedded.async_engine import AsyncLLMEngine
 from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.embedded.openai_api.logprobs import TokenLogprob
-from areal_like.serving.request import BadRequest, Finished, Group, shown
-from areal_like.serving.turns import Turns
+from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, shorten
 
 
 class OpenAIServing:
@@ -22,14 +22,14 @@ class OpenAIServing:
         self.streams, self.model, self.seed = streams, model, seed
         self.engine = streams.driver.engine
         self.tokenizer = self.engine.tokenizer
-        self.turns = Turns(self.engine.max_running, lambda: streams.is_used_by_a_run)
-        self._scoring = Turns(1, lambda: False)
+        self.turns = ClientQueue(self.engine.max_running, lambda: streams.is_used_by_a_run)
+        self._scoring = ClientQueue(1, lambda: False)
         """Prompts are scored one after another: only the first of them takes a place of those who generate."""
 
     async def encode(self, text: Any, special: bool) -> list[int]:
         """Beside the event loop, as a long text takes its time; raises BadRequest."""
         if not isinstance(text, str):
-            raise BadRequest(f"prompt: {shown(text)} is not a text")
+            raise BadRequest(f"prompt: {shorten(text)} is not a text")
         parse_request.check_text_length(text, self.engine.context_length)
         return await asyncio.to_thread(self.tokenizer.encode, text, special)
 
@@ -45,10 +45,10 @@ class OpenAIServing:
         adapters = list(self.engine.adapters.loaded)
         if model not in adapters:
             beside = f", with adapters {', '.join(adapters)}" if adapters else ""
-            raise Refused(404, f"model: {shown(model)} is not served here; this is {self.model!r}{beside}")
+            raise Refused(404, f"model: {shorten(model)} is not served here; this is {self.model!r}{beside}")
         return str(model)
 
-    async def generate(self, request: web.Request, groups: Sequence[Group]) -> list[Finished]:
+    async def generate(self, request: web.Request, groups: Sequence[GroupRequest]) -> list[FinishedGroup]:
         """In the order of the groups. Each takes its own turn; where one fails, the others are given up."""
         tasks = [asyncio.create_task(self._generate_one(request, group)) for group in groups]
         try:
@@ -60,7 +60,7 @@ class OpenAIServing:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _generate_one(self, request: web.Request, group: Group) -> Finished:
+    async def _generate_one(self, request: web.Request, group: GroupRequest) -> FinishedGroup:
         turn = self.turns.take(group.n, lambda: _is_gone(request))
         async with turn, contextlib.aclosing(self.streams.run(request, [group])) as run:
             finished = [one async for part in run for one in part]
@@ -71,7 +71,7 @@ class OpenAIServing:
             raise Refused(503, done.error)
         return done
 
-    async def prompt_chances(self, request: web.Request, group: Group, number: int) -> list[TokenLogprob]:
+    async def prompt_chances(self, request: web.Request, group: GroupRequest, number: int) -> list[TokenLogprob]:
         """Of a prompt's tokens at temperature 1, with so many of the likeliest in each place. It takes its turn as one
         sequence."""
         if len(group.prompt) >= self.engine.context_length:

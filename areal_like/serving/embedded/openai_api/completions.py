@@ -20,8 +20,8 @@ from areal_like.serving.embedded.openai_api.logprobs import (
     to_completion_logprobs,
     to_prompt_logprobs,
 )
-from areal_like.serving.request import BadRequest, Group, Sample, parse_group
-from areal_like.serving.stops import Ending, endings, reader
+from areal_like.serving.requests import BadRequest, GroupRequest, Sample, parse_group
+from areal_like.serving.stop_text import FinishedText, batch_decoder, finished_texts
 
 DEFAULT_MAX_TOKENS = 16
 """What OpenAI's interface takes where a request says nothing."""
@@ -88,7 +88,7 @@ class CompletionsRoute:
             echo and said.get("max_tokens") == 0,
         )
 
-    async def _groups(self, said: dict[str, Any], number: int, wishes: CompletionOptions) -> list[Group]:
+    async def _groups(self, said: dict[str, Any], number: int, wishes: CompletionOptions) -> list[GroupRequest]:
         adapter = self._outside.adapter_of(said)
         seed = parse_request.parse_seed(said, derive_seed(self._outside.seed, "completions", number))
         sampling = parse_request.sampling_keys(
@@ -126,7 +126,7 @@ class CompletionsRoute:
         raise BadRequest("prompt: give a text, a list of texts, a list of token ids, or a list of such lists")
 
     async def _prompt_chances(
-        self, request: web.Request, groups: list[Group], wishes: CompletionOptions
+        self, request: web.Request, groups: list[GroupRequest], wishes: CompletionOptions
     ) -> list[list[TokenLogprob]]:
         """Of each prompt; empty where nobody wants to know."""
         if wishes.scored is None:
@@ -137,15 +137,15 @@ class CompletionsRoute:
         self,
         said: dict[str, Any],
         number: int,
-        groups: list[Group],
+        groups: list[GroupRequest],
         answers: list[list[Sample]],
         prompts: list[list[TokenLogprob]],
         wishes: CompletionOptions,
     ) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
-        read = reader(self._tokenizer.get(), wishes.skips_special)
+        read = batch_decoder(self._tokenizer.get(), wishes.skips_special)
         for group, samples, chances in zip(groups, answers, prompts, strict=True):
-            ends = endings(read, [(sample.token_ids, sample.finish) for sample in samples], group.sampling.stop)
+            ends = finished_texts(read, [(sample.token_ids, sample.finish) for sample in samples], group.sampling.stop)
             for sample, end in zip(samples, ends, strict=True):
                 choices.append(self._choice(len(choices), group, sample, end, chances, wishes))
         prompt_tokens = sum(len(group.prompt) for group in groups)
@@ -166,9 +166,9 @@ class CompletionsRoute:
     def _choice(
         self,
         index: int,
-        group: Group,
+        group: GroupRequest,
         sample: Sample,
-        end: Ending,
+        end: FinishedText,
         prompt: list[TokenLogprob],
         wishes: CompletionOptions,
     ) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class CompletionsRoute:
         return choice
 
 
-def stop_reason(group: Group, sample: Sample, end: Ending) -> str | int | None:
+def stop_reason(group: GroupRequest, sample: Sample, end: FinishedText) -> str | int | None:
     """The text or the token that the request named; the model's own end tokens are none."""
     if sample.finish != "stop" or end.stop is not None:
         return end.stop

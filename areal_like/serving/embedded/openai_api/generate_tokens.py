@@ -15,8 +15,8 @@ from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 from areal_like.serving.embedded.openai_api.completions import stop_reason
 from areal_like.serving.embedded.openai_api.logprobs import sample_logprobs, to_generate_logprobs, to_prompt_logprobs
-from areal_like.serving.request import BadRequest, Group, Sample, parse_group, shown
-from areal_like.serving.stops import Ending, endings, reader
+from areal_like.serving.requests import BadRequest, GroupRequest, Sample, parse_group, shorten
+from areal_like.serving.stop_text import FinishedText, batch_decoder, finished_texts
 
 
 class GenerateTokensRoute:
@@ -55,13 +55,13 @@ class GenerateTokensRoute:
             content["prompt_token_ids"] = list(group.prompt)
         return answer(content)
 
-    def _group(self, said: dict[str, Any], how: dict[str, Any]) -> Group:
+    def _group(self, said: dict[str, Any], how: dict[str, Any]) -> GroupRequest:
         """What a request leaves open goes as far as the model can."""
         parse_request.refuse_unsupported(said)
         parse_request.refuse_unsupported(how)
         if said.get("output_mode", "tokens") != "tokens":
             raise BadRequest(
-                f"output_mode: {shown(said['output_mode'])} is not done here; take tokens, or /v1/completions"
+                f"output_mode: {shorten(said['output_mode'])} is not done here; take tokens, or /v1/completions"
             )
         number, engine = next(self._numbers), self._outside.engine
         one = {
@@ -75,11 +75,11 @@ class GenerateTokensRoute:
         number_of, priority = parse_request.parse_num_logprobs(how, "logprobs") or 0, parse_request.parse_priority(said)
         return replace(group, adapter=self._outside.adapter_of(said), alternatives=number_of, priority=priority)
 
-    def _choices(self, group: Group, samples: list[Sample], with_logprobs: bool) -> list[dict[str, Any]]:
-        ends = [Ending("", None)] * len(samples)
+    def _choices(self, group: GroupRequest, samples: list[Sample], with_logprobs: bool) -> list[dict[str, Any]]:
+        ends = [FinishedText("", None)] * len(samples)
         if group.sampling.stop:
             answers = [(sample.token_ids, sample.finish) for sample in samples]
-            ends = endings(reader(self._outside.tokenizer.get()), answers, group.sampling.stop)
+            ends = finished_texts(batch_decoder(self._outside.tokenizer.get()), answers, group.sampling.stop)
         return [
             {
                 "index": index,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.request import Sample, SampleWithAlternatives
+from areal_like.serving.requests import Sample, SampleWithAlternatives
 
 TokenLogprob = tuple[int, float | None, dict[int, float]]
 """A token, its log-probability (None where nothing stands before it), and the likeliest ones in its place."""

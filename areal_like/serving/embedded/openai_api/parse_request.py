@@ -4,7 +4,7 @@ do is refused, not ignored."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from areal_like.serving.request import LEAST_URGENT, BadRequest, Group, shown
+from areal_like.serving.requests import CLIENT_PRIORITY, BadRequest, GroupRequest, shorten
 
 MAX_TOP_LOGPROBS = 5
 """As in OpenAI's interface."""
@@ -45,7 +45,7 @@ RENAMED_KEYS = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 def refuse_unsupported(said: Mapping[str, Any]) -> None:
     for key, neutral in MUST_BE_NEUTRAL.items():
         if said.get(key) not in neutral:
-            raise BadRequest(f"{key}: {shown(said[key])} is something that this server does not do; leave it out")
+            raise BadRequest(f"{key}: {shorten(said[key])} is something that this server does not do; leave it out")
 
 
 def sampling_keys(said: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def parse_num_logprobs(said: Mapping[str, Any], key: str) -> int | None:
         return None
     number = 1 if value is True else value
     if type(number) is not int or not 0 <= number <= MAX_TOP_LOGPROBS:
-        raise BadRequest(f"{key}: {shown(value)} is not a number from 0 to {MAX_TOP_LOGPROBS}")
+        raise BadRequest(f"{key}: {shorten(value)} is not a number from 0 to {MAX_TOP_LOGPROBS}")
     return number
 
 
@@ -71,7 +71,7 @@ def parse_seed(said: Mapping[str, Any], usual: int) -> int:
     if seed is None:
         return usual
     if type(seed) is not int:
-        raise BadRequest(f"seed: {shown(seed)} is not a whole number")
+        raise BadRequest(f"seed: {shorten(seed)} is not a whole number")
     return seed % (1 << 64)
 
 
@@ -79,11 +79,11 @@ def parse_n(said: Mapping[str, Any]) -> int:
     """How many are wanted to each prompt."""
     n = 1 if said.get("n") is None else said["n"]
     if type(n) is not int or not 1 <= n <= MAX_N:
-        raise BadRequest(f"n: {shown(n)} is not a whole number from 1 to {MAX_N}")
+        raise BadRequest(f"n: {shorten(n)} is not a whole number from 1 to {MAX_N}")
     return n
 
 
-def check_num_scored(groups: Sequence[Group]) -> None:
+def check_num_scored(groups: Sequence[GroupRequest]) -> None:
     """Before log-probabilities of their prompts are computed."""
     tokens = sum(len(group.prompt) * group.n for group in groups)
     if tokens > MAX_SCORED_TOKENS:
@@ -97,8 +97,8 @@ def parse_priority(said: Mapping[str, Any]) -> int:
     """Among clients; all of them come after the run."""
     priority = said.get("priority") or 0
     if type(priority) is not int:
-        raise BadRequest(f"priority: {shown(priority)} is not a whole number")
-    return LEAST_URGENT + max(-HIGHEST_PRIORITY, min(priority, HIGHEST_PRIORITY))
+        raise BadRequest(f"priority: {shorten(priority)} is not a whole number")
+    return CLIENT_PRIORITY + max(-HIGHEST_PRIORITY, min(priority, HIGHEST_PRIORITY))
 
 
 def check_text_length(text: str, context_length: int) -> None:
@@ -112,7 +112,7 @@ def check_text_length(text: str, context_length: int) -> None:
 def parse_flag(said: Mapping[str, Any], key: str, usual: bool = False) -> bool:
     value = said.get(key)
     if value is not None and not isinstance(value, bool):
-        raise BadRequest(f"{key}: {shown(value)} is neither true nor false")
+        raise BadRequest(f"{key}: {shorten(value)} is neither true nor false")
     return usual if value is None else value
 
 

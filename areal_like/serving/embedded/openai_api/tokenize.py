@@ -9,7 +9,7 @@ from areal_like.process.errors import Refused
 from areal_like.process.http import answer, read_json
 from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.embedded.openai_api.clients import OpenAIServing
-from areal_like.serving.request import BadRequest
+from areal_like.serving.requests import BadRequest
 
 
 class TokenizeRoutes:

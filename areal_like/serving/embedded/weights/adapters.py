@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from areal_like.serving.embedded.weights.batched_lora import LoraMatrices, ServedAdapter
-from areal_like.serving.request import BadRequest
+from areal_like.serving.requests import BadRequest
 from areal_like.weights.adapter import AdapterFiles
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, with_layer

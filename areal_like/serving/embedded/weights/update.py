@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from areal_like.process.errors import NOT_STAGED, Refused
+from areal_like.serving.control_protocol import ADAPTER, AUTO, KEEP, UpdateRequest
 from areal_like.serving.embedded.async_engine import AsyncLLMEngine
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.engine_thread import PauseCancelled
 from areal_like.serving.embedded.weights.adapter_update import prepare_adapter, serve_adapter
 from areal_like.serving.embedded.weights.adapters import adapter_hashes
-from areal_like.serving.orders import ADAPTER, AUTO, KEEP, Order
 from areal_like.weights.check import check_index
 from areal_like.weights.disk import Publication, by_names, load
 from areal_like.weights.fingerprint import compare, dtype_name, tensor_hash
@@ -61,7 +61,7 @@ class EmbeddedWeightUpdater:
         self.is_told = False
         self._streams.driver.post(self._engine.forget_adapter)
 
-    async def update(self, order: Order, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+    async def update(self, order: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """All of it at once. `is_wanted` is asked again before the weights are taken into use: who ordered it may be of
         the past by then."""
         if order.transport == ADAPTER:
@@ -69,7 +69,7 @@ class EmbeddedWeightUpdater:
         await self.stage(order, is_wanted)
         return await self.commit(order.version, order.probe, order.mode)
 
-    async def stage(self, order: Order, is_wanted: Callable[[], bool]) -> None:
+    async def stage(self, order: UpdateRequest, is_wanted: Callable[[], bool]) -> None:
         """Brings new weights beside those in use, while these go on generating. Raises GroupBroken where they did not
         come through."""
         async with self._one:
@@ -110,7 +110,7 @@ class EmbeddedWeightUpdater:
         finally:
             driver.resume(UPDATE_PAUSE)
 
-    async def _adapt(self, order: Order, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+    async def _adapt(self, order: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """The same for a version that is an adapter: the model's own weights stay as they are."""
         assert order.folder is not None, "seen to when the order was read"
         version, folder = order.version, order.folder
@@ -139,7 +139,7 @@ class EmbeddedWeightUpdater:
             "read_back": {"covered": num_tensors, "uncovered": []},
         }
 
-    def _bring(self, order: Order) -> Publication:
+    def _bring(self, order: UpdateRequest) -> Publication:
         """Into the standby set."""
         newer_than = self._engine.version if self.is_told else NEVER_TOLD
         weights = self._engine.weights

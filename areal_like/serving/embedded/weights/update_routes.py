@@ -8,8 +8,8 @@ from aiohttp import web
 from areal_like.process.errors import Refused
 from areal_like.process.http import answer, field, read_json
 from areal_like.process.identity import Guard
+from areal_like.serving.control_protocol import ADAPTER, parse_mode, parse_probe, parse_update
 from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater
-from areal_like.serving.orders import ADAPTER, parse_mode, parse_order, parse_probe
 from areal_like.weights.errors import GroupBroken
 
 
@@ -18,12 +18,12 @@ class UpdateRoutes:
         self._updates, self._guard = updates, guard
 
     async def update_weights(self, request: web.Request) -> web.Response:
-        order = parse_order(await read_json(request))
+        order = parse_update(await read_json(request))
         with _Answers():
             return answer(await self._updates.update(order, self._is_wanted()))
 
     async def stage_weights(self, request: web.Request) -> web.Response:
-        order = parse_order(await read_json(request))
+        order = parse_update(await read_json(request))
         if order.transport == ADAPTER:
             raise Refused(400, "transport: an adapter comes by update_weights, in one go")
         with _Answers():

@@ -1,0 +1,191 @@
+"""What a client of others may say to an engine of others: what to generate, within what the model and its context can
+use, and nothing of whose request it is, where its parts are kept, or when it is its turn."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from areal_like.config.generation import LEAST_REPETITION_PENALTY, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
+from areal_like.process.errors import Refused
+from areal_like.serving.requests import CLIENT_PRIORITY, shorten
+
+DROPPED_KEYS = frozenset(
+    (
+        *("rid", "request_id", "session_id", "session_params"),
+        *("lora_path", "extra_key", "cache_salt"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params", "ec_transfer_params"),
+        *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
+        *("custom_logit_processor", "custom_params", "vllm_xargs", "extra_args"),
+    )
+)
+"""Keys of vLLM's and SGLang's bodies that name a request, a place, another process or a program."""
+GRAMMAR_KEYS = frozenset(
+    (
+        *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag"),
+        *("json_schema", "regex", "ebnf", "prompt_embeds", "input_embeds"),
+    )
+)
+"""Programs for the engine: compiling a hostile one can end it."""
+LENGTH_KEYS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "min_tokens",
+    "min_new_tokens",
+    "truncate_prompt_tokens",
+)
+COUNT_KEYS = ("n", "best_of", "beam_width")
+LOGPROB_KEYS = ("logprobs", "top_logprobs", "prompt_logprobs", "top_logprobs_num", "logprob_start_len")
+REAL_RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+    "repetition_penalty": (LEAST_REPETITION_PENALTY, 2),
+    "length_penalty": (-10, 10),
+}
+PROMPT_KEYS = ("prompt", "token_ids", "tokens", "input_ids", "text")
+TOKEN_LIST_KEYS = ("stop_token_ids", "allowed_token_ids", "token_ids_logprob", "logprob_token_ids")
+SAMPLING_PARAMS = "sampling_params"
+MIN_TEMPERATURE = 0.01
+MAX_ANSWERS, MAX_LOGPROBS, MAX_PROMPTS, MAX_BIASES = 128, 20, 256, 1024
+MAX_CHARACTERS = 32
+"""Of a text, or of all texts in a list of messages, for each token of the context."""
+MAX_DEPTH, MAX_NUMBER = 16, 1 << 31
+
+
+class ModelLimits(NamedTuple):
+    vocab_size: int
+    context_length: int
+
+
+def filter_body(said: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
+    """The rest of a body; raises Refused where it is none, or holds what nobody can use. `is_known`: the client has the
+    key."""
+    if not isinstance(said, dict):
+        raise Refused(400, "the body is an object")
+    kept = {key: value for key, value in said.items() if key not in DROPPED_KEYS}
+    if isinstance(inner := kept.get(SAMPLING_PARAMS), dict):
+        kept[SAMPLING_PARAMS] = {key: value for key, value in inner.items() if key not in DROPPED_KEYS}
+    for part in (kept, kept.get(SAMPLING_PARAMS) or {}):
+        if not isinstance(part, dict):
+            raise Refused(400, f"{SAMPLING_PARAMS}: {shorten(part)} is not an object")
+        for key, value in part.items():
+            if value is not None:
+                part[key] = _bounded(key, value, model, is_known)
+    return kept
+
+
+def filter_generation(said: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
+    """What is to be generated when the run wants nothing."""
+    return filter_body(said, model, is_known) | {"priority": CLIENT_PRIORITY}
+
+
+def count_sequences(said: Mapping[str, Any]) -> int:
+    """How many answers a body that is allowed asks for."""
+    prompts = max(_prompts(said.get(key)) for key in PROMPT_KEYS)
+    answers: int = max(how.get(key) or 1 for how in (said, said.get(SAMPLING_PARAMS) or {}) for key in COUNT_KEYS)
+    return prompts * answers
+
+
+def _prompts(value: Any) -> int:
+    return len(value) if isinstance(value, list) and value and isinstance(value[0], str | list) else 1
+
+
+def _bounded(key: str, value: Any, model: ModelLimits, is_known: bool) -> Any:
+    if key in LENGTH_KEYS:
+        return min(_whole(key, value, -1 if key == "truncate_prompt_tokens" else 0, MAX_NUMBER), model.context_length)
+    if key in COUNT_KEYS:
+        return _whole(key, value, 1, MAX_ANSWERS)
+    if key in LOGPROB_KEYS:
+        return value if isinstance(value, bool) else _whole(key, value, -1, MAX_LOGPROBS)
+    if key == "top_k":
+        return min(_whole(key, value, -1, MAX_NUMBER), model.vocab_size)
+    if key == "seed":
+        return _whole(key, value, -(1 << 63), (1 << 64) - 1) % (1 << 63)
+    if key in REAL_RANGES:
+        return _real(key, value)
+    if key in TOKEN_LIST_KEYS:
+        return _tokens(key, value, model, MOST_STOP_TOKENS if key == "stop_token_ids" else model.vocab_size)
+    if key in PROMPT_KEYS:
+        return _prompt(key, value, model)
+    if key in ("stop", "bad_words"):
+        return _texts(key, value)
+    if key == "logit_bias" and (not isinstance(value, dict) or len(value) > MAX_BIASES):
+        raise Refused(400, f"logit_bias: give an object of at most {MAX_BIASES} tokens")
+    if key == SAMPLING_PARAMS:
+        return value
+    if not is_known and (key in GRAMMAR_KEYS or (key == "response_format" and "schema" in str(value))):
+        raise Refused(400, f"{key}: only callers with the key may send programs for the engine")
+    characters = _check_rest(key, value, 0)
+    if characters > MAX_CHARACTERS * model.context_length:
+        raise Refused(400, f"{key}: {characters} characters do not fit into {model.context_length} tokens of context")
+    return value
+
+
+def _whole(key: str, value: Any, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise Refused(400, f"{key}: {shorten(value)} is not a whole number from {least} to {most}")
+    return value
+
+
+def _real(key: str, value: Any) -> Any:
+    least, most = REAL_RANGES[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise Refused(400, f"{key}: {shorten(value)} is not a number from {least:g} to {most:g}")
+    if key in ("temperature", "top_p") and 0 < value < (MIN_TEMPERATURE if key == "temperature" else 1e-6):
+        raise Refused(400, f"{key}: {value} is too small")
+    return value
+
+
+def _tokens(key: str, value: Any, model: ModelLimits, most: int) -> Any:
+    if not isinstance(value, list) or len(value) > most:
+        raise Refused(400, f"{key}: give a list of at most {most} token ids")
+    for token in value:
+        if type(token) is not int or not 0 <= token < model.vocab_size:
+            raise Refused(400, f"{key}: {shorten(token)} is no token of this model (0 to {model.vocab_size - 1})")
+    return value
+
+
+def _prompt(key: str, value: Any, model: ModelLimits) -> Any:
+    """A text, token ids, or several of either."""
+    if isinstance(value, str):
+        if len(value) > MAX_CHARACTERS * model.context_length:
+            raise Refused(
+                400, f"{key}: {len(value)} characters do not fit into {model.context_length} tokens of context"
+            )
+        return value
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > MAX_PROMPTS:
+            raise Refused(400, f"{key}: {len(value)} prompts are too many; send at most {MAX_PROMPTS} at once")
+        if any(isinstance(one, list) and one and isinstance(one[0], str | list) for one in value):
+            raise Refused(400, f"{key}: lists of lists of token ids go no deeper")
+        if len({type(one) for one in value}) > 1:
+            raise Refused(400, f"{key}: give texts, or lists of token ids, and not both")
+        return [_prompt(key, one, model) for one in value]
+    return _tokens(key, value, model, model.context_length)
+
+
+def _texts(key: str, value: Any) -> Any:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) and len(text) <= LONGEST_STOP for text in texts):
+        raise Refused(400, f"{key}: {shorten(value)} is not a list of texts of at most {LONGEST_STOP} characters")
+    if len(texts) > MOST_STOPS:
+        raise Refused(400, f"{key}: {len(texts)} texts are too many; send at most {MOST_STOPS}")
+    return value
+
+
+def _check_rest(key: str, value: Any, depth: int) -> int:
+    """What is not known here (messages, tools, ...) is passed on as it is, as long as its numbers are small and it is
+    not deep. How many characters are in it: any text may get into the prompt by the chat template."""
+    if depth > MAX_DEPTH:
+        raise Refused(400, f"{key}: it goes deeper than {MAX_DEPTH} levels")
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + _check_rest(key, one, depth + 1) for name, one in value.items())
+    if isinstance(value, list):
+        return sum(_check_rest(key, one, depth + 1) for one in value)
+    if isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise Refused(400, f"{key}: {shorten(value)} is too large")
+    return 0

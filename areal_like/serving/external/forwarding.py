@@ -1,0 +1,163 @@
+"""Another server of ours, of a run that only serves: it speaks our language already, and every call is passed on."""
+
+import asyncio
+import os
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from areal_like.process.errors import Failure, Refused
+from areal_like.process.greeting import Proofs
+from areal_like.process.http import answer, application, message_of
+from areal_like.process.identity import ATTEMPT_HEADER, INCARNATION_HEADER, PROCESS_HEADER, Guard, Identity, headers
+from areal_like.process.proven import ProvenConnector
+from areal_like.process.request_checks import BodyLimits
+from areal_like.process.waiting import Waiting
+from areal_like.serving.control_protocol import MAX_CALL_BYTES
+from areal_like.serving.external.public_proxy import while_connected
+from areal_like.serving.open_paths import CLIENT_PATHS, HEALTH, OPEN_PATHS, QUERY_PATHS
+
+CONTROL_POST = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
+CONTROL_GET = ("fingerprint", "statistics")
+PAUSE_S = 0.5
+POLL_S = 1.0
+MAX_MISSED_ANSWERS = 3
+"""In a row, until it counts as gone."""
+CALL_TIMEOUT_S = 10.0
+
+
+class ForwardingServer:
+    """Who attached last owns the server: calls carry a number of attempts above what the server knows of, as the run's
+    own could be smaller than that of the run before. `secret` is the key of the other side, which proves itself
+    first."""
+
+    def __init__(self, address: str, secret: str, proofs: Proofs, guard: Guard, run_id: str, key_variable: str) -> None:
+        self._address, self._proofs = address, proofs
+        self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
+        self._session: aiohttp.ClientSession | None = None
+        self._attempt: int | None = None
+        self._asking = asyncio.Lock()
+        guard.on_new_attempt = self._on_new_attempt
+        self._guard = guard
+
+    def application(self) -> web.Application:
+        app = application(self._guard, OPEN_PATHS, CLIENT_PATHS, BodyLimits(of_run=MAX_CALL_BYTES))
+        app.add_routes(
+            [
+                web.get(HEALTH, self.health),
+                self._route("POST", "/generate"),
+                *(self._route("POST", f"/control/{name}") for name in CONTROL_POST),
+                *(self._route("GET", f"/control/{name}") for name in CONTROL_GET),
+                *(self._route("GET", path) for path in QUERY_PATHS),
+                *(self._route("POST", path) for path in CLIENT_PATHS),
+            ]
+        )
+        return app
+
+    def _route(self, method: str, path: str) -> web.RouteDef:
+        """The other side is asked by our own words for the path, and shown the key only by who has shown ours: whatever
+        is not open here."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self._pass_on(request, method, path)
+
+        return web.route(method, path, handle)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ready(self, me: Identity, waiting: Waiting) -> None:
+        """Takes the server over: what it held of another run is forgotten."""
+        while True:
+            try:
+                attempt = await self._newest_attempt()
+                said = headers(Identity(me.role, me.index, attempt, me.incarnation), self._secret)
+                status, content = await self._ask("/control/statistics", said)
+                break
+            except (aiohttp.ClientConnectionError, TimeoutError):
+                waiting.check()
+            await asyncio.sleep(PAUSE_S)
+        if status == 401:
+            known = "another one" if os.environ.get(self._key_variable) else "nothing"
+            raise Failure(
+                f"rollout.api_key_var: the server at {self._address} wants its run's token, and "
+                f"{self._key_variable} holds {known}; put the token of the serving run there"
+            )
+        if status >= 400:
+            raise Failure(f"rollout.server_addresses: {self._address} refuses this run: {message_of(content)}")
+
+    async def _newest_attempt(self) -> int:
+        """Ours: one more than the server knew when this run began to use it, or was recovered."""
+        async with self._asking:
+            if self._attempt is None:
+                _, content = await self._ask(HEALTH, {})
+                self._attempt = 1 + int(orjson.loads(content).get("attempt", 0))
+            return self._attempt
+
+    async def gone(self) -> Failure:
+        """Ends when it does not answer any more."""
+        silences, why = 0, ""
+        while silences < MAX_MISSED_ANSWERS:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self._ask(HEALTH, {})
+            except (aiohttp.ClientError, TimeoutError) as fault:
+                silences += 1
+                why = str(fault) or type(fault).__name__
+            else:
+                silences = 0
+        return Failure(f"the server at {self._address} (rollout.server_addresses) does not answer any more: {why}")
+
+    async def health(self, request: web.Request) -> web.Response:
+        try:
+            status, content = await self._ask("/health", {})
+        except (aiohttp.ClientError, TimeoutError) as fault:
+            raise Refused(503, f"{self._address} does not answer: {fault}") from fault
+        return answer({**orjson.loads(content), "run_id": self._run_id}, status)
+
+    async def _pass_on(self, request: web.Request, method: str, path: str) -> web.StreamResponse:
+        """The body as it comes, in both directions."""
+        said = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+        if path not in OPEN_PATHS:
+            said["Authorization"] = f"Bearer {self._secret}"
+        body = await request.read()
+        try:
+            if path not in (*OPEN_PATHS, *CLIENT_PATHS):
+                said |= {
+                    PROCESS_HEADER: request.headers.get(PROCESS_HEADER, "?"),
+                    ATTEMPT_HEADER: str(await self._newest_attempt()),
+                    INCARNATION_HEADER: request.headers.get(INCARNATION_HEADER, "1"),
+                }
+            call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=said)
+            source = await while_connected(request, call)
+        except (aiohttp.ClientError, TimeoutError) as fault:
+            raise Refused(503, f"{self._address} does not answer: {fault or type(fault).__name__}") from fault
+        async with source:
+            response = web.StreamResponse(status=source.status)
+            response.headers["Content-Type"] = source.headers.get("Content-Type", "application/octet-stream")
+            await response.prepare(request)
+            try:
+                while part := await while_connected(request, source.content.readany()):
+                    await response.write(part)
+            except aiohttp.ClientError:
+                if request.transport is not None:
+                    request.transport.abort()  # the client must not take this for the end of the answer
+            except ConnectionError:
+                pass  # the client is gone, and so will this call be
+        return response
+
+    async def _ask(self, path: str, said: dict[str, str]) -> tuple[int, bytes]:
+        limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+        async with self._open().get(f"http://{self._address}{path}", headers=said, timeout=limit) as response:
+            return response.status, await response.read()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = ProvenConnector(self._proofs)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+        return self._session
+
+    def _on_new_attempt(self, attempt: int) -> None:
+        self._attempt = None

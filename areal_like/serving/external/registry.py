@@ -1,0 +1,32 @@
+"""The kinds of engines: which one a run has, and who speaks to it."""
+
+from pathlib import Path
+
+from areal_like.process.greeting import Proofs
+from areal_like.process.run import Run
+from areal_like.serving.external.base import InferenceEngine
+
+LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
+"""By kind: how its section of the configuration calls what limits prompt and answer together."""
+
+
+def connect(kind: str, address: str, secret: str, run: Run, folder: Path, proofs: Proofs | None) -> InferenceEngine:
+    """One that speaks to the engine at `address`, which has to prove itself where that can be asked of it."""
+    if kind == "vllm":
+        from areal_like.serving.vllm.engine import VLLMEngine
+
+        return VLLMEngine(address, secret, run.config, folder, proofs)
+    if kind == "sglang":
+        from areal_like.serving.sglang.engine import SGLangEngine
+
+        return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)
+    raise ValueError(f"rollout.backend: no engine is called {kind!r}; there are {', '.join(LENGTH_KEYS)}")
+
+
+def kind_of(run: Run) -> str:
+    """Of the servers that the run starts. The key may say how many there are, too."""
+    return str(run.config.rollout.backend).partition(":")[0]
+
+
+def length_key(kind: str) -> str:
+    return f"{kind}.{LENGTH_KEYS[kind]}"

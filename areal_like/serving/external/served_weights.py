@@ -1,0 +1,94 @@
+"""Which weights the engine generates with, and whether they may be trusted."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from areal_like.weights.versions import NEVER_TOLD
+
+
+class ServerBroken(Exception):
+    """What is in the engine is not what it should be, and must not be served."""
+
+
+class ServedWeights:
+    """`version` is that of the newest weights. `adapter` is the name of the one that new groups take, None for the
+    model by itself."""
+
+    def __init__(self) -> None:
+        self.version = NEVER_TOLD
+        self.is_told = False
+        """Whether the weights in use are those of the run as it is now."""
+        self.adapter: str | None = None
+        self.fault: str | None = None
+        self._versions: dict[str, int] = {}
+        self._users: Counter[str] = Counter()
+        self._good = NEVER_TOLD
+        """The newest version that was looked at and found good."""
+        self._judged = asyncio.Event()
+        self._judged.set()
+
+    @property
+    def told_version(self) -> int:
+        """What may be said to be served: never what is in the engine and was not looked at yet."""
+        return self._good if self.is_told else NEVER_TOLD
+
+    def forget(self) -> None:
+        """The run went back to a checkpoint: what is in use is none of its weights, and an older version may come."""
+        self.is_told, self.adapter = False, None
+
+    # Base weights.
+
+    def replaced(self, version: int) -> None:
+        """New ones are live, and nobody has looked at them yet: answers are held back until `trusted` or `broke`."""
+        self._judged.clear()
+        self.version, self.adapter = version, None
+
+    def trusted(self) -> None:
+        self.is_told, self._good = True, self.version
+        self._judged.set()
+
+    def broke(self, fault: str) -> None:
+        self.fault = fault
+        self._judged.set()
+
+    async def judged(self) -> None:
+        """Until it is known whether what was generated is good; raises Broken where it is not."""
+        await self._judged.wait()
+        if self.fault is not None:
+            raise ServerBroken(self.fault)
+
+    # Adapters.
+
+    def adapter_came(self, name: str, version: int) -> None:
+        self._versions[name] = version
+        self.version, self.adapter, self.is_told, self._good = version, name, True, version
+
+    def take(self) -> str | None:
+        """The adapter that a group uses until it gives it back."""
+        if self.adapter is not None:
+            self._users[self.adapter] += 1
+        return self.adapter
+
+    def give_back(self, adapter: str | None) -> None:
+        if adapter is not None:
+            self._users[adapter] -= 1
+
+    def version_of(self, adapter: str | None) -> int:
+        return self.version if adapter is None else self._versions[adapter]
+
+    @property
+    def num_adapters(self) -> int:
+        """That are loaded."""
+        return len(self._versions)
+
+    def has(self, adapter: str) -> bool:
+        return adapter in self._versions
+
+    def unused(self) -> Sequence[str]:
+        """Adapters that are loaded, and that no group needs any more."""
+        return [name for name in self._versions if name != self.adapter and not self._users[name]]
+
+    def adapter_went(self, name: str) -> None:
+        del self._versions[name]
+        del self._users[name]

@@ -1,0 +1,238 @@
+"""SGLang's command line and environment (flags as of 0.5.21)."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_like.process.run import LOOPBACK
+from areal_like.serving.command_line import ServerCommand, ServerSite, add_extra_flags
+from areal_like.serving.model_files import max_sequence_length
+from areal_like.serving.requests import parse_sampling
+from areal_like.serving.sglang.auto_values import resolved_value
+from areal_like.serving.sglang.requests import Capabilities, unsupported_sampling
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import GRPOConfig
+    from areal_like.config.sglang import SGLangConfig
+
+MODULE = "areal_like.serving.sglang.launch"
+"""SGLang's own launcher, behind our guard."""
+
+SAME_NAME = (
+    "skip_tokenizer_init",
+    "disable_cuda_graph_padding",
+    "enable_nccl_nvls",
+    "disable_outlines_disk_cache",
+    "disable_custom_all_reduce",
+    "enable_mixed_chunk",
+    "enable_dp_attention",
+    "enable_torch_compile",
+    "torch_compile_max_bs",
+    "enable_p2p_check",
+    "triton_attention_reduce_in_fp32",
+    "triton_attention_num_kv_splits",
+    "num_continuous_decode_steps",
+    "enable_memory_saver",
+    "allow_auto_truncate",
+    "enable_multimodal",
+    "max_running_requests",
+    "chunked_prefill_size",
+    "max_prefill_tokens",
+    "schedule_conservativeness",
+    "cpu_offload_gb",
+    "dtype",
+    "kv_cache_dtype",
+    "dp_size",
+    "lora_paths",
+    "log_level",
+    "log_level_http",
+    "log_requests",
+    "log_requests_level",
+    "show_time_cost",
+    "enable_metrics",
+    "decode_log_interval",
+)
+"""Keys that are flags of the same name. Each of SGLang's switches is off where it is absent, so false is said by
+silence."""
+RENAMED = {"cuda_graph_max_bs": "cuda_graph_max_bs_decode", "cuda_graph_bs": "cuda_graph_bs_decode"}
+NAN_CHECK = "SGLANG_SANITIZE_NAN_LOGITS"
+GPU_MEMORY_FRACTION = 0.9
+CPU_MEMORY_FRACTION = 0.2
+"""On a CPU SGLang computes a negative share itself and dies; the schema's 0.9 is meant for a GPU of its own."""
+CPU_CHOICES = {"attention_backend": "torch_native", "sampling_backend": "pytorch", "grammar_backend": "none"}
+ON_CPU = {"attention_backend": ("torch_native", "intel_amx"), "sampling_backend": ("pytorch",)}
+"""Kernels that SGLang has without a GPU."""
+GPU_LORA_BACKEND, CPU_LORA_BACKEND = "triton", "torch_native"
+ADAPTERS_AT_ONCE = 2
+ALL_TOKENS = 1 << 20
+"""More than any vocabulary: of a request that leaves tokens out, SGLang may list all that are left."""
+RESERVED_TOKENS = 8
+"""SGLang takes prompts of 6 tokens less than its context, and ends answers 2 before it."""
+PRIORITY_POLICIES = ("fcfs", "lof")
+"""Policies under which a request can have a priority."""
+UNGUARDED_FLAGS = {
+    "tokenizer_worker_num": "several HTTP processes",
+    "enable_http2": "another HTTP server",
+    "grpc_port": "a second door beside HTTP",
+    "grpc_mode": "a second door beside HTTP",
+    "smg_grpc_mode": "a second door beside HTTP",
+    "encoder_only": "another HTTP server",
+    "use_ray": "another HTTP server",
+    "disaggregation_mode": "a server beside it where prompts are passed on",
+    "disaggregation_bootstrap_port": "a server beside it where prompts are passed on",
+    "encoder_bootstrap_port": "a server beside it where images are passed on",
+    "engine_info_bootstrap_port": "a server beside it that tells where its weights lie",
+}
+"""By flag. A parser takes the beginning of a flag for the flag where no other begins so."""
+ANY_VOCABULARY = 1 << 31
+
+
+def sglang_command(config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
+    sglang = config.sglang
+    start = ServerCommand([sglang.python or spec.python, "-m", MODULE])
+    start.command += ["--host", LOOPBACK, "--port", spec.port_argument]
+    start.add("model_path", spec.model)
+    start.add("random_seed", sglang.random_seed + spec.number)
+    start.add("tp_size", spec.tensor)
+    start.add("pp_size", spec.pipeline)
+    start.add("trust_remote_code", config.actor.trust_remote_code)
+    for name in SAME_NAME:
+        start.add(name, getattr(sglang, name))
+    start.add("disable_radix_cache", resolved_value(sglang, "disable_radix_cache", spec.on_gpu))
+    _context(sglang, spec, start)
+    _renamed(sglang, spec, start)
+    _device(sglang, spec, start)
+    _policy(sglang, spec, start)
+    _sampling(config, spec, start)
+    _lora(config, spec, start)
+    _training_flags(start)
+    _extra(sglang, start)
+    return start
+
+
+def _context(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
+    """SGLang refuses to start with a context longer than the model's; the schema's default is for large models. It
+    keeps the last places of a context for itself, so it is told of a few more: who asks it keeps to the true ones."""
+    wanted, folder = sglang.context_length, Path(spec.model)
+    longest = max_sequence_length(folder) if (folder / "config.json").is_file() else None
+    if longest is None:
+        start.add("context_length", wanted)
+        return
+    if wanted is not None and wanted > longest:
+        start.notes.append(("sglang.context_length", f"{longest} and not {wanted}, as the model was made for no more"))
+    start.add("context_length", min(wanted or longest, longest) + RESERVED_TOKENS)
+    start.env["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+
+
+def _renamed(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
+    """What SGLang has under another name now, and what it has no more."""
+    for name, flag_name in RENAMED.items():
+        start.add(flag_name, getattr(sglang, name))
+    if sglang.disable_cuda_graph:
+        start.command += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
+    start.add("ep_size", spec.tensor if sglang.enable_ep_moe and sglang.ep_size == 1 else sglang.ep_size)
+    if sglang.enable_multithread_load:
+        start.add("model_loader_extra_config", {"enable_multithread_load": True})
+    if sglang.enable_nan_detection:
+        start.env[NAN_CHECK] = "1"
+    if sglang.enable_fast_load:
+        start.without_effect.append("sglang.enable_fast_load")
+
+
+def _device(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
+    """On a CPU, compiling what the penalties need would take a first request half a minute, and a server that looks for
+    requests without a pause would take a core from those that train."""
+    fraction: Any = sglang.mem_fraction_static
+    kernels = {name: getattr(sglang, name, None) for name in CPU_CHOICES}
+    overlap_off = sglang.disable_overlap_schedule
+    if not spec.on_gpu:
+        start.env |= {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
+        start.command += ["--device", "cpu", "--sleep-on-idle"]
+        fraction = CPU_MEMORY_FRACTION if fraction in (None, GPU_MEMORY_FRACTION) else fraction
+        kernels = {name: value or CPU_CHOICES[name] for name, value in kernels.items()}
+        overlap_off = True
+        for name, there in ON_CPU.items():
+            if kernels[name] not in there:
+                reason = f"{kernels[name]} needs a GPU; leave it out, or take {' or '.join(there)}"
+                start.obstacles.append((f"sglang.{name}", reason))
+    start.add("mem_fraction_static", fraction)
+    start.add("disable_overlap_schedule", overlap_off)
+    for name, value in kernels.items():
+        start.add(name, value)
+
+
+def _policy(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
+    """Without its cache of prompts SGLang knows no longest prefix, and takes requests as they come."""
+    policy = resolved_value(sglang, "schedule_policy", spec.on_gpu)
+    if policy == "lpm" and resolved_value(sglang, "disable_radix_cache", spec.on_gpu):
+        policy = "fcfs"
+    start.add("schedule_policy", policy)
+    if policy in PRIORITY_POLICIES:
+        start.command += ["--enable-priority-scheduling", "--schedule-low-priority-values-first"]
+        start.command += ["--disable-priority-preemption", "--default-priority-value", "0"]
+
+
+def _sampling(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
+    """SGLang knows seeds of requests only in a mode that is slower, and that its attention on a CPU lacks."""
+    by_seed = config.gconfig.seed is not None
+    if by_seed and spec.on_gpu:
+        start.add("enable_deterministic_inference", True)
+        reason = "slower: gconfig.seed is set, and SGLang samples by seeds only so"
+        start.notes.append(("sglang.enable_deterministic_inference", reason))
+    elif by_seed:
+        reason = (
+            "on a CPU SGLang's answers do not follow a seed; leave it out (sglang.random_seed is the whole server's), "
+            "or take rollout=embedded or rollout=vllm"
+        )
+        start.obstacles.append(("gconfig.seed", reason))
+    said = asdict(config.gconfig)
+    known = {name: said[name] for name in said if name not in ("n_samples", "seed")}
+    able = Capabilities(has_tokenizer=not config.sglang.skip_tokenizer_init, by_seed=by_seed)
+    for name, reason in unsupported_sampling(parse_sampling(known, ANY_VOCABULARY), able):
+        start.obstacles.append((f"gconfig.{name}", reason))
+
+
+def _lora(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
+    sglang, actor = config.sglang, config.actor
+    enabled = actor.use_lora if sglang.enable_lora is None else sglang.enable_lora
+    start.add("enable_lora", enabled)
+    on_cpu = not spec.on_gpu and sglang.lora_backend == GPU_LORA_BACKEND
+    start.add("lora_backend", CPU_LORA_BACKEND if on_cpu else sglang.lora_backend)
+    own = actor if actor.use_lora else None
+    start.add("max_lora_rank", sglang.max_lora_rank or (own.lora_rank if own and enabled else None))
+    modules = sglang.lora_target_modules or (own.target_modules or ["all-linear"] if own and enabled else [])
+    start.add("lora_target_modules", ["all" if module == "all-linear" else module for module in modules])
+    attention = {"q_proj", "k_proj", "v_proj"} & set(actor.target_modules)
+    if own and actor.weight_update_mode == "adapter" and attention and not {"q_proj", "v_proj"} <= attention:
+        reason = "SGLang takes adapters of q_proj and v_proj only together; name both, or leave the key out for all"
+        start.obstacles.append(("actor.target_modules", reason))
+    for name in ("max_loaded_loras", "max_loras_per_batch"):
+        wanted = getattr(sglang, name)
+        if own and enabled and wanted < ADAPTERS_AT_ONCE:
+            reason = (
+                f"{ADAPTERS_AT_ONCE}, as an adapter serves until its requests are done while the next one is in use"
+            )
+            start.notes.append((f"sglang.{name}", reason))
+            wanted = ADAPTERS_AT_ONCE
+        start.add(name, wanted)
+
+
+def _training_flags(start: ServerCommand) -> None:
+    """Log-probabilities among the tokens that are left, and no calls of its own: a first generation is what we ask
+    for, and /health, which is open to all, generates nothing."""
+    start.add("sampling_mask_max_tokens", ALL_TOKENS)
+    start.add("skip_server_warmup", True)
+    start.env["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
+
+
+def _extra(sglang: "SGLangConfig", start: ServerCommand) -> None:
+    passed = {}
+    for name, value in sglang.extra_args.items():
+        said = name.lstrip("-").replace("-", "_").partition("=")[0]
+        why = next((why for flag, why in UNGUARDED_FLAGS.items() if flag.startswith(said)), None)
+        if why is None:
+            passed[name] = value
+        else:
+            reason = f"{why}, which the run's token does not guard; leave it out"
+            start.obstacles.append((f"sglang.extra_args.{name}", reason))
+    add_extra_flags("sglang", passed, start)

@@ -1,0 +1,149 @@
+"""The weights that a vLLM model computes with, put together again under the names of its checkpoint. Runs in vLLM's
+worker; R rows (outputs) and C columns (inputs) of a matrix."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+BLOCK = 1024
+"""Columns that are asked for at once."""
+MAX_PRODUCTS = 1e9
+"""Multiplications that one look may cost, as generation waits for them; some hundredths of a second."""
+
+
+class ServedTensor(NamedTuple):
+    """A tensor as it is in use; `signs_lost` where a -0 shows as 0."""
+
+    tensor: Tensor
+    signs_lost: bool = False
+
+
+class _ModuleTensor(NamedTuple):
+    """Where a tensor of the checkpoint went: a module's parameter, or `rows` of one that several were fused into."""
+
+    module: nn.Module
+    parameter: str
+    part: int | None
+
+
+def plain_tensors(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, ServedTensor]]:
+    """Those of the named tensors that this process shows whole, as they lie in memory."""
+    for name, shape in shapes.items():
+        place = _find_tensor(model, name)
+        if place is None or _is_packed(place, shape):
+            continue
+        tensor = _rows(place, getattr(place.module, place.parameter).detach())
+        if tensor is not None and (tensor := _unpadded(tensor, shape)) is not None:
+            yield name, ServedTensor(tensor)
+
+
+def packed_tensors(
+    model: nn.Module, shapes: Mapping[str, tuple[int, ...]], turn: int
+) -> Iterator[tuple[str, ServedTensor]]:
+    """Those that a CPU's kernels packed for themselves, heads that are tied to the embeddings too: they are asked for
+    by multiplying with a unit matrix. There is time for some of these; `turn` says with which to begin. Only between
+    two steps of the worker and in its own thread, as these kernels share their memory."""
+    places = []
+    for name, shape in shapes.items():
+        place = _find_tensor(model, name)
+        if place is not None and _is_packed(place, shape):
+            places.append((name, place, shape))
+        elif place is not None:
+            places += [(name, _ModuleTensor(head, "weight", None), shape) for head in _tied(model, place.module)]
+    left, module, whole = MAX_PRODUCTS, None, torch.empty(0)
+    first = turn % max(1, len(places))
+    for name, place, shape in places[first:] + places[:first]:
+        if place.module is not module:
+            left -= math.prod(shape) * shape[1]
+            if left < 0:
+                break
+            module, whole = place.module, _unpacked(place, shape[1])
+        tensor = _rows(place, whole)
+        if tensor is not None and (tensor := _unpadded(tensor, shape)) is not None:
+            yield name, ServedTensor(tensor, signs_lost=True)
+
+
+def repack_tied(model: nn.Module) -> None:
+    """vLLM 0.32 passes over a head that shares its numbers with the embeddings when it reloads weights, as none come
+    under the head's name; on a CPU the head then goes on with its packed copy of the old ones."""
+    for module in model.modules():
+        for head in _tied(model, module):
+            head.quant_method.process_weights_after_loading(head)
+
+
+def _is_packed(place: _ModuleTensor, shape: tuple[int, ...]) -> bool:
+    module = place.module
+    return hasattr(module, "cpu_linear") and place.parameter == "weight" and len(shape) == 2 and not _embeds(module)
+
+
+def _embeds(module: nn.Module) -> bool:
+    """Whether rows are looked up in it, and nothing is multiplied."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    return isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)
+
+
+def _tied(model: nn.Module, module: nn.Module) -> list[Any]:
+    """Heads that multiply with the numbers of these embeddings, packed for a CPU."""
+    if not _embeds(module):
+        return []
+    modules = (other for other in model.modules() if other is not module and hasattr(other, "cpu_linear"))
+    return [other for other in modules if getattr(other, "weight", None) is module.weight]
+
+
+def _find_tensor(model: nn.Module, name: str) -> _ModuleTensor | None:
+    path, _, parameter = name.rpartition(".")
+    parent, _, leaf = path.rpartition(".")
+    fusions: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
+    for fused, parts in fusions.items():
+        if leaf in parts and len(parts) > 1 and (module := _module(model, f"{parent}.{fused}")) is not None:
+            return _ModuleTensor(module, parameter, parts.index(leaf)) if hasattr(module, parameter) else None
+    module = _module(model, path)
+    if module is None or not isinstance(getattr(module, parameter, None), Tensor):
+        return None
+    return _ModuleTensor(module, parameter, None)
+
+
+def _module(model: nn.Module, path: str) -> nn.Module | None:
+    try:
+        module: Any = model.get_submodule(path)
+    except AttributeError:
+        return None
+    inner: nn.Module = getattr(module, "base_layer", module)  # what an adapter was wrapped around
+    return inner
+
+
+def _rows(place: _ModuleTensor, whole: Tensor) -> Tensor | None:
+    if place.part is None:
+        return whole
+    sizes = getattr(place.module, "output_partition_sizes", None)
+    if sizes is None or sum(sizes) != whole.shape[0]:
+        return None
+    return whole.narrow(0, sum(sizes[: place.part]), sizes[place.part])
+
+
+def _unpadded(tensor: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """Vocabularies are filled up with rows that mean nothing. A part of a tensor that is spread over processes is not
+    shown."""
+    if tuple(tensor.shape) == shape:
+        return tensor
+    if tensor.dim() == len(shape) and tensor.shape[1:] == shape[1:] and tensor.shape[0] > shape[0]:
+        return tensor[: shape[0]]
+    return None
+
+
+def _unpacked(place: _ModuleTensor, columns: int) -> Tensor:
+    """The layer's answers to unit vectors are its columns, to the last bit: all other products are 0."""
+    module: Any = place.module
+    dtype = getattr(module, place.parameter).dtype
+    parts = []
+    with torch.inference_mode():
+        for at in range(0, columns, BLOCK):
+            count = min(BLOCK, columns - at)
+            units = torch.zeros(count, columns, dtype=dtype)
+            units[torch.arange(count), torch.arange(at, at + count)] = 1
+            parts.append(module.quant_method.apply(module, units, None).T)
+        return torch.cat(parts, dim=1).contiguous()
