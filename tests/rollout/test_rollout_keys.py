@@ -289,14 +289,14 @@ def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
     """What an episodes worker is made with."""
     made: dict[str, Any] = {}
 
-    class Client:
+    class GenerationClient:
         def __init__(self, caller: Any, timeout_s: float, retries: int, another: Any) -> None:
             made.update(timeout_s=timeout_s, retries=retries)
 
         async def close(self) -> None:
             pass
 
-    class Link:
+    class ControllerClient:
         def __init__(self, caller: Any, me: Any, find: Any, limit_s: float) -> None:
             made.update(limit_s=limit_s)
 
@@ -305,15 +305,15 @@ def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
         async def json(self, path: str, body: Any) -> None:
             pass
 
-    class Worker:
-        def __init__(self, link: Any, found: Any, hands: int) -> None:
-            made.update(checks=found.check_format, is_traced=found.tools.is_traced)
+    class EpisodeWorker:
+        def __init__(self, controller: Any, runner: Any, max_in_flight: int) -> None:
+            made.update(checks=runner.check_format, is_traced=runner.tools.is_traced)
 
         async def work(self) -> None:
             raise Reached
 
-    for name, stand_in in (("Client", Client), ("Link", Link), ("Worker", Worker)):
-        monkeypatch.setattr(episodes, name, stand_in)
+    for stand_in in (GenerationClient, ControllerClient, EpisodeWorker):
+        monkeypatch.setattr(episodes, stand_in.__name__, stand_in)
     monkeypatch.setenv("AREAL_LIKE_TOKEN", "a secret")
     words = ("cluster.name_resolve.type=memory", "rollout.num_episode_workers=1", *overrides)
     run = Run(tmp_path, grpo(*SMALL, *words), "grpo", "abc", tmp_path, tmp_path)
