@@ -20,7 +20,7 @@ from types import FrameType
 from typing import IO, Any, NamedTuple
 
 from areal_like.config.problems import ConfigError
-from areal_like.process.result import PLANNED, RESULT
+from areal_like.process.command_result import PLANNED, RESULT
 
 DONE, BAD_CONFIGURATION, STOPPED_EARLY, INTERRUPTED = 0, 2, 75, 130
 LONGEST_TEXT = 1 << 16

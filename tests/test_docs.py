@@ -43,8 +43,8 @@ from areal_like.config.schema import Schema
 from areal_like.config.sources import library
 from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
 from areal_like.models import model_folder
-from areal_like.observe.summary import finish
-from areal_like.process.checkpoints import RESUME
+from areal_like.observe.summary import summarize_run
+from areal_like.process.checkpoint_layout import RESUME
 from areal_like.process.run import LEDGER
 from areal_like.training import manifest
 from launcher.cli import main
@@ -247,7 +247,7 @@ class Session:
             manifest.seal(folder, MADE_STEPS)
             claimed.run.rollouts.mkdir(exist_ok=True)
             (claimed.run.rollouts / LEDGER).touch()
-        print(finish(self.made, "done", 0, time.time(), claimed.start.attempt))
+        print(summarize_run(self.made, "done", 0, time.time(), claimed.start.attempt))
         return 0
 
     def serve(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areal_like.process import whole
+from areal_like.process import atomic_file
 
 RECORD = "data.json"
 
@@ -26,7 +26,7 @@ def known_of(record: Path | None, section: str) -> Iterator[dict[str, Any]]:
         before = json.dumps(everything)
         yield everything.setdefault(section, {})
         if json.dumps(everything) != before:
-            whole.write(record, json.dumps(everything, indent=1) + "\n")
+            atomic_file.write_atomic(record, json.dumps(everything, indent=1) + "\n")
 
 
 def read_record(record: Path) -> dict[str, Any]:

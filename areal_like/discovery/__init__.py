@@ -5,60 +5,60 @@ import os
 from pathlib import Path
 from typing import Any
 
-from areal_like.discovery.base import Entry, NameMissing, Names, NameTaken, announce, parse
-from areal_like.discovery.files import FileNames
-from areal_like.discovery.memory import SHARED, MemoryNames, MemoryStore
+from areal_like.discovery.base import Entry, NameMissing, NameStore, NameTaken, announce, parse_entry
+from areal_like.discovery.files import FileNameStore
+from areal_like.discovery.memory import SHARED, MemoryEntries, MemoryNameStore
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 
 __all__ = [
     "Entry",
-    "MemoryStore",
+    "MemoryEntries",
     "NameMissing",
+    "NameStore",
     "NameTaken",
-    "Names",
     "announce",
-    "files_names",
-    "memory_names",
-    "names_for",
-    "open_names",
-    "parse",
-    "prefix_of",
+    "file_name_store",
+    "memory_name_store",
+    "name_store_for",
+    "open_name_store",
+    "parse_entry",
+    "run_prefix",
 ]
 
 KNOWN = ("nfs", "memory")
 TYPE_KEY = "cluster.name_resolve.type"
 
 
-def open_names(run: Run, me: Identity) -> Names:
+def open_name_store(run: Run, me: Identity) -> NameStore:
     """The names of a run, for one of its processes."""
-    return names_for(run.config, run.cwd, me.name)
+    return name_store_for(run.config, run.cwd, me.name)
 
 
-def names_for(config: Any, cwd: Path, owner: str) -> Names:
+def name_store_for(config: Any, cwd: Path, owner: str) -> NameStore:
     """The same before there is a run; `cwd` is where the command was given, `owner` what others call this process."""
     chosen = config.cluster.name_resolve
     if chosen.type == "nfs":
-        return files_names(cwd / Path(chosen.nfs_record_root).expanduser(), prefix_of(config), owner, chosen.ttl_s)
+        return file_name_store(cwd / Path(chosen.nfs_record_root).expanduser(), run_prefix(config), owner, chosen.ttl_s)
     if chosen.type == "memory":
-        return memory_names(prefix_of(config), owner)
+        return memory_name_store(run_prefix(config), owner)
     raise ValueError(
         f"{TYPE_KEY}: {chosen.type} is not there yet (known: {', '.join(KNOWN)}); use {TYPE_KEY}=nfs, with a folder "
         "that all nodes see in cluster.name_resolve.nfs_record_root"
     )
 
 
-def files_names(root: str | Path, prefix: str, owner: str, ttl_s: float) -> Names:
+def file_name_store(root: str | Path, prefix: str, owner: str, ttl_s: float) -> NameStore:
     """Files below `root`, which every process must see."""
-    return FileNames(Path(root).absolute(), prefix, owner, ttl_s)
+    return FileNameStore(Path(root).absolute(), prefix, owner, ttl_s)
 
 
-def memory_names(prefix: str, owner: str, store: MemoryStore = SHARED) -> Names:
+def memory_name_store(prefix: str, owner: str, store: MemoryEntries = SHARED) -> NameStore:
     """In this process alone."""
-    return MemoryNames(prefix, owner, store)
+    return MemoryNameStore(prefix, owner, store)
 
 
-def prefix_of(config: Any) -> str:
+def run_prefix(config: Any) -> str:
     """{user}/{experiment}/{trial}"""
     return f"{_user()}/{config.experiment_name}/{config.trial_name}"
 

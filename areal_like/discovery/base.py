@@ -9,7 +9,7 @@ import orjson
 
 from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 
@@ -30,7 +30,7 @@ class NameMissing(LookupError):
         self.name = name
 
 
-class Names(ABC):
+class NameStore(ABC):
     """Entries below one prefix. What is added here is kept alive until it is deleted, or this is closed.
 
     A name is parts with slashes between, such as `server/0`. An entry lives as long as its process does.
@@ -42,7 +42,7 @@ class Names(ABC):
         """Names added here that vanished since, or that somebody else took over, and who has them now, in words."""
 
     @abstractmethod
-    def add(self, name: str, value: str, replace: bool = False, waiting: Waiting | None = None) -> None:
+    def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
         """Holds the name from now on, or raises NameTaken. `replace` puts a new value into an entry of one's own.
 
         Where only time can tell whether the holder lives, `waiting` is how long to watch it before taking over.
@@ -68,7 +68,7 @@ class Names(ABC):
     def close(self) -> None:
         """Deletes one's own entries."""
 
-    def wait(self, name: str, waiting: Waiting) -> str:
+    def wait(self, name: str, waiting: NamedWait) -> str:
         """The value, as soon as there is one."""
         pause_s = FIRST_PAUSE_S
         while True:
@@ -89,7 +89,7 @@ class Names(ABC):
         self.close()
 
 
-def parts(name: str) -> tuple[str, ...]:
+def name_parts(name: str) -> tuple[str, ...]:
     """Of a name. The empty one has none: it stands for all."""
     if not name:
         return ()
@@ -100,7 +100,7 @@ def parts(name: str) -> tuple[str, ...]:
     return found
 
 
-def in_order(entries: dict[str, str]) -> dict[str, str]:
+def sorted_entries(entries: dict[str, str]) -> dict[str, str]:
     return dict(sorted(entries.items(), key=lambda entry: [_rank(part) for part in entry[0].split("/")]))
 
 
@@ -117,13 +117,13 @@ class Entry(NamedTuple):
     pid: int
 
 
-def announce(names: Names, me: Identity, address: str, waiting: Waiting | None = None) -> None:
+def announce(names: NameStore, me: Identity, address: str, waiting: NamedWait | None = None) -> None:
     """Enters this process under its own name."""
     entry = Entry(address, me.attempt, me.incarnation, os.getpid())
     names.add(me.name, orjson.dumps(entry._asdict()).decode(), replace=True, waiting=waiting)
 
 
-def parse(value: str) -> Entry:
+def parse_entry(value: str) -> Entry:
     """What `announce` entered."""
     said = orjson.loads(value)
     return Entry(said["address"], said["attempt"], said["incarnation"], said["pid"])

@@ -15,14 +15,14 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-from areal_like.discovery.base import NameMissing, Names, NameTaken, in_order, parts
+from areal_like.discovery.base import NameMissing, NameStore, NameTaken, name_parts, sorted_entries
 from areal_like.discovery.folders import make_folders, remove_empty_folders, shut_folders
-from areal_like.discovery.judge import Judge, moved
+from areal_like.discovery.liveness import Liveness, has_moved
 from areal_like.discovery.owner import this_process
 from areal_like.discovery.removal import remove, remove_if_dead
-from areal_like.discovery.slot import CLAIM, MARK, NEW, STATE, Claim, Held, Slot, State, file_part
+from areal_like.discovery.slot import CLAIM, MARK, NEW, STATE, Claim, EntryFiles, EntryState, HeldEntry, file_part
 from areal_like.process.errors import Failure
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 
 ROOT_KEY = "cluster.name_resolve.nfs_record_root"
 MOST_TRIES = 50
@@ -34,20 +34,20 @@ log = logging.getLogger(__name__)
 class _Own:
     """An entry that was added here."""
 
-    slot: Slot
+    slot: EntryFiles
     claim: Claim
-    state: State
+    state: EntryState
 
 
-class FileNames(Names):
+class FileNameStore(NameStore):
     """`owner` is what this process is called in the run, for the words that others read."""
 
     def __init__(self, root: Path, prefix: str, owner: str, ttl_s: float) -> None:
         super().__init__(prefix)
         self._root, self._owner, self._ttl_s = root, owner, ttl_s
-        self._base = root.joinpath(*map(file_part, parts(prefix)))
+        self._base = root.joinpath(*map(file_part, name_parts(prefix)))
         self._me = this_process()
-        self._judge = Judge(self._me, ttl_s)
+        self._judge = Liveness(self._me, ttl_s)
         self._told: set[str] = set()
         self._own: dict[str, _Own] = {}
         self._guard = threading.RLock()
@@ -60,10 +60,10 @@ class FileNames(Names):
         except OSError as error:
             raise _unusable(error) from error
 
-    def add(self, name: str, value: str, replace: bool = False, waiting: Waiting | None = None) -> None:
+    def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
         assert not self._stopped.is_set(), "these names are closed"
         slot = self._slot(name)
-        new = _Own(slot, self._sign(name), State(1, value))
+        new = _Own(slot, self._sign(name), EntryState(1, value))
         try:
             with self._guard:
                 own = self._own.get(name)
@@ -85,9 +85,9 @@ class FileNames(Names):
                 self._heart = threading.Thread(target=self._beat, name="names", daemon=True)
                 self._heart.start()
 
-    def _obtain(self, own: _Own, waiting: Waiting | None) -> None:
+    def _obtain(self, own: _Own, waiting: NamedWait | None) -> None:
         """Holds the name, after one whose owner is dead where need be."""
-        watched: Held | None = None
+        watched: HeldEntry | None = None
         try:
             for tries in count(1):
                 held = own.slot.read()
@@ -97,18 +97,18 @@ class FileNames(Names):
                     if tries > MOST_TRIES:
                         raise FileExistsError(f"{own.slot.path} is there, and not to be seen")
                     continue
-                death = self._judge.death(held)
-                if death is not None:
+                why_dead = self._judge.why_dead(held)
+                if why_dead is not None:
                     remover = self._remove(own.slot, held.claim.id)
                     if remover is not None:
                         raise NameTaken(own.claim.name, f"{remover}, which removes an entry of {held.claim}")
-                    log.info("taking over the name %s from %s: %s", own.claim.name, held.claim, death)
+                    log.info("taking over the name %s from %s: %s", own.claim.name, held.claim, why_dead)
                     continue
-                if waiting is None or self._judge.is_near(held) or moved(watched, held):
+                if waiting is None or self._judge.is_local(held) or has_moved(watched, held):
                     raise NameTaken(own.claim.name, f"{held.claim}{'' if watched is None else ', which is alive'}")
                 if watched is None:
                     said = "the name %s is held by %s; taking it over if its counter does not move within %g s"
-                    log.info(said, own.claim.name, held.claim, self._judge.patience_s(held))
+                    log.info(said, own.claim.name, held.claim, self._judge.ttl_of(held))
                 if watched is None or watched.state is None:
                     watched = held
                 waiting.check()
@@ -131,8 +131,8 @@ class FileNames(Names):
         held = self._slot(name).read()
         if held is None:
             raise NameMissing(self.full(name))
-        if (death := self._judge.death(held)) is not None:
-            raise NameMissing(self.full(name), f"it was held by {held.claim}: {death}")
+        if (why_dead := self._judge.why_dead(held)) is not None:
+            raise NameMissing(self.full(name), f"it was held by {held.claim}: {why_dead}")
         if held.state is None:
             raise NameMissing(self.full(name), f"its value cannot be read: {held.trouble}")
         return held.state.value
@@ -141,14 +141,14 @@ class FileNames(Names):
         found: dict[str, str] = {}
         skip = len(self.full("x")) - 1
         for _, held in self._below(prefix):
-            if self._judge.death(held) is not None:
+            if self._judge.why_dead(held) is not None:
                 continue
             if held.state is not None:
                 found[held.claim.name[skip:]] = held.state.value
             elif held.claim.id not in self._told:
                 self._told.add(held.claim.id)
                 log.warning("an entry below %s cannot be read: %s", self.full(prefix), held.trouble)
-        return in_order(found)
+        return sorted_entries(found)
 
     def delete(self, name: str) -> None:
         slot = self._slot(name)
@@ -166,13 +166,13 @@ class FileNames(Names):
             for slot, held in list(self._below(prefix)):
                 if held.claim.id not in mine:
                     self._remove(slot, held.claim.id)
-            top = self._base.joinpath(*map(file_part, parts(prefix)))
+            top = self._base.joinpath(*map(file_part, name_parts(prefix)))
             for folder, _, files in os.walk(top, topdown=False):
                 for file in files:
                     if file.startswith((NEW, STATE)) and file.removeprefix(STATE) not in mine:
                         (Path(folder) / file).unlink(missing_ok=True)
                     elif file.startswith(MARK):
-                        remove_if_dead(Slot(Path(folder), Path(folder, file)), self._judge, self._sign)
+                        remove_if_dead(EntryFiles(Path(folder), Path(folder, file)), self._judge, self._sign)
                 remove_empty_folders(self._root, Path(folder))
 
     def close(self) -> None:
@@ -226,29 +226,29 @@ class FileNames(Names):
         held = own.slot.read()
         return held is not None and (held.claim.id == own.claim.id or held.claim.owner is None)
 
-    def _slot(self, name: str) -> Slot:
-        if not parts(name):
+    def _slot(self, name: str) -> EntryFiles:
+        if not name_parts(name):
             raise ValueError("a name must not be empty")
-        *above, leaf = map(file_part, parts(name))
+        *above, leaf = map(file_part, name_parts(name))
         folder = self._base.joinpath(*above)
-        return Slot(folder, folder / (leaf + CLAIM))
+        return EntryFiles(folder, folder / (leaf + CLAIM))
 
     def _sign(self, name: str = "") -> Claim:
         """A new claim of this process; those of removals have no name."""
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         return Claim(uuid4().hex, self.full(name), self._me, self._owner, since, self._ttl_s)
 
-    def _remove(self, slot: Slot, id: str) -> Claim | None:
+    def _remove(self, slot: EntryFiles, id: str) -> Claim | None:
         remover = remove(slot, id, self._judge, self._sign)
         if remover is not None:
             log.warning("%s stays, as it is about to be removed by %s", slot.path, remover)
         return remover
 
-    def _below(self, prefix: str) -> Iterator[tuple[Slot, Held]]:
+    def _below(self, prefix: str) -> Iterator[tuple[EntryFiles, HeldEntry]]:
         """The entry of that name, and all in its subtree."""
         slots = [self._slot(prefix)] if prefix else []
-        for folder, _, files in os.walk(self._base.joinpath(*map(file_part, parts(prefix)))):
-            slots += [Slot(Path(folder), Path(folder, file)) for file in files if file.endswith(CLAIM)]
+        for folder, _, files in os.walk(self._base.joinpath(*map(file_part, name_parts(prefix)))):
+            slots += [EntryFiles(Path(folder), Path(folder, file)) for file in files if file.endswith(CLAIM)]
         for slot in slots:
             held = slot.read()
             if held is not None:

@@ -3,43 +3,43 @@
 import threading
 from typing import NamedTuple
 
-from areal_like.discovery.base import NameMissing, Names, NameTaken, in_order, parts
-from areal_like.process.waiting import Waiting
+from areal_like.discovery.base import NameMissing, NameStore, NameTaken, name_parts, sorted_entries
+from areal_like.process.wait import NamedWait
 
 
-class _Held(NamedTuple):
+class _MemoryEntry(NamedTuple):
     value: str
-    names: "MemoryNames"
+    names: "MemoryNameStore"
     name: str
 
 
-class MemoryStore:
+class MemoryEntries:
     """What several `MemoryNames` share."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[str, ...], _Held] = {}
+        self.entries: dict[tuple[str, ...], _MemoryEntry] = {}
         self.guard = threading.RLock()
 
 
-SHARED = MemoryStore()
+SHARED = MemoryEntries()
 """That of runs with `cluster.name_resolve.type=memory`."""
 
 
-class MemoryNames(Names):
+class MemoryNameStore(NameStore):
     """Entries live until they are deleted or who added them closes: there is no other process that could die."""
 
-    def __init__(self, prefix: str, owner: str, store: MemoryStore) -> None:
+    def __init__(self, prefix: str, owner: str, store: MemoryEntries) -> None:
         super().__init__(prefix)
         self._owner, self._store = owner, store
-        self._base = parts(prefix)
+        self._base = name_parts(prefix)
 
-    def add(self, name: str, value: str, replace: bool = False, waiting: Waiting | None = None) -> None:
+    def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
         place = self._place(name)
         with self._store.guard:
             held = self._store.entries.get(place)
             if held is not None and not (replace and held.names is self):
                 raise NameTaken(self.full(name), f"{held.names._owner} in this process")
-            self._store.entries[place] = _Held(value, self, name)
+            self._store.entries[place] = _MemoryEntry(value, self, name)
             self.lost.pop(name, None)
 
     def get(self, name: str) -> str:
@@ -52,7 +52,7 @@ class MemoryNames(Names):
     def find(self, prefix: str = "") -> dict[str, str]:
         with self._store.guard:
             found = {"/".join(place[len(self._base) :]): held.value for place, held in self._below(prefix).items()}
-        return in_order(found)
+        return sorted_entries(found)
 
     def delete(self, name: str) -> None:
         with self._store.guard:
@@ -78,10 +78,10 @@ class MemoryNames(Names):
             held.names.lost[held.name] = "its entry was removed"
 
     def _place(self, name: str) -> tuple[str, ...]:
-        if not parts(name):
+        if not name_parts(name):
             raise ValueError("a name must not be empty")
-        return self._base + parts(name)
+        return self._base + name_parts(name)
 
-    def _below(self, prefix: str) -> dict[tuple[str, ...], _Held]:
-        top = self._base + parts(prefix)
+    def _below(self, prefix: str) -> dict[tuple[str, ...], _MemoryEntry]:
+        top = self._base + name_parts(prefix)
         return {place: held for place, held in self._store.entries.items() if place[: len(top)] == top}

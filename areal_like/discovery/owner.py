@@ -8,7 +8,7 @@ from typing import NamedTuple
 PROC = Path("/proc")
 
 
-class Owner(NamedTuple):
+class OwnerProcess(NamedTuple):
     """A process that is told apart from every other, also from a later one with its number.
 
     `space` is the namespace of process numbers: containers on one machine share the boot id, but not their numbers.
@@ -20,7 +20,7 @@ class Owner(NamedTuple):
     pid: int
     started: int
 
-    def is_near(self, other: "Owner") -> bool:
+    def is_local(self, other: "OwnerProcess") -> bool:
         """Whether both count their processes alike, so that one can see if the other runs.
 
         The host's name counts too, as machines woken from one snapshot have the same boot id.
@@ -28,15 +28,15 @@ class Owner(NamedTuple):
         return self[:3] == other[:3]
 
 
-def this_process() -> Owner:
+def this_process() -> OwnerProcess:
     pid = os.getpid()
     boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     running = started_at(pid)
     assert running is not None
-    return Owner(socket.gethostname(), boot, os.readlink(PROC / "self/ns/pid"), pid, running)
+    return OwnerProcess(socket.gethostname(), boot, os.readlink(PROC / "self/ns/pid"), pid, running)
 
 
-def runs(owner: Owner) -> bool:
+def is_alive(owner: OwnerProcess) -> bool:
     """Whether the process, one of this machine, is there; one that has ended and was not yet reaped is not."""
     return started_at(owner.pid) == owner.started
 

@@ -8,13 +8,13 @@ by the same rule, and removed in the same way.
 import time
 from collections.abc import Callable
 
-from areal_like.discovery.judge import Judge
-from areal_like.discovery.slot import Claim, Slot
+from areal_like.discovery.liveness import Liveness
+from areal_like.discovery.slot import Claim, EntryFiles
 
 MOST_TRIES, PAUSE_S = 50, 0.02
 
 
-def remove(slot: Slot, id: str, judge: Judge, sign: Callable[[], Claim]) -> Claim | None:
+def remove(slot: EntryFiles, id: str, judge: Liveness, sign: Callable[[], Claim]) -> Claim | None:
     """Afterwards the entry with that id is gone; or who is at it, and has been for long, is returned.
 
     `sign` makes a new claim of this process.
@@ -40,9 +40,9 @@ def remove(slot: Slot, id: str, judge: Judge, sign: Callable[[], Claim]) -> Clai
     return None if remover is None else remover.claim
 
 
-def remove_if_dead(slot: Slot, judge: Judge, sign: Callable[[], Claim]) -> bool:
+def remove_if_dead(slot: EntryFiles, judge: Liveness, sign: Callable[[], Claim]) -> bool:
     """Whether there is nothing, or nothing any more."""
     held = slot.read()
     if held is None:
         return True
-    return judge.death(held) is not None and remove(slot, held.claim.id, judge, sign) is None
+    return judge.why_dead(held) is not None and remove(slot, held.claim.id, judge, sign) is None

@@ -16,10 +16,10 @@ from uuid import uuid4
 import orjson
 from xxhash import xxh3_64_hexdigest
 
-from areal_like.discovery.owner import Owner
+from areal_like.discovery.owner import OwnerProcess
 
 CLAIM, STATE, NEW, MARK = "@entry", ".state-", ".new-", ".removing-"
-LONGEST_PART = 120
+MAX_PART_CHARS = 120
 STALE_TRIES = 5
 
 
@@ -31,7 +31,7 @@ class Claim(NamedTuple):
 
     id: str
     name: str
-    owner: Owner | None
+    owner: OwnerProcess | None
     process: str
     since: str
     ttl_s: float
@@ -42,28 +42,28 @@ class Claim(NamedTuple):
         return f"process {self.owner.pid} ({self.process}) on host {self.owner.host} since {self.since}"
 
 
-class State(NamedTuple):
+class EntryState(NamedTuple):
     """The counter moves as long as the owner lives."""
 
     counter: int
     value: str
 
 
-class Held(NamedTuple):
+class HeldEntry(NamedTuple):
     """An entry as it was found. Where it has no state, `trouble` says why."""
 
     claim: Claim
-    state: State | None
+    state: EntryState | None
     trouble: str = ""
 
 
-class Slot:
+class EntryFiles:
     """Where the files of one name stand."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self.folder, self.path = folder, path
 
-    def read(self) -> Held | None:
+    def read(self) -> HeldEntry | None:
         claim = read_claim(self.path)
         if claim is None:
             # A network file system remembers for a while that a file was not there; listing the folder makes it look.
@@ -71,22 +71,22 @@ class Slot:
                 next(listing, None)
             claim = read_claim(self.path)
         if claim is None or claim.owner is None:
-            return None if claim is None else Held(claim, None, claim.process)
+            return None if claim is None else HeldEntry(claim, None, claim.process)
         try:
-            return Held(claim, self._read_state(claim.id))
+            return HeldEntry(claim, self._read_state(claim.id))
         except (OSError, ValueError, TypeError) as trouble:
-            return Held(claim, None, f"{self.folder / (STATE + claim.id)}: {trouble}")
+            return HeldEntry(claim, None, f"{self.folder / (STATE + claim.id)}: {trouble}")
 
-    def _read_state(self, id: str) -> State:
+    def _read_state(self, id: str) -> EntryState:
         content = _read(self.folder / (STATE + id))
         if content is None:
             raise FileNotFoundError("there is no such file")
-        state = State(**orjson.loads(content))
+        state = EntryState(**orjson.loads(content))
         if not isinstance(state.counter, int) or not isinstance(state.value, str):
             raise ValueError(f"it holds {content[:80]!r}")
         return state
 
-    def write(self, id: str, state: State) -> None:
+    def write(self, id: str, state: EntryState) -> None:
         """The state at once, as readers see it."""
         new = _write(self.folder, state._asdict())
         os.replace(new, self.folder / (STATE + id))
@@ -104,9 +104,9 @@ class Slot:
             new.unlink(missing_ok=True)
         return True
 
-    def mark(self, id: str) -> "Slot":
+    def mark(self, id: str) -> "EntryFiles":
         """Who removes that claim holds this slot meanwhile: see `FileNames`."""
-        return Slot(self.folder, self.folder / (MARK + id))
+        return EntryFiles(self.folder, self.folder / (MARK + id))
 
     def forget(self, id: str) -> None:
         """Removes the state of a claim that is no more."""
@@ -120,7 +120,7 @@ def read_claim(path: Path) -> Claim | None:
         if content is None:
             return None
         said = orjson.loads(content)
-        claim = Claim(**{**said, "owner": Owner(**said["owner"])})
+        claim = Claim(**{**said, "owner": OwnerProcess(**said["owner"])})
         if claim.id.isalnum():
             return claim
         return _unreadable(path, f"its id is {claim.id!r}")
@@ -179,6 +179,6 @@ def file_part(part: str) -> str:
     quoted = quote(part, safe="+=,")
     if quoted.startswith("."):
         quoted = "%2E" + quoted[1:]
-    if len(quoted) > LONGEST_PART:
-        return f"{quoted[: LONGEST_PART - 20]}%~{xxh3_64_hexdigest(part.encode())}"
+    if len(quoted) > MAX_PART_CHARS:
+        return f"{quoted[: MAX_PART_CHARS - 20]}%~{xxh3_64_hexdigest(part.encode())}"
     return quoted

@@ -3,40 +3,40 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from areal_like.observe.axes import Axis, Series, finite, label, step_axis, value_axis
+from areal_like.observe.charts import ChartAxis, Series, finite_points, step_axis, tick_label, value_axis
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character, row by row."""
 MARK = "●"
 
 
-def chart(series: Sequence[Series], width: int = 64, height: int = 9) -> list[str]:
+def terminal_chart(series: Sequence[Series], width: int = 64, height: int = 9) -> list[str]:
     """Rows of at most `width` characters and the legend below. No points, no chart."""
-    series = [one._replace(points=finite(one.points)) for one in series]
+    series = [one._replace(points=finite_points(one.points)) for one in series]
     series = [one for one in series if one.points]
     if not series:
         return []
     across = step_axis([x for one in series for x, _ in one.points], num_ticks=5)
     up = value_axis([y for one in series for _, y in one.points], num_ticks=5)
-    margin = max(len(label(tick)) for tick in up.ticks) + 1
+    margin = max(len(tick_label(tick)) for tick in up.ticks) + 1
     columns = width - margin - 1
     cells = _cells(series, across, up, columns, height)
-    at_row = {_row(tick, up, height): label(tick) for tick in up.ticks}
+    at_row = {_row(tick, up, height): tick_label(tick) for tick in up.ticks}
     rows = [
         f"{at_row.get(row, ''):>{margin}}{'┤' if row in at_row else '│'}{''.join(cells[row])}" for row in range(height)
     ]
-    left, right = label(across.low), label(across.high)
+    left, right = tick_label(across.low), tick_label(across.high)
     base = f"{'':>{margin}}└{'─' * columns}"
     steps = f"{'':>{margin}} {left}{'step':^{max(4, columns - len(left) - len(right))}}{right}"
     legend = "   ".join(f"{MARK if one.marked else '⠒⠒'} {one.name}" for one in series)
     return [*(row.rstrip() for row in rows), base, steps, f"{'':>{margin}} {legend}"]
 
 
-def _row(value: float, up: Axis, height: int) -> int:
+def _row(value: float, up: ChartAxis, height: int) -> int:
     return round((1.0 - up.share(value)) * (height - 1))
 
 
-def _cells(series: Sequence[Series], across: Axis, up: Axis, columns: int, height: int) -> list[list[str]]:
+def _cells(series: Sequence[Series], across: ChartAxis, up: ChartAxis, columns: int, height: int) -> list[list[str]]:
     dots = [[0] * columns for _ in range(height)]
     for one in series:
         for half, y in _curve(one, across, columns) if not one.marked else ():
@@ -50,7 +50,7 @@ def _cells(series: Sequence[Series], across: Axis, up: Axis, columns: int, heigh
     return cells
 
 
-def _curve(one: Series, across: Axis, columns: int) -> list[tuple[int, float]]:
+def _curve(one: Series, across: ChartAxis, columns: int) -> list[tuple[int, float]]:
     """Position in half columns -> mean of the values that fall there; between two positions, a straight line."""
     at: dict[int, list[float]] = {}
     for x, y in one.points:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from areal_like.observe.reading import JOINED, Line, dump, read_lines
-from areal_like.process import whole
+from areal_like.observe.reading import JOINED, Line, dump_lines, read_lines
+from areal_like.process import atomic_file
 
 
-def cut_metrics(run_dir: str | Path, step: int, attempt: int) -> int:
+def rewind_metrics(run_dir: str | Path, step: int, attempt: int) -> int:
     """Leaves what belongs to the first `step` completed steps; `attempt` is the one that ended.
 
     Joined lines that are cut go to `metrics.attempt-K.jsonl`, the processes' own to `metrics/attempt-K/`. Nothing else
@@ -26,12 +26,12 @@ def _cut(path: Path, step: int, aside: Path) -> list[Line]:
         return []
     lines = read_lines(path)
     over = [line for line in lines if line["step"] > step]
-    kept = dump(line for line in lines if line["step"] <= step)
+    kept = dump_lines(line for line in lines if line["step"] <= step)
     if len(kept) == path.stat().st_size:
         return []
     if over:
         earlier = read_lines(aside)
         aside.parent.mkdir(parents=True, exist_ok=True)
-        whole.write(aside, dump([*earlier, *(line for line in over if line not in earlier)]))
-    whole.write(path, kept)
+        atomic_file.write_atomic(aside, dump_lines([*earlier, *(line for line in over if line not in earlier)]))
+    atomic_file.write_atomic(path, kept)
     return over

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 
 from areal_like.observe.reading import DUE, Line, is_evaluation
 
-FIRST_LOOK = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
+HEADLINES = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
 """What is shown of an evaluation: the first that there is."""
 
 
-def evaluations(lines: Iterable[Line]) -> list[Line]:
+def evaluation_lines(lines: Iterable[Line]) -> list[Line]:
     """One line per evaluation, in the order of steps. After a recovery, what comes again counts."""
     alone: list[Line] = []
     by_due: dict[float, Line] = {}
@@ -21,9 +21,9 @@ def evaluations(lines: Iterable[Line]) -> list[Line]:
     return sorted([*alone, *by_due.values()], key=lambda line: int(line["step"]))
 
 
-def shown(values: Mapping[str, float | None]) -> str | None:
+def headline_metric(values: Mapping[str, float | None]) -> str | None:
     """The metric that is shown of an evaluation; None where it has none of them."""
-    return next((name for name in FIRST_LOOK if name in values), None)
+    return next((name for name in HEADLINES if name in values), None)
 
 
 def has_value(values: Mapping[str, float | None], name: str) -> bool:
@@ -42,7 +42,7 @@ def why_no_score(values: Mapping[str, float | None]) -> str:
     return f"of {rows:g} rows {missing}, more than evaluator.max_failed_share allows; logs/episodes-*.log says why"
 
 
-def remarks(values: Mapping[str, float | None]) -> str:
+def score_remarks(values: Mapping[str, float | None]) -> str:
     """What a reader of the score must know: " (versions 50 to 52; of 500 rows 3 failed)"; empty where it is nothing."""
     rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
     oldest, newest = values.get("eval/version_min"), values.get("eval/version_max")
@@ -54,15 +54,15 @@ def remarks(values: Mapping[str, float | None]) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def sentence(step: int, values: Mapping[str, float | None]) -> str | None:
+def evaluation_text(step: int, values: Mapping[str, float | None]) -> str | None:
     """A line about an evaluation; None of one that has nothing to show."""
-    name = shown(values)
+    name = headline_metric(values)
     if name is None:
         return None
     when = "at the start" if step == 0 else f"after step {step}"
     if not has_value(values, name):
-        return f"{FIRST_LOOK[name]}: no score {when}: {why_no_score(values)}"
-    return f"{FIRST_LOOK[name]} {values[name]:.3f} {when}{remarks(values)}"
+        return f"{HEADLINES[name]}: no score {when}: {why_no_score(values)}"
+    return f"{HEADLINES[name]} {values[name]:.3f} {when}{score_remarks(values)}"
 
 
 def _missing(failed: float, rejected: float) -> list[str]:

@@ -66,7 +66,7 @@ class ExtrasWriter:
             file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
 
 
-class Chooser:
+class ExtrasFilter:
     """What one tracker wants of what there is."""
 
     def __init__(self, config: LogExtras) -> None:
@@ -96,7 +96,7 @@ def is_due(config: LogExtras, step: int) -> bool:
     return step == 1 or step % config.interval == 0
 
 
-def wanted(config: StatsLoggerConfig) -> list[LogExtras]:
+def enabled_extras(config: StatsLoggerConfig) -> list[LogExtras]:
     """Of the trackers of a run that want any."""
     found = [getattr(config, name).log_extras for name in TRACKERS if is_on(name, config)]
     return [each for each in found if each.samples or each.distributions]

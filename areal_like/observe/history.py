@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 
-from areal_like.observe.evaluations import evaluations
+from areal_like.observe.evaluations import evaluation_lines
 from areal_like.observe.reading import Line
 
 WINDOW = 20
@@ -38,12 +38,12 @@ class History:
 
     def evaluations(self, name: str) -> list[float]:
         """A value of all evaluations so far; nan where one has none."""
-        return [line[name] for line in evaluations(self._evaluated) if name in line]
+        return [line[name] for line in evaluation_lines(self._evaluated) if name in line]
 
     @property
     def last_evaluation(self) -> Line:
         """Empty where there was none."""
-        found = evaluations(self._evaluated)
+        found = evaluation_lines(self._evaluated)
         return found[-1] if found else {}
 
     @property

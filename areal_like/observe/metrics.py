@@ -28,7 +28,7 @@ GROUPS = MappingProxyType(
     }
 )
 
-NAMES: MappingProxyType[str, Metric] = MappingProxyType(
+METRICS: MappingProxyType[str, Metric] = MappingProxyType(
     {
         "train/loss": Metric("Loss of the step, over all ranks and micro-batches"),
         "train/grad_norm": Metric("Norm of the gradient over all parameters, before it is clipped"),
@@ -166,20 +166,20 @@ NAMES: MappingProxyType[str, Metric] = MappingProxyType(
 )
 """Name or pattern -> what it is, in the order in which the page shows them."""
 
-FACTS = ("step", "attempt", "time")
+LINE_FIELDS = ("step", "attempt", "time")
 """What a line has beside its metrics: completed steps, the attempt, and seconds since 1970."""
 
 
-def documented(name: str) -> Metric | None:
+def find_metric(name: str) -> Metric | None:
     """What the catalogue says of a name; None where it does not know it."""
-    found = NAMES.get(name)
+    found = METRICS.get(name)
     if found is not None and "*" not in name:
         return found
-    return next((NAMES[pattern] for pattern, fits in _patterns() if fits.fullmatch(name)), None)
+    return next((METRICS[pattern] for pattern, fits in _patterns() if fits.fullmatch(name)), None)
 
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
-        (name, re.compile(re.escape(name).replace(r"\*", r"[^/*]+(?:/[^/*]+)*"))) for name in NAMES if "*" in name
+        (name, re.compile(re.escape(name).replace(r"\*", r"[^/*]+(?:/[^/*]+)*"))) for name in METRICS if "*" in name
     )

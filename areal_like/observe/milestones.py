@@ -6,14 +6,14 @@ from pathlib import Path
 
 import orjson
 
-from areal_like.process.whole import whole_lines
+from areal_like.process.atomic_file import complete_lines_end
 
 BEGUN = "begun"
 PHASES = {"submitted": "weights are served", "finished": "first answers", "batched": "first batch"}
 """The first of these events -> what it means to someone who waits."""
 
 
-def tell_total(ledger: Path, steps: int, attempt: int) -> None:
+def write_total_steps(ledger: Path, steps: int, attempt: int) -> None:
     """Of a run without a controller, which would have told it."""
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with ledger.open("ab") as file:
@@ -26,7 +26,7 @@ class Milestones:
 
     def __init__(self, ledger: Path, on_phase: Callable[[str, float], None], on_total: Callable[[int], None]) -> None:
         self._ledger, self._on_phase, self._on_total = ledger, on_phase, on_total
-        self._offset = whole_lines(ledger) if ledger.is_file() else 0
+        self._offset = complete_lines_end(ledger) if ledger.is_file() else 0
         self._waiting = dict(PHASES)
 
     def look(self) -> None:

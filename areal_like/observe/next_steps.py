@@ -8,16 +8,16 @@ from typing import Any
 
 from areal_like.config.aliases import ALIASES
 from areal_like.config.experiment import GRPOConfig, SFTConfig
-from areal_like.process.checkpoints import RESUME, complete
+from areal_like.process.checkpoint_layout import RESUME, complete_checkpoints
 from areal_like.process.run import COMMAND, Run
 
 PROGRAM = "python -m launcher"
-OF_ITS_OWN = ("trial_name", "resume", "resume_step")
+RUN_SPECIFIC = ("trial_name", "resume", "resume_step")
 """What a command says of one run, and another run must not repeat."""
 OWN_TASK = "a task of your own: docs/own-task.md"
 
 
-def uses(run: Run, model: Path) -> list[tuple[str, str]]:
+def model_uses(run: Run, model: Path) -> list[tuple[str, str]]:
     """What the model that was made is good for: pairs of a heading, empty where the one above goes on, and a line."""
     name = shlex.quote(shown_path(run.directory))
     if run.config.train_dataset.fake is not None:
@@ -34,7 +34,7 @@ def next_steps(run: Run, exit_code: int, steps: int) -> list[tuple[str, str]]:
     """Commands, in the same form."""
     name = shlex.quote(shown_path(run.directory))
     found: list[tuple[str, str]] = []
-    if exit_code and any((folder / RESUME).is_dir() for _, folder in complete(run.checkpoints)):
+    if exit_code and any((folder / RESUME).is_dir() for _, folder in complete_checkpoints(run.checkpoints)):
         found.append(("go on", f"{PROGRAM} resume={name}"))
     if exit_code:
         return found
@@ -54,7 +54,7 @@ def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
     model = "actor" if isinstance(config, GRPOConfig) else "model"
     engine = getattr(config, model)
     rate = engine.optimizer.lr if engine.optimizer is not None else 0.0
-    found = [(_with(command, f"{model}.lr", number(rate / 3)), "smaller steps")] if rate > 0 else []
+    found = [(_with(command, f"{model}.lr", short_number(rate / 3)), "smaller steps")] if rate > 0 else []
     found.append((f"{_with(command, 'seed', None)} --multirun seed=1,2,3", "was it luck? a table of three seeds"))
     if isinstance(config, GRPOConfig):
         if run.is_synchronous:
@@ -79,7 +79,7 @@ def base_command(run: Run) -> list[str]:
         changes = [word for word in words if "=" in word and not word.startswith("--")]
         changed = {_key(word) for word in changes}
         base = [*(word for word in base if "=" not in word or _key(word) not in changed), *changes]
-    return [word for word in base if word.partition("=")[0] not in (*OF_ITS_OWN, "--replace", "--multirun")]
+    return [word for word in base if word.partition("=")[0] not in (*RUN_SPECIFIC, "--replace", "--multirun")]
 
 
 def _key(word: str) -> str:
@@ -106,7 +106,7 @@ def _starts_another(words: list[str], run: Run) -> bool:
     return False
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """1.0e-04 -> 1e-4"""
     digits, _, power = f"{value:.0e}".partition("e")
     return f"{digits}e{int(power)}"

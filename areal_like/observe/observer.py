@@ -12,17 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from areal_like.config.allocation.experiment import generates
-from areal_like.observe.cut import cut_metrics
+from areal_like.observe.cut import rewind_metrics
 from areal_like.observe.extras import FOLDER, Extras
-from areal_like.observe.join import Join, Joined
+from areal_like.observe.joiner import JoinedLine, MetricJoiner
 from areal_like.observe.milestones import Milestones
-from areal_like.observe.reading import JOINED, Follower, dump, read_lines, values_of
+from areal_like.observe.reading import JOINED, LineFollower, dump_lines, read_lines, values_of
 from areal_like.observe.scores import has_scores, write_evaluations
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
 
-Told = Callable[[int, dict[str, float]], None]
+StepCallback = Callable[[int, dict[str, float]], None]
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ class Observer:
     def __init__(
         self,
         run: Run,
-        on_step: Told = _nothing,
-        on_eval: Told = _nothing,
+        on_step: StepCallback = _nothing,
+        on_eval: StepCallback = _nothing,
         say: Callable[[str], None] = log.warning,
         on_phase: Callable[[str, float], None] = lambda what, at: None,
         on_total: Callable[[int], None] = lambda steps: None,
@@ -52,9 +52,9 @@ class Observer:
         self._path = run.directory / JOINED
         self._evaluations = run.evaluations
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
-        self._join = Join({Identity(role, 0).file_name for role in roles})
-        self._followers: dict[Path, Follower] = {}
-        self._samples: dict[Path, Follower] = {}
+        self._join = MetricJoiner({Identity(role, 0).file_name for role in roles})
+        self._followers: dict[Path, LineFollower] = {}
+        self._samples: dict[Path, LineFollower] = {}
         self._trackers: Trackers | None = None
         self._resumed_at = 0
         self.failure: Exception | None = None
@@ -72,7 +72,7 @@ class Observer:
         with self._lock:
             if self.failure is None:
                 self._try(self._look)
-            cut_metrics(self.run.directory, step, attempt)
+            rewind_metrics(self.run.directory, step, attempt)
             if self._evaluations is not None:
                 write_evaluations(self._path, self._evaluations)
             self._join.rewind(step)
@@ -110,9 +110,9 @@ class Observer:
         """One look at all files. What it finds is put in order: they are read one after the other."""
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:
-                self._followers[path] = Follower(path)
+                self._followers[path] = LineFollower(path)
         self._milestones.look()
-        found: list[Joined] = []
+        found: list[JoinedLine] = []
         for path, follower in self._followers.items():
             for line in follower.new_lines():
                 found += self._join.take(path.stem, line)
@@ -123,11 +123,11 @@ class Observer:
         self._look()
         self._pass_on(self._join.rest())
 
-    def _pass_on(self, found: list[Joined]) -> None:
+    def _pass_on(self, found: list[JoinedLine]) -> None:
         if not found:
             return
         with self._path.open("ab") as file:
-            file.write(dump(joined.line for joined in found))
+            file.write(dump_lines(joined.line for joined in found))
         if self._evaluations is not None and any(has_scores(joined.line) for joined in found):
             write_evaluations(self._path, self._evaluations)
         trackers = self._open_trackers()
@@ -142,7 +142,7 @@ class Observer:
     def _pass_on_extras(self) -> None:
         """What was written before this observer began was passed on by another."""
         for path in sorted((self.run.directory / FOLDER).glob("*.jsonl")):
-            follower = self._samples.setdefault(path, Follower(path))
+            follower = self._samples.setdefault(path, LineFollower(path))
             for line in follower.new_lines():
                 self._open_trackers().log_extras(Extras.of(line))
 
@@ -157,11 +157,11 @@ class Observer:
     def _remember(self) -> None:
         """An unfinished last line is dropped: its values stand in the processes' own files."""
         lines = read_lines(self._path)
-        kept = dump(lines)
+        kept = dump_lines(lines)
         if self._path.is_file() and self._path.stat().st_size != len(kept):
             self._path.write_bytes(kept)
         for line in lines:
             self._join.remember(line)
         self._resumed_at = self._join.last_step
         for path in (self.run.directory / FOLDER).glob("*.jsonl"):
-            self._samples[path] = Follower(path, path.stat().st_size)
+            self._samples[path] = LineFollower(path, path.stat().st_size)

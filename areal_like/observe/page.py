@@ -1,6 +1,6 @@
 """docs/metrics.md, made from the catalogue."""
 
-from areal_like.observe.metrics import GROUPS, NAMES
+from areal_like.observe.metrics import GROUPS, METRICS
 
 _INTRO = """\
 # Metrics
@@ -36,7 +36,7 @@ def render() -> str:
         lines += ["", f"## {group}", "", meaning, "", "| name | unit | what it is |", "|---|---|---|"]
         lines += [
             f"| `{name}` | {metric.unit} | {metric.help} |"
-            for name, metric in NAMES.items()
+            for name, metric in METRICS.items()
             if name.startswith(f"{group}/")
         ]
     return "\n".join(lines) + "\n"

@@ -19,17 +19,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from areal_like.observe.evaluations import has_value, remarks, sentence, shown
-from areal_like.observe.health import Health
+from areal_like.observe.diagnosis import RunDiagnosis
+from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric, score_remarks
 from areal_like.observe.history import History
 from areal_like.observe.view import panel, plain_line
 
-QUIETEST_S = 0.5
+MIN_LINE_INTERVAL_S = 0.5
 """Between two plain lines, however fast the steps are."""
 REDRAW_S = 0.1
 
 
-class Progress:
+class ProgressDisplay:
     """`max_staleness` is the bound, shown beside the staleness; None where it means nothing. `health` looks at every
     step, and what it finds is said."""
 
@@ -37,7 +37,7 @@ class Progress:
         self,
         total_steps: int | None,
         max_staleness: int | None = None,
-        health: Health | None = None,
+        health: RunDiagnosis | None = None,
         stream: TextIO | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -76,7 +76,7 @@ class Progress:
             last = self.history.total_steps is not None and step >= self.history.total_steps
             if self._live:
                 self._draw(now)
-            elif last or now - self._said_at >= QUIETEST_S:
+            elif last or now - self._said_at >= MIN_LINE_INTERVAL_S:
                 self._said_at = now
                 self._print(plain_line(self.history, now, self._max_staleness))
             for line in self._health.look(step, values) if self._health is not None else ():
@@ -90,9 +90,9 @@ class Progress:
             self.history.add_evaluation(step, values, now)
             if self._live:
                 self._draw(now)
-            text, is_known = sentence(step, values), has_value(values, shown(values) or "")
+            text, is_known = evaluation_text(step, values), has_value(values, headline_metric(values) or "")
             is_an_end = step in (0, self.history.total_steps)
-            if text is not None and (not is_known or (not self._live and (is_an_end or remarks(values)))):
+            if text is not None and (not is_known or (not self._live and (is_an_end or score_remarks(values)))):
                 self._print(text)
 
     def tick(self) -> None:

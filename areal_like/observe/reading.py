@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from areal_like.observe.metrics import FACTS
+from areal_like.observe.metrics import LINE_FIELDS
 
 JOINED = "metrics.jsonl"
 EVALUATION = "eval/"
@@ -19,7 +19,7 @@ Line = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-class Follower:
+class LineFollower:
     """The lines of one file, as they become complete. A last line without its end is waited for."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -37,12 +37,12 @@ class Follower:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self.offset += len(whole)
-        return parse(whole, self.path)
+        return parse_lines(whole, self.path)
 
 
 def read_lines(path: Path) -> list[Line]:
     """All complete lines of a file; none where there is no such file."""
-    return Follower(path).new_lines()
+    return LineFollower(path).new_lines()
 
 
 def read_metrics(run_dir: str | Path) -> list[Line]:
@@ -58,15 +58,15 @@ def read_metrics(run_dir: str | Path) -> list[Line]:
 
 def is_evaluation(line: Line) -> bool:
     """Whether a joined line tells of an evaluation; else it tells of a step."""
-    return all(name in FACTS or name.startswith(EVALUATION) for name in line)
+    return all(name in LINE_FIELDS or name.startswith(EVALUATION) for name in line)
 
 
 def values_of(line: Line) -> dict[str, float]:
     """The metrics of a line, without what says whose they are. What was not finite comes back as nan."""
-    return {name: float("nan") if value is None else value for name, value in line.items() if name not in FACTS}
+    return {name: float("nan") if value is None else value for name, value in line.items() if name not in LINE_FIELDS}
 
 
-def parse(data: bytes, path: Path) -> list[Line]:
+def parse_lines(data: bytes, path: Path) -> list[Line]:
     """A process that was killed while it wrote leaves half a line, which the next one may have been appended to."""
     found = []
     for text in data.splitlines():
@@ -81,5 +81,5 @@ def parse(data: bytes, path: Path) -> list[Line]:
     return found
 
 
-def dump(lines: Iterable[Line]) -> bytes:
+def dump_lines(lines: Iterable[Line]) -> bytes:
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)

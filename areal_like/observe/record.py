@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from areal_like.observe.evaluations import evaluations
+from areal_like.observe.evaluations import evaluation_lines
 from areal_like.observe.reading import EVALUATION, JOINED, Line, read_lines, read_metrics
 
-FALLBACKS = ("eval/score", "eval/accuracy", "eval/loss", "reward/mean", "train/loss")
+OBJECTIVE_FALLBACKS = ("eval/score", "eval/accuracy", "eval/loss", "reward/mean", "train/loss")
 """What a run is judged by where `objective` names nothing; the first that there is."""
 
 
-class Record:
+class RunRecord:
     """Metrics by step, and whole evaluations."""
 
     def __init__(self, metrics: Sequence[Line], evaluated: Sequence[Line]) -> None:
@@ -36,7 +36,7 @@ class Record:
 
     def objective_name(self, wanted: str | None) -> str | None:
         """Which metric is the run's objective."""
-        return wanted or next((name for name in FALLBACKS if self._has(name)), None)
+        return wanted or next((name for name in OBJECTIVE_FALLBACKS if self._has(name)), None)
 
     def _has(self, name: str) -> bool:
         """Whether there is such a value; of an evaluation also where it came to none."""
@@ -50,5 +50,5 @@ class Record:
         return None if name is None else self.last(name)
 
 
-def read_record(run_dir: str | Path) -> Record:
-    return Record(read_metrics(run_dir), evaluations(read_lines(Path(run_dir) / JOINED)))
+def read_run_record(run_dir: str | Path) -> RunRecord:
+    return RunRecord(read_metrics(run_dir), evaluation_lines(read_lines(Path(run_dir) / JOINED)))

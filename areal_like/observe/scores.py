@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from areal_like.observe.reading import EVALUATION, Line, dump, read_lines
-from areal_like.process import whole
+from areal_like.observe.reading import EVALUATION, Line, dump_lines, read_lines
+from areal_like.process import atomic_file
 
 FILE = "evaluations.jsonl"
 
@@ -15,4 +15,4 @@ def has_scores(line: Line) -> bool:
 def write_evaluations(joined: Path, folder: Path) -> None:
     """All lines of a run's metrics that have scores, as they are now: a recovery has cut some."""
     scores = filter(has_scores, read_lines(joined))
-    whole.write(folder / FILE, dump(scores))
+    atomic_file.write_atomic(folder / FILE, dump_lines(scores))

@@ -16,30 +16,30 @@ from typing import Any
 
 import orjson
 
-from areal_like.observe.axes import Series
-from areal_like.observe.chart import chart
-from areal_like.observe.evaluations import has_value, remarks, sentence, shown, why_no_score
-from areal_like.observe.next_steps import next_steps, shown_path, uses
+from areal_like.observe.chart import terminal_chart
+from areal_like.observe.charts import Series
+from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric, score_remarks, why_no_score
+from areal_like.observe.next_steps import model_uses, next_steps, shown_path
 from areal_like.observe.reading import JOINED, Line, values_of
-from areal_like.observe.record import Record, read_record
-from areal_like.observe.svg import svg
+from areal_like.observe.record import RunRecord, read_run_record
+from areal_like.observe.svg import svg_chart
+from areal_like.observe.text import format_duration
 from areal_like.observe.throughput import throughput, throughput_line, throughput_table
-from areal_like.observe.words import duration
-from areal_like.process import whole
-from areal_like.process.checkpoints import complete
+from areal_like.process import atomic_file
+from areal_like.process.checkpoint_layout import complete_checkpoints
 from areal_like.process.run import Run, open_run
 
 SUMMARY, CURVE = "summary.json", "curve.svg"
 CHART_WIDTH = 72
 
 
-def finish(
+def summarize_run(
     run_dir: str | Path, outcome: str, exit_code: int, started: float, attempts: int, error: str | None = None
 ) -> str:
     """`outcome` is a word such as done, failed or stopped; `started` is in seconds since 1970. Returns the text to
     show."""
     run = open_run(run_dir)
-    record = read_record(run_dir)
+    record = read_run_record(run_dir)
     is_fake = run.config.train_dataset.fake is not None
     measures = run.config.bench or is_fake
     objective = run.config.objective or ("perf/tokens_per_s" if measures else None)
@@ -64,15 +64,15 @@ def finish(
         "throughput": throughput(record.metrics),
         "last": values_of(record.metrics[-1]) if record.metrics else {},
     }
-    whole.write(run.directory / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    atomic_file.write_atomic(run.directory / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     if curves:
         title = f"{run.config.experiment_name}/{run.config.trial_name}"
-        whole.write(run.directory / CURVE, svg(title, curves))
+        atomic_file.write_atomic(run.directory / CURVE, svg_chart(title, curves))
     last = record.evaluations[-1] if record.evaluations else None
     return "\n".join(_lines(run, summary, curves, last, _speed(run, record) if measures else []))
 
 
-def _speed(run: Run, record: Record) -> list[str]:
+def _speed(run: Run, record: RunRecord) -> list[str]:
     """What a run is for that learns nothing."""
     table = throughput_table(record.metrics) if run.config.bench else []
     return [throughput_line(record.metrics), *(["", *(f"  {line}" for line in table)] if table else [])]
@@ -80,11 +80,11 @@ def _speed(run: Run, record: Record) -> list[str]:
 
 def last_model(checkpoints: Path) -> Path | None:
     """The folder of the newest complete checkpoint, which is a Hugging Face directory."""
-    found = complete(checkpoints)
+    found = complete_checkpoints(checkpoints)
     return found[-1][1] if found else None
 
 
-def curves_of(record: Record) -> list[Series]:
+def curves_of(record: RunRecord) -> list[Series]:
     """What a run's curve shows: rewards and held-out score; a reward model's accuracy, else the losses."""
     if record.points("reward/mean"):
         shown = (("reward", "reward/mean", False), ("held-out score", "eval/score", True))
@@ -96,14 +96,14 @@ def curves_of(record: Record) -> list[Series]:
     return [series for series in found if series.points]
 
 
-def _why_missing(record: Record) -> str | None:
+def _why_missing(record: RunRecord) -> str | None:
     """Why the last evaluation has no score."""
     last = record.evaluations[-1] if record.evaluations else {}
-    name = shown(last)
+    name = headline_metric(last)
     return None if name is None or has_value(last, name) else why_no_score(last)
 
 
-def _evaluated_rows(record: Record) -> dict[str, int] | None:
+def _evaluated_rows(record: RunRecord) -> dict[str, int] | None:
     """How many rows the last evaluation took, and what became of those that are not in its score."""
     last = record.evaluations[-1] if record.evaluations else {}
     counts = ("rows", "failed", "rejected")
@@ -112,7 +112,7 @@ def _evaluated_rows(record: Record) -> dict[str, int] | None:
 
 def _needs_words(last: Line) -> bool:
     """Whether the bare number of an evaluation would mislead."""
-    return bool(remarks(last)) or not has_value(last, shown(last) or "")
+    return bool(score_remarks(last)) or not has_value(last, headline_metric(last) or "")
 
 
 def _lines(
@@ -121,25 +121,28 @@ def _lines(
     """`last` is the last evaluation."""
     steps, attempts = summary["steps"], summary["attempts"]
     again = f", {attempts} attempts" if attempts > 1 else ""
-    lines = ["", f"{summary['outcome']}: {steps} step{'s' * (steps != 1)} in {duration(summary['seconds'])}{again}"]
+    lines = [
+        "",
+        f"{summary['outcome']}: {steps} step{'s' * (steps != 1)} in {format_duration(summary['seconds'])}{again}",
+    ]
     if summary["error"]:
         lines.append(summary["error"])
     lines += speed
-    ends_without = last is not None and not has_value(last, shown(last) or "")
+    ends_without = last is not None and not has_value(last, headline_metric(last) or "")
     from_to = [f"{one.name} {_from_to(one, one.marked and ends_without)}" for one in reversed(curves)]
     if from_to:
         lines.append("; ".join(from_to))
-    if curves and last is not None and (text := sentence(last["step"], last)) and _needs_words(last):
+    if curves and last is not None and (text := evaluation_text(last["step"], last)) and _needs_words(last):
         lines.append(text)
     if from_to:
         lines.append("")
         columns = min(CHART_WIDTH, shutil.get_terminal_size((CHART_WIDTH + 2, 24)).columns - 2)
-        lines += [f"  {line}" for line in chart(curves, max(24, columns))]
+        lines += [f"  {line}" for line in terminal_chart(curves, max(24, columns))]
     facts: list[tuple[str, str]] = []
     made: list[tuple[str, str]] = []
     if summary["model"]:
         model = Path(summary["model"])
-        made = [("model", f"{shown_path(model)}  (a Hugging Face directory)"), *uses(run, model)]
+        made = [("model", f"{shown_path(model)}  (a Hugging Face directory)"), *model_uses(run, model)]
     if curves:
         facts.append(("curve", shown_path(run.directory / CURVE)))
     if summary["last"]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from areal_like.observe.axes import Series, finite, label, step_axis, value_axis
+from areal_like.observe.charts import Series, finite_points, step_axis, tick_label, value_axis
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 52
@@ -11,9 +11,9 @@ COLOURS = ("#e08a1e", "#3b82c4", "#2f9e6e", "#b05fb0")
 GREY = "#808080"
 
 
-def svg(title: str, series: Sequence[Series], x_label: str = "step") -> str:
+def svg_chart(title: str, series: Sequence[Series], x_label: str = "step") -> str:
     """A whole file."""
-    series = [one._replace(points=finite(one.points)) for one in series]
+    series = [one._replace(points=finite_points(one.points)) for one in series]
     series = [one for one in series if one.points]
     across = step_axis([x for one in series for x, _ in one.points], num_ticks=8)
     up = value_axis([y for one in series for _, y in one.points], num_ticks=6)
@@ -32,11 +32,11 @@ def svg(title: str, series: Sequence[Series], x_label: str = "step") -> str:
         y = place(across.low, tick)[1]
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GREY}" stroke-opacity="0.25"/>'
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label(tick)}</text>'
+            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick_label(tick)}</text>'
         )
     for tick in across.ticks:
         x = place(tick, up.low)[0]
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{label(tick)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{tick_label(tick)}</text>')
     parts.append(
         f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" fill="none" stroke="{GREY}"/>'
         f'<text x="{LEFT + wide / 2:.1f}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>'

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.observe.words import amount
+from areal_like.observe.text import format_amount
 
 if TYPE_CHECKING:
     from areal_like.observe.reading import Line
@@ -31,14 +31,14 @@ COLUMNS = (
 """Those that a measured step has are shown: servers may take an update over two steps, and none in the next."""
 
 
-def measured(metrics: "Sequence[Line]") -> "list[Line]":
+def measured_steps(metrics: "Sequence[Line]") -> "list[Line]":
     """The steps that count."""
     return [line for line in metrics if "perf/step_s" in line][WARM_UP_STEPS:]
 
 
 def throughput(metrics: "Sequence[Line]") -> dict[str, float]:
     """By metric the mean of the measured steps, the most of memory; empty where there were too few steps."""
-    steps = measured(metrics)
+    steps = measured_steps(metrics)
     columns = _columns(steps)
     found = {column.metric: _mean(_values(steps, column)) for column in columns}
     if MEMORY.metric in found:
@@ -48,17 +48,17 @@ def throughput(metrics: "Sequence[Line]") -> dict[str, float]:
 
 def throughput_line(metrics: "Sequence[Line]") -> str:
     """`1.2k tokens/s, 0.52 s a step, at most 3.1 GB (mean of 9 steps after the first)`"""
-    found, count = throughput(metrics), len(measured(metrics))
+    found, count = throughput(metrics), len(measured_steps(metrics))
     if "perf/tokens_per_s" not in found:
         return "not known: a second step is what is measured"
-    speed = f"{amount(found['perf/tokens_per_s'])} tokens/s, {found['perf/step_s']:.3g} s a step"
+    speed = f"{format_amount(found['perf/tokens_per_s'])} tokens/s, {found['perf/step_s']:.3g} s a step"
     memory = f", at most {found['perf/memory_gb']:.3g} GB" if "perf/memory_gb" in found else ""
     return f"{speed}{memory} (mean of {count} step{'s' * (count != 1)} after the first)"
 
 
 def throughput_table(metrics: "Sequence[Line]") -> list[str]:
     """One line per step, and what they come to."""
-    steps = measured(metrics)
+    steps = measured_steps(metrics)
     columns = _columns(steps)
     if not columns:
         return []

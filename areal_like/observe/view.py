@@ -2,9 +2,9 @@
 
 import math
 
-from areal_like.observe.evaluations import remarks
+from areal_like.observe.evaluations import score_remarks
 from areal_like.observe.history import History
-from areal_like.observe.words import amount, duration, sparkline, tiny
+from areal_like.observe.text import format_amount, format_duration, format_small, sparkline
 
 BAR, SPARK = 24, 16
 STUCK = 3.0
@@ -45,12 +45,12 @@ def _pace(history: History) -> list[str]:
 
 def _left(history: History, now: float) -> list[str]:
     left = history.left_s(now)
-    return [] if left is None else [f"left {duration(left)}"]
+    return [] if left is None else [f"left {format_duration(left)}"]
 
 
 def _stuck(history: History, now: float) -> list[str]:
     pace, since = history.seconds_per_step, history.since_s(now)
-    return [f"(last step {duration(since)} ago)"] if pace is not None and since > max(10.0, STUCK * pace) else []
+    return [f"(last step {format_duration(since)} ago)"] if pace is not None and since > max(10.0, STUCK * pace) else []
 
 
 def _learning(history: History, with_course: bool = False) -> list[str]:
@@ -68,7 +68,7 @@ def _learning(history: History, with_course: bool = False) -> list[str]:
         if values:
             course = f" {sparkline(values, SPARK)}" if with_course and len(values) > 1 else ""
             if with_course and name.startswith("held-out"):
-                course += remarks(history.last_evaluation)
+                course += score_remarks(history.last_evaluation)
             is_missing = values is scores and not math.isfinite(values[-1])
             parts.append(f"{name} {'none' if is_missing else _number(values[-1])}{course}")
     return parts
@@ -81,12 +81,12 @@ def _number(value: float) -> str:
 def _health(history: History, max_staleness: int | None) -> list[str]:
     values, parts = history.values, []
     if "perf/tokens_per_s" in values:
-        parts.append(f"{amount(values['perf/tokens_per_s'])} tok/s")
+        parts.append(f"{format_amount(values['perf/tokens_per_s'])} tok/s")
     if "offpolicy/staleness_mean" in values:
         bound = "" if max_staleness is None else f" (max {max_staleness})"
         parts.append(f"staleness {values['offpolicy/staleness_mean']:.1f}{bound}")
     if "offpolicy/logprob_diff_mean" in values:
-        parts.append(f"|dlogp| {tiny(values['offpolicy/logprob_diff_mean'])}")
+        parts.append(f"|dlogp| {format_small(values['offpolicy/logprob_diff_mean'])}")
     if not history.rewards and "train/lr" in values:
-        parts.append(f"lr {tiny(values['train/lr'])}")
+        parts.append(f"lr {format_small(values['train/lr'])}")
     return parts

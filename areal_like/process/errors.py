@@ -11,7 +11,7 @@ NOT_STAGED = 410
 """Status of the answer to who wants weights taken into use that are not, or no more, beside those in use."""
 
 
-class Final(Failure):
+class FinalFailure(Failure):
     """Another attempt would end in the same place, so none is made."""
 
     kind = "final"
@@ -23,7 +23,7 @@ class TimedOut(Failure):
     kind = "timeout"
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """The other side answered that it will not."""
 
     def __init__(self, status: int, message: str) -> None:

@@ -10,14 +10,14 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from areal_like.process.connections import RUNNER, Runner
-from areal_like.process.errors import Refused, Unreachable
+from areal_like.process.connection_limits import RUNNER, LimitedAppRunner
+from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.frames import Frame, unpack
-from areal_like.process.greeting import Proofs
-from areal_like.process.identity import Guard, Identity, headers
-from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, place_of
-from areal_like.process.proven import ProvenConnector
+from areal_like.process.identity import CallGuard, Identity, call_headers
+from areal_like.process.proof_connector import ProofConnector
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.request_checks import HOST, BodyLimits, Refusal, read_body, refuse_page
+from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PATH, endpoint_of
 
 DEFAULT_LIMITS = BodyLimits()
 SHUTDOWN_S = 1.0
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def application(
-    guard: Guard | None,
+    guard: CallGuard | None,
     open_paths: Sequence[str] = (),
     keyed_paths: Sequence[str] = (),
     limits: BodyLimits = DEFAULT_LIMITS,
@@ -55,51 +55,51 @@ def application(
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         is_known = guard is None or guard.knows(request.headers)
         if RUNNER in request.app:
-            request.app[RUNNER].heard(request, is_known)
-        if guard is not None and request.rel_url.raw_path == PATH:
+            request.app[RUNNER].on_request(request, is_known)
+        if guard is not None and request.rel_url.raw_path == PROOF_PATH:
             return _proof(request, guard)
         refused = refuse(request, is_known)
         if refused is not None:
-            return error(*refused)
+            return error_response(*refused)
         try:
             is_of_run = is_known and request.rel_url.raw_path not in clients
             return await handler(await read_body(request, limits, is_of_run))
-        except Refused as refusal:
-            return error(refusal.status, refusal.message)
+        except HttpError as refusal:
+            return error_response(refusal.status, refusal.message)
         except web.HTTPException as answer:
-            return error(answer.status, answer.text or answer.reason) if answer.status >= 400 else answer
+            return error_response(answer.status, answer.text or answer.reason) if answer.status >= 400 else answer
         except asyncio.CancelledError:
             raise
         except orjson.JSONDecodeError as broken:
-            return error(400, f"the body is not JSON: {broken}")
+            return error_response(400, f"the body is not JSON: {broken}")
         except Exception as fault:
             log.exception("%s %r", request.method, request.path)
-            return error(500, f"{type(fault).__name__}: {fault}")
+            return error_response(500, f"{type(fault).__name__}: {fault}")
 
     # The body is bounded when it is read, by who sends it.
     return web.Application(middlewares=[check])
 
 
-def _proof(request: web.Request, guard: Guard) -> web.Response:
+def _proof(request: web.Request, guard: CallGuard) -> web.Response:
     """For the address and port of the connection, whatever the question says of them."""
-    place = None if request.transport is None else place_of(request.transport.get_extra_info("sockname"))
+    place = None if request.transport is None else endpoint_of(request.transport.get_extra_info("sockname"))
     proof = None if place is None else guard.prove(request.headers.get(NONCE_HEADER, ""), place)
     if proof is None:
-        return error(400, f"{NONCE_HEADER}: send 32 bytes as 64 hexadecimal digits")
+        return error_response(400, f"{NONCE_HEADER}: send 32 bytes as 64 hexadecimal digits")
     return web.Response(headers={PROOF_HEADER: proof})
 
 
-def answer(content: Any, status: int = 200) -> web.Response:
+def json_response(content: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")
 
 
-def binary(content: bytes) -> web.Response:
+def binary_response(content: bytes) -> web.Response:
     return web.Response(body=content, content_type="application/octet-stream")
 
 
-def error(status: int, message: str) -> web.Response:
+def error_response(status: int, message: str) -> web.Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return answer({"error": {"message": message, "type": kind}}, status)
+    return json_response({"error": {"message": message, "type": kind}}, status)
 
 
 async def read_json(request: web.Request) -> Any:
@@ -111,31 +111,31 @@ async def read_frame(request: web.Request) -> Frame:
     try:
         frame = unpack(await request.read())
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
-        raise Refused(400, f"the body is not a frame: {broken}") from broken
+        raise HttpError(400, f"the body is not a frame: {broken}") from broken
     if not isinstance(frame.header, dict):
-        raise Refused(400, "the body is a frame without a header")
+        raise HttpError(400, "the body is a frame without a header")
     return frame
 
 
-def field(said: Any, name: str, kind: type, default: Any = None) -> Any:
+def body_field(said: Any, name: str, kind: type, default: Any = None) -> Any:
     """One field of a body; null is as good as not said, where that is allowed. Raises Refused."""
     value = said.get(name) if isinstance(said, Mapping) else None
     if value is None and default is not None:
         return default
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise Refused(400, f"{name}: missing from the body, or not of the right type")
+        raise HttpError(400, f"{name}: missing from the body, or not of the right type")
     return value
 
 
-def number(said: Any, name: str, least: int = 0) -> int:
+def body_int(said: Any, name: str, least: int = 0) -> int:
     """The same for a whole number."""
-    value: int = field(said, name, int)
+    value: int = body_field(said, name, int)
     if not least <= value < 1 << 53:
-        raise Refused(400, f"{name}: {value} is not a whole number from {least} on")
+        raise HttpError(400, f"{name}: {value} is not a whole number from {least} on")
     return value
 
 
-class Served:
+class HttpServer:
     """A server that runs; `address` is what others call."""
 
     def __init__(self, runner: web.AppRunner, address: str) -> None:
@@ -146,16 +146,16 @@ class Served:
         await self._runner.cleanup()
 
 
-async def serve(app: web.Application, host: str, port: int = 0) -> Served:
+async def serve(app: web.Application, host: str, port: int = 0) -> HttpServer:
     """Port 0 takes a free one."""
     app[HOST] = host
-    runner = Runner(app, SHUTDOWN_S)
+    runner = LimitedAppRunner(app, SHUTDOWN_S)
     await runner.setup()
     await web.TCPSite(runner, host, port, backlog=2048).start()
-    return Served(runner, f"{host}:{runner.addresses[0][1]}")
+    return HttpServer(runner, f"{host}:{runner.addresses[0][1]}")
 
 
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
+def run_async(main: Coroutine[Any, Any, T]) -> T:
     """asyncio.run, with the faster loop where it is installed."""
     try:
         import uvloop
@@ -165,17 +165,17 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-class Caller:
+class HttpClient:
     """Calls of one process to others of its run; connections are pooled. A server proves that it knows the token on
     each connection before the token goes over it."""
 
     def __init__(self, me: Identity, secret: str) -> None:
-        self._headers, self._proofs = headers(me, secret), Proofs(secret)
+        self._headers, self._proofs = call_headers(me, secret), ProofVerifier(secret)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=ProvenConnector(self._proofs, keepalive_timeout=60),
+            connector=ProofConnector(self._proofs, keepalive_timeout=60),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None),
         )
@@ -210,11 +210,11 @@ class Caller:
         except aiohttp.ClientError as fault:
             raise Unreachable(address, f"{path}: {fault or type(fault).__name__}") from fault
         if response.status >= 400:
-            raise Refused(response.status, message_of(content))
+            raise HttpError(response.status, error_message(content))
         return content
 
 
-def message_of(content: bytes) -> str:
+def error_message(content: bytes) -> str:
     """The message of an error, from our own servers or others."""
     try:
         said = orjson.loads(content)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from areal_like.process.proof import prove
+from areal_like.process.server_proof import make_proof
 
 SERVER, REWARD, CONTROLLER, EPISODES, TRAINER = "server", "reward", "rollout", "episodes", "trainer"
 """Roles: what the processes of a run are, and the first part of their names."""
@@ -61,13 +61,13 @@ def token() -> str:
     return os.environ[TOKEN]
 
 
-def seal(variables: Mapping[str, str] = os.environ) -> str:
+def start_id(variables: Mapping[str, str] = os.environ) -> str:
     """Which run, process and start of it this is."""
     life = f"{variables.get(ATTEMPT, '1')}.{variables.get(INCARNATION, '1')}"
     return f"{variables.get(RUN_ID, '')} {variables.get(PROCESS, '')} {life}"
 
 
-def headers(me: Identity, secret: str) -> dict[str, str]:
+def call_headers(me: Identity, secret: str) -> dict[str, str]:
     """What a call of ours carries."""
     return {
         "Authorization": f"Bearer {secret}",
@@ -77,7 +77,7 @@ def headers(me: Identity, secret: str) -> dict[str, str]:
     }
 
 
-class Guard:
+class CallGuard:
     """Lets in who knows the token and is of the newest attempt and incarnation that was seen."""
 
     def __init__(self, secret: str, attempt: int = 0) -> None:
@@ -93,7 +93,7 @@ class Guard:
 
     def prove(self, nonce: str, place: str) -> str | None:
         """That this server knows the token, to whoever asks it at that address and port."""
-        return prove(self._token, nonce, place, "")
+        return make_proof(self._token, nonce, place, "")
 
     def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
         """Status and message for a call that must not be answered; None lets it in."""

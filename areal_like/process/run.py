@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.process.checkpoints import attempt_of
-from areal_like.process.memory import memory_folder
-from areal_like.process.places import CHECKPOINTS, EVALUATIONS, RESUME_STATES, TRACKERS, linked
+from areal_like.process.checkpoint_layout import attempt_of
+from areal_like.process.run_links import CHECKPOINTS, EVALUATIONS, RESUME_STATES, TRACKERS, link_target
+from areal_like.process.run_memory import memory_folder
 
-CONFIG, FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
+CONFIG, RUN_FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
 LEDGER = "ledger.jsonl"
 """In the folder of rollouts."""
 LOOPBACK = "127.0.0.1"
@@ -65,17 +65,17 @@ class Run:
     @property
     def resume_states(self) -> Path | None:
         """Where what is needed to go on is kept; None: within the checkpoints."""
-        return linked(self.directory, RESUME_STATES)
+        return link_target(self.directory, RESUME_STATES)
 
     @property
     def trackers(self) -> Path:
         """Folder above the files of trackers."""
-        return linked(self.directory, TRACKERS) or self.directory
+        return link_target(self.directory, TRACKERS) or self.directory
 
     @property
     def evaluations(self) -> Path | None:
         """Where the scores of evaluations are written once more; None: nowhere."""
-        return linked(self.directory, EVALUATIONS)
+        return link_target(self.directory, EVALUATIONS)
 
     @cached_property
     def memory(self) -> Path:
@@ -90,7 +90,7 @@ class Run:
     @property
     def host(self) -> str:
         """Where its servers listen: on loopback unless it spans nodes."""
-        return listens_on(self.config)
+        return listen_address(self.config)
 
     @property
     def opens_generation(self) -> bool:
@@ -112,7 +112,7 @@ class Run:
         return attempt_of(start.checkpoint) < start.began
 
 
-def listens_on(config: Any) -> str:
+def listen_address(config: Any) -> str:
     """Address of its servers."""
     if config.rollout.host:
         return str(config.rollout.host)
@@ -122,7 +122,7 @@ def listens_on(config: Any) -> str:
 def opens_generation(config: Any) -> bool:
     """Whether servers of `serve` generate for those without a key."""
     if config.rollout.open_generation == "loopback":
-        return _is_loopback(listens_on(config))
+        return _is_loopback(listen_address(config))
     return bool(config.rollout.open_generation == "always")
 
 
@@ -141,7 +141,7 @@ def open_run(directory: str | Path) -> Run:
     from areal_like.config.loaded import build
 
     root = Path(directory)
-    facts = json.loads((root / FACTS).read_text(encoding="utf-8"))
+    facts = json.loads((root / RUN_FACTS).read_text(encoding="utf-8"))
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     values = yaml.load((root / CONFIG).read_text(encoding="utf-8"), loader)
     return Run(

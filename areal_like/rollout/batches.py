@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.rollout.groups import Group
 
 FACTS = ("reward", "rewards", "length", "generated", "finish", "version_min", "version_max")
@@ -72,12 +72,14 @@ class Batches:
     def get(self, step: int, world: int) -> RolloutBatch | None:
         """None where it is yet to be formed."""
         if step < self.done_steps:
-            raise Refused(409, f"batch {step} was trained on already: the run is at step {self.done_steps}")
+            raise HttpError(409, f"batch {step} was trained on already: the run is at step {self.done_steps}")
         if step > self.next_step:
-            raise Refused(409, f"batch {step} comes after batch {self.next_step}, which nobody has asked for")
+            raise HttpError(409, f"batch {step} comes after batch {self.next_step}, which nobody has asked for")
         batch = self._kept.get(step)
         if batch is not None and batch.world != world:
-            raise Refused(409, f"batch {step} was formed for {batch.world} ranks, and a trainer of {world} asks for it")
+            raise HttpError(
+                409, f"batch {step} was formed for {batch.world} ranks, and a trainer of {world} asks for it"
+            )
         return batch
 
     def form(self, groups: Sequence[Group], world: int) -> RolloutBatch:
@@ -93,7 +95,7 @@ class Batches:
         if step < self.done_steps:
             return None
         if step not in self._kept or step > self.done_steps:
-            raise Refused(409, f"step {step} cannot be done: the run is at step {self.done_steps}")
+            raise HttpError(409, f"step {step} cannot be done: the run is at step {self.done_steps}")
         self.done_steps = step + 1
         return self._kept.pop(step)
 

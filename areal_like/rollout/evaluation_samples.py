@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.data.sampled import SampledText
-from areal_like.observe.extras import EVAL, Extras, ExtrasWriter, wanted
+from areal_like.observe.extras import EVAL, Extras, ExtrasWriter, enabled_extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.evaluation import Evaluation
@@ -18,7 +18,7 @@ class EvaluationSamples:
     """Writes them, where a tracker of the run wants them."""
 
     def __init__(self, run: Run, me: Identity) -> None:
-        trackers = wanted(run.config.stats_logger)
+        trackers = enabled_extras(run.config.stats_logger)
         self._is_wanted = bool(trackers)
         self._writer = ExtrasWriter(run, me)
         shows_text = run.config.valid_dataset is not None and any(each.samples for each in trackers)

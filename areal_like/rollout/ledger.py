@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from areal_like.process.whole import whole_lines
+from areal_like.process.atomic_file import complete_lines_end
 
 
 class Ledger:
@@ -18,7 +18,7 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.attempt = attempt
         if path.exists():
-            os.truncate(path, whole_lines(path))
+            os.truncate(path, complete_lines_end(path))
         self._file = path.open("ab", buffering=0)
 
     def write(self, events: Iterable[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from areal_like.rollout.groups import Lease
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.versions import NO_VERSION
 
 
 @dataclass(eq=False)
@@ -12,7 +12,7 @@ class PooledServer:
 
     name: str
     address: str
-    version: int = NEVER_TOLD
+    version: int = NO_VERSION
     groups: int = 0
     tokens: int = 0
     """What is outstanding there."""
@@ -38,13 +38,13 @@ class ServerPool:
     @property
     def ready(self) -> list[PooledServer]:
         """In the order of their numbers."""
-        told = (server for server in self.servers.values() if server.version != NEVER_TOLD)
+        told = (server for server in self.servers.values() if server.version != NO_VERSION)
         return sorted(told, key=lambda server: (len(server.name), server.name))
 
     @property
     def served_version(self) -> int:
         """What even the server that is furthest behind has; -1 without a server."""
-        return min((server.version for server in self.servers.values() if server.version >= 0), default=NEVER_TOLD)
+        return min((server.version for server in self.servers.values() if server.version >= 0), default=NO_VERSION)
 
     def choose(self, by_share: bool = True, other_than: str = "", version: int | None = None) -> PooledServer | None:
         """The server for the next group; None where all have their share, or there are none. `other_than` is the

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from areal_like.process.errors import Failure, Refused
+from areal_like.process.errors import Failure, HttpError
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.queue import RowOrder
@@ -17,7 +17,7 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
     be generated again; in synchronous mode so will all that belongs to the step, as if none of it had begun."""
     done = loop.batches.done_steps
     if step not in (done, done + 1):
-        raise Refused(409, f"there is no state as of step {step}: the run is at step {done}")
+        raise HttpError(409, f"there is no state as of step {step}: the run is at step {done}")
     finished = sorted([*loop.batches.from_step(step), *loop.ready.values()])
     again = [*loop.queue.again(), *(lease.group for lease in loop.leases if lease.group.evaluation is None)]
     next_number = loop.queue.next_number

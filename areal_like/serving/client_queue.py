@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 
 MAX_WAITING = 4096
 """Sequences."""
@@ -34,9 +34,9 @@ class ClientQueue:
         """A turn for so many sequences. Raises Refused where too many wait, or where these are more than clients may
         ever have beside a run, and ConnectionResetError where the client is gone before its turn has come."""
         if count > MAX_WAITING:
-            raise Refused(400, f"{count} sequences are too many for one request; ask for at most {MAX_WAITING}")
+            raise HttpError(400, f"{count} sequences are too many for one request; ask for at most {MAX_WAITING}")
         if self.waiting + count > MAX_WAITING:
-            raise Refused(429, f"{self.waiting} sequences wait for their turn already; ask again later")
+            raise HttpError(429, f"{self.waiting} sequences wait for their turn already; ask again later")
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((count, mine))
         self.waiting += count
@@ -83,8 +83,8 @@ class ClientQueue:
             turn.set_result(None)
 
 
-def _too_large(count: int, most: int) -> Refused:
-    return Refused(
+def _too_large(count: int, most: int) -> HttpError:
+    return HttpError(
         400,
         f"{count} sequences are too many for one request while a run uses this server; ask for at most {most} at once "
         "(prompts times n)",

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import field
+from areal_like.process.errors import HttpError
+from areal_like.process.http import body_field
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Index, parse_index
-from areal_like.weights.meeting import Meeting
 from areal_like.weights.probe import Probe
+from areal_like.weights.rendezvous import Rendezvous
 
 DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
 MAX_CALL_BYTES = 256 << 20
@@ -32,24 +32,24 @@ class UpdateRequest:
     transport: str
     folder: Path | None
     index: Index | None
-    meeting: Meeting | None
+    meeting: Rendezvous | None
     probe: Probe | None
     mode: str
 
 
 def parse_update(said: Any) -> UpdateRequest:
     """Raises Refused, as all of these do."""
-    transport = field(said, "transport", str, DISK)
+    transport = body_field(said, "transport", str, DISK)
     if transport not in TRANSPORTS:
-        raise Refused(400, f"transport: {transport!r} is not known; there are {', '.join(TRANSPORTS)}")
-    folder, index = field(said, "folder", str, ""), field(said, "index", dict, {})
-    meeting = field(said, "meeting", dict, {})
+        raise HttpError(400, f"transport: {transport!r} is not known; there are {', '.join(TRANSPORTS)}")
+    folder, index = body_field(said, "folder", str, ""), body_field(said, "index", dict, {})
+    meeting = body_field(said, "meeting", dict, {})
     if transport == COLLECTIVE and not (index and meeting):
-        raise Refused(400, "transport: collective wants an index and a meeting")
+        raise HttpError(400, "transport: collective wants an index and a meeting")
     if transport != COLLECTIVE and not folder:
-        raise Refused(400, f"folder: {transport} wants the folder of the weights")
+        raise HttpError(400, f"folder: {transport} wants the folder of the weights")
     return UpdateRequest(
-        version=field(said, "version", int),
+        version=body_field(said, "version", int),
         transport=transport,
         folder=Path(folder) if folder else None,
         index=_index(index) if index else None,
@@ -60,17 +60,17 @@ def parse_update(said: Any) -> UpdateRequest:
 
 
 def parse_probe(said: Any) -> Probe | None:
-    probe = field(said, "probe", dict, {})
+    probe = body_field(said, "probe", dict, {})
     try:
         return Probe(**probe) if probe else None
     except TypeError as misfit:
-        raise Refused(400, f"probe: {misfit}") from misfit
+        raise HttpError(400, f"probe: {misfit}") from misfit
 
 
 def parse_mode(said: Any) -> str:
-    mode: str = field(said, "mode", str, AUTO)
+    mode: str = body_field(said, "mode", str, AUTO)
     if mode not in MODES:
-        raise Refused(400, f"mode: {mode!r} is not known; there are {', '.join(MODES)}")
+        raise HttpError(400, f"mode: {mode!r} is not known; there are {', '.join(MODES)}")
     return mode
 
 
@@ -78,7 +78,7 @@ def parse_ids(said: Any) -> set[str] | None:
     """Of the groups that are meant; None is all."""
     ids = said.get("ids") if isinstance(said, Mapping) else None
     if ids != "all" and not isinstance(ids, list):
-        raise Refused(400, 'ids: give a list of ids of groups, or "all"')
+        raise HttpError(400, 'ids: give a list of ids of groups, or "all"')
     return None if ids == "all" else set(map(str, ids))
 
 
@@ -86,14 +86,14 @@ def _index(said: Mapping[str, Any]) -> Index:
     try:
         return parse_index(said, "index")
     except BadWeights as misfit:
-        raise Refused(400, str(misfit)) from misfit
+        raise HttpError(400, str(misfit)) from misfit
 
 
-def _meeting(said: Mapping[str, Any]) -> Meeting:
+def _meeting(said: Mapping[str, Any]) -> Rendezvous:
     try:
-        return Meeting(**said)
+        return Rendezvous(**said)
     except TypeError as misfit:
-        raise Refused(400, f"meeting: {misfit}") from misfit
+        raise HttpError(400, f"meeting: {misfit}") from misfit
 
 
 class ServerHandlers(Protocol):

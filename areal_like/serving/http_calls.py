@@ -6,8 +6,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from areal_like.process.greeting import Proofs
-from areal_like.process.proven import ProvenConnector
+from areal_like.process.proof_connector import ProofConnector
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.external.base import EngineGone
 
 CONNECT_S = 10.0
@@ -28,7 +28,7 @@ class EngineClient:
     """One server's. A connection for each request under way, since each waits for its whole answer. With `proofs` each
     is proved before the secret goes over it."""
 
-    def __init__(self, title: str, address: str, secret: str, proofs: Proofs | None = None) -> None:
+    def __init__(self, title: str, address: str, secret: str, proofs: ProofVerifier | None = None) -> None:
         self._title, self._proofs = title, proofs
         self._root = address if "://" in address else f"http://{address}"
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
@@ -44,7 +44,7 @@ class EngineClient:
         """Raises Refusal, or Stopped where the engine is gone or failed."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-            connector = ProvenConnector(self._proofs, keepalive_timeout=KEEPALIVE_S)
+            connector = ProofConnector(self._proofs, keepalive_timeout=KEEPALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
         data = None if body is None else orjson.dumps(body)
         try:

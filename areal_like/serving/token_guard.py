@@ -4,8 +4,8 @@ import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from areal_like.process.identity import RUN_HEADER, seal, token
-from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER, place_of, prove
+from areal_like.process.identity import RUN_HEADER, start_id, token
+from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PATH, endpoint_of, make_proof
 
 OPEN_ROUTES = (("GET", "/health"), ("GET", "/ping"))
 """They say that it lives, and do nothing."""
@@ -25,14 +25,14 @@ class RequireToken:
 
     def __init__(self, app: Application) -> None:
         self._app = app
-        self._token, self._own_seal = token(), seal()
+        self._token, self._own_seal = token(), start_id()
         self._secret = f"Bearer {self._token}".encode()
         self._seal = (RUN_HEADER.lower().encode(), self._own_seal.encode())
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", PATH):
+        elif scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", PROOF_PATH):
             await self._prove(scope, self._sealing(send))
         elif self._may(scope):
             await self._app(scope, receive, self._sealing(send))
@@ -50,10 +50,10 @@ class RequireToken:
 
     async def _prove(self, scope: Message, send: Send) -> None:
         """For the address and port of the connection, whatever the question says of them."""
-        asked, place = _all_of(scope, NONCE_HEADER), place_of(scope["server"])
+        asked, place = _all_of(scope, NONCE_HEADER), endpoint_of(scope["server"])
         proof = None
         if place is not None and len(asked) == 1:
-            proof = prove(self._token, asked[0].decode("latin-1"), place, self._own_seal)
+            proof = make_proof(self._token, asked[0].decode("latin-1"), place, self._own_seal)
         headers = [(b"content-length", b"0")]
         if proof is not None:
             headers.append((PROOF_HEADER.lower().encode(), proof.encode()))

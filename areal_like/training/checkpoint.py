@@ -17,11 +17,18 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 
 from areal_like.models import model_folder
-from areal_like.process.checkpoints import FOLDER, KEPT, RESUME, TRAINER, complete, folder_name
-from areal_like.process.errors import Failure, Final
-from areal_like.process.places import make_free
+from areal_like.process.atomic_file import fsync_path
+from areal_like.process.checkpoint_layout import (
+    CHECKPOINT_FOLDER,
+    KEPT,
+    RESUME,
+    TRAINER,
+    complete_checkpoints,
+    folder_name,
+)
+from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.run import Run
-from areal_like.process.whole import sync
+from areal_like.process.run_links import make_free_folder
 from areal_like.training.agreement import Agreement
 from areal_like.training.engine import Engine
 from areal_like.training.manifest import can_resume, damage, forget_resume, seal
@@ -34,7 +41,7 @@ from areal_like.training.world import World
 log = logging.getLogger(__name__)
 
 
-class Unwritable(Final):
+class Unwritable(FinalFailure):
     """A checkpoint that is due cannot be written."""
 
 
@@ -111,7 +118,7 @@ class Checkpoints:
             _discard(half)
             half.mkdir(parents=True)
             if due.to_resume and (elsewhere := self._run.resume_states) is not None:
-                (half / RESUME).symlink_to(make_free(elsewhere / folder_name(step)))
+                (half / RESUME).symlink_to(make_free_folder(elsewhere / folder_name(step)))
         saved = {name: Saved.of(engine, due.to_resume, self._how) for name, engine in engines.items()}
         self._world.barrier()  # nothing of before is there any more
         facts = {
@@ -203,7 +210,7 @@ class Checkpoints:
         if target.exists():  # of a lineage that was given up
             _remove(target)
         half.rename(target)
-        sync(self._root)  # or older ones could be gone, and this one's name not there yet
+        fsync_path(self._root)  # or older ones could be gone, and this one's name not there yet
         log.info("checkpoint %s is complete", target)
 
     def _prune(self) -> None:
@@ -211,7 +218,7 @@ class Checkpoints:
         the saver keeps stays, without what is needed to resume."""
         if self._config.keep is None:
             return
-        resumable = [folder for _, folder in reversed(complete(self._root)) if can_resume(folder)]
+        resumable = [folder for _, folder in reversed(complete_checkpoints(self._root)) if can_resume(folder)]
         for folder in resumable[self._config.keep :]:
             if (folder / KEPT).is_file():
                 for path in forget_resume(folder):
@@ -237,7 +244,7 @@ def _remove(folder: Path) -> None:
     gone = folder.with_name(f".{folder.name}.gone")
     _discard(gone)
     folder.rename(gone)
-    sync(folder.parent)
+    fsync_path(folder.parent)
     _discard(gone)
 
 
@@ -255,5 +262,5 @@ def _discard(folder: Path) -> None:
 def _clear(root: Path) -> None:
     """What an earlier process had half written or half removed."""
     for path in root.glob(".step_*.*"):
-        if FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):
+        if CHECKPOINT_FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):
             _discard(path)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.named import is_built_in
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.process.errors import Final
+from areal_like.process.errors import FinalFailure
 from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import attention_of
 from areal_like.training.loss_scale import make_scale
@@ -37,7 +37,7 @@ from areal_like.training.sharding import around_forward, shard
 from areal_like.training.updates import Update, sum_of_squares
 from areal_like.training.whole import whole
 from areal_like.training.world import World
-from areal_like.weights.kept import kept_buffers
+from areal_like.weights.persistent_buffers import persistent_buffers
 
 if TYPE_CHECKING:
     from areal_like.training.lora import Adapter
@@ -195,7 +195,7 @@ class Engine:
             if isinstance(self.config, PPOActorConfig) and not is_built_in(self.config.loss):
                 key = f"{self.where}.loss, {key}"
                 hint = f"look for what is not finite in {self.config.loss}, which is your own, or {hint}"
-            raise Final(
+            raise FinalFailure(
                 f"{key}: {self.skipped_in_a_row} updates in a row had a loss or gradient that is "
                 f"not finite, so the run has broken down; {hint}"
             )
@@ -222,7 +222,7 @@ class Engine:
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """What `export_weights` gives beside parameters."""
-        return kept_buffers(self.model) if self.adapter is None else self.adapter.base_buffers()
+        return persistent_buffers(self.model) if self.adapter is None else self.adapter.base_buffers()
 
     @property
     def num_weights(self) -> int:

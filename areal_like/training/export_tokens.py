@@ -17,7 +17,7 @@ from torch import Tensor
 from areal_like.algorithms.losses import LOG_RATIO_LIMIT, Inputs
 from areal_like.algorithms.losses.ratio import ratio_of, within
 from areal_like.config.ratio import RatioConfig
-from areal_like.process.checkpoints import folder_name
+from areal_like.process.checkpoint_layout import folder_name
 from areal_like.process.run import Run
 from areal_like.training.batch import ADVANTAGES, SAMPLER, Batch
 from areal_like.training.sequences import MicroBatch, Sequences

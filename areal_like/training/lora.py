@@ -24,7 +24,7 @@ from areal_like.training.micro_batches import cut
 from areal_like.training.model import problem
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.whole import whole
-from areal_like.weights.kept import kept_buffers
+from areal_like.weights.persistent_buffers import persistent_buffers
 
 if TYPE_CHECKING:
     from areal_like.training.engine import Engine
@@ -95,7 +95,7 @@ class Adapter:
 
     def base_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Those that the model's checkpoints have, by the names that they have without the adapter."""
-        found = ((name, buffer) for name, buffer in kept_buffers(self._model) if not is_added(name))
+        found = ((name, buffer) for name, buffer in persistent_buffers(self._model) if not is_added(name))
         return ((name.replace(BASE, ".").replace(ORIGINAL, "."), buffer) for name, buffer in found)
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from areal_like.process.body import body
+from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import Failure
 from areal_like.process.identity import PROCESS, TOKEN, Identity
 from areal_like.process.run import Run
@@ -134,7 +134,7 @@ def load_trained(
 if __name__ == "__main__":
     # Under plain torchrun nobody else says who a rank is.
     os.environ.setdefault(PROCESS, f"trainer/{os.environ.get('RANK', '0')}")
-    code = body(main)
+    code = run_process(main)
     logging.shutdown()
     sys.stdout.flush()
     # Everything is written. What is left are torch's threads, and those of gloo have aborted processes that tore them

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.checkpoints import COMPLETE, KEPT, MANIFEST, RESUME
-from areal_like.process.whole import sync, sync_tree, write
+from areal_like.process.atomic_file import fsync_path, fsync_tree, write_atomic
+from areal_like.process.checkpoint_layout import COMPLETE, KEPT, MANIFEST, RESUME
 
 PIECE = 1 << 22
 
@@ -31,10 +31,10 @@ def seal(folder: Path, step: int) -> None:
     files = sorted(path for path in found if path.name not in (MANIFEST, COMPLETE, KEPT))
     parts = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "hash": hash_of(path)} for path in files}
     _write(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
-    sync_tree(folder)
+    fsync_tree(folder)
     (folder / COMPLETE).touch()
-    sync(folder / COMPLETE)
-    sync(folder)
+    fsync_path(folder / COMPLETE)
+    fsync_path(folder)
 
 
 def complaints(folder: Path, with_hashes: bool = True) -> list[str]:
@@ -89,5 +89,5 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, said: dict[str, Any]) -> None:
-    write(folder / MANIFEST, json.dumps(said, indent=1) + "\n")
-    sync(folder)
+    write_atomic(folder / MANIFEST, json.dumps(said, indent=1) + "\n")
+    fsync_path(folder)

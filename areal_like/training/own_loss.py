@@ -11,7 +11,7 @@ from areal_like.algorithms.statistics import TOKENS, Statistics, statistics
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.named import LOSS_INPUTS
 from areal_like.data.named import Places, load, problem, where
-from areal_like.process.errors import Final
+from areal_like.process.errors import FinalFailure
 
 METRICS = "train/own/"
 NEAR = 0.2
@@ -43,7 +43,7 @@ class OwnLoss:
         try:
             found = self._own(inputs)
         except Exception as fault:
-            raise Final(f"actor.loss: {self._name} failed: {_said(fault)}") from fault
+            raise FinalFailure(f"actor.loss: {self._name} failed: {_said(fault)}") from fault
         more, sums = losses.extras(
             inputs.logprobs,
             inputs.old_logprobs,

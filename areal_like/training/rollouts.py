@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from areal_like.discovery import open_names
-from areal_like.discovery.base import parse
-from areal_like.process.blocking import BlockingCaller
+from areal_like.discovery import open_name_store
+from areal_like.discovery.base import parse_entry
+from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import Unreachable
 from areal_like.process.frames import Frame, pack
 from areal_like.process.identity import Identity, token
 from areal_like.process.run import Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.training.batch import Batch, read_batch
 
 CONTROLLER = "rollout/0"
@@ -43,12 +43,14 @@ class Rollouts:
     def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
         self._config, self._me = run.config.rollout, me
         self._rank, self._world_size = rank, world_size
-        self._caller = BlockingCaller(me, token())
+        self._caller = BlockingHttpClient(me, token())
         self._address = self._find(run)
 
     def facts(self) -> Facts:
         """As soon as the controller has them: it learns the number of rows from who reads them."""
-        waiting = Waiting("the number of steps from " + CONTROLLER, self._config.setup_timeout, "rollout.setup_timeout")
+        waiting = NamedWait(
+            "the number of steps from " + CONTROLLER, self._config.setup_timeout, "rollout.setup_timeout"
+        )
         while not (said := self._json("GET", "/facts"))["ready"]:
             waiting.check()
             time.sleep(FACTS_PAUSE_S)
@@ -64,7 +66,7 @@ class Rollouts:
 
         def ask(path: str, body: dict[str, object]) -> dict[str, object]:
             if not hasattr(local, "caller"):
-                local.caller = BlockingCaller(me, secret)
+                local.caller = BlockingHttpClient(me, secret)
             found: dict[str, object] = local.caller.json("POST", address, path, body)
             return found
 
@@ -73,7 +75,7 @@ class Rollouts:
     def batch(self, step: int) -> Batch | Stop:
         """This rank's part of batch `step`."""
         what, limit_s = f"batch {step} from {CONTROLLER}", self._config.request_timeout
-        waiting, rows_left = Waiting(what, limit_s, "rollout.request_timeout"), 0
+        waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), 0
         body = {"step": step, "rank": self._rank, "world": self._world_size}
         while True:
             header, blobs = self._frame("/batch", body)
@@ -83,7 +85,7 @@ class Rollouts:
                 return read_batch(header, blobs)
             if header.get("evaluating", 0) != rows_left:
                 # An evaluation comes before the batch; as long as it goes on, the limit begins anew.
-                waiting, rows_left = Waiting(what, limit_s, "rollout.request_timeout"), header["evaluating"]
+                waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), header["evaluating"]
             waiting.check()
 
     def done(self, step: int) -> None:
@@ -102,9 +104,9 @@ class Rollouts:
 
     def _find(self, run: Run) -> str:
         """The controller of this attempt; one that an earlier attempt left behind is none."""
-        waiting = Waiting(f"the address of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
-        with open_names(run, self._me) as names:
-            while (entry := parse(names.wait(CONTROLLER, waiting))).attempt < self._me.attempt:
+        waiting = NamedWait(f"the address of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        with open_name_store(run, self._me) as names:
+            while (entry := parse_entry(names.wait(CONTROLLER, waiting))).attempt < self._me.attempt:
                 waiting.check()
                 time.sleep(PAUSE_S)
         return entry.address
@@ -119,7 +121,7 @@ class Rollouts:
     def _patiently(self, call: Callable[[], Any]) -> Any:
         """A controller that is gone is the launcher's business, which ends this process or all; dying of it as well
         would only hide why it went."""
-        waiting = Waiting(f"an answer of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        waiting = NamedWait(f"an answer of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
         while True:
             try:
                 return call()

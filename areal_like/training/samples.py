@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from areal_like.config.log_extras import LogExtras
 from areal_like.data.sampled import SampledText
-from areal_like.observe.extras import TRAIN, Extras, ExtrasWriter, is_due, wanted
+from areal_like.observe.extras import TRAIN, Extras, ExtrasWriter, enabled_extras, is_due
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
@@ -23,7 +23,7 @@ class Samples:
 
     def __init__(self, run: Run, me: Identity, world: World) -> None:
         fake = run.config.train_dataset.fake is not None
-        self._wanted: list[LogExtras] = [] if fake else wanted(run.config.stats_logger)
+        self._wanted: list[LogExtras] = [] if fake else enabled_extras(run.config.stats_logger)
         self._world, self._seed = world, run.config.seed
         self._writer = ExtrasWriter(run, me)
         shows_text = world.is_first and any(each.samples for each in self._wanted)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from areal_like.algorithms.losses import cross_entropy
 from areal_like.data.packing import balance
-from areal_like.observe.milestones import tell_total
-from areal_like.process.body import DONE, STOPPED_EARLY
+from areal_like.observe.milestones import write_total_steps
+from areal_like.process.entrypoint import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.seeds import derive_seed
@@ -44,7 +44,7 @@ def train(
         checkpoints.resume(start.checkpoint, engines, progress)
         data.resume(start.step, start.checkpoint, run.skips("dataloader"))
     if world.is_first:
-        tell_total(run.rollouts / LEDGER, total_steps, start.attempt)
+        write_total_steps(run.rollouts / LEDGER, total_steps, start.attempt)
     log.info("training from step %d to %d on %s", start.step, total_steps, data)
 
     completed = start.step

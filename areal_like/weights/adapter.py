@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 import xxhash
 
+from areal_like.weights.bucket_files import Bytes, check_version, read_bucket, read_bucket_file, read_bytes
 from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order
-from areal_like.weights.check import DTYPE_OF_CODE
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.files import Bytes, check_turn, read_bucket, read_bytes, read_whole
-from areal_like.weights.folders import final_folder, new_version
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index, read_index, write_index
-from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE, check_tensors, layers_of, parse_config
+from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE, check_tensors, linear_layers, parse_adapter_config
 from areal_like.weights.probe import Probe
+from areal_like.weights.verify import DTYPE_OF_CODE
+from areal_like.weights.version_folders import final_folder, new_version
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class AdapterFiles(NamedTuple):
         return {info.name: info.shape for info in self.infos}
 
 
-class AdapterPublication(NamedTuple):
+class LoadedAdapter(NamedTuple):
     """A version of the weights that is an adapter, and whose hashes were found right."""
 
     version: int
@@ -54,9 +54,9 @@ def publish_adapter(
     run_id: str,
 ) -> Path:
     """Writes a version under a temporary name and renames it when it is complete. Names are those of peft's files."""
-    from areal_like.weights.fingerprint import described
+    from areal_like.weights.fingerprint import describe_tensors
 
-    infos, contents = described(tensors)
+    infos, contents = describe_tensors(tensors)
     ordered = file_order(infos)
     header = file_header(ordered)
     config = json.dumps(peft_config, indent=1, sort_keys=True).encode() + b"\n"
@@ -75,34 +75,36 @@ def publish_adapter(
     return final_folder(folder_root, version)
 
 
-def read_adapter(
-    folder: Path, newer_than: int, run_id: str | None = None, version: int | None = None
-) -> AdapterPublication:
+def read_adapter(folder: Path, newer_than: int, run_id: str | None = None, version: int | None = None) -> LoadedAdapter:
     """Reads a version, refuses it unless it is newer, of this run (None: of any) and the one that was spoken of (None:
     whichever it is), and only returns it when the hash of every tensor is right."""
     index = read_index(folder)
     if version is not None and index.version != version:
         raise BadWeights(f"{folder} holds version {index.version} of the weights and not {version}")
-    check_turn(index, newer_than, run_id)
+    check_version(index, newer_than, run_id)
     buckets = {bucket.file: bucket for bucket in index.buckets}
     if set(buckets) != {TENSORS_FILE, CONFIG_FILE}:
         raise BadWeights(
             f"version {index.version} of the weights is no adapter: {folder} holds {', '.join(sorted(buckets))}"
         )
     contents = read_bucket(folder, buckets[TENSORS_FILE], index.version)
-    config = read_whole(folder, buckets[CONFIG_FILE], index.version).tobytes()
+    config = read_bucket_file(folder, buckets[CONFIG_FILE], index.version).tobytes()
     if xxhash.xxh3_64_hexdigest(config) != buckets[CONFIG_FILE].hash:
         raise BadWeights(f"version {index.version} of the weights: {CONFIG_FILE} is corrupted: its hash is another")
     infos = buckets[TENSORS_FILE].tensors
-    return AdapterPublication(index.version, AdapterFiles(orjson.loads(config), infos, contents), index.probe)
+    return LoadedAdapter(index.version, AdapterFiles(orjson.loads(config), infos, contents), index.probe)
 
 
-def check_adapter(publication: AdapterPublication, checkpoint: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+def check_adapter(publication: LoadedAdapter, checkpoint: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
     """Refuses an adapter that is not for the model whose checkpoint has these tensors (name -> shape and type). For who
     passes it on to an engine; one that has the model knows its layers better."""
     whose = f"version {publication.version} of the weights"
     check_tensors(
-        parse_config(publication.files.config, whose), publication.files.shapes, layers_of(checkpoint), (), whose
+        parse_adapter_config(publication.files.config, whose),
+        publication.files.shapes,
+        linear_layers(checkpoint),
+        (),
+        whose,
     )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import xxhash
 
-MAX_BYTES = 256 * 2**20
+MAX_BUCKET_BYTES = 256 * 2**20
 
 
 class _DType(NamedTuple):
@@ -55,7 +55,7 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BYTES) -> Iterator[list[tuple[str, T]]]:
+def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BUCKET_BYTES) -> Iterator[list[tuple[str, T]]]:
     """Neighbours together, up to `max_bytes`; what is larger than that has a bucket to itself. Takes one tensor after
     another, so that only a bucket of them has to be there at once."""
     bucket: list[tuple[str, T]] = []
@@ -70,7 +70,7 @@ def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BYTES) -
         yield bucket
 
 
-def named_once(tensors: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+def require_unique_names(tensors: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
     """The same, and a ValueError where a name comes again."""
     names: set[str] = set()
     for name, tensor in tensors:

@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from areal_like.weights.errors import GroupBroken
-from areal_like.weights.meeting import Meeting
-from areal_like.weights.member import PEER, Member, is_proof, new_nonce, proof
-from areal_like.weights.registry import Board, Registry
-from areal_like.weights.store import Remote, Store
+from areal_like.weights.group_member import PEER, GroupMember, is_proof, make_proof, new_nonce
+from areal_like.weights.group_server import GroupServer, KeyValueStore
+from areal_like.weights.group_store import GroupStore, RemoteKeyValueStore
+from areal_like.weights.rendezvous import Rendezvous
 
 log = logging.getLogger(__name__)
 
@@ -40,20 +40,20 @@ LOOK_S = 0.25
 """How often it is looked whether the group was broken up, where nothing else tells."""
 
 
-class Host:
+class BroadcastHost:
     """Where groups meet: it listens in the trainer's process, on `host` alone. When it closes, who waits there ends."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self._gone: dict[str, str] = {}
         """By each group that is open: who of it went without a word."""
-        self._registry = Registry(host, port, self._on_gone)
+        self._registry = GroupServer(host, port, self._on_gone)
         self.port: int = self._registry.port
 
-    def open(self, meeting: Meeting) -> "Group":
+    def open(self, meeting: Rendezvous) -> "BroadcastGroup":
         """As the first rank of a group; comes back at once: `meet` waits for the others."""
         self._gone[meeting.title] = ""
-        return Group(meeting, 0, self._registry.open(meeting.title, meeting.group), self._gone)
+        return BroadcastGroup(meeting, 0, self._registry.open(meeting.title, meeting.group), self._gone)
 
     def close(self) -> None:
         self._registry.close()
@@ -63,28 +63,28 @@ class Host:
             self._gone[title] = f"{who} is gone"
 
 
-class Group:
+class BroadcastGroup:
     """One member. Rank 0 sends and the others receive, all the same buckets in the same order. Everything raises
     GroupBroken when the group is broken up, when one of it is gone, and past the limit of a wait."""
 
     def __init__(
-        self, meeting: Meeting, rank: int, board: Board | None = None, gone: dict[str, str] | None = None
+        self, meeting: Rendezvous, rank: int, board: KeyValueStore | None = None, gone: dict[str, str] | None = None
     ) -> None:
         """`board` and `gone` are the trainer's own; the others ask for what is there."""
         self.meeting, self.rank = meeting, rank
         self._why, self._bucket = "", 0
         self._gone: dict[str, str] = {} if gone is None else gone
         self._store: Any = None
-        self._member: Member | None = None
+        self._member: GroupMember | None = None
         self._group: Any = None
         with self._in_words("could not meet"):
-            self._store = Store(board or Remote(self._come()), meeting.timeout_s)
+            self._store = GroupStore(board or RemoteKeyValueStore(self._come()), meeting.timeout_s)
 
-    def _come(self) -> Member:
+    def _come(self) -> GroupMember:
         """To where the others meet, as soon as the trainer is there."""
         at = self.meeting
         try:
-            self._member = Member(at.host, at.port, at.group, at.title, self._who, at.timeout_s)
+            self._member = GroupMember(at.host, at.port, at.group, at.title, self._who, at.timeout_s)
         except TimeoutError:
             raise GroupBroken(f"{KEY}: waited {at.timeout_s:g} s for the trainer to come") from None
         return self._member
@@ -115,7 +115,7 @@ class Group:
         with self._in_words("could not receive"):
             self._broadcast(into)
 
-    def break_up(self, why: str) -> None:
+    def abort(self, why: str) -> None:
         """All who wait in it are told, in whichever thread or process. The first reason counts."""
         self._why = self._why or why
         if self._store is None:  # it never got to where groups meet
@@ -134,7 +134,7 @@ class Group:
     def leave(self, fault: BaseException | None = None) -> None:
         """Who leaves by a fault takes the others along."""
         if fault is not None:
-            self.break_up(f"{self._who} left it: {fault}")
+            self.abort(f"{self._who} left it: {fault}")
         if self._member is not None:
             self._member.leave()
         self._gone.pop(self.meeting.title, None)
@@ -162,7 +162,7 @@ class Group:
         nonces = [f"{NONCE}{rank}" for rank in range(world)]
         self._until(lambda: bool(self._store.check(nonces)), "the other members to say their nonces")
         words = [self._store.get(name).decode() for name in nonces]
-        proofs = [proof(secret, PEER, str(me), str(rank), word) for rank, word in enumerate(words)]
+        proofs = [make_proof(secret, PEER, str(me), str(rank), word) for rank, word in enumerate(words)]
         mine = torch.frombuffer(bytearray("".join(proofs).encode()), dtype=torch.uint8)
         theirs = torch.empty_like(mine)
         self._wait_for(self._group.alltoall_base(theirs, mine, [], []), "proofs of the other members")
@@ -223,7 +223,7 @@ class Group:
         if self._store.check([BROKEN]):
             self._why = self._why or self._store.get(BROKEN).decode()
         elif why := self._gone.get(self.meeting.title):
-            self.break_up(why)
+            self.abort(why)
 
     @contextlib.contextmanager
     def _in_words(self, failed: str) -> Iterator[None]:
@@ -234,7 +234,7 @@ class Group:
             raise GroupBroken(f"group {self.meeting.title}: {self._who} {failed}: {broken}") from None
         except (RuntimeError, OSError) as fault:  # torch's errors of stores, gloo and NCCL
             log.debug("group %s: %s", self.meeting.title, fault)
-            self.break_up(f"{self._who} {failed}: {_first_words(fault)}")
+            self.abort(f"{self._who} {failed}: {_first_words(fault)}")
             raise GroupBroken(f"group {self.meeting.title}: {self._who} {failed}: {_first_words(fault)}") from None
 
     @property
@@ -242,9 +242,9 @@ class Group:
         return "the trainer" if self.rank == 0 else f"process {self.rank} of {self.meeting.world - 1} of the servers"
 
 
-def join(meeting: Meeting, rank: int) -> Group:
+def join_group(meeting: Rendezvous, rank: int) -> BroadcastGroup:
     """As a process of a server; comes back when all are there."""
-    group = Group(meeting, rank)
+    group = BroadcastGroup(meeting, rank)
     try:
         return group.meet()
     except GroupBroken as broken:
@@ -282,12 +282,12 @@ def _is_done(work: Any) -> bool:
     return True
 
 
-def gpus(device: torch.device) -> list[str]:
+def gpu_ids(device: torch.device) -> list[str]:
     """Those that a member by itself would use, by names that nothing else has: two members on one cannot use NCCL."""
     return [] if device.type == "cpu" else [str(torch.cuda.get_device_properties(device).uuid)]
 
 
-def _make(store: Any, meeting: Meeting, rank: int) -> Any:
+def _make(store: Any, meeting: Rendezvous, rank: int) -> Any:
     limit = timedelta(seconds=meeting.timeout_s)
     if meeting.backend == "nccl":
         nccl = c10d.ProcessGroupNCCL.Options()
@@ -300,7 +300,7 @@ def _make(store: Any, meeting: Meeting, rank: int) -> Any:
     return c10d.ProcessGroupGloo(store, rank, meeting.world, gloo)
 
 
-def _own_address(meeting: Meeting) -> str:
+def _own_address(meeting: Rendezvous) -> str:
     """Of this machine, as seen from the trainer: loopback where that is there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((meeting.host, meeting.port))

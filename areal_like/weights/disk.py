@@ -10,22 +10,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from areal_like.weights.bucket_files import Bytes, read_bucket
 from areal_like.weights.buckets import (
-    MAX_BYTES,
+    MAX_BUCKET_BYTES,
     TensorInfo,
     bucket_file,
     bucket_hash,
     file_header,
     file_order,
-    named_once,
     plan_buckets,
+    require_unique_names,
 )
-from areal_like.weights.check import check_index
-from areal_like.weights.files import Bytes, read_bucket
-from areal_like.weights.fingerprint import described, dtype_name
-from areal_like.weights.folders import final_folder, new_version
+from areal_like.weights.fingerprint import describe_tensors, dtype_name
 from areal_like.weights.index import Bucket, Index, read_index, write_index
 from areal_like.weights.probe import Probe
+from areal_like.weights.verify import verify_index
+from areal_like.weights.version_folders import final_folder, new_version
 
 VERSION = re.compile(r"v(\d{6,})")
 TEMPORARY = re.compile(r"\.v\d{6,}\.(\d+)\.(?:new|old)")
@@ -34,7 +34,7 @@ Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """What a model wants: name -> shape and type."""
 
 
-class Publication(NamedTuple):
+class LoadedWeights(NamedTuple):
     """Weights whose hashes were found right. Where `tensors` lie in shared memory they are that memory: copy what is to
     be changed or kept."""
 
@@ -46,19 +46,19 @@ class Publication(NamedTuple):
     num_bytes: int
 
 
-def publish(
+def publish_weights(
     folder_root: Path,
     version: int,
     tensors: Iterable[tuple[str, Tensor]],
     probe: Probe | None,
     run_id: str,
-    max_bucket_bytes: int = MAX_BYTES,
+    max_bucket_bytes: int = MAX_BUCKET_BYTES,
 ) -> Path:
     """Writes a version under a temporary name and renames it when it is complete. Tensors are taken one bucket at a
     time. A folder of that version that is left over from an earlier attempt is replaced."""
     with new_version(folder_root, version) as folder:
         buckets: list[Bucket] = []
-        for number, bucket in enumerate(plan_buckets(named_once(tensors), max_bucket_bytes)):
+        for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):
             buckets.append(_write_bucket(folder / bucket_file(number), bucket))
             bucket.clear()  # or its tensors would be there until the next bucket is
         write_index(folder, Index(version, run_id, buckets, probe))
@@ -66,7 +66,7 @@ def publish(
 
 
 def _write_bucket(path: Path, bucket: list[tuple[str, Tensor]]) -> Bucket:
-    infos, contents = described(bucket)
+    infos, contents = describe_tensors(bucket)
     ordered = file_order(infos)
     header = file_header(ordered)
     with path.open("wb") as file:
@@ -77,16 +77,16 @@ def _write_bucket(path: Path, bucket: list[tuple[str, Tensor]]) -> Bucket:
     return Bucket(path.name, size, bucket_hash(header, ordered), infos)
 
 
-def load(folder: Path, expected: Expected, newer_than: int, run_id: str | None = None) -> Publication:
+def load_version(folder: Path, expected: Expected, newer_than: int, run_id: str | None = None) -> LoadedWeights:
     """Reads a version, refuses it unless it is newer, of this run (None: of any) and of this model, and only returns
     it when the hash of every tensor is right."""
     index = read_index(folder)
-    check_index(index, by_names(expected), newer_than, run_id)
+    verify_index(index, with_dtype_names(expected), newer_than, run_id)
     contents: dict[str, Bytes] = {}
     for bucket in index.buckets:
         contents |= read_bucket(folder, bucket, index.version)
     infos = index.tensors
-    return Publication(
+    return LoadedWeights(
         version=index.version,
         run_id=index.run_id,
         tensors={info.name: as_tensor(info, torch.from_numpy(contents[info.name])) for info in infos},
@@ -96,7 +96,7 @@ def load(folder: Path, expected: Expected, newer_than: int, run_id: str | None =
     )
 
 
-def by_names(expected: Expected) -> dict[str, tuple[tuple[int, ...], str]]:
+def with_dtype_names(expected: Expected) -> dict[str, tuple[tuple[int, ...], str]]:
     """The same for who has no torch."""
     return {name: (tuple(shape), dtype_name(dtype)) for name, (shape, dtype) in expected.items()}
 
@@ -106,7 +106,7 @@ def as_tensor(info: TensorInfo, content: Tensor) -> Tensor:
     return content.view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
-def discard(folder_root: Path, keep: set[int]) -> None:
+def remove_versions(folder_root: Path, keep: set[int]) -> None:
     """Removes the versions that are not to be kept, and what a publisher that died left half-written."""
     if not folder_root.is_dir():
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 """How the models of transformers number their layers."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 class BadWeights(ValueError):
@@ -24,7 +24,7 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def by_layer(names: Iterable[str]) -> dict[int | None, list[str]]:
+def group_by_layer(names: Iterable[str]) -> dict[int | None, list[str]]:
     """Names layer by layer; those of no layer come last."""
     layers: dict[int | None, list[str]] = {}
     for name in names:
@@ -35,7 +35,8 @@ def by_layer(names: Iterable[str]) -> dict[int | None, list[str]]:
 def count_by_layer(names: Sequence[str], what: str) -> str:
     """Such as `layer 2: 9 tensors are missing: model.layers.2.input_layernorm.weight, ... and 6 more`."""
     return "; ".join(
-        f"{_place(layer)}: {_tensors(len(found))} {what}: {_some(found)}" for layer, found in by_layer(names).items()
+        f"{_place(layer)}: {_tensors(len(found))} {what}: {_some(found)}"
+        for layer, found in group_by_layer(names).items()
     )
 
 
@@ -53,5 +54,5 @@ def _tensors(count: int) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -25,7 +25,7 @@ def tensor_hash(tensor: Tensor) -> str:
     return hash_of(dtype_name(tensor.dtype), tuple(tensor.shape), raw_bytes(tensor))
 
 
-def described(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[TensorInfo], dict[str, memoryview]]:
+def describe_tensors(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[TensorInfo], dict[str, memoryview]]:
     """What an index says of tensors, and their bytes by name."""
     infos, contents = [], {}
     for name, tensor in tensors:

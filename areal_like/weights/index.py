@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from areal_like.process.errors import Failure
-from areal_like.process.memory import check_above
+from areal_like.process.run_memory import check_run_memory_of
 from areal_like.weights.buckets import DTYPES, TensorInfo
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE
 from areal_like.weights.probe import Probe
 
-FILE = "index.json"
+INDEX_FILE = "index.json"
 BUCKET_FILE = re.compile(r"bucket-[0-9]{3,}\.safetensors")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Both become parts of paths, and may come from another process."""
@@ -40,10 +40,10 @@ class Index(NamedTuple):
 
 
 def write_index(folder: Path, index: Index) -> None:
-    (folder / FILE).write_bytes(orjson.dumps(said(index)))
+    (folder / INDEX_FILE).write_bytes(orjson.dumps(dump_index(index)))
 
 
-def said(index: Index) -> dict[str, Any]:
+def dump_index(index: Index) -> dict[str, Any]:
     """As it stands in a file, and travels."""
     tensors = [
         {**info._asdict(), "bucket": number} for number, bucket in enumerate(index.buckets) for info in bucket.tensors
@@ -58,12 +58,14 @@ def said(index: Index) -> dict[str, Any]:
 
 
 def read_index(folder: Path) -> Index:
-    path = folder / FILE
+    path = folder / INDEX_FILE
     try:
-        check_above(folder)
+        check_run_memory_of(folder)
         text = path.read_bytes()
     except FileNotFoundError:
-        raise BadWeights(f"{folder}: there is no complete publication of weights here ({FILE} is missing)") from None
+        raise BadWeights(
+            f"{folder}: there is no complete publication of weights here ({INDEX_FILE} is missing)"
+        ) from None
     except Failure as not_ours:
         raise BadWeights(str(not_ours)) from not_ours
     try:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from areal_like.weights.errors import BadWeights, count_by_layer, with_layer
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
-IN_A_FILE = "base_model.model."
+PEFT_PREFIX = "base_model.model."
 """What names in adapter files begin with."""
-LOW, HIGH = ".lora_A.weight", ".lora_B.weight"
+LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
 """What follows a layer's name: A is [rank, what goes in], B is [what comes out, rank]."""
 
-ADDS_NOTHING: dict[str, str] = {
+UNSUPPORTED_OPTIONS: dict[str, str] = {
     "modules_to_save": "whole modules, which no adapter can carry; publish merged weights (weight_update_mode disk)",
     "use_dora": "magnitudes (DoRA)",
     "lora_bias": "biases",
@@ -37,14 +37,14 @@ ADDS_NOTHING: dict[str, str] = {
     "monteclora_config": "Monte Carlo LoRA",
 }
 """Keys of adapter_config.json that must ask for nothing, and what they would ask for."""
-PLAIN_BEGINNINGS = (None, True, False, "gaussian", "orthogonal", "eva")
+SUPPORTED_INITS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the model's own weights alone."""
 ALL_LINEAR = "all-linear"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Lora(NamedTuple):
+class AdapterConfig(NamedTuple):
     """What adapter_config.json says of an adapter that can be served."""
 
     rank: int
@@ -60,17 +60,17 @@ class Lora(NamedTuple):
         return any(layer == each or layer.endswith(f".{each}") for each in self.targets)
 
 
-def parse_config(said: Any, whose: str) -> Lora:
+def parse_adapter_config(said: Any, whose: str) -> AdapterConfig:
     """`whose` begins every complaint, such as `version 3 of the weights`."""
     if not isinstance(said, Mapping) or str(said.get("peft_type", "LORA")).upper() != "LORA":
         kind = said.get("peft_type") if isinstance(said, Mapping) else type(said).__name__
         raise BadWeights(f"{whose}: {CONFIG_FILE} is of an adapter of kind {kind}; only LORA can be served")
-    for key, what in ADDS_NOTHING.items():
+    for key, what in UNSUPPORTED_OPTIONS.items():
         if said.get(key):
             raise BadWeights(f"{whose}: {CONFIG_FILE} has {key}={said[key]}: {what}")
     if said.get("bias", "none") != "none":
         raise BadWeights(f"{whose}: {CONFIG_FILE} has bias={said['bias']}: the model's biases would change; take none")
-    if said.get("init_lora_weights") not in PLAIN_BEGINNINGS:
+    if said.get("init_lora_weights") not in SUPPORTED_INITS:
         raise BadWeights(
             f"{whose}: {CONFIG_FILE} has init_lora_weights={said['init_lora_weights']}, which changes the model's own "
             "weights; convert it with peft (path_initial_model_for_weight_conversion)"
@@ -81,10 +81,10 @@ def parse_config(said: Any, whose: str) -> Lora:
     if not isinstance(targets, str | list) or not targets:
         raise BadWeights(f"{whose}: {CONFIG_FILE} has target_modules={targets}; it names the layers that have it")
     scale = alpha / (math.sqrt(rank) if said.get("use_rslora") else rank)
-    return Lora(rank, scale, targets if isinstance(targets, str) else tuple(map(str, targets)))
+    return AdapterConfig(rank, scale, targets if isinstance(targets, str) else tuple(map(str, targets)))
 
 
-def layers_of(names: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, tuple[int, int]]:
+def linear_layers(names: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, tuple[int, int]]:
     """What of a checkpoint (name -> shape and type) can be linear layers: all that an adapter could be for."""
     layers = {}
     for name, (shape, _) in names.items():
@@ -94,7 +94,7 @@ def layers_of(names: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, tup
 
 
 def check_tensors(
-    lora: Lora, found: Shapes, layers: Mapping[str, tuple[int, int]], tied: Iterable[str], whose: str
+    lora: AdapterConfig, found: Shapes, layers: Mapping[str, tuple[int, int]], tied: Iterable[str], whose: str
 ) -> None:
     """Refuses an adapter whose tensors are not those that its configuration promises for a model. `layers`: the
     model's linear layers with what comes out of and goes into each; those of `tied` share their weight with another
@@ -112,8 +112,8 @@ def check_tensors(
         wanted = {name: shape for name, shape in wanted.items() if name != "lm_head"}
     expected = {}
     for name, (high, low) in wanted.items():
-        expected[f"{IN_A_FILE}{name}{LOW}"] = (lora.rank, low)
-        expected[f"{IN_A_FILE}{name}{HIGH}"] = (high, lora.rank)
+        expected[f"{PEFT_PREFIX}{name}{LORA_A}"] = (lora.rank, low)
+        expected[f"{PEFT_PREFIX}{name}{LORA_B}"] = (high, lora.rank)
     if missing := [name for name in expected if name not in found]:
         problems.append(count_by_layer(missing, "missing"))
     if not problems and (unexpected := [name for name in found if name not in expected]):

@@ -9,32 +9,32 @@ import torch
 from torch import Tensor
 
 from areal_like.weights.buckets import file_header, file_order
-from areal_like.weights.check import check_sent, sent_bytes
-from areal_like.weights.collective import join
-from areal_like.weights.flat import tensor_in
+from areal_like.weights.collective import join_group
+from areal_like.weights.flat_buckets import tensor_in
 from areal_like.weights.index import Index, write_index
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.verify import payload_bytes, verify_bucket
 
 
-def receive(meeting: Meeting, rank: int, index: Index) -> Iterator[tuple[str, Tensor]]:
+def receive_tensors(meeting: Rendezvous, rank: int, index: Index) -> Iterator[tuple[str, Tensor]]:
     """Tensors whose hashes were right; they stay until the next one is asked for, so copy what is to be kept. Raises
     GroupBroken, or BadWeights with the tensor's name."""
-    room = torch.empty(max((sent_bytes(bucket) for bucket in index.buckets), default=0), dtype=torch.uint8)
-    with join(meeting, rank) as group:
+    room = torch.empty(max((payload_bytes(bucket) for bucket in index.buckets), default=0), dtype=torch.uint8)
+    with join_group(meeting, rank) as group:
         for bucket in index.buckets:
-            content = room[: sent_bytes(bucket)]
+            content = room[: payload_bytes(bucket)]
             group.receive(content)
-            check_sent(bucket, content.numpy(), index.version)
+            verify_bucket(bucket, content.numpy(), index.version)
             at = 0
             for info in file_order(bucket.tensors):
                 yield info.name, tensor_in(content, info, at)
                 at += info.nbytes
 
 
-def receive_folder(meeting: Meeting, rank: int, index: Index, folder: Path) -> None:
+def receive_folder(meeting: Rendezvous, rank: int, index: Index, folder: Path) -> None:
     """Into files as a publication has them; `folder` is there, and best in shared memory. Its index comes last. Raises
     OSError, in words that name the folder, where it has too little room."""
-    with join(meeting, rank) as group:
+    with join_group(meeting, rank) as group:
         for bucket in index.buckets:
             header = file_header(file_order(bucket.tensors))
             with (folder / bucket.file).open("w+b") as file:
@@ -43,7 +43,7 @@ def receive_folder(meeting: Meeting, rank: int, index: Index, folder: Path) -> N
                 file.flush()
                 content = torch.frombuffer(mmap.mmap(file.fileno(), bucket.bytes), dtype=torch.uint8)[len(header) :]
             group.receive(content)
-            check_sent(bucket, content.numpy(), index.version)
+            verify_bucket(bucket, content.numpy(), index.version)
     write_index(folder, index)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import SECRET
-from areal_like.process.descendants import end_leftovers
 from areal_like.process.identity import PROCESS, RUN_DIR, RUN_ID, TOKEN, Identity
-from areal_like.process.leases import Lease, lease
+from areal_like.process.port_lease import PortLease, lease_port
+from areal_like.process.process_tree import kill_orphans
 from areal_like.process.run import Run
-from areal_like.process.segments import remove_recorded
+from areal_like.process.shared_segments import remove_recorded
 from launcher.agent.managed_process import ManagedProcess, ProcessExit, log_name
 from launcher.plan.plan import PORT, Process
 
@@ -37,7 +37,7 @@ class LocalAgent:
         self._run, self._secret, self._write_logs = run, secret, write_logs
         self._variables = _import_path()
         self._starts: dict[str, Identity] = {}
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, PortLease] = {}
 
     def names(self, *roles: str) -> list[str]:
         """Those of the plan, alive or not, in its order."""
@@ -100,7 +100,7 @@ class LocalAgent:
     def _forget(self, child: ManagedProcess) -> None:
         self.alive.pop(child.identity.name, None)
         marks = {PROCESS: child.identity.name, RUN_DIR: str(self._run.directory)}
-        end_leftovers(child.pid, marks, self.pids())
+        kill_orphans(child.pid, marks, self.pids())
         remove_recorded(self._run.memory, child.identity.file_name)
         child.close()
 
@@ -115,7 +115,7 @@ class LocalAgent:
 
     def _port(self, holder: str) -> int:
         if holder not in self._leases:
-            self._leases[holder] = lease()
+            self._leases[holder] = lease_port()
         return self._leases[holder].port
 
     def _release(self, holder: str) -> None:

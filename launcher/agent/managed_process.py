@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
-from areal_like.process.body import note_path
-from areal_like.process.descendants import LONGEST_DEATH_S, PAUSE_S, die_with_parent
+from areal_like.process.entrypoint import failure_note_path
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, Identity
+from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, die_with_parent
 from launcher.plan.plan import Process
 
 TAIL_BYTES, TAIL_LINES = 16384, 12
@@ -56,7 +56,7 @@ class ManagedProcess:
         over them."""
         self.process, self.identity = process, identity
         self.log: Path | None = Path(process.log) if process.log else None
-        self.note_path = note_path(run_dir, identity)
+        self.note_path = failure_note_path(run_dir, identity)
         self.note_path.unlink(missing_ok=True)
         self.started = time.monotonic()
         self.ready_after: float | None = None
@@ -98,7 +98,7 @@ class ManagedProcess:
         comes in its place is a later incarnation, which others obey in its stead, and the guardian names it."""
         if self._popen.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-            until = time.monotonic() + LONGEST_DEATH_S
+            until = time.monotonic() + KILL_TIMEOUT_S
             while self._popen.poll() is None and time.monotonic() < until:
                 time.sleep(PAUSE_S)
 

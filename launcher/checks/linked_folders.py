@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.process.places import LINKS, linked, other_roots
 from areal_like.process.run import ATTEMPT
+from areal_like.process.run_links import LINKS, link_target, other_roots
 from launcher.plan.plan import PlanProblem
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def moved_folder_problems(config: "BaseExperimentConfig", directory: Path, cwd: 
         return  # it has never begun
     wanted = other_roots(config, cwd)
     for section, name in LINKS.items():
-        key, root, there = f"{section}.fileroot", wanted.get(section), linked(directory, name)
+        key, root, there = f"{section}.fileroot", wanted.get(section), link_target(directory, name)
         if there is not None and not there.is_dir():
             yield PlanProblem(key, f"{directory / name} leads to {there}, which is not there; bring that disk back")
         elif there is not None and root is not None and not there.is_relative_to(root):
@@ -32,6 +32,6 @@ def kept_folder_warnings(config: "BaseExperimentConfig", directory: Path, cwd: P
     """Of a run that goes on: the parts that stay where its first start has put them, where nothing says so now."""
     wanted = other_roots(config, cwd)
     for section, name in LINKS.items():
-        there = linked(directory, name)
+        there = link_target(directory, name)
         if there is not None and section not in wanted and (directory / ATTEMPT).is_file():
             yield f"{section}.fileroot: this run has its {name} in {there}, and keeps them there"

@@ -10,7 +10,7 @@ from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, unprepared
-from areal_like.process.places import other_roots
+from areal_like.process.run_links import other_roots
 from launcher.checks.attached import missing_api_key
 from launcher.checks.engines import engine_problems
 from launcher.checks.model_files import model_file_problems

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.experiment import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN
-from areal_like.process.checkpoints import complete
-from areal_like.process.places import CHECKPOINTS
+from areal_like.process.checkpoint_layout import complete_checkpoints
 from areal_like.process.run import CONFIG as RUN_CONFIG
+from areal_like.process.run_links import CHECKPOINTS
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import read_config
 from launcher.plan.plan import PlanProblem
@@ -61,7 +61,7 @@ def _run(path: str, config: "BaseExperimentConfig", host: HostInfo) -> Path | No
 
 
 def _of_run(key: str, path: str, run: Path) -> str:
-    checkpoints = complete(run / CHECKPOINTS)
+    checkpoints = complete_checkpoints(run / CHECKPOINTS)
     if not checkpoints:
         return f"{path} is a run ({run}), which has no complete checkpoint yet; name the folder of a model"
     newest = checkpoints[-1][1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.process.result import PLANNED, report
+from areal_like.process.command_result import PLANNED, write_result
 from launcher.checks.engines import flag_problems
 from launcher.plan import Plan, brief, build_plan, render
 from launcher.plan.brief import warning_lines
@@ -27,7 +27,7 @@ def dry_run(
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
         print(loaded.redactor.everywhere(plan_text(plan, whole=form == "full")), end="")
-    report(plan.run_dir, PLANNED, 0)
+    write_result(plan.run_dir, PLANNED, 0)
     return 0
 
 
@@ -42,7 +42,7 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     refuse([Problem(o.key, o.reason, where_set(loaded, o.key)) for o in flag_problems(plan)])
     for line in warning_lines(plan, width()):
         write_line(loaded.redactor.everywhere(line), sys.stderr)
-    from areal_like.process.memory import memory_folder
+    from areal_like.process.run_memory import memory_folder
     from launcher.commands.serve import serve
     from launcher.supervisor.guardian import run_guarded
     from launcher.supervisor.launch import launch

@@ -12,12 +12,12 @@ from typing import Any
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SHORTEST, without
-from areal_like.discovery import parse
+from areal_like.discovery import parse_entry
 from areal_like.models import shown_name
+from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
 from areal_like.process.identity import SERVER
-from areal_like.process.result import report
-from areal_like.process.run import Run, listens_on, opens_generation
+from areal_like.process.run import Run, listen_address, opens_generation
 from launcher.agent.local import LocalAgent
 from launcher.env_file import read_env_files
 from launcher.plan import Plan
@@ -61,7 +61,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     if discard_unused_run(claimed, ending):
         write_line(f"nothing had begun: {claimed.run.directory} is removed again", sys.stderr)
     else:
-        report(claimed.run.directory, ending.outcome, ending.code, ending.message)
+        write_result(claimed.run.directory, ending.outcome, ending.code, ending.message)
     if ending.outcome != "lost":
         claimed.names.clear()
     claimed.names.close()
@@ -74,7 +74,7 @@ def _check_key(config: Any, variables: Mapping[str, str]) -> None:
     if opens_generation(config) or variables.get(variable) or os.environ.get(variable):
         return
     reason = (
-        f"the servers would listen on {listens_on(config)} and generate only for callers with a key, and {variable} "
+        f"the servers would listen on {listen_address(config)} and generate only for callers with a key, and {variable} "
         f"(rollout.api_key_var) is not set; export {variable}=..., or set rollout.open_generation=always to let "
         "everybody who reaches them generate"
     )
@@ -124,7 +124,7 @@ class _ServerSupervisor(Supervisor):
         if ending is not None or not ready or any(child.ready_after is None for child in self.crew.alive.values()):
             return ending
         entries = self.names.find(SERVER)
-        addresses = [parse(entries[name]).address for name in self.crew.processes if name in entries]
+        addresses = [parse_entry(entries[name]).address for name in self.crew.processes if name in entries]
         if addresses != self._announced and len(addresses) == len(self.crew.processes):
             self._announced = addresses
             self.announce(addresses)

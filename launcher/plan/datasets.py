@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.checks.named import BUILT_IN
 from areal_like.config.install import pip_install
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_there
-from areal_like.process.run import CONFIG, FACTS
+from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import row_problems, task_row_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import offline_switch
@@ -138,8 +138,8 @@ def _candidates(path: str, loaded: "Loaded", host: HostInfo) -> list[Path]:
     """Beside the experiment's file, then in the working directory: where a run looks. A run's own configuration stands
     for the file that it was started with."""
     beside = loaded.file.resolve().parent
-    if loaded.file.name == CONFIG and (beside / FACTS).is_file():
-        beside = Path(json.loads((beside / FACTS).read_text(encoding="utf-8")).get("folder", beside))
+    if loaded.file.name == CONFIG and (beside / RUN_FACTS).is_file():
+        beside = Path(json.loads((beside / RUN_FACTS).read_text(encoding="utf-8")).get("folder", beside))
     return [folder / Path(path).expanduser() for folder in (beside, host.directory)]
 
 

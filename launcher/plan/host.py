@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, machine
 from areal_like.config.attention import PACKAGES as ATTENTION
-from areal_like.observe.trackers.needs import PACKAGES as TRACKERS
-from areal_like.observe.trackers.needs import is_installed
-from areal_like.process.listening import why_no_port
+from areal_like.observe.trackers.requirements import PACKAGES as TRACKERS
+from areal_like.observe.trackers.requirements import is_installed
+from areal_like.process.port_check import why_no_port
 from areal_like.serving import installations
 from launcher.checks.packages import missing_packages
 

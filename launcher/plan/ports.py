@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
-from areal_like.process.listening import NO_ADDRESS, UNKNOWN_HOST
+from areal_like.process.port_check import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK
 from launcher.checks.engines import EXTERNAL_ENGINES
 from launcher.plan.host import HostInfo

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from areal_like.config.allocation.experiment import generates
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.task import REWARD_MODEL
-from areal_like.process.checkpoints import complete
+from areal_like.process.checkpoint_layout import complete_checkpoints
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config
 from launcher.plan.plan import PlanProblem, Resolved
@@ -50,7 +50,7 @@ def reward_model_source(config: "BaseExperimentConfig", host: HostInfo) -> Rewar
             )
             return RewardModelSource(said, lack=f"{why}, and no run is called so; {ways}")
         (run,) = runs
-        checkpoints = complete(run / "checkpoints")
+        checkpoints = complete_checkpoints(run / "checkpoints")
         if not checkpoints:
             return RewardModelSource(said, lack=f"{run} has no complete checkpoint yet")
         folder = str(checkpoints[-1][1].resolve())

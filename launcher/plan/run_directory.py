@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.discovery.owner import this_process
-from areal_like.process.places import lost_parts
+from areal_like.process.run_links import missing_link_targets
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem, RunDirectory
 from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
@@ -51,7 +51,7 @@ def plan_run_directory(
 def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[PlanProblem]] | None:
     """Where another launcher is at work. One on another machine may be dead, which only a start finds out."""
     claim = lock_holder(path)
-    if claim is None or claim.owner is None or not claim.owner.is_near(this_process()):
+    if claim is None or claim.owner is None or not claim.owner.is_local(this_process()):
         return None
     reason = f"{path} is running, held by {claim}; stop that one first, or name another with trial_name="
     return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem(key, reason)]
@@ -81,7 +81,7 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
         reason = f"recover.mode={mode}: from step {steps[-1]}"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
     if mode == "auto":
-        reason = f"recover.mode=auto: {lost_parts(path) or 'no complete checkpoint, from the start'}"
+        reason = f"recover.mode=auto: {missing_link_targets(path) or 'no complete checkpoint, from the start'}"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
     reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; set recover.mode=auto to begin at the start"
     return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
@@ -103,7 +103,9 @@ def _resumed(
     steps, wanted = resumable_steps(path), config.resume_step
     if not steps:
         reason = f"{path} cannot be resumed: {why_not_resumable(path)}{_from_its_model(config, path)}"
-        against = [] if lost_parts(path) else [PlanProblem("resume", reason)]  # of a lost part its own key tells
+        against = (
+            [] if missing_link_targets(path) else [PlanProblem("resume", reason)]
+        )  # of a lost part its own key tells
         return RunDirectory(str(path), path.name, "exists", reason), against
     if wanted is not None and wanted >= 0 and wanted not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.process.checkpoints import COMPLETE
+from areal_like.process.checkpoint_layout import COMPLETE
 from areal_like.training.manifest import complaints
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import why_not_resumable

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_like.process.checkpoints import complete, folder_name, step_of
+from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name, step_of
 from areal_like.training.manifest import damage
 
 
@@ -12,7 +12,7 @@ def step_folder(run_dir: Path, step: int) -> Path:
 
 def complete_steps(run_dir: Path) -> list[int]:
     """The steps of which the run has a complete checkpoint, oldest first."""
-    return [step for step, _ in complete(run_dir / "checkpoints")]
+    return [step for step, _ in complete_checkpoints(run_dir / "checkpoints")]
 
 
 def resumable_steps(run_dir: Path) -> list[int]:

@@ -11,7 +11,7 @@ from areal_like.config.checks.interpolation import WHOLE
 from areal_like.config.copies import following
 from areal_like.config.loaded import MISSING, at
 from areal_like.config.sources.shipped import find_config
-from areal_like.process.run import CONFIG, FACTS
+from areal_like.process.run import CONFIG, RUN_FACTS
 
 
 def whole_references(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -35,7 +35,7 @@ def dependent_overrides(values: Mapping[str, Any], follows: Mapping[str, str], w
 def recorded_references(config: str | Path) -> dict[str, str]:
     """Which keys followed which, where the file is the configuration of a run."""
     file = find_config(config)
-    said = file.parent / FACTS
+    said = file.parent / RUN_FACTS
     if file.name != CONFIG or not said.is_file():
         return {}
     follows: dict[str, str] = json.loads(said.read_text(encoding="utf-8")).get("follows", {})

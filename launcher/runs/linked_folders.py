@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from areal_like.process.places import LINKS, linked, make_free, other_roots
 from areal_like.process.run import Run
+from areal_like.process.run_links import LINKS, link_target, make_free_folder, other_roots
 
 
 def create_links(run: Run) -> tuple[str, ...]:
@@ -17,8 +17,8 @@ def create_links(run: Run) -> tuple[str, ...]:
         if link.is_symlink():
             continue  # of a start that came no further
         if root not in made:
-            made[root] = make_free(root / config.experiment_name / config.trial_name)
-        target = make_free(made[root] / LINKS[section])
+            made[root] = make_free_folder(root / config.experiment_name / config.trial_name)
+        target = make_free_folder(made[root] / LINKS[section])
         link.symlink_to(target)
         told.append(f"{section}.fileroot: {LINKS[section]} -> {target}")
     return tuple(told)
@@ -27,7 +27,7 @@ def create_links(run: Run) -> tuple[str, ...]:
 def remove_linked_folders(directory: Path) -> None:
     """What the links of a run lead to, and the folder of its trial there."""
     for name in LINKS.values():
-        target = linked(directory, name)
+        target = link_target(directory, name)
         if target is not None and target.is_dir():
             shutil.rmtree(target)
             if not any(target.parent.iterdir()):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_like.process.run import CONFIG, FACTS
+from areal_like.process.run import CONFIG, RUN_FACTS
 
 if TYPE_CHECKING:
     from areal_like.discovery.slot import Claim
@@ -42,7 +42,7 @@ def lock_holder(directory: Path) -> "Claim | None":
     """The process that holds the name of the run's launcher, where it runs as far as can be seen from here."""
     import yaml
 
-    from areal_like.discovery.owner import runs, this_process
+    from areal_like.discovery.owner import is_alive, this_process
     from areal_like.discovery.slot import CLAIM, file_part, read_claim
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,16 +52,16 @@ def lock_holder(directory: Path) -> "Claim | None":
         run = [getpass.getuser(), str(values["experiment_name"]), str(values["trial_name"])]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return None  # nothing is known of it, and this only describes it
-    root = Path(_json(directory / FACTS).get("cwd", ".")) / names
+    root = Path(_json(directory / RUN_FACTS).get("cwd", ".")) / names
     claim = read_claim(root.joinpath(*map(file_part, run), "launcher", f"0{CLAIM}"))
     if claim is None or claim.owner is None:
         return None
-    return claim if not claim.owner.is_near(this_process()) or runs(claim.owner) else None
+    return claim if not claim.owner.is_local(this_process()) or is_alive(claim.owner) else None
 
 
 def _started(directory: Path) -> float:
     """Every start writes the run's facts anew."""
-    for name in (FACTS, CONFIG):
+    for name in (RUN_FACTS, CONFIG):
         if (directory / name).is_file():
             return os.stat(directory / name).st_mtime
     return 0.0

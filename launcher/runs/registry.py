@@ -12,8 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from areal_like.process.atomic_file import write_atomic
 from areal_like.process.run import ATTEMPT, CONFIG
-from areal_like.process.whole import write
 from launcher.runs.listing import runs_text
 
 
@@ -36,7 +36,7 @@ def register(experiment: str, trial: str, directory: Path) -> None:
     folder = registry_folder()
     folder.mkdir(parents=True, exist_ok=True)
     said = {"experiment": experiment, "trial": trial, "directory": str(directory), "started": time.time()}
-    write(_file_of(directory), json.dumps(said) + "\n")
+    write_atomic(_file_of(directory), json.dumps(said) + "\n")
 
 
 def unregister(directory: Path) -> None:

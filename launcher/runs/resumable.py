@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.places import lost_parts
 from areal_like.process.run import CONFIG, Run
+from areal_like.process.run_links import missing_link_targets
 from areal_like.training.manifest import damage
 from launcher.runs.checkpoints import complete_steps, newest_resumable, step_folder
 
@@ -32,7 +32,7 @@ def resume_point_text(run: Run) -> str:
 def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None = None) -> str:
     """Of a run without any checkpoint that can be resumed: the reason, and the key that changes it. What is not given
     is read from the run's own configuration."""
-    if lost := lost_parts(run_dir):
+    if lost := missing_link_targets(run_dir):
         return lost
     own = run_config_values(run_dir) if mode is None else {}
     mode = mode if mode is not None else (own.get("recover") or {}).get("mode")

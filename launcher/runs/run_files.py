@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from areal_like.config.loaded import Loaded
-from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS, StartPoint
-from areal_like.process.whole import replace_keeping, write
+from areal_like.process.atomic_file import replace_with_backup, write_atomic
+from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS, StartPoint
 from launcher.commands.show_config import values_without_secrets
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Plan
@@ -27,12 +27,12 @@ ENDING_FILES = ("summary.json", "curve.svg")
 def write_start_point(run_dir: Path, start: StartPoint) -> None:
     """Where the processes of an attempt begin."""
     said = start._asdict() | {"checkpoint": None if start.checkpoint is None else str(start.checkpoint)}
-    write(run_dir / ATTEMPT, json.dumps(said) + "\n")
+    write_atomic(run_dir / ATTEMPT, json.dumps(said) + "\n")
 
 
 def read_facts(run_dir: Path) -> dict[str, Any]:
     """What run.json says; nothing where there is none."""
-    path = run_dir / FACTS
+    path = run_dir / RUN_FACTS
     said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return said
 
@@ -56,7 +56,7 @@ def write_description(
         "follows": {**_follows_of_before(loaded, run_dir), **dict(whole_references(loaded.raw))},
         "version": VERSION,
     }
-    replace_file(run_dir / FACTS, json.dumps(said, indent=1) + "\n", attempt)
+    replace_file(run_dir / RUN_FACTS, json.dumps(said, indent=1) + "\n", attempt)
     replace_file(run_dir / PROVENANCE, provenance_text(loaded, plan), attempt)
     for name in ENDING_FILES:
         replace_file(run_dir / name, None, attempt)
@@ -100,14 +100,14 @@ def restore_configuration(run_dir: Path, attempt: int) -> bool:
     for name in (CONFIG, PROVENANCE):
         path = run_dir / name
         if earlier_version(path, attempt).is_file():
-            write(path.with_name(f"{path.stem}.attempt-{attempt}{path.suffix}"), path.read_bytes())
+            write_atomic(path.with_name(f"{path.stem}.attempt-{attempt}{path.suffix}"), path.read_bytes())
             earlier_version(path, attempt).replace(path)
     return was_another
 
 
 def replace_file(path: Path, text: str | None, attempt: int) -> None:
     """Writes what `attempt` says, or takes away what it does not say any more; what earlier ones said is kept."""
-    replace_keeping(path, text, earlier_version(path, attempt))
+    replace_with_backup(path, text, earlier_version(path, attempt))
 
 
 def earlier_version(path: Path, attempt: int) -> Path:

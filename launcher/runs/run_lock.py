@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from areal_like.config.loaded import Loaded, build
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.discovery import Names, NameTaken, announce, names_for
-from areal_like.process.abandoned import clear_abandoned
+from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
+from areal_like.process.abandoned_memory import remove_abandoned_memory
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, StartPoint
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from launcher.plan import Plan, build_plan
 from launcher.plan.auto import resolved_values
 from launcher.runs.kept_checkpoints import keep_checkpoints
@@ -26,7 +26,7 @@ class LockedRun(NamedTuple):
 
     plan: Plan
     run: Run
-    names: Names
+    names: NameStore
     start: StartPoint
     remarks: tuple[str, ...]
     is_new: bool = False
@@ -51,7 +51,7 @@ def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, se
 def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun:
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build(loaded.cls, resolved_values(loaded, plan.auto))
-    names = names_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
+    names = name_store_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
     _announce_launcher(names, config.cluster.name_resolve.ttl_s)
     run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
     try:
@@ -61,10 +61,10 @@ def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun
         raise
 
 
-def _described(loaded: Loaded, plan: Plan, run: Run, names: Names) -> LockedRun:
+def _described(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedRun:
     """The directory is ours by now: what this start is goes into it, and where it begins."""
     directory, config = run.directory, run.config
-    clear_abandoned()
+    remove_abandoned_memory()
     remarks: tuple[str, ...] = ()
     if plan.run_directory.state == "replaced":
         remarks = (_move_aside(directory),)
@@ -100,8 +100,8 @@ def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: boo
             plan = build_plan(loaded, replace_existing=replace_existing, serves=serves)
 
 
-def _announce_launcher(names: Names, ttl_s: float) -> None:
-    patience = Waiting("its holder on another machine, should that be dead", 4 * ttl_s, "cluster.name_resolve.ttl_s")
+def _announce_launcher(names: NameStore, ttl_s: float) -> None:
+    patience = NamedWait("its holder on another machine, should that be dead", 4 * ttl_s, "cluster.name_resolve.ttl_s")
     try:
         announce(names, Identity("launcher", 0), "", waiting=patience)
     except NameTaken as taken:

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 from areal_like.data.record import RECORD
-from areal_like.process.places import LINKS
-from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, FACTS
+from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS
+from areal_like.process.run_links import LINKS
 from launcher.runs.environment_record import CODE, ENVIRONMENT
 from launcher.runs.linked_folders import remove_linked_folders
 from launcher.runs.registry import last_attempt, unregister
@@ -17,7 +17,7 @@ from launcher.runs.run_files import ENDING_FILES, PROVENANCE
 from launcher.runs.run_lock import LockedRun
 from launcher.supervisor.supervisor import RunEnding
 
-DESCRIPTION_FILES = {CONFIG, FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
+DESCRIPTION_FILES = {CONFIG, RUN_FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
 TRANSIENT_FOLDERS = {"logs", "weights"}
 """Folders of what goes with the run: words of its processes, and copies of weights on their way."""
 RESULT_FOLDERS = {"metrics", "checkpoints", "rollouts"}

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from areal_like.process.abandoned import clear, clear_abandoned
-from areal_like.process.descendants import become_subreaper, end_all, take_name
+from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_run_memory
 from areal_like.process.errors import Failure
-from areal_like.process.memory import make_new
+from areal_like.process.process_tree import become_subreaper, kill_descendants, set_process_name
+from areal_like.process.run_memory import create_run_memory
 from launcher.terminal import write_line
 
 FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
@@ -34,7 +34,7 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
     """
     assert threading.active_count() == 1, "a process with threads is not forked"
     try:
-        make_new(memory)
+        create_run_memory(memory)
     except Failure as failure:
         write_line(str(failure), sys.stderr)
         return FAILED
@@ -49,7 +49,7 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
         os.close(launcher_lives)
         os.close(guardian_end)
         _run_launcher(launch, guardian_lives, memory)
-    take_name("areal guardian")
+    set_process_name("areal guardian")
     os.close(launcher_end)
     os.close(guardian_lives)
     _pass_signals_on(launcher)
@@ -57,9 +57,9 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
         pass
     _, status = os.waitpid(launcher, 0)
     code = os.waitstatus_to_exitcode(status)
-    left = end_all()
-    clear(memory)
-    clear_abandoned()
+    left = kill_descendants()
+    remove_run_memory(memory)
+    remove_abandoned_memory()
     if left:
         write_line(f"these processes could not be ended: {', '.join(map(str, left))}", sys.stderr)
     if code >= 0:
@@ -89,7 +89,7 @@ def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) 
     try:
         os.setpgid(0, 0)
         become_subreaper()
-        take_name("areal launcher")
+        set_process_name("areal launcher")
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to the terminal from its own group
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when nobody reads what it says
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -105,7 +105,7 @@ def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) 
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        end_all()
+        kill_descendants()
         if _is_closed(guardian_lives):
             ends.join()  # it clears the memory and ends this process
         for stream in (sys.stdout, sys.stderr):
@@ -128,6 +128,6 @@ def _end_with_guardian(guardian_lives: int, memory: Path) -> None:
     """A thread, so that it acts whatever the launcher is busy with."""
     while os.read(guardian_lives, 1):
         pass
-    end_all()
-    clear(memory)
+    kill_descendants()
+    remove_run_memory(memory)
     os._exit(FAILED)

@@ -15,11 +15,11 @@ from areal_like.config.allocation.experiment import generates
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import SHORTEST, without
-from areal_like.process.checkpoints import step_of
+from areal_like.process.checkpoint_layout import step_of
+from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
-from areal_like.process.places import owner_of
-from areal_like.process.result import report
 from areal_like.process.run import Run
+from areal_like.process.run_links import key_of_path
 from launcher.agent.local import LocalAgent
 from launcher.checks.epochs import data_end_text
 from launcher.env_file import read_env_files
@@ -65,7 +65,7 @@ def write_error_text(error: OSError, config: Any, run_dir: str) -> str:
     """Begins with the key that names the folder."""
     place = str(error.filename or run_dir)
     room = "make room there, or name" if error.errno in DISK_ERRORS else "name"
-    key = owner_of(Path(os.path.abspath(place)), config, Path.cwd())
+    key = key_of_path(Path(os.path.abspath(place)), config, Path.cwd())
     return f"{key}: {place}: {error.strerror or error}; {room} another folder"
 
 
@@ -84,17 +84,17 @@ class _Launch:
     """One run from its first process to its summary. What it says holds no secret."""
 
     def __init__(self, loaded: Loaded, claimed: LockedRun, secret: str, hidden: tuple[str, ...]) -> None:
-        from areal_like.observe.health import Health
+        from areal_like.observe.diagnosis import RunDiagnosis
         from areal_like.observe.observer import Observer
-        from areal_like.observe.progress import Progress
+        from areal_like.observe.progress import ProgressDisplay
 
         self.loaded, self.claimed, self.plan = loaded, claimed, claimed.plan
         self.run_, self.start = claimed.run, claimed.start
         self.secret, self.hidden = secret, hidden
         self.began = time.time()
         config, batch = self.run_.config, self.plan.batch
-        health = Health(config) if generates(config) else None
-        self.progress = Progress(batch.total_steps, batch.staleness_bound, health)
+        health = RunDiagnosis(config) if generates(config) else None
+        self.progress = ProgressDisplay(batch.total_steps, batch.staleness_bound, health)
         self.observer = Observer(
             self.run_,
             self.progress.step,
@@ -107,9 +107,9 @@ class _Launch:
     def run(self) -> int:
         self._say_what_begins()
         if self.start.attempt > 1:
-            from areal_like.observe.cut import cut_metrics
+            from areal_like.observe.cut import rewind_metrics
 
-            cut_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
+            rewind_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
         config = self.run_.config
         crew = LocalAgent(self.run_, self.plan.processes, self.secret, config.log.file)
         policy = RestartPolicy(config.recover.mode, config.recover.retries)
@@ -127,7 +127,7 @@ class _Launch:
         if ending.outcome == "lost":  # the directory may be another launcher's
             self.progress.close()
             write_line(self._clean(ending.message), sys.stderr)
-            report(self.run_.directory, ending.outcome, ending.code, ending.message)
+            write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
             self.claimed.names.close()
             return ending.code
         self.observer.drain()
@@ -148,7 +148,7 @@ class _Launch:
         if discard_unused_run(self.claimed, ending):
             write_line(f"nothing had begun: {self.run_.directory} is removed again", sys.stderr)
         else:
-            report(self.run_.directory, ending.outcome, ending.code, ending.message)
+            write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
         self.claimed.names.clear()
         self.claimed.names.close()
         return ending.code
@@ -202,11 +202,11 @@ class _Launch:
             self.say(f"environment.txt: {error.strerror}; what the run ran on is not written down")
 
     def _finish(self, ending: RunEnding) -> None:
-        from areal_like.observe.summary import finish
+        from areal_like.observe.summary import summarize_run
 
         attempts = last_attempt(self.run_.directory)
         try:
-            text = finish(
+            text = summarize_run(
                 self.run_.directory, ending.outcome, ending.code, self.began, attempts, ending.message or None
             )
         except OSError as error:

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.checkpoints import attempt_of, step_of
-from areal_like.process.memory import is_private
+from areal_like.process.checkpoint_layout import attempt_of, step_of
 from areal_like.process.run import ATTEMPT, Run, StartPoint
-from areal_like.process.segments import RECORD
+from areal_like.process.run_memory import is_private
+from areal_like.process.shared_segments import RECORD
 from areal_like.training.manifest import damage
 from launcher.runs.checkpoints import complete_steps, move_aside_after, step_folder
 from launcher.runs.run_files import write_start_point

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from areal_like.discovery import NameMissing, Names, parse
-from areal_like.process.checkpoints import step_of
-from areal_like.process.descendants import catches, collect_orphans
+from areal_like.discovery import NameMissing, NameStore, parse_entry
+from areal_like.process.checkpoint_layout import step_of
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
+from areal_like.process.process_tree import has_handler, reap_orphans
 from areal_like.process.run import Run, StartPoint
 from areal_like.training.manifest import damage
 from launcher.agent.local import LocalAgent
@@ -70,7 +70,7 @@ class Supervisor:
         self,
         run: Run,
         crew: LocalAgent,
-        names: Names,
+        names: NameStore,
         limits: WaitLimits,
         policy: RestartPolicy,
         start: StartPoint,
@@ -281,7 +281,7 @@ class Supervisor:
             return None
         entries = {name: value for role in ADDRESSED_ROLES for name, value in self.names.find(role).items()}
         for child in missing:
-            entry = parse(entries[child.identity.name]) if child.identity.name in entries else None
+            entry = parse_entry(entries[child.identity.name]) if child.identity.name in entries else None
             if entry and (entry.attempt, entry.incarnation) == (child.identity.attempt, child.identity.incarnation):
                 child.ready_after = child.age_s
                 self._say(f"  {child.identity.name} ready {child.age_s:.1f} s")
@@ -318,7 +318,7 @@ class Supervisor:
             self._checkpoint = newest
             self.policy.checkpoint()
         self._say_if_still()
-        collect_orphans(self.crew.pids())
+        reap_orphans(self.crew.pids())
 
     def _say_if_still(self) -> None:
         """Whoever is not ready is waited for aloud, and at the end there are no steps."""
@@ -338,6 +338,6 @@ class Supervisor:
     def _dump_stacks(self) -> None:
         """Every process that can writes where it stands into logs/<role>-<index>.stacks."""
         for child in self.crew.alive.values():
-            if catches(child.pid, signal.SIGUSR1):
+            if has_handler(child.pid, signal.SIGUSR1):
                 child.send(signal.SIGUSR1)
         time.sleep(STACKS_S)

@@ -29,12 +29,12 @@ sys.path.insert(0, str(ROOT))
 
 from areal_like.config.compose import load  # noqa: E402
 from areal_like.config.describe.dump import dump  # noqa: E402
-from areal_like.discovery import announce, open_names, parse  # noqa: E402
+from areal_like.discovery import announce, open_name_store, parse_entry  # noqa: E402
 from areal_like.process.frames import pack  # noqa: E402
-from areal_like.process.http import Caller, answer, application, read_json, run_loop, serve  # noqa: E402
-from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, TOKEN, Guard, Identity  # noqa: E402
+from areal_like.process.http import HttpClient, application, json_response, read_json, run_async, serve  # noqa: E402
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, TOKEN, CallGuard, Identity  # noqa: E402
 from areal_like.process.run import Run, open_run  # noqa: E402
-from areal_like.process.waiting import Waiting  # noqa: E402
+from areal_like.process.wait import NamedWait  # noqa: E402
 from areal_like.rollout.trajectory import Trajectory, pack_group  # noqa: E402
 from areal_like.weights.index import Index, write_index  # noqa: E402
 
@@ -71,7 +71,9 @@ def cpu_s(pid: int) -> float:
 class Around:
     """Everybody but the controller."""
 
-    def __init__(self, run: Run, address: str, trainer: Caller, worker: Caller, num_hands: int, steps: int) -> None:
+    def __init__(
+        self, run: Run, address: str, trainer: HttpClient, worker: HttpClient, num_hands: int, steps: int
+    ) -> None:
         self.run, self.address, self.trainer, self.worker = run, address, trainer, worker
         self.num_hands, self.steps = num_hands, steps
         self.version = 0
@@ -88,7 +90,7 @@ class Around:
     async def update(self, request: web.Request) -> web.Response:
         self.version = (await read_json(request))["version"]
         generated = {"tokens": 1, "busy_s": 0.0}
-        return answer({"version": self.version, "stall_s": 0.0, "load_s": 0.0, "generated": generated})
+        return json_response({"version": self.version, "stall_s": 0.0, "load_s": 0.0, "generated": generated})
 
     async def work(self) -> None:
         """As an episodes worker does: results that are there together are handed in together."""
@@ -168,13 +170,13 @@ async def measure(in_flight: int, samples: int, trajectories: int, folder: Path)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(controller.wait)
         stack.callback(controller.send_signal, signal.SIGKILL)
-        names = stack.enter_context(open_names(run, Identity("server", 0)))
-        trainer = await stack.enter_async_context(Caller(Identity("trainer", 0), SECRET))
-        worker = await stack.enter_async_context(Caller(Identity("episodes", 0), SECRET))
-        waiting = Waiting("the controller", 60.0, "bench")
-        address = parse(await asyncio.to_thread(names.wait, "rollout/0", waiting)).address
+        names = stack.enter_context(open_name_store(run, Identity("server", 0)))
+        trainer = await stack.enter_async_context(HttpClient(Identity("trainer", 0), SECRET))
+        worker = await stack.enter_async_context(HttpClient(Identity("episodes", 0), SECRET))
+        waiting = NamedWait("the controller", 60.0, "bench")
+        address = parse_entry(await asyncio.to_thread(names.wait, "rollout/0", waiting)).address
         around = Around(run, address, trainer, worker, groups, steps)
-        app = application(Guard(SECRET, 0))
+        app = application(CallGuard(SECRET, 0))
         app.add_routes([web.post("/control/update_weights", around.update)])
         served = await serve(app, "127.0.0.1")
         stack.push_async_callback(served.close)
@@ -209,7 +211,7 @@ def main() -> None:
         for samples in said.samples:
             costs = []
             for in_flight in said.in_flight:
-                row = run_loop(measure(in_flight, samples, said.trajectories, Path(folder) / f"{samples}-{in_flight}"))
+                row = run_async(measure(in_flight, samples, said.trajectories, Path(folder) / f"{samples}-{in_flight}"))
                 found.append(row)
                 costs.append(row["controller_cpu_ms_per_trajectory"])
                 cost, speed = f"{costs[-1]:.3f} ms of CPU per trajectory", f"{row['trajectories_per_s']:.0f}/s"

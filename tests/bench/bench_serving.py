@@ -28,9 +28,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.process.memory import SHARED_MEMORY  # noqa: E402
+from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.installations import find_installation  # noqa: E402
-from areal_like.weights.flat import flatten  # noqa: E402
+from areal_like.weights.flat_buckets import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
 from tests.support.engine_talk import Talk, group, talking  # noqa: E402
 from tests.support.engine_transports import send_flat  # noqa: E402

@@ -25,8 +25,8 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.weights.disk import discard, load, publish  # noqa: E402
-from areal_like.weights.files import MEMORY  # noqa: E402
+from areal_like.weights.bucket_files import MEMORY  # noqa: E402
+from areal_like.weights.disk import load_version, publish_weights, remove_versions  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
 from tests.bench import weights_transports  # noqa: E402
 from tests.bench.weights_transports import COPY, make_model  # noqa: E402
@@ -57,15 +57,15 @@ def measure(folder: Path, tensors: dict[str, Tensor], repeats: int) -> Times:
         with times(COPY):
             stage(tensors, standby)
         with times("publish"):
-            path = publish(folder, version, tensors.items(), None, "bench")
+            path = publish_weights(folder, version, tensors.items(), None, "bench")
         with times("load and verify"):
-            found = load(path, expected, version - 1)
+            found = load_version(path, expected, version - 1)
         with times("copy what was loaded"):
             stage(found.tensors, standby)
         with times("hash what is in use"):
             compare(found.hashes, {name: tensor_hash(tensor) for name, tensor in standby.items()}, version)
         del found
-        discard(folder, keep=set(range(version - KEPT + 1, version + 1)))
+        remove_versions(folder, keep=set(range(version - KEPT + 1, version + 1)))
     return times
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from areal_like.observe.evaluations import evaluations
+from areal_like.observe.evaluations import evaluation_lines
 from areal_like.observe.reading import JOINED, Line, is_evaluation, read_lines
 from areal_like.process.run import LEDGER
 from areal_like.rollout.ledger import read_ledger
@@ -24,7 +24,7 @@ def ring(run_dir: Path, watched: Watched) -> dict[str, Any]:
     """Everything about one run of the ring."""
     lines = read_lines(run_dir / JOINED)
     steps = {line["step"]: line for line in lines if not is_evaluation(line) and "perf/step_s" in line}
-    scores = [line for line in evaluations(lines) if "eval/score" in line]
+    scores = [line for line in evaluation_lines(lines) if "eval/score" in line]
     ordered = [steps[number] for number in sorted(steps)]
     times = [(line["time"], sum(watched.cpu_at(line["time"]).values())) for line in ordered]
     by_role = _difference(watched.cpu_at(times[0][0]), watched.cpu_at(times[-1][0]), len(times) - 1)

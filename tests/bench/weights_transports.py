@@ -20,13 +20,13 @@ import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer  # noqa: E402
-from areal_like.weights.collective import Host  # noqa: E402
-from areal_like.weights.disk import discard, load, publish  # noqa: E402
+from areal_like.weights.collective import BroadcastHost  # noqa: E402
+from areal_like.weights.disk import load_version, publish_weights, remove_versions  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
-from areal_like.weights.flat import Flat, flatten  # noqa: E402
-from areal_like.weights.index import parse_index, said  # noqa: E402
-from areal_like.weights.meeting import Meeting  # noqa: E402
-from areal_like.weights.receive import receive  # noqa: E402
+from areal_like.weights.flat_buckets import FlatWeights, flatten  # noqa: E402
+from areal_like.weights.index import dump_index, parse_index  # noqa: E402
+from areal_like.weights.receive import receive_tensors  # noqa: E402
+from areal_like.weights.rendezvous import Rendezvous  # noqa: E402
 
 COPY = "copy in memory"
 LIMIT_S = 120.0
@@ -72,12 +72,12 @@ class Server:
     def take(self, command: dict[str, Any]) -> float:
         """Seconds in which nothing could be generated."""
         if "folder" in command:
-            found = load(Path(command["folder"]), self.weights.expected(), self.newest)
+            found = load_version(Path(command["folder"]), self.weights.expected(), self.newest)
             self.weights.stage(found.tensors)
             hashes, self.newest = found.hashes, found.version
         else:
             index = parse_index(command["index"], "index")
-            self.weights.fill(receive(Meeting(**command["meeting"]), 1, index))
+            self.weights.fill(receive_tensors(Rendezvous(**command["meeting"]), 1, index))
             hashes, self.newest = {info.name: info.hash for info in index.tensors}, index.version
         began = time.perf_counter()
         self.weights.swap()
@@ -125,14 +125,14 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
         commands.write(json.dumps(command) + "\n")
         commands.flush()
 
-    host = Host("127.0.0.1", 0)
-    rooms: list[Flat | None] = [None, None]
+    host = BroadcastHost("127.0.0.1", 0)
+    rooms: list[FlatWeights | None] = [None, None]
     copies: list[float] = []
     times = {"disk": Times(), "collective": Times()}
 
     def by_disk(version: int) -> float:
         began = time.perf_counter()
-        path = publish(folder, version, tensors.items(), None, "bench")
+        path = publish_weights(folder, version, tensors.items(), None, "bench")
         published = time.perf_counter() - began
         tell({"folder": str(path)})
         return published
@@ -159,7 +159,7 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
                 times[name].publish_s.append(publish_s)
                 times[name].stall_s.append(stall_s)
             version += 1
-        discard(folder, keep=set())
+        remove_versions(folder, keep=set())
     host.close()
     commands.close()
     process.wait(LIMIT_S)
@@ -168,9 +168,9 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
     return {"copy_s": copy_s, **{name: found.row(copy_s) for name, found in times.items()}}
 
 
-def _send(host: Host, flat: Flat, tell: Callable[[Any], None]) -> None:
-    meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S)
-    tell({"index": said(flat.index), "meeting": meeting._asdict()})
+def _send(host: BroadcastHost, flat: FlatWeights, tell: Callable[[Any], None]) -> None:
+    meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S)
+    tell({"index": dump_index(flat.index), "meeting": meeting._asdict()})
     with host.open(meeting) as group:
         group.meet()
         for content in flat.contents:

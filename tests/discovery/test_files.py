@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.discovery import NameMissing, NameTaken, files_names
-from areal_like.discovery.judge import Counters, Judge
-from areal_like.discovery.owner import runs, started_at, this_process
+from areal_like.discovery import NameMissing, NameTaken, file_name_store
+from areal_like.discovery.liveness import HeartbeatCounters, Liveness
+from areal_like.discovery.owner import is_alive, started_at, this_process
 from areal_like.discovery.removal import remove
-from areal_like.discovery.slot import Claim, Slot, State
+from areal_like.discovery.slot import Claim, EntryFiles, EntryState
 from areal_like.process.errors import Failure, TimedOut
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 
 PREFIX = "me/grpo/r0001"
 TTL_S = 0.3
@@ -87,7 +87,7 @@ def workers(root):
 
 @pytest.fixture
 def names(root):
-    with files_names(root, PREFIX, "launcher/0", TTL_S) as opened:
+    with file_name_store(root, PREFIX, "launcher/0", TTL_S) as opened:
         yield opened
 
 
@@ -104,7 +104,7 @@ class Clock:
 @pytest.fixture
 def clock(names):
     made = Clock()
-    names._judge._counters = Counters(made)
+    names._judge._counters = HeartbeatCounters(made)
     return made
 
 
@@ -122,7 +122,7 @@ ELSEWHERE = ME._replace(host="other", boot="another-boot")
 
 def slot_of(root, name):
     path = Path(root, PREFIX, f"{name}@entry")
-    return Slot(path.parent, path)
+    return EntryFiles(path.parent, path)
 
 
 def claim_of(owner, name="", id="id", ttl_s=TTL_S):
@@ -142,7 +142,7 @@ class Stranger:
 
     def beat(self):
         self.counter += 1
-        self.slot.write(self.id, State(self.counter, "of a stranger"))
+        self.slot.write(self.id, EntryState(self.counter, "of a stranger"))
 
 
 def state_of(root, name):
@@ -152,7 +152,7 @@ def state_of(root, name):
 
 
 def patience(limit_s=5.0):
-    return Waiting("a name that a dead one holds", limit_s, "cluster.name_resolve.ttl_s")
+    return NamedWait("a name that a dead one holds", limit_s, "cluster.name_resolve.ttl_s")
 
 
 def test_of_processes_that_add_one_name_at_once_exactly_one_wins(root, names, workers):
@@ -226,8 +226,8 @@ def test_another_process_with_the_number_of_the_owner_is_not_the_owner(root, nam
 
 
 def test_a_process_is_told_by_number_and_start():
-    assert runs(ME)
-    assert not runs(DEAD)
+    assert is_alive(ME)
+    assert not is_alive(DEAD)
     assert started_at(2**22 + 1) is None
 
 
@@ -293,11 +293,11 @@ def test_watching_ends_at_its_limit_and_leaves_nothing(root, names):
 
 def test_a_counter_stands_still_by_the_clock_of_who_looks():
     now = [100.0]
-    counters = Counters(lambda: now[0])
+    counters = HeartbeatCounters(lambda: now[0])
     seen = []
     for moment, counter in [(100, 5), (104, 5), (106, None), (110, 6), (111, 6), (190, 6)]:
         now[0] = moment
-        seen.append(counters.stood_still_s("id", counter))
+        seen.append(counters.unchanged_s("id", counter))
     assert seen == [0, 4, 6, 0, 1, 80]
 
 
@@ -316,7 +316,7 @@ def test_a_heartbeat_goes_on_after_a_failure(root, names, monkeypatch, caplog):
         def full(self, id, state):
             raise OSError(28, "No space left on device")
 
-        broken.setattr(Slot, "write", full)
+        broken.setattr(EntryFiles, "write", full)
         wait_until(lambda: "could not be renewed" in caplog.text)
     counter = state_of(root, "server/0").counter
     wait_until(lambda: state_of(root, "server/0").counter > counter)
@@ -340,7 +340,7 @@ def test_one_that_was_away_too_long_overwrites_nothing_of_who_took_over(root, na
 def test_who_comes_late_to_remove_a_dead_entry_leaves_the_living_one_in_its_place(root, names):
     dead = Stranger(root, "a", DEAD)
     names.add("a", "mine")
-    assert remove(dead.slot, dead.id, Judge(ME, TTL_S), lambda: claim_of(ME)) is None
+    assert remove(dead.slot, dead.id, Liveness(ME, TTL_S), lambda: claim_of(ME)) is None
     assert names.get("a") == "mine"
     assert len(list(root.rglob(".*"))) == 1
 
@@ -426,7 +426,7 @@ def test_a_stale_answer_is_asked_for_again(names, monkeypatch):
 def test_folders_and_files_are_their_users_alone(root, names):
     before = os.umask(0)
     try:
-        with files_names(root / "deep" / "below", "him/ppo/r1", "server/0", TTL_S) as other:
+        with file_name_store(root / "deep" / "below", "him/ppo/r1", "server/0", TTL_S) as other:
             other.add("server/0", "mine")
             names.add("server/0", "mine")
             found = [root, *root.rglob("*")]
@@ -443,7 +443,7 @@ def test_folders_that_others_could_write_to_are_shut(root):
     (root / "me").mkdir(parents=True)
     root.chmod(0o777)
     (root / "me").chmod(0o777)
-    with files_names(root, PREFIX, "launcher/0", TTL_S):
+    with file_name_store(root, PREFIX, "launcher/0", TTL_S):
         assert stat.S_IMODE((root / "me").stat().st_mode) == 0o700
         assert stat.S_IMODE(root.stat().st_mode) == 0o777, "users may share the root"
 
@@ -451,13 +451,13 @@ def test_folders_that_others_could_write_to_are_shut(root):
 def test_folders_of_another_user_are_refused(root, monkeypatch):
     monkeypatch.setattr("areal_like.discovery.folders.user_of_new_files", lambda folder: os.getuid() + 1)
     with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .* belongs to another user"):
-        files_names(root, PREFIX, "launcher/0", TTL_S)
+        file_name_store(root, PREFIX, "launcher/0", TTL_S)
 
 
 def test_a_root_that_is_no_folder_is_refused_with_its_key(root):
     root.write_text("a file")
     with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; name a folder"):
-        files_names(root, PREFIX, "launcher/0", TTL_S)
+        file_name_store(root, PREFIX, "launcher/0", TTL_S)
 
 
 def test_a_disk_without_links_is_refused_with_its_key(names, monkeypatch):
@@ -470,7 +470,7 @@ def test_a_disk_without_links_is_refused_with_its_key(names, monkeypatch):
 
 
 def test_nothing_is_left_when_all_have_closed(root):
-    with files_names(root, PREFIX, "a", TTL_S) as first, files_names(root, PREFIX, "b", TTL_S) as second:
+    with file_name_store(root, PREFIX, "a", TTL_S) as first, file_name_store(root, PREFIX, "b", TTL_S) as second:
         first.add("server/0", "x")
         second.add("server/1", "x")
         second.add("deep/er/still", "x")
@@ -492,7 +492,7 @@ def test_clearing_removes_what_killed_processes_left_half_done(root, names):
 
 def test_a_folder_that_vanishes_under_an_addition_is_made_again(names, root, monkeypatch):
     names.add("server/0", "x")
-    write = Slot.write
+    write = EntryFiles.write
     times: list[int] = []
 
     def late(self, id, state):
@@ -501,6 +501,6 @@ def test_a_folder_that_vanishes_under_an_addition_is_made_again(names, root, mon
             self.folder.rmdir()  # as one that closes just now would
         write(self, id, state)
 
-    monkeypatch.setattr(Slot, "write", late)
+    monkeypatch.setattr(EntryFiles, "write", late)
     names.add("rollout/0", "y")
     assert names.find() == {"rollout/0": "y", "server/0": "x"}

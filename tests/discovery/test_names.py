@@ -9,20 +9,20 @@ import pytest
 
 from areal_like.discovery import (
     Entry,
-    MemoryStore,
+    MemoryEntries,
     NameMissing,
     NameTaken,
     announce,
-    files_names,
-    memory_names,
-    names_for,
-    open_names,
-    parse,
+    file_name_store,
+    memory_name_store,
+    name_store_for,
+    open_name_store,
+    parse_entry,
 )
 from areal_like.process.errors import TimedOut
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 
 TTL_S = 0.15
 
@@ -30,13 +30,13 @@ TTL_S = 0.15
 @pytest.fixture(params=["nfs", "memory"])
 def opened(request, tmp_path):
     """Opens the names of one more process of a run; closes them all at the end."""
-    store, all_names = MemoryStore(), []
+    store, all_names = MemoryEntries(), []
 
     def open_one(owner="trainer/0", prefix="me/grpo/r0001"):
         if request.param == "nfs":
-            names = files_names(tmp_path / "names", prefix, owner, TTL_S)
+            names = file_name_store(tmp_path / "names", prefix, owner, TTL_S)
         else:
-            names = memory_names(prefix, owner, store)
+            names = memory_name_store(prefix, owner, store)
         all_names.append(names)
         return names
 
@@ -46,7 +46,7 @@ def opened(request, tmp_path):
 
 
 def eventually(condition, limit_s=60.0):
-    waiting = Waiting("the condition of a test", limit_s, "limit_s")
+    waiting = NamedWait("the condition of a test", limit_s, "limit_s")
     while not condition():
         waiting.check()
         time.sleep(0.01)
@@ -143,13 +143,13 @@ def test_waiting_ends_when_the_name_appears(opened):
     ours, theirs = opened(), opened()
     late = threading.Timer(0.1, ours.add, ("server/0", "here"))
     late.start()
-    assert theirs.wait("server/0", Waiting("server/0", 5, "rollout.setup_timeout")) == "here"
+    assert theirs.wait("server/0", NamedWait("server/0", 5, "rollout.setup_timeout")) == "here"
     late.join()
 
 
 def test_waiting_past_its_limit_names_the_key_and_what_was_missing(opened):
     with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for server/0; the limit is 0.05 s"):
-        opened().wait("server/0", Waiting("server/0", 0.05, "rollout.setup_timeout"))
+        opened().wait("server/0", NamedWait("server/0", 0.05, "rollout.setup_timeout"))
 
 
 def test_a_deleted_name_is_free_again(opened):
@@ -221,7 +221,7 @@ def test_an_announced_process_is_read_as_it_was_entered(opened):
     names, me = opened("server/1"), Identity("server", 1, attempt=2, incarnation=3)
     announce(names, me, "127.0.0.1:4444")
     announce(names, me, "127.0.0.1:5555")
-    found = parse(opened().get("server/1"))
+    found = parse_entry(opened().get("server/1"))
     assert found[:3] == Entry("127.0.0.1:5555", 2, 3, 0)[:3]
     assert Path(f"/proc/{found.pid}/comm").exists()
 
@@ -238,7 +238,10 @@ def test_the_processes_of_a_run_find_each_other_by_its_configuration(type, tmp_p
     monkeypatch.setenv("LOGNAME", "jane")
     config = configured(type)
     run = Run(tmp_path / "run", config, "grpo", "id", tmp_path, tmp_path)
-    with names_for(config, tmp_path, "launcher/0") as launcher, open_names(run, Identity("server", 0)) as server:
+    with (
+        name_store_for(config, tmp_path, "launcher/0") as launcher,
+        open_name_store(run, Identity("server", 0)) as server,
+    ):
         server.add("server/0", "here")
         assert launcher.get("server/0") == "here"
         assert launcher.prefix == f"jane/grpo/{config.trial_name}"
@@ -248,7 +251,7 @@ def test_the_processes_of_a_run_find_each_other_by_its_configuration(type, tmp_p
 @pytest.mark.parametrize("type", ["etcd3", "ray"])
 def test_a_store_that_is_not_there_yet_is_refused_with_the_one_to_use(type, tmp_path):
     with pytest.raises(ValueError, match=rf"^cluster.name_resolve.type: {type} is not there yet .*nfs, memory.*=nfs"):
-        names_for(configured(type), tmp_path, "launcher/0")
+        name_store_for(configured(type), tmp_path, "launcher/0")
 
 
 def test_a_user_without_a_name_goes_by_its_number(tmp_path, monkeypatch):
@@ -258,5 +261,5 @@ def test_a_user_without_a_name_goes_by_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr("os.getuid", lambda: 1234)
     config = configured("memory")
-    with names_for(config, tmp_path, "launcher/0") as names:
+    with name_store_for(config, tmp_path, "launcher/0") as names:
         assert names.prefix.startswith("1234/grpo/")

@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from tests.gpu.models import QWEN3_0_6B, TINY
 from tests.ring.server import flip_a_byte
 from tests.support.engine_answers import PARITY, apart, check_in_flight, generating, keep_in_flight, long_groups, off
@@ -119,7 +119,7 @@ def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
         try:
             await one.post("/control/update_weights", body)
             found["passed"] = False
-        except Refused as refused:
+        except HttpError as refused:
             found["refusal"] = refused.message
             found["passed"] = found["passed"] and "mlp.up_proj.weight" in refused.message
         (samples,) = await one.generate(group("after"))

@@ -13,7 +13,7 @@ from areal_like.config.compose import load
 from areal_like.config.loaded import build
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
-from areal_like.process.checkpoints import RESUME
+from areal_like.process.checkpoint_layout import RESUME
 from areal_like.serving.embedded.core import load_model as embedded
 from areal_like.training.checkpoint import Checkpoints, _remove
 from areal_like.training.manifest import seal

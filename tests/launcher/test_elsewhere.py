@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.process.places import linked, make_free, other_roots
 from areal_like.process.run import Run
+from areal_like.process.run_links import link_target, make_free_folder, other_roots
 from areal_like.training.checkpoint import _clear, _remove
 from areal_like.training.manifest import complaints, forget_resume, seal
 from launcher.checks.linked_folders import kept_folder_warnings, moved_folder_problems
@@ -56,7 +56,7 @@ def test_a_run_of_one_folder_has_no_links(tmp_path):
 
 def test_a_folder_that_is_taken_is_not_shared(begun, tmp_path):
     """By the trial of the same name that was replaced, say."""
-    assert linked(begun.directory, "checkpoints") == tmp_path / "kept" / "sft-addition" / "t" / "checkpoints"
+    assert link_target(begun.directory, "checkpoints") == tmp_path / "kept" / "sft-addition" / "t" / "checkpoints"
     again = run_of(tmp_path, *ROOTS, name="again")
     assert f"saver.fileroot: checkpoints -> {tmp_path}/kept/sft-addition/t.2/checkpoints" in create_links(again)
     assert again.resume_states == tmp_path / "kept" / "sft-addition" / "t.2" / "resume"
@@ -134,7 +134,7 @@ def checkpoint(begun):
     """One whose resume state is on another disk."""
     folder = begun.checkpoints / "step_000001"
     folder.mkdir()
-    (folder / "resume").symlink_to(make_free(begun.resume_states / folder.name))
+    (folder / "resume").symlink_to(make_free_folder(begun.resume_states / folder.name))
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "resume" / "trainer.json").write_bytes(b"{}")
     seal(folder, 1)

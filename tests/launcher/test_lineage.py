@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.process.checkpoints import attempt_of
+from areal_like.process.checkpoint_layout import attempt_of
 from areal_like.process.run import Run
 from areal_like.training.manifest import seal
 from launcher.supervisor.rollback import Rollback, roll_back

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.process.descendants import below, catches, look
 from areal_like.process.identity import Identity
-from areal_like.process.leases import lease
+from areal_like.process.port_lease import lease_port
+from areal_like.process.process_tree import descendants_of, has_handler, process_info
 from launcher.agent.managed_process import log_name
 from launcher.env_file import read_env_files
 from launcher.runs.checkpoints import move_aside_after, newest_resumable
@@ -32,7 +32,7 @@ def in_a_process(code, **more):
 def test_all_descendants_end_with_those_that_left_their_session_and_lost_their_parents():
     code = f"""
 import os, subprocess, sys, time
-from areal_like.process.descendants import become_subreaper, below, end_all
+from areal_like.process.process_tree import become_subreaper, below, end_all
 become_subreaper()
 middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
 subprocess.run([sys.executable, "-c", middle])
@@ -48,7 +48,7 @@ assert below(os.getpid()) == []
 def test_the_leftovers_of_one_process_are_ended_and_those_of_others_are_not():
     code = f"""
 import os, subprocess, sys, time
-from areal_like.process.descendants import become_subreaper, below, end_leftovers
+from areal_like.process.process_tree import become_subreaper, below, end_leftovers
 become_subreaper()
 middle = '''
 import subprocess, sys
@@ -133,26 +133,26 @@ def test_a_guardian_tells_of_a_launcher_that_fell():
 
 def test_which_signals_a_process_has_a_handler_for():
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    assert catches(os.getpid(), signal.SIGUSR2)
+    assert has_handler(os.getpid(), signal.SIGUSR2)
     signal.signal(signal.SIGUSR2, before)
-    assert not catches(os.getpid(), signal.SIGUSR2)
-    assert not catches(1 << 22, signal.SIGUSR2)
+    assert not has_handler(os.getpid(), signal.SIGUSR2)
+    assert not has_handler(1 << 22, signal.SIGUSR2)
 
 
 def test_a_process_is_seen_with_its_parent_whatever_its_name():
     process = subprocess.Popen(["sleep", "60"])
     try:
-        seen = look(process.pid)
+        seen = process_info(process.pid)
         assert seen is not None and seen.parent == os.getpid()
-        assert process.pid in [one.pid for one in below(os.getpid())]
+        assert process.pid in [one.pid for one in descendants_of(os.getpid())]
     finally:
         process.kill()
         process.wait()
-    assert look(1 << 22) is None
+    assert process_info(1 << 22) is None
 
 
 def test_a_leased_port_is_free_and_nobody_is_given_it_twice():
-    leases = [lease() for _ in range(20)]
+    leases = [lease_port() for _ in range(20)]
     assert len({one.port for one in leases}) == 20
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", leases[0].port))
@@ -202,7 +202,7 @@ def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path,
 def test_dead_orphans_are_collected_and_children_that_are_known_are_left_to_their_owner():
     code = f"""
 import os, subprocess, sys, time
-from areal_like.process.descendants import become_subreaper, below, collect_orphans
+from areal_like.process.process_tree import become_subreaper, below, collect_orphans
 become_subreaper()
 collect_orphans(set())
 middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.2)'])"

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from areal_like.config.compose import load
+from areal_like.process.atomic_file import replace_with_backup
 from areal_like.process.run import open_run
-from areal_like.process.whole import replace_keeping
 from launcher.plan import build_plan
 from launcher.plan.auto import resolved_values
 from launcher.runs.environment_record import write_environment_record
@@ -115,7 +115,7 @@ def _seeded(seed: int, text: str) -> str:
 def test_a_start_that_was_cut_short_does_not_write_over_what_is_kept(tmp_path):
     path, kept = tmp_path / "command.txt", tmp_path / "command.until-attempt-1.txt"
     for text in ("one", "two", "three"):
-        replace_keeping(path, text, kept)
+        replace_with_backup(path, text, kept)
     assert (path.read_text(), kept.read_text()) == ("three", "one")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from areal_like.config.compose import load
-from areal_like.discovery import names_for
+from areal_like.discovery import name_store_for
 from areal_like.models.characters import write_tokenizer
 from areal_like.process.run import Run
 from areal_like.rollout.episodes.main import _tokenizer
@@ -225,7 +225,7 @@ def test_cluster_name_is_told_of_the_machines():
 @pytest.mark.shows("cluster.name_resolve.nfs_record_root")
 def test_nfs_record_root_is_where_names_are_entered(tmp_path):
     config = loaded("grpo", f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}", "trial_name=t").config
-    with names_for(config, tmp_path, "launcher/0") as names:
+    with name_store_for(config, tmp_path, "launcher/0") as names:
         names.add("server/0", "here")
         (file,) = (tmp_path / "names").rglob("server/0@*")
         assert file.relative_to(tmp_path / "names").parts[1:3] == ("grpo-addition", "t")

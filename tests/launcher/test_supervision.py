@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from areal_like.discovery import files_names
+from areal_like.discovery import file_name_store
 from areal_like.process.run import open_run
 from tests.support.standing_in import left_over, memory_of, stand
 
@@ -217,7 +217,7 @@ def test_a_worker_that_leaves_as_if_all_were_done_again_and_again_ends_the_run_a
 def test_a_launcher_that_has_lost_its_name_ends_and_leaves_the_directory_to_the_other(tmp_path):
     run = stand(tmp_path, "cluster.name_resolve.ttl_s=0.5", steps=10_000)
     run.until("checkpoints/step_000002/.complete")
-    with closing(files_names(tmp_path / "runs" / ".names", prefix(run), "a later launcher", 30.0)) as later:
+    with closing(file_name_store(tmp_path / "runs" / ".names", prefix(run), "a later launcher", 30.0)) as later:
         later.delete("launcher/0")
         later.add("launcher/0", "mine")
         ended = run.wait()

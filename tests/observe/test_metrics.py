@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from areal_like.observe import page
-from areal_like.observe.metrics import FACTS, GROUPS, NAMES, documented
-from areal_like.observe.reading import Follower, read_metrics, values_of
+from areal_like.observe.metrics import GROUPS, LINE_FIELDS, METRICS, find_metric
+from areal_like.observe.reading import LineFollower, read_metrics, values_of
 from areal_like.observe.timing import Stopwatch
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.identity import Identity
@@ -24,15 +24,15 @@ def writer(folder: Path, role: str = "trainer", attempt: int = 1) -> MetricWrite
 
 
 def test_every_name_is_in_a_group_and_explained() -> None:
-    for name, metric in NAMES.items():
+    for name, metric in METRICS.items():
         assert name.split("/")[0] in GROUPS, name
         assert metric.help and metric.help[0].isupper() and not metric.help.endswith("."), name
-    assert {name.split("/")[0] for name in NAMES} == set(GROUPS)
+    assert {name.split("/")[0] for name in METRICS} == set(GROUPS)
 
 
 def test_the_page_has_every_name() -> None:
     text = page.render()
-    assert all(f"| `{name}` | {metric.unit} | {metric.help} |" in text for name, metric in NAMES.items())
+    assert all(f"| `{name}` | {metric.unit} | {metric.help} |" in text for name, metric in METRICS.items())
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_page_has_every_name() -> None:
     ],
 )
 def test_a_name_is_known_exactly_or_by_its_pattern(name: str, known: bool) -> None:
-    assert (documented(name) is not None) == known
+    assert (find_metric(name) is not None) == known
 
 
 def test_a_line_is_whole_when_written_and_says_whose_it_is(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_line_is_whole_when_written_and_says_whose_it_is(tmp_path: Path) -> No
     mine.write(1, {"train/loss": 0.5, "reward/part/exact": 1})
     mine.write(2, {"train/loss": math.nan, "train/grad_norm": math.inf})
     first, second = (json.loads(line) for line in (tmp_path / "metrics/trainer-0.jsonl").read_text().splitlines())
-    assert set(FACTS) < set(first) and first["step"] == 1 and first["attempt"] == 3 and first["time"] > 1e9
+    assert set(LINE_FIELDS) < set(first) and first["step"] == 1 and first["attempt"] == 3 and first["time"] > 1e9
     assert first["train/loss"] == 0.5 and first["reward/part/exact"] == 1.0
     assert second["train/loss"] is None and second["train/grad_norm"] is None
     assert math.isnan(values_of(second)["train/loss"])
@@ -73,7 +73,7 @@ def test_a_name_that_nobody_explained_is_refused_and_nothing_written(tmp_path: P
 
 def test_the_rest_of_a_half_written_line_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "trainer-0.jsonl"
-    follower = Follower(path)
+    follower = LineFollower(path)
     assert follower.new_lines() == []
     path.write_bytes(b'{"step":1,"train/loss":1.0}\n{"step":2,"tra')
     assert [line["step"] for line in follower.new_lines()] == [1]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
-from areal_like.observe.cut import cut_metrics
+from areal_like.observe.cut import rewind_metrics
 from areal_like.observe.extras import Extras, ExtrasWriter
-from areal_like.observe.join import Join
+from areal_like.observe.joiner import MetricJoiner
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
 from areal_like.observe.reading import read_metrics
-from areal_like.observe.record import read_record
+from areal_like.observe.record import read_run_record
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.writer import MetricWriter
@@ -140,7 +140,7 @@ def test_two_evaluations_that_one_version_answered_are_both_kept(scene: Scene) -
     assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6]
     scene.write("rollout", 1, attempt=2, eval__due_step=1, eval__score=0.7, eval__samples=90)
     assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6, 0.7]
-    assert [line["eval/score"] for line in read_record(scene.run.directory).evaluations] == [0.4, 0.7]
+    assert [line["eval/score"] for line in read_run_record(scene.run.directory).evaluations] == [0.4, 0.7]
 
 
 def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene) -> None:
@@ -203,7 +203,7 @@ def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) ->
 
 
 def test_a_line_of_a_later_attempt_replaces_the_earlier_one() -> None:
-    join = Join({"trainer-0", "rollout-0"})
+    join = MetricJoiner({"trainer-0", "rollout-0"})
     assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
     assert join.take("rollout-0", {"step": 1, "attempt": 2, "reward/mean": 0.5}) == []
     assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
@@ -217,12 +217,12 @@ def test_a_cut_that_was_interrupted_is_completed_by_a_second_one(tmp_path: Path)
     path = tmp_path / "metrics.jsonl"
     whole = "".join(json.dumps({"step": step, "train/loss": 1.0}) + "\n" for step in (1, 2, 3)) + '{"step":4,'
     path.write_text(whole)
-    assert cut_metrics(tmp_path, 1, 1) == 2
+    assert rewind_metrics(tmp_path, 1, 1) == 2
     path.write_text(whole)
-    assert cut_metrics(tmp_path, 1, 1) == 2
+    assert rewind_metrics(tmp_path, 1, 1) == 2
     assert path.read_text() == '{"step":1,"train/loss":1.0}\n'
     assert len((tmp_path / "metrics.attempt-1.jsonl").read_text().splitlines()) == 2
-    assert cut_metrics(tmp_path, 1, 1) == 0
+    assert rewind_metrics(tmp_path, 1, 1) == 0
     assert not [found for found in tmp_path.iterdir() if found.name.startswith(".")]
 
 

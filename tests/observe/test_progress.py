@@ -9,10 +9,10 @@ import pytest
 
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.norm import NormConfig
-from areal_like.observe.health import Health
+from areal_like.observe.diagnosis import RunDiagnosis
 from areal_like.observe.history import History
-from areal_like.observe.progress import Progress, is_live
-from areal_like.observe.words import amount, duration, sparkline, tiny
+from areal_like.observe.progress import ProgressDisplay, is_live
+from areal_like.observe.text import format_amount, format_duration, format_small, sparkline
 
 VALUES = {
     "reward/mean": 0.71,
@@ -69,17 +69,17 @@ def group_baseline() -> Any:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        (amount(3140), "3.14k"),
-        (amount(999.9), "1k"),
-        (amount(12.34), "12.3"),
-        (amount(2.5e6), "2.5M"),
-        (amount(math.nan), "nan"),
-        (tiny(3.1e-6), "3e-06"),
-        (tiny(0.0213), "0.021"),
-        (tiny(0.0), "0"),
-        (duration(80), "1:20"),
-        (duration(3723.4), "1:02:03"),
-        (duration(-1), "0:00"),
+        (format_amount(3140), "3.14k"),
+        (format_amount(999.9), "1k"),
+        (format_amount(12.34), "12.3"),
+        (format_amount(2.5e6), "2.5M"),
+        (format_amount(math.nan), "nan"),
+        (format_small(3.1e-6), "3e-06"),
+        (format_small(0.0213), "0.021"),
+        (format_small(0.0), "0"),
+        (format_duration(80), "1:20"),
+        (format_duration(3723.4), "1:02:03"),
+        (format_duration(-1), "0:00"),
         (sparkline([0, 1, 2, 3], 4), "▁▃▆█"),
         (sparkline([0, 0, 4, 4], 2), "▁█"),
         (sparkline([1, math.nan, 1], 4), "▁▁"),
@@ -92,7 +92,7 @@ def test_words_are_short(word: str, text: str) -> None:
 
 def test_a_plain_line_says_what_one_looks_at() -> None:
     out, clock = io.StringIO(), Clock()
-    progress = Progress(160, 2, stream=out, clock=clock)
+    progress = ProgressDisplay(160, 2, stream=out, clock=clock)
     progress.evaluation(0, {"eval/score": 0.45})
     for step in range(1, 13):
         clock.now += 1.0
@@ -112,7 +112,7 @@ SEVERAL = {"eval/score": 0.62, "eval/version_min": 9.0, "eval/version_max": 11.0
 
 def test_what_a_score_between_the_ends_hides_is_said() -> None:
     out = io.StringIO()
-    progress = Progress(160, stream=out)
+    progress = ProgressDisplay(160, stream=out)
     progress.evaluation(5, {"eval/score": 0.5, "eval/version_min": 5.0, "eval/version_max": 5.0})
     progress.evaluation(9, SEVERAL)
     progress.evaluation(15, SEVERAL | {"eval/score": math.nan, "eval/failed": 30.0})
@@ -126,7 +126,7 @@ def test_what_a_score_between_the_ends_hides_is_said() -> None:
 def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     out, clock = Terminal(), Clock()
-    progress = Progress(10, 2, stream=out, live=True, clock=clock)
+    progress = ProgressDisplay(10, 2, stream=out, live=True, clock=clock)
     progress.evaluation(9, SEVERAL)
     clock.now += 1.0
     progress.step(10, VALUES)
@@ -135,7 +135,7 @@ def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatc
 
 def test_without_rewards_the_loss_is_shown() -> None:
     out = io.StringIO()
-    progress = Progress(2, stream=out)
+    progress = ProgressDisplay(2, stream=out)
     progress.step(1, {"train/loss": 1.234, "train/lr": 2e-3, "perf/tokens_per_s": 51000.0})
     progress.evaluation(2, {"eval/loss": 1.1})
     assert out.getvalue().splitlines() == [
@@ -146,7 +146,7 @@ def test_without_rewards_the_loss_is_shown() -> None:
 
 def test_fast_steps_do_not_flood_the_screen_and_the_last_is_always_shown() -> None:
     out, clock = io.StringIO(), Clock()
-    progress = Progress(1000, stream=out, clock=clock)
+    progress = ProgressDisplay(1000, stream=out, clock=clock)
     for step in range(1, 1001):
         clock.now += 0.01
         progress.step(step, VALUES)
@@ -181,7 +181,7 @@ def test_a_recovery_takes_back_what_came_after_the_checkpoint() -> None:
 def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     out, clock = Terminal(), Clock()
-    progress = Progress(10, 2, stream=out, live=True, clock=clock)
+    progress = ProgressDisplay(10, 2, stream=out, live=True, clock=clock)
     progress.say("adding/r0001 in runs/adding/r0001")
     progress.phase("servers ready", 5.1)
     for step in range(1, 4):
@@ -205,7 +205,7 @@ def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above(monkeyp
 def test_what_a_narrow_terminal_cannot_hold_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
-    progress = Progress(10, stream=out, live=True)
+    progress = ProgressDisplay(10, stream=out, live=True)
     progress.step(1, VALUES | {"train/lr": 1.0})
     assert max(len(line) for line in out.shown()) == 39
 
@@ -214,7 +214,7 @@ def test_a_reader_who_goes_away_does_not_stop_the_run() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as out:
-        progress = Progress(10, stream=out)
+        progress = ProgressDisplay(10, stream=out)
         progress.step(1, VALUES)
         progress.say("still there")
 
@@ -234,7 +234,7 @@ def test_only_a_terminal_is_drawn_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_healthy_run_is_not_talked_about() -> None:
-    health = Health(config())
+    health = RunDiagnosis(config())
     fresh = VALUES | {"offpolicy/staleness_max": 0.0, "offpolicy/logprob_diff_max": 2e-5, "offpolicy/kl": 1e-9}
     stale = fresh | {"offpolicy/staleness_max": 2.0, "offpolicy/logprob_diff_mean": 0.02, "offpolicy/kl": 0.002}
     assert [health.look(step, values) for step, values in enumerate((fresh, stale), start=1)] == [[], []]
@@ -253,7 +253,7 @@ def test_when_sampler_and_trainer_disagree_the_probable_cause_is_named(
     changes: dict[str, Any], staleness: float, cause: str
 ) -> None:
     values = {"offpolicy/logprob_diff_mean": 0.6, "offpolicy/kl": 0.2, "offpolicy/staleness_max": staleness}
-    health = Health(config(**changes))
+    health = RunDiagnosis(config(**changes))
     (line,) = [line for step in range(7, 17) for line in health.look(step, values)]
     step = 16 if staleness else 7
     assert line.startswith(f"step {step}: sampler and trainer disagree (|dlogp| 0.6") and cause in line
@@ -262,7 +262,7 @@ def test_when_sampler_and_trainer_disagree_the_probable_cause_is_named(
 def test_large_first_updates_of_a_short_run_are_no_sign() -> None:
     """As in the shipped experiment cut to 25 steps, where hardly anything is left of its warmup."""
     course = [(0.0, 0.0), (0.0, 0.0), (0.81, 1.46), (1.6, 1.35), (0.42, 0.26), (0.34, 0.21), (0.58, 0.47), (0.2, 0.13)]
-    health = Health(config())
+    health = RunDiagnosis(config())
     for step, (difference, kl) in enumerate(course, start=1):
         values = {"offpolicy/logprob_diff_mean": difference, "offpolicy/kl": kl}
         assert health.look(step, values | {"offpolicy/staleness_max": float(min(2, step // 2))}) == []
@@ -270,23 +270,23 @@ def test_large_first_updates_of_a_short_run_are_no_sign() -> None:
 
 def test_half_precision_is_allowed_more() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.01, "offpolicy/logprob_diff_max": 0.5, "offpolicy/staleness_max": 0.0}
-    assert Health(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).look(1, values) == []
-    assert Health(config()).look(1, values)
+    assert RunDiagnosis(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).look(1, values) == []
+    assert RunDiagnosis(config()).look(1, values)
     rare = values | {"offpolicy/logprob_diff_max": 4.0}
-    assert Health(config(embedded__dtype="bfloat16")).look(1, rare) == [], "the coarser of the two counts"
+    assert RunDiagnosis(config(embedded__dtype="bfloat16")).look(1, rare) == [], "the coarser of the two counts"
 
 
 def test_what_was_asked_for_by_name_is_no_sign_before_it_is_large() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.3, "offpolicy/logprob_diff_max": 5.0, "offpolicy/staleness_max": 0.0}
     mismatched = config(rollout__allow_mismatched_sampling=True)
-    assert Health(mismatched).look(1, values) == []
-    (line,) = Health(mismatched).look(2, values | {"offpolicy/logprob_diff_mean": 0.6})
+    assert RunDiagnosis(mismatched).look(1, values) == []
+    (line,) = RunDiagnosis(mismatched).look(2, values | {"offpolicy/logprob_diff_mean": 0.6})
     assert "rollout.allow_mismatched_sampling=true" in line
 
 
 def test_answers_that_may_not_end_before_the_limit_are_cut_off_without_a_word() -> None:
     truncated = {"rollout/truncated_share": 1.0}
-    usual, fixed = Health(config()), Health(config(gconfig__min_new_tokens=config().gconfig.max_new_tokens))
+    usual, fixed = RunDiagnosis(config()), RunDiagnosis(config(gconfig__min_new_tokens=config().gconfig.max_new_tokens))
     assert [len(usual.look(step, truncated)) for step in range(1, 6)] == [0, 0, 0, 0, 1]
     assert [line for step in range(1, 60) for line in fixed.look(step, truncated)] == []
 
@@ -295,13 +295,13 @@ def test_groups_without_spread_are_no_sign_where_the_baseline_is_not_the_group()
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0, "train/samples": 64.0}
     some, none = ({**equal, "train/sequences_without_signal": count} for count in (10.0, 64.0))
     batch = config(actor__reward_norm=None)
-    assert [line for step in range(1, 60) for line in Health(batch).look(step, some)] == []
-    health = Health(batch)
+    assert [line for step in range(1, 60) for line in RunDiagnosis(batch).look(step, some)] == []
+    health = RunDiagnosis(batch)
     assert [step for step in range(1, 10) if health.look(step, none)] == [5]
 
 
 def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
-    health = Health(config(actor__reward_norm=group_baseline()))
+    health = RunDiagnosis(config(actor__reward_norm=group_baseline()))
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0}
     said = [step for step in range(1, 121) if health.look(step, equal)]
     assert said == [5, 55, 105]
@@ -318,11 +318,11 @@ def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
     ],
 )
 def test_what_went_wrong_once_is_said_at_once(values: dict[str, float], words: str) -> None:
-    (line,) = Health(config()).look(1, values)
+    (line,) = RunDiagnosis(config()).look(1, values)
     assert words in line
 
 
 def test_the_live_view_says_what_health_finds() -> None:
     out = io.StringIO()
-    Progress(10, health=Health(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
+    ProgressDisplay(10, health=RunDiagnosis(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
     assert out.getvalue().splitlines()[1].startswith("step 3: 1 group given up")

@@ -13,13 +13,13 @@ import pytest
 from areal_like.config.compose import load
 from areal_like.config.describe.dump import dump
 from areal_like.config.sources.shipped import data_folder
-from areal_like.observe.axes import Series, step_axis, value_axis
-from areal_like.observe.chart import chart
-from areal_like.observe.evaluations import evaluations, sentence
-from areal_like.observe.next_steps import number
-from areal_like.observe.record import Record
-from areal_like.observe.summary import finish
-from areal_like.observe.svg import svg
+from areal_like.observe.chart import terminal_chart
+from areal_like.observe.charts import Series, step_axis, value_axis
+from areal_like.observe.evaluations import evaluation_lines, evaluation_text
+from areal_like.observe.next_steps import short_number
+from areal_like.observe.record import RunRecord
+from areal_like.observe.summary import summarize_run
+from areal_like.observe.svg import svg_chart
 
 COMMAND = "python -m launcher --config grpo.yaml actor.lr=3e-4 trial_name=r0001 'task.args={digits: 2}'\n"
 
@@ -59,7 +59,7 @@ class Ended:
         return folder
 
     def finish(self, outcome: str = "done", code: int = 0, error: str | None = None) -> tuple[dict[str, Any], str]:
-        text = finish(self.folder, outcome, code, time.time() - 102, attempts=1, error=error)
+        text = summarize_run(self.folder, outcome, code, time.time() - 102, attempts=1, error=error)
         return json.loads((self.folder / "summary.json").read_text()), text
 
 
@@ -203,14 +203,14 @@ def test_the_objective_is_what_the_configuration_names() -> None:
         {"step": 1, "train/loss": 2.0, "reward/mean": 0.5},
         {"step": 2, "train/loss": None, "reward/mean": 0.6},
     ]
-    record = Record(lines, [])
+    record = RunRecord(lines, [])
     assert record.objective("reward/mean") == 0.6
     assert record.objective("train/loss") == 2.0
     assert record.objective("eval/score") is None
     assert record.objective(None) == 0.6
-    assert Record(lines, [{"step": 2, "eval/loss": 1.0}]).objective(None) == 1.0
-    assert Record(lines, [{"step": 2, "eval/loss": 1.0, "eval/score": 0.9}]).objective(None) == 0.9
-    assert Record([], []).objective(None) is None
+    assert RunRecord(lines, [{"step": 2, "eval/loss": 1.0}]).objective(None) == 1.0
+    assert RunRecord(lines, [{"step": 2, "eval/loss": 1.0, "eval/score": 0.9}]).objective(None) == 0.9
+    assert RunRecord([], []).objective(None) is None
 
 
 def evaluated(
@@ -227,7 +227,7 @@ def test_after_a_recovery_an_evaluation_that_comes_again_takes_the_place_of_the_
         *(evaluated(10, 0.2, newest=12), {"step": 12, "train/loss": 1.0}, evaluated(15, 0.1)),
         *(evaluated(15, 0.5, attempt=2), {"step": 30, "eval/loss": 0.8}),
     ]
-    found = [(line["step"], line.get("eval/score")) for line in evaluations(lines)]
+    found = [(line["step"], line.get("eval/score")) for line in evaluation_lines(lines)]
     assert found == [(10, 0.2), (15, 0.5), (30, None)]
 
 
@@ -270,7 +270,7 @@ def test_an_older_score_does_not_stand_for_a_last_one_that_is_missing(ended: Any
     ],
 )
 def test_an_evaluation_in_words(line: dict[str, Any], words: str | None) -> None:
-    assert sentence(line["step"], line) == words
+    assert evaluation_text(line["step"], line) == words
 
 
 def test_the_picture_is_xml_with_a_line_a_legend_and_axes(ended: Any) -> None:
@@ -289,19 +289,21 @@ def test_the_picture_is_xml_with_a_line_a_legend_and_axes(ended: Any) -> None:
 
 
 def test_names_cannot_break_the_picture() -> None:
-    ElementTree.fromstring(svg("a<b>&'\"", [Series("<x>", [(1, 1.0), (2, math.nan), (3, 2.0)])]))
+    ElementTree.fromstring(svg_chart("a<b>&'\"", [Series("<x>", [(1, 1.0), (2, math.nan), (3, 2.0)])]))
 
 
 def test_a_chart_shows_a_rise_as_a_rise() -> None:
-    rows = chart([Series("score", [(step, step / 10) for step in range(11)], marked=True)], width=40, height=11)
+    rows = terminal_chart(
+        [Series("score", [(step, step / 10) for step in range(11)], marked=True)], width=40, height=11
+    )
     marks = [(row, line.index("●")) for row, line in enumerate(rows[:-1]) if "●" in line]
     assert len(marks) == 11 and [column for _, column in marks] == sorted((column for _, column in marks), reverse=True)
     assert rows[0].startswith("   1┤") and rows[10].startswith("   0┤●")
     assert rows[-1].strip() == "● score"
     assert max(map(len, rows)) <= 40
-    line = chart([Series("loss", [(step, 1.0 - step / 100) for step in range(101)])], width=40, height=5)
+    line = terminal_chart([Series("loss", [(step, 1.0 - step / 100) for step in range(101)])], width=40, height=5)
     assert line[0][5] != " " and line[4][-1] != " " and line[0][20:].strip() == ""
-    assert chart([Series("none", [])]) == [] and chart([Series("nan", [(1, math.nan)])]) == []
+    assert terminal_chart([Series("none", [])]) == [] and terminal_chart([Series("nan", [(1, math.nan)])]) == []
 
 
 @pytest.mark.parametrize(
@@ -328,4 +330,4 @@ def test_steps_are_marked_at_whole_numbers() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(1e-4, "1e-4"), (6.667e-4, "7e-4"), (3.3e-6, "3e-6"), (0.5, "5e-1")])
 def test_rates_are_suggested_in_short(value: float, text: str) -> None:
-    assert number(value) == text
+    assert short_number(value) == text

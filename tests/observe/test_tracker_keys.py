@@ -11,7 +11,7 @@ from areal_like.config.stats_logger import is_on
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.fan_out import Trackers
-from areal_like.observe.trackers.ids import FILE
+from areal_like.observe.trackers.run_ids import FILE
 from areal_like.observe.trackers.swanlab import CONSOLE
 from areal_like.process.run import Run
 from tests.support.rollout_world import grpo

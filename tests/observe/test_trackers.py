@@ -18,7 +18,7 @@ from areal_like.observe.trackers import fan_out, open_tracker
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.trackers.swanlab import CONSOLE
-from areal_like.observe.trackers.worker import MOST_WAITING
+from areal_like.observe.trackers.writer_thread import MAX_PENDING
 from areal_like.process.run import Run
 from tests.support.tracker_packages import Package, tensorboard_events, tensorboard_values
 
@@ -202,18 +202,18 @@ def test_a_tracker_that_hangs_holds_up_no_step_and_fills_no_memory() -> None:
     trackers.log(1, {"train/loss": 1.0})
     hanging.waits.wait()
     trackers.add("sound", lambda: sound)
-    steps = range(2, 2 * MOST_WAITING)
+    steps = range(2, 2 * MAX_PENDING)
     for step in steps:
         trackers.log(step, {"train/loss": 1.0})
         if step % 100 == 0:
             caught_up = threading.Event()
             trackers._workers[1].put(partial(lambda event, tracker: event.set(), caught_up))
             caught_up.wait()
-    assert sound.got == list(steps)[: len(sound.got)] and len(sound.got) > MOST_WAITING
-    assert len(trackers._workers[0]._work) == MOST_WAITING
+    assert sound.got == list(steps)[: len(sound.got)] and len(sound.got) > MAX_PENDING
+    assert len(trackers._workers[0]._work) == MAX_PENDING
     trackers.close()
     assert [warning for warning in warnings if "hanging" in warning] == [
-        f"stats_logger.hanging: is {MOST_WAITING} entries behind; what comes until it catches up is not sent; "
+        f"stats_logger.hanging: is {MAX_PENDING} entries behind; what comes until it catches up is not sent; "
         "metrics.jsonl has everything"
     ]
     hanging.may_go_on.set()

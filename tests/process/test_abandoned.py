@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.abandoned import clear, clear_abandoned
+from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_run_memory
 from areal_like.process.identity import RUN_ID
-from areal_like.process.memory import SHARED_MEMORY, hold, let_go, make_new, memory_folder
-from areal_like.process.segments import Watch, segments_in
+from areal_like.process.run_memory import SHARED_MEMORY, create_run_memory, lock_folder, memory_folder, unlock_folder
+from areal_like.process.shared_segments import SegmentRecorder, parse_record
 from tests.support.commands import REPOSITORY
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
@@ -28,7 +28,7 @@ root_alone = pytest.mark.skipif(os.getuid() != 0, reason="only root can act for 
 def folder() -> Iterator[Path]:
     path = memory_folder(uuid.uuid4().hex[:12])
     yield path
-    let_go(path)
+    unlock_folder(path)
     if path.is_symlink():
         path.unlink()
     shutil.rmtree(path, ignore_errors=True)
@@ -56,8 +56,8 @@ def by_stranger(folder: Path, record: str) -> None:
 @pytest.mark.parametrize("is_json", [True, False])
 def test_the_folder_of_another_user_names_nothing_that_is_removed(folder: Path, victim: Path, is_json: bool, caplog):
     by_stranger(folder, record_of(victim) if is_json else "{")
-    clear(folder)
-    clear_abandoned()
+    remove_run_memory(folder)
+    remove_abandoned_memory()
     assert victim.exists() and (folder / "segments-x.json").exists() and not caplog.text
 
 
@@ -98,14 +98,14 @@ sys.exit(guardian.guarded(lambda: 0, folder))
 
 @pytest.mark.parametrize("kind", ["names", "link", "not JSON", "no list", "deep"])
 def test_a_record_that_is_none_is_one_line_and_removes_nothing(folder: Path, victim: Path, kind: str, caplog):
-    make_new(folder)
+    create_run_memory(folder)
     path = folder / "segments-x.json"
     if kind == "link":
         path.symlink_to(victim)
     else:
         texts = {"names": record_of(victim), "not JSON": "{", "no list": "3", "deep": "[" * 100_000}
         path.write_text(texts[kind])
-    clear(folder)
+    remove_run_memory(folder)
     assert victim.exists() and not folder.exists()
     (line,) = caplog.messages
     assert line.startswith(f"{path} is ignored: "), line
@@ -114,7 +114,7 @@ def test_a_record_that_is_none_is_one_line_and_removes_nothing(folder: Path, vic
 @pytest.mark.parametrize("name", ["psm_../../x", "sem.mp-/etc/x", "sglang_loads_/../x", "/etc/passwd", "../x", ""])
 def test_a_name_with_a_way_in_it_is_no_segment(name: str):
     with pytest.raises(ValueError, match="is not a segment of an engine"):
-        segments_in(json.dumps([[name, 1]]).encode())
+        parse_record(json.dumps([[name, 1]]).encode())
 
 
 def test_nothing_is_written_down_in_a_folder_that_leads_elsewhere(folder: Path, tmp_path: Path):
@@ -122,36 +122,36 @@ def test_nothing_is_written_down_in_a_folder_that_leads_elsewhere(folder: Path, 
     elsewhere.mkdir(mode=0o700)
     (elsewhere / "segments-x.json").touch()
     folder.symlink_to(elsewhere)
-    watch = Watch(folder / "segments-x.json")
+    watch = SegmentRecorder(folder / "segments-x.json")
     watch.close()
     watch.remove()
     assert (elsewhere / "segments-x.json").exists()
 
 
 def clear_in_another_process() -> None:
-    code = "from areal_like.process.abandoned import clear_abandoned\nclear_abandoned()"
+    code = "from areal_like.process.abandoned_memory import clear_abandoned\nclear_abandoned()"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
 
 
 def test_a_folder_that_a_process_holds_is_a_running_run_s(folder: Path):
-    make_new(folder)
+    create_run_memory(folder)
     clear_in_another_process()
     assert folder.exists()
-    let_go(folder)
+    unlock_folder(folder)
     clear_in_another_process()
     assert not folder.exists()
-    assert not hold(folder), "it is gone: whoever wants it makes it anew"
+    assert not lock_folder(folder), "it is gone: whoever wants it makes it anew"
 
 
 def test_a_folder_whose_run_has_a_process_is_left_alone(folder: Path):
-    make_new(folder)
-    let_go(folder)
+    create_run_memory(folder)
+    unlock_folder(folder)
     run_id = folder.name.rpartition(".")[2]
     with subprocess.Popen(["sleep", "600"], env={**os.environ, RUN_ID: run_id}) as process:
-        clear_abandoned()
+        remove_abandoned_memory()
         assert folder.exists()
         process.kill()
-    clear_abandoned()
+    remove_abandoned_memory()
     assert not folder.exists()
 
 
@@ -160,7 +160,7 @@ def test_what_has_another_name_is_not_taken_for_a_run_s(folder: Path):
     try:
         for other in others:
             other.mkdir(mode=0o700)
-        clear_abandoned()
+        remove_abandoned_memory()
         assert all(other.is_dir() for other in others)
     finally:
         for other in others:

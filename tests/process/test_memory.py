@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process import memory
+from areal_like.process import run_memory
 from areal_like.process.errors import Failure
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.folders import new_version
 from areal_like.weights.index import Index, read_index, write_index
+from areal_like.weights.version_folders import new_version
 from tests.support.commands import REPOSITORY
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "SHARED_MEMORY", tmp_path)
-    return memory.memory_folder(uuid.uuid4().hex[:12])
+    monkeypatch.setattr(run_memory, "SHARED_MEMORY", tmp_path)
+    return run_memory.memory_folder(uuid.uuid4().hex[:12])
 
 
 def opened(folder: Path) -> None:
@@ -46,7 +46,7 @@ def anothers(folder: Path) -> None:
 def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why):
     make(folder)
     with pytest.raises(Failure) as refused:
-        memory.make_private(folder)
+        run_memory.ensure_run_memory(folder)
     assert str(refused.value).startswith(f"{folder}: {why}"), refused.value
     with pytest.raises(Failure), new_version(folder, 1):
         pass
@@ -57,7 +57,7 @@ def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why)
         read_index(published)
     before = sorted(folder.parent.rglob("*"))
     if make is not opened:
-        memory.remove_memory(folder)
+        run_memory.remove_folder(folder)
         assert sorted(folder.parent.rglob("*")) == before, "what is not ours stays"
 
 
@@ -74,19 +74,19 @@ def test_a_guardian_wants_the_folder_new(folder):
 def test_a_folder_of_ours_is_closed_whatever_the_umask(folder):
     before = os.umask(0)
     try:
-        memory.make_new(folder)
+        run_memory.create_run_memory(folder)
     finally:
         os.umask(before)
     assert folder.stat().st_mode == 0o40700
-    memory.make_private(folder)
+    run_memory.ensure_run_memory(folder)
     with new_version(folder, 1) as made:
         write_index(made, Index(1, "run1", [], None))
     assert read_index(folder / "v000001").run_id == "run1"
-    memory.remove_memory(folder)
+    run_memory.remove_folder(folder)
     assert not folder.exists()
 
 
 def test_a_machine_without_shared_memory_gets_no_folder(folder):
     folder.parent.rmdir()
-    memory.make_new(folder)
+    run_memory.create_run_memory(folder)
     assert not folder.parent.exists()

@@ -13,14 +13,14 @@ import pytest
 import yaml
 from aiohttp import web
 
-from areal_like.process.blocking import BlockingCaller
-from areal_like.process.errors import Refused, TimedOut, Unreachable
+from areal_like.process.atomic_file import CHUNK_BYTES, complete_lines_end
+from areal_like.process.blocking_http import BlockingHttpClient
+from areal_like.process.errors import HttpError, TimedOut, Unreachable
 from areal_like.process.frames import pack, unpack
-from areal_like.process.http import Caller, answer, application, binary, read_json, serve
-from areal_like.process.identity import Guard, Identity, headers
+from areal_like.process.http import HttpClient, application, binary_response, json_response, read_json, serve
+from areal_like.process.identity import CallGuard, Identity, call_headers
 from areal_like.process.seeds import derive_seed
-from areal_like.process.waiting import Waiting
-from areal_like.process.whole import PIECE, whole_lines
+from areal_like.process.wait import NamedWait
 from tests.support.commands import REPOSITORY
 
 TRAINER = Identity("trainer", 0)
@@ -28,31 +28,31 @@ TRAINER = Identity("trainer", 0)
 
 class TestGuard:
     def test_lets_in_who_knows_the_token(self):
-        assert Guard("secret").refuse(headers(TRAINER, "secret")) is None
+        assert CallGuard("secret").refuse(call_headers(TRAINER, "secret")) is None
 
     @pytest.mark.parametrize("said", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
     def test_refuses_who_does_not(self, said):
-        refused = Guard("secret").refuse({**headers(TRAINER, "secret"), "Authorization": "", **said})
+        refused = CallGuard("secret").refuse({**call_headers(TRAINER, "secret"), "Authorization": "", **said})
         assert refused is not None and refused[0] == 401
 
     def test_refuses_an_older_attempt_of_anybody(self):
-        guard = Guard("secret")
+        guard = CallGuard("secret")
         seen: list[int] = []
         guard.on_new_attempt = seen.append
-        assert guard.refuse(headers(Identity("trainer", 0, attempt=2), "secret")) is None
-        refused = guard.refuse(headers(Identity("rollout", 0, attempt=1), "secret"))
+        assert guard.refuse(call_headers(Identity("trainer", 0, attempt=2), "secret")) is None
+        refused = guard.refuse(call_headers(Identity("rollout", 0, attempt=1), "secret"))
         assert refused is not None and refused[0] == 409 and "attempt 1" in refused[1]
         assert seen == [2]
 
     def test_refuses_an_older_incarnation_of_the_same_process_only(self):
-        guard = Guard("secret")
-        assert guard.refuse(headers(Identity("episodes", 0, 1, 2), "secret")) is None
-        assert guard.refuse(headers(Identity("episodes", 1, 1, 1), "secret")) is None
-        refused = guard.refuse(headers(Identity("episodes", 0, 1, 1), "secret"))
+        guard = CallGuard("secret")
+        assert guard.refuse(call_headers(Identity("episodes", 0, 1, 2), "secret")) is None
+        assert guard.refuse(call_headers(Identity("episodes", 1, 1, 1), "secret")) is None
+        refused = guard.refuse(call_headers(Identity("episodes", 0, 1, 1), "secret"))
         assert refused is not None and refused[0] == 409
 
     def test_refuses_a_call_that_does_not_say_its_attempt(self):
-        refused = Guard("secret").refuse({"Authorization": "Bearer secret"})
+        refused = CallGuard("secret").refuse({"Authorization": "Bearer secret"})
         assert refused is not None and refused[0] == 400
 
 
@@ -70,7 +70,7 @@ class TestFrames:
 
 
 def test_a_wait_says_what_it_waits_for_and_which_key_limits_it():
-    waiting = Waiting("batch 5 from rollout/0", 0.0, "rollout.request_timeout")
+    waiting = NamedWait("batch 5 from rollout/0", 0.0, "rollout.request_timeout")
     with pytest.raises(TimedOut, match="waited 0 s for batch 5 from rollout/0; the limit is 0 s"):
         while True:
             waiting.check()
@@ -78,14 +78,14 @@ def test_a_wait_says_what_it_waits_for_and_which_key_limits_it():
 
 def test_only_the_end_of_a_long_file_is_looked_at_for_its_last_whole_line(tmp_path):
     path = tmp_path / "lines"
-    for content, length in ((b"", 0), (b"half", 0), (b"a\n", 2), (b"a\nbc", 2), (b"a\n" + b"b" * 3 * PIECE, 2)):
+    for content, length in ((b"", 0), (b"half", 0), (b"a\n", 2), (b"a\nbc", 2), (b"a\n" + b"b" * 3 * CHUNK_BYTES, 2)):
         path.write_bytes(content)
-        assert whole_lines(path) == length
+        assert complete_lines_end(path) == length
 
 
 def test_a_process_of_a_run_may_hold_as_many_connections_as_the_machine_lets_it():
     code = (
-        "import resource as r; from areal_like.process.body import allow_open_files; hard = r.getrlimit(7)[1]; "
+        "import resource as r; from areal_like.process.entrypoint import allow_open_files; hard = r.getrlimit(7)[1]; "
         "r.setrlimit(7, (64, hard)); allow_open_files(); print(r.getrlimit(7)[0] > 64, r.getrlimit(7)[1] == hard)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
@@ -103,22 +103,22 @@ class TestCalls:
 
     @staticmethod
     def app():
-        app = application(Guard("secret"), open_paths=("/health",))
+        app = application(CallGuard("secret"), open_paths=("/health",))
 
         async def double(request: web.Request) -> web.Response:
             said = await read_json(request)
             if said["x"] < 0:
-                raise Refused(409, "x: must not be negative")
-            return answer({"x": 2 * said["x"]})
+                raise HttpError(409, "x: must not be negative")
+            return json_response({"x": 2 * said["x"]})
 
         async def echo(request: web.Request) -> web.Response:
-            return binary(pack({"n": 1}, [await request.read()]))
+            return binary_response(pack({"n": 1}, [await request.read()]))
 
         async def fault(_: web.Request) -> web.Response:
             raise RuntimeError("broken")
 
         async def health(_: web.Request) -> web.Response:
-            return answer({"status": "ok"})
+            return json_response({"status": "ok"})
 
         app.router.add_post("/double", double)
         app.router.add_post("/echo", echo)
@@ -130,7 +130,7 @@ class TestCalls:
         async def main():
             served = await serve(self.app(), "127.0.0.1")
             try:
-                async with Caller(TRAINER, secret) as caller:
+                async with HttpClient(TRAINER, secret) as caller:
                     await check(caller, served.address)
             finally:
                 await served.close()
@@ -147,14 +147,14 @@ class TestCalls:
 
     def test_a_refusal_has_its_message_and_an_error_of_the_server_too(self):
         async def check(caller, address):
-            with pytest.raises(Refused, match="x: must not be negative") as refused:
+            with pytest.raises(HttpError, match="x: must not be negative") as refused:
                 await caller.json("POST", address, "/double", {"x": -1})
             assert refused.value.status == 409
-            with pytest.raises(Refused, match="RuntimeError: broken"):
+            with pytest.raises(HttpError, match="RuntimeError: broken"):
                 await caller.json("GET", address, "/fault")
-            with pytest.raises(Refused, match="the body is not JSON"):
+            with pytest.raises(HttpError, match="the body is not JSON"):
                 await caller.json("POST", address, "/double", b"{")
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(HttpError) as refused:
                 await caller.json("GET", address, "/nowhere")
             assert refused.value.status == 404
 
@@ -162,7 +162,7 @@ class TestCalls:
 
     def test_without_the_token_only_open_paths_answer(self):
         async def check(_, address):
-            async with aiohttp.ClientSession(headers=headers(TRAINER, "guessed")) as session:
+            async with aiohttp.ClientSession(headers=call_headers(TRAINER, "guessed")) as session:
                 async with session.post(f"http://{address}/double", json={"x": 1}) as response:
                     assert response.status == 401 and "token" in await response.text()
                 async with session.get(f"http://{address}/health") as response:
@@ -187,11 +187,11 @@ class TestCalls:
     def test_the_blocking_caller_does_the_same(self):
         async def check(_, address):
             def calls():
-                caller = BlockingCaller(TRAINER, "secret")
+                caller = BlockingHttpClient(TRAINER, "secret")
                 try:
                     assert caller.json("POST", address, "/double", {"x": 4}) == {"x": 8}
                     assert bytes(caller.frame("POST", address, "/echo", b"b").blobs[0]) == b"b"
-                    with pytest.raises(Refused, match="x: must not be negative"):
+                    with pytest.raises(HttpError, match="x: must not be negative"):
                         caller.json("POST", address, "/double", {"x": -1})
                     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):
                         caller.json("GET", "127.0.0.1:9", "/double")
@@ -221,7 +221,9 @@ class TestBody:
         facts = {"experiment": "grpo", "run_id": "abc", "folder": str(folder), "cwd": str(folder)}
         (folder / "run.json").write_text(json.dumps(facts))
         (folder / "main.py").write_text(
-            "from areal_like.process.body import body\n" + textwrap.dedent(text) + "\nraise SystemExit(body(main))\n"
+            "from areal_like.process.entrypoint import body\n"
+            + textwrap.dedent(text)
+            + "\nraise SystemExit(body(main))\n"
         )
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "AREAL_LIKE_PROCESS": "episodes/1"}
         command = [sys.executable, str(folder / "main.py"), "--run-dir", str(folder)]

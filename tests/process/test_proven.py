@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from areal_like.process.blocking import BlockingCaller
+from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import Unreachable
-from areal_like.process.greeting import Proofs, Question, Unproven
-from areal_like.process.http import Caller, Served, answer, application, run_loop, serve
-from areal_like.process.identity import Guard
-from areal_like.process.proof import is_proof, new_nonce, place_of, prove
-from areal_like.process.proven import greet
+from areal_like.process.http import HttpClient, HttpServer, application, json_response, run_async, serve
+from areal_like.process.identity import CallGuard
+from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_handshake import ProofFailed, ProofRequest, ProofVerifier
+from areal_like.process.server_proof import endpoint_of, is_proof, make_proof, new_nonce
 from areal_like.rollout.episodes.generation_client import GenerationClient, LeaseRoute
 from tests.support.impostors import SECRET, Listener, foreign, passing_on, replays
 from tests.support.ring_parts import SECRET as RING_SECRET
@@ -23,11 +23,11 @@ from tests.support.ring_parts import WORKER, Server, open_server
 OTHER_HOSTS = ("127.0.0.2", "::1")
 
 
-async def ours(port: int = 0, host: str = "127.0.0.1") -> Served:
+async def ours(port: int = 0, host: str = "127.0.0.1") -> HttpServer:
     async def yes(_: web.Request) -> web.Response:
-        return answer({"ok": True})
+        return json_response({"ok": True})
 
-    app = application(Guard(SECRET))
+    app = application(CallGuard(SECRET))
     app.router.add_post("/yes", yes)
     return await serve(app, host, port)
 
@@ -36,7 +36,7 @@ class BlockingInAThread:
     """A `Caller` to look at."""
 
     def __init__(self) -> None:
-        self._caller = BlockingCaller(WORKER, SECRET)
+        self._caller = BlockingHttpClient(WORKER, SECRET)
 
     async def json(self, *words: Any) -> Any:
         return await asyncio.to_thread(self._caller.json, *words)
@@ -48,7 +48,9 @@ class BlockingInAThread:
         self._caller.close()
 
 
-CALLERS = pytest.mark.parametrize("caller", [lambda: Caller(WORKER, SECRET), BlockingInAThread], ids=["loop", "none"])
+CALLERS = pytest.mark.parametrize(
+    "caller", [lambda: HttpClient(WORKER, SECRET), BlockingInAThread], ids=["loop", "none"]
+)
 
 
 @CALLERS
@@ -80,19 +82,19 @@ def test_who_takes_the_port_of_a_server_that_died_after_a_call_hears_nothing_of_
         await stranger.close()
         assert stranger.heard and SECRET.encode() not in stranger.heard
 
-    run_loop(main())
+    run_async(main())
 
 
 @CALLERS
 def test_a_connection_is_proved_once_and_its_calls_go_on_without(caller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs: list[str] = []
-    real = Guard.prove
+    real = CallGuard.prove
 
-    def noted(guard: Guard, nonce: str, place: str) -> str | None:
+    def noted(guard: CallGuard, nonce: str, place: str) -> str | None:
         proofs.append(place)
         return real(guard, nonce, place)
 
-    monkeypatch.setattr(Guard, "prove", noted)
+    monkeypatch.setattr(CallGuard, "prove", noted)
 
     async def main() -> None:
         served = await ours()
@@ -102,13 +104,13 @@ def test_a_connection_is_proved_once_and_its_calls_go_on_without(caller: Any, mo
         await served.close()
         assert proofs == [served.address]
 
-    run_loop(main())
+    run_async(main())
 
 
 def test_a_worker_whose_server_s_port_was_taken_goes_on_with_another_one() -> None:
     async def main() -> None:
         stranger = await Listener(foreign).start()
-        async with open_server(Server()) as server, Caller(WORKER, RING_SECRET) as caller:
+        async with open_server(Server()) as server, HttpClient(WORKER, RING_SECRET) as caller:
 
             async def another(lease: str, gone: str) -> str:
                 assert gone == f"127.0.0.1:{stranger.port}"
@@ -160,7 +162,7 @@ def test_a_server_that_listens_at_many_addresses_proves_itself_at_each(host: str
             pytest.skip(f"this machine has no {host}: {fault}")
         for name in ("127.0.0.1", "localhost"):
             with contextlib.suppress(ConnectionRefusedError):  # "::" may be IPv6 alone
-                Proofs(SECRET).check_connection(await greet(f"{name}:{port}"))
+                ProofVerifier(SECRET).check_connection(await request_proof(f"{name}:{port}"))
         await served.close()
 
     asyncio.run(main())
@@ -179,12 +181,12 @@ def test_a_server_that_listens_at_many_addresses_proves_itself_at_each(host: str
     ],
 )
 def test_both_ends_say_the_same_of_the_place(end: Any, place: str | None) -> None:
-    assert place_of(end) == place
+    assert endpoint_of(end) == place
 
 
 def test_a_proof_is_for_one_address_and_one_port() -> None:
     nonce = new_nonce()
-    proof = prove(SECRET, nonce, "127.0.0.1:80", "") or ""
+    proof = make_proof(SECRET, nonce, "127.0.0.1:80", "") or ""
     assert is_proof(proof, SECRET, nonce, "127.0.0.1:80", "")
     for other in ("127.0.0.1:81", "[::1]:80"):
         assert not is_proof(proof, SECRET, nonce, other, "")
@@ -192,14 +194,14 @@ def test_a_proof_is_for_one_address_and_one_port() -> None:
 
 def test_an_answer_is_read_however_it_comes_and_nothing_may_follow_it() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Areal-Proof: abc\r\n\r\n"
-    question = Question(("127.0.0.1", 80))
-    *before, last = (question.hear(head[at : at + 1]) for at in range(len(head)))
+    question = ProofRequest(("127.0.0.1", 80))
+    *before, last = (question.feed(head[at : at + 1]) for at in range(len(head)))
     assert before == [None] * (len(head) - 1) and last is not None and last.is_whole and last.proof == "abc"
     for rest in (head + b"x", head.replace(b" 0", b" 3"), head.replace(b"200", b"404")):
-        greeting = Question(("127.0.0.1", 80)).hear(rest)
+        greeting = ProofRequest(("127.0.0.1", 80)).feed(rest)
         assert greeting is not None and not greeting.is_whole
     for garbage in (b"SSH-2.0", b"HTTP/1.1 200" + b"x" * (1 << 14)):
-        with pytest.raises(Unproven, match="speaks no HTTP"):
-            Question(("127.0.0.1", 80)).hear(garbage)
+        with pytest.raises(ProofFailed, match="speaks no HTTP"):
+            ProofRequest(("127.0.0.1", 80)).feed(garbage)
     with pytest.raises(ConnectionError):
-        Question(("127.0.0.1", 80)).hear(b"")
+        ProofRequest(("127.0.0.1", 80)).feed(b"")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from areal_like.process import connections
-from areal_like.process.http import answer, application, read_json, serve
-from areal_like.process.identity import Guard
+from areal_like.process import connection_limits
+from areal_like.process.http import application, json_response, read_json, serve
+from areal_like.process.identity import CallGuard
 from areal_like.process.request_checks import BodyLimits
 
 LIMITS = BodyLimits(of_run=4000, of_others=1000, of_others_s=0.2)
@@ -18,12 +18,12 @@ LIMIT_S = 30.0
 
 
 async def echo(request: web.Request) -> web.Response:
-    return answer(await read_json(request))
+    return json_response(await read_json(request))
 
 
 def serving(test: Callable[[str], Awaitable[None]]) -> None:
     async def main() -> None:
-        app = application(Guard("secret"), ("/open",), ("/keyed",), LIMITS)
+        app = application(CallGuard("secret"), ("/open",), ("/keyed",), LIMITS)
         app.add_routes([web.post(path, echo) for path in ("/open", "/keyed", "/closed")])
         app.add_routes([web.get("/open", echo)])
         served = await serve(app, "127.0.0.1")
@@ -110,7 +110,7 @@ def test_a_body_is_bounded_by_who_sends_it() -> None:
 
 
 def test_who_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    monkeypatch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
 
     async def test(address: str) -> None:
         assert await status(address, asking(address), b"{", length=100) == 408
@@ -127,7 +127,7 @@ def test_who_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
 def test_callers_without_the_token_hold_so_many_connections_and_the_run_keeps_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MOST", 16)
+    monkeypatch.setattr(connection_limits, "MAX_UNKNOWN", 16)
 
     async def test(address: str) -> None:
         own = b"\r\n".join(
@@ -188,7 +188,7 @@ def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_l
         async def hold(request: web.Request) -> web.Response:
             begun.set()
             await goes_on.wait()
-            return answer({})
+            return json_response({})
 
         app = application(None)
         app.add_routes([web.post("/hold", hold)])

@@ -14,9 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.abandoned import clear_abandoned, living
-from areal_like.process.memory import SHARED_MEMORY, make_new, memory_folder
-from areal_like.process.segments import NAMES, Segment, Watch, mapped_by, present, remove, remove_recorded
+from areal_like.process.abandoned_memory import remove_abandoned_memory, running_run_ids
+from areal_like.process.run_memory import SHARED_MEMORY, create_run_memory, memory_folder
+from areal_like.process.shared_segments import (
+    NAMES,
+    SegmentRecorder,
+    SharedSegment,
+    mapped_inodes,
+    present_segments,
+    remove_recorded,
+    remove_unmapped,
+)
 from tests.support.attendant_processes import attendant, environment, program, write_run
 from tests.support.engine_programs import Program
 
@@ -63,7 +71,7 @@ def made_by(said: str) -> list[str]:
 @pytest.mark.parametrize("how", ["told to end", "the engine is killed"])
 def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others: list[str], how: str, tracker: str):
     directory, memory = with_memory(tmp_path)
-    make_new(memory)
+    create_run_memory(memory)
     with attendant(directory, *program(MAKES), TRACKER=tracker) as one:
         one.until_said("made ")
         made = made_by(one.said)
@@ -96,7 +104,7 @@ def until_written_down(memory: Path) -> None:
 
 def until_none_lives(memory: Path) -> None:
     ends = time.monotonic() + 60
-    while memory.name.rpartition(".")[2] in living():
+    while memory.name.rpartition(".")[2] in running_run_ids():
         assert time.monotonic() < ends
         time.sleep(0.01)
 
@@ -142,7 +150,7 @@ def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, o
     made = made_by((directory / "output").read_text())
     if victim == "all":
         until_none_lives(memory)
-        clear_abandoned()  # as every start does, of whatever run
+        remove_abandoned_memory()  # as every start does, of whatever run
     assert started.returncode == {"attendant": 0, "launcher": 1}.get(victim, -signal.SIGKILL), errors
     assert (left(made), left(others), memory.exists()) == ([], others, False)
 
@@ -164,7 +172,7 @@ def test_an_engine_that_a_test_starts_by_itself_leaves_nothing(tmp_path: Path, o
 
 
 def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: Path, others: list[str]):
-    watch = Watch(tmp_path / "segments-test.json")
+    watch = SegmentRecorder(tmp_path / "segments-test.json")
     mine = SharedMemory(create=True, size=4096)  # this process is not below itself
     try:
         watch.look()
@@ -179,17 +187,19 @@ def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: 
 
 
 def test_what_somebody_maps_or_what_has_only_the_name_is_not_removed(tmp_path: Path, others: list[str]):
-    known = {segment.name: segment for segment in present()}
+    known = {segment.name: segment for segment in present_segments()}
     mapped, unmapped = (known[name] for name in others)
-    assert mapped.inode in mapped_by([os.getpid()]) and unmapped.inode not in mapped_by([os.getpid()])
-    assert remove([mapped, Segment(unmapped.name, unmapped.inode + 1), Segment("psm_that_is_gone", 1)]) == [mapped]
+    assert mapped.inode in mapped_inodes([os.getpid()]) and unmapped.inode not in mapped_inodes([os.getpid()])
+    assert remove_unmapped(
+        [mapped, SharedSegment(unmapped.name, unmapped.inode + 1), SharedSegment("psm_that_is_gone", 1)]
+    ) == [mapped]
     assert left(others) == others
     record = tmp_path / "segments-server-0.json"
     record.write_text(json.dumps([mapped]))
     remove_recorded(tmp_path)
     assert left(others) == others and record.exists(), "it is tried again when the run has ended"
     with (SHARED_MEMORY / unmapped.name).open("r+b") as file, mmap.mmap(file.fileno(), 64):
-        remove([unmapped])
+        remove_unmapped([unmapped])
     assert left(others) == others
 
 

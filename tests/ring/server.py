@@ -12,12 +12,12 @@ from typing import Any
 
 from areal_like.config.compose import load
 from areal_like.config.describe.dump import dump
-from areal_like.discovery import open_names, parse
-from areal_like.process.blocking import BlockingCaller
-from areal_like.process.errors import Refused
+from areal_like.discovery import open_name_store, parse_entry
+from areal_like.process.blocking_http import BlockingHttpClient
+from areal_like.process.errors import HttpError
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Identity
 from areal_like.process.run import Run, open_run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from tests.ring.start import environment
 from tests.support.commands import REPOSITORY
 
@@ -29,7 +29,7 @@ MODEL = "builtin:tiny-addition"
 class Server:
     """Called as the controller of the run calls it."""
 
-    def __init__(self, run: Run, caller: BlockingCaller, address: str) -> None:
+    def __init__(self, run: Run, caller: BlockingHttpClient, address: str) -> None:
         self.run, self.address = run, address
         self._caller = caller
 
@@ -40,7 +40,7 @@ class Server:
         """What it says to what it must refuse."""
         try:
             self.call("POST", path, body)
-        except Refused as refused:
+        except HttpError as refused:
             return refused.status, refused.message
         raise AssertionError(f"{path} was not refused")
 
@@ -66,9 +66,9 @@ def serving(directory: Path) -> Iterator[Server]:
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(directory, **ours), stdout=log, stderr=log)
     try:
-        with open_names(run, Identity("test", 0)) as names:
-            address = parse(names.wait("server/0", Waiting("the server", 60, "this test"))).address
-        with closing(BlockingCaller(CONTROLLER, SECRET)) as caller:
+        with open_name_store(run, Identity("test", 0)) as names:
+            address = parse_entry(names.wait("server/0", NamedWait("the server", 60, "this test"))).address
+        with closing(BlockingHttpClient(CONTROLLER, SECRET)) as caller:
             yield Server(run, caller, address)
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0, (directory / "server.log").read_text()

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_like.discovery import Entry, open_names, parse
+from areal_like.discovery import Entry, open_name_store, parse_entry
 from areal_like.process.identity import TOKEN, Identity
-from areal_like.process.memory import memory_folder
 from areal_like.process.run import open_run
+from areal_like.process.run_memory import memory_folder
 from tests.support.commands import REPOSITORY
 from tests.support.listening import listening, listening_sockets
 
@@ -162,8 +162,8 @@ class Running:
 
     def entries(self) -> dict[str, Entry]:
         """What its processes entered under their names."""
-        with open_names(open_run(self.directory), Identity("test", 0)) as names:
-            return {name: parse(value) for name, value in names.find().items()}
+        with open_name_store(open_run(self.directory), Identity("test", 0)) as names:
+            return {name: parse_entry(value) for name, value in names.find().items()}
 
     def secret(self) -> str:
         """The run's token, which only the environment of its processes holds."""

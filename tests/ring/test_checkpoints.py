@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from areal_like.process.checkpoints import complete
+from areal_like.process.checkpoint_layout import complete_checkpoints
 from tests.ring.start import Ended, left_behind, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-2")
@@ -44,7 +44,7 @@ def killed(root: Path, *words: str) -> Path:
         os.kill(begun.launcher(), signal.SIGKILL)
         assert begun.process.wait(120) == 1
     assert left_behind(begun.directory, set()) == []
-    newest, folder = complete(begun.directory / "checkpoints")[-1]
+    newest, folder = complete_checkpoints(begun.directory / "checkpoints")[-1]
     assert EPOCH - 6 < newest < EPOCH
     return folder
 

@@ -14,19 +14,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from areal_like.discovery import open_names, parse
+from areal_like.discovery import open_name_store, parse_entry
 from areal_like.models import model_folder
-from areal_like.process.blocking import BlockingCaller
-from areal_like.process.errors import Refused, Unreachable
+from areal_like.process.blocking_http import BlockingHttpClient
+from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Identity
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.weights.collective import Host
+from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.errors import GroupBroken
-from areal_like.weights.flat import Flat, flatten
-from areal_like.weights.index import said
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.flat_buckets import FlatWeights, flatten
+from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
+from areal_like.weights.rendezvous import Rendezvous
 from tests.ring.server import CONTROLLER, MODEL, SECRET, Server, serving
 from tests.ring.start import SHORT, environment, run, running, wait_until_gone
 from tests.support.weights_group import Beside
@@ -39,7 +39,7 @@ BUCKET = 300_000
 WAYS = ("collective", "disk")
 
 
-def weights(server: Server, version: int) -> Flat:
+def weights(server: Server, version: int) -> FlatWeights:
     """Of a trainer; they differ from version to version."""
     model = AutoModelForCausalLM.from_pretrained(model_folder(MODEL))
     with torch.no_grad():
@@ -49,23 +49,28 @@ def weights(server: Server, version: int) -> Flat:
     return flatten(version, tensors, probe, server.run.run_id, max_bucket_bytes=BUCKET)
 
 
-def body(flat: Flat, meeting: Meeting) -> dict[str, Any]:
+def body(flat: FlatWeights, meeting: Rendezvous) -> dict[str, Any]:
     told = {"version": flat.index.version, "transport": "collective", "folder": None, "mode": "keep"}
-    return {**told, "index": said(flat.index), "meeting": meeting._asdict(), "probe": said(flat.index)["probe"]}
+    return {
+        **told,
+        "index": dump_index(flat.index),
+        "meeting": meeting._asdict(),
+        "probe": dump_index(flat.index)["probe"],
+    }
 
 
 class Trainer:
     """In the test's own process; it speaks to servers as the controller would, too."""
 
     def __init__(self) -> None:
-        self.host = Host("127.0.0.1", 0)
+        self.host = BroadcastHost("127.0.0.1", 0)
         self._number = 0
 
-    def meeting(self, world: int) -> Meeting:
+    def meeting(self, world: int) -> Rendezvous:
         self._number += 1
-        return Meeting(self.host.host, self.host.port, f"g{self._number}", "gloo", 1, world, 60.0)
+        return Rendezvous(self.host.host, self.host.port, f"g{self._number}", "gloo", 1, world, 60.0)
 
-    def give(self, server: Server, flat: Flat) -> Any:
+    def give(self, server: Server, flat: FlatWeights) -> Any:
         """What the server says in the end, or refuses by."""
         meeting = self.meeting(2)
         staged = Beside(lambda: call(server, "stage_weights", body(flat, meeting)))
@@ -78,7 +83,7 @@ class Trainer:
         return call(server, "commit_weights", {"version": flat.index.version, "mode": "keep"})
 
 
-def send(host: Host, meeting: Meeting, flat: Flat) -> GroupBroken | None:
+def send(host: BroadcastHost, meeting: Rendezvous, flat: FlatWeights) -> GroupBroken | None:
     try:
         with host.open(meeting) as group:
             group.meet()
@@ -91,10 +96,10 @@ def send(host: Host, meeting: Meeting, flat: Flat) -> GroupBroken | None:
 
 def call(server: Server, what: str, content: object) -> Any:
     """By a connection of its own, so that several can wait."""
-    caller = BlockingCaller(CONTROLLER, SECRET)
+    caller = BlockingHttpClient(CONTROLLER, SECRET)
     try:
         return caller.json("POST", server.address, f"/control/{what}", content)
-    except (Refused, Unreachable) as fault:
+    except (HttpError, Unreachable) as fault:
         return fault
     finally:
         caller.close()
@@ -135,7 +140,7 @@ def test_a_bucket_that_is_corrupted_on_the_way_is_refused_by_its_tensor(server: 
     flat = weights(server, 4)
     flat.contents[-1][-1] ^= 1
     refusal = trainer.give(server, flat)
-    assert isinstance(refusal, Refused) and refusal.status == 409
+    assert isinstance(refusal, HttpError) and refusal.status == 409
     assert "version 4 of the weights: tensor model." in refusal.message and "is corrupted" in refusal.message
     assert serves(server) == 3
 
@@ -160,12 +165,12 @@ def test_what_was_not_staged_cannot_be_committed(server: Server) -> None:
 
 def test_a_trainer_that_is_killed_in_the_middle_leaves_the_old_weights_in_use(server: Server) -> None:
     stuck = Member("stick", world=2)
-    meeting = Meeting("127.0.0.1", stuck.port, "g", "gloo", 1, 2, 60.0)
+    meeting = Rendezvous("127.0.0.1", stuck.port, "g", "gloo", 1, 2, 60.0)
     staging = Beside(lambda: call(server, "stage_weights", body(weights(server, 5), meeting)))
     stuck.until_met()
     stuck.kill()
     refusal = staging.wait()
-    assert isinstance(refusal, Refused) and refusal.status == 503
+    assert isinstance(refusal, HttpError) and refusal.status == 503
     assert "process 1 of 1 of the servers could not receive" in refusal.message
     assert serves(server) == 3
 
@@ -179,9 +184,9 @@ def another(server: Server, index: int) -> Iterator[tuple[Server, subprocess.Pop
     with (directory / f"server-{index}.log").open("wb") as log:
         process = subprocess.Popen(words, env=environment(directory, **ours), stdout=log, stderr=log)
     try:
-        with open_names(server.run, Identity("test", 1)) as names:
-            address = parse(names.wait(f"server/{index}", Waiting("the server", 90, "this test"))).address
-        caller = BlockingCaller(CONTROLLER, SECRET)
+        with open_name_store(server.run, Identity("test", 1)) as names:
+            address = parse_entry(names.wait(f"server/{index}", NamedWait("the server", 90, "this test"))).address
+        caller = BlockingHttpClient(CONTROLLER, SECRET)
         yield Server(server.run, caller, address), process
         caller.close()
     finally:

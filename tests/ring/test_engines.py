@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.memory import SHARED_MEMORY
+from areal_like.process.run_memory import SHARED_MEMORY
 from areal_like.rollout.audit import audit
 from tests.ring.start import Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
 from tests.support.engine_environments import need

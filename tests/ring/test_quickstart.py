@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.data.tasks.addition import Addition
-from areal_like.observe.metrics import documented
+from areal_like.observe.metrics import find_metric
 from areal_like.rollout.audit import audit
 from tests.ring.start import LIMIT_S, Ended, environment, processes_of, run, shared_memory, warnings_in
 from tests.support.tracker_packages import tensorboard_events, wandb_history
@@ -61,7 +61,7 @@ def test_there_is_a_line_for_every_step_with_documented_names(quick):
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line in lines:
         assert {"reward/mean", "rollout/samples", "offpolicy/logprob_diff_max", "perf/step_s", "train/lr"} <= set(line)
-        undocumented = [name for name in line if "/" in name and not documented(name)]
+        undocumented = [name for name in line if "/" in name and not find_metric(name)]
         assert undocumented == []
 
 

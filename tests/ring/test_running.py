@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from areal_like.process.http import message_of
-from areal_like.process.identity import Identity, headers
+from areal_like.process.http import error_message
+from areal_like.process.identity import Identity, call_headers
 from areal_like.rollout.controller.routes import Routes
 from tests.ring.start import SHORT, Running, left_behind, listening_ports, run, running
 
@@ -46,13 +46,13 @@ def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
     entries = ring.entries()
     for name, routes in ROUTES.items():
         me = CALLERS[name]
-        said = {**headers(Identity(me.role, me.index, attempt), secret), "Content-Type": "application/json"}
+        said = {**call_headers(Identity(me.role, me.index, attempt), secret), "Content-Type": "application/json"}
         with closing(HTTPConnection(entries[name].address, timeout=60)) as connection:
             for method, path in routes:
                 connection.request(method, path, b"{}", said)
                 response = connection.getresponse()
                 content = response.read()
-                found.setdefault(response.status, []).append(f"{path}: {message_of(content)}")
+                found.setdefault(response.status, []).append(f"{path}: {error_message(content)}")
     return found
 
 

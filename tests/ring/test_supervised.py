@@ -3,7 +3,7 @@
 import pytest
 
 from areal_like.observe.reading import read_lines
-from areal_like.process.checkpoints import complete
+from areal_like.process.checkpoint_layout import complete_checkpoints
 from launcher.runs.checkpoint_reader import read_checkpoint
 from tests.ring.start import left_behind, run, warnings_in
 
@@ -54,7 +54,7 @@ def test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there(tmp_path
     assert first.code == 0 and first.err == "", first.said
     of = {section: tmp_path / folder / "sft-addition" / "t" for section, folder in folders.items()}
     assert f"saver.fileroot: checkpoints -> {of['saver']}/checkpoints" in first.out
-    steps = [folder.name for _, folder in complete(of["saver"] / "checkpoints")]
+    steps = [folder.name for _, folder in complete_checkpoints(of["saver"] / "checkpoints")]
     assert steps == ["step_000002"] == [path.name for path in (of["recover"] / "resume").iterdir()]
     assert list((of["stats_logger"] / "trackers" / "board").glob("events.*"))
     assert first.model() == first.directory / "checkpoints" / "step_000002"

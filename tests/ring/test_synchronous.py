@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from areal_like.process.http import application
-from areal_like.process.identity import Guard
+from areal_like.process.identity import CallGuard
 from areal_like.rollout.audit import audit
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
@@ -70,7 +70,7 @@ def hostile_requests_at(process: Running) -> Iterator[set[int]]:
     over = threading.Event()
 
     async def throw() -> None:
-        server = EmbeddedServer(LLMEngine(tiny_qwen3()), Guard("x"), "r", "m", 1)
+        server = EmbeddedServer(LLMEngine(tiny_qwen3()), CallGuard("x"), "r", "m", 1)
         controller = application(None)
         controller.add_routes(Routes(cast("Controller", None)).table())
         apps = {"server/0": server.application(), "rollout/0": controller}

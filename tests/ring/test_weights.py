@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from areal_like.models import model_folder
-from areal_like.process.memory import memory_folder
+from areal_like.process.run_memory import memory_folder
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from tests.ring.server import MODEL, Server, flip_a_byte, serving
 from tests.ring.start import SHORT, Running, running, shared_memory, wait_until_gone
@@ -43,7 +43,7 @@ def published(server: Server, version: int) -> Path:
         model.model.norm.weight.mul_(1 + version / 10)
     probe = Probe(PROBE, LLMEngine(model).logprobs(PROBE))
     tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
-    return publish(server.run.directory / "published", version, tensors, probe, server.run.run_id)
+    return publish_weights(server.run.directory / "published", version, tensors, probe, server.run.run_id)
 
 
 def said(folder: Path, **changes: object) -> dict[str, object]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.rollout.batches import Batches, balance, with_spread
 from areal_like.rollout.groups import Group
 from tests.support.rollout_world import World, facts, settings
@@ -52,17 +52,17 @@ def test_each_rank_gets_its_groups_whole_and_all_get_the_table():
 def test_a_batch_can_be_fetched_until_it_is_done_and_steps_keep_their_order():
     batches = Batches(3)
     assert batches.get(3, 1) is None
-    with pytest.raises(Refused, match="comes after batch 3"):
+    with pytest.raises(HttpError, match="comes after batch 3"):
         batches.get(4, 1)
     batch = batches.form([group(0, [1.0])], 1)
     assert batches.get(3, 1) is batch
-    with pytest.raises(Refused, match="formed for 1 ranks"):
+    with pytest.raises(HttpError, match="formed for 1 ranks"):
         batches.get(3, 2)
-    with pytest.raises(Refused, match="step 4 cannot be done"):
+    with pytest.raises(HttpError, match="step 4 cannot be done"):
         batches.done(4)
     assert batches.done(3) is batch
     assert batches.done(3) is None
-    with pytest.raises(Refused, match="trained on already"):
+    with pytest.raises(HttpError, match="trained on already"):
         batches.get(3, 1)
 
 

@@ -13,14 +13,14 @@ import pytest
 
 from areal_like.config.compose import load
 from areal_like.config.describe.dump import dump
-from areal_like.discovery import open_names, parse
-from areal_like.process.blocking import BlockingCaller
-from areal_like.process.errors import Failure, Refused, Unreachable
+from areal_like.discovery import open_name_store, parse_entry
+from areal_like.process.blocking_http import BlockingHttpClient
+from areal_like.process.errors import Failure, HttpError, Unreachable
 from areal_like.process.frames import pack
-from areal_like.process.http import Caller
-from areal_like.process.identity import PROCESS, TOKEN, Identity, headers
+from areal_like.process.http import HttpClient
+from areal_like.process.identity import PROCESS, TOKEN, Identity, call_headers
 from areal_like.process.run import LEDGER, open_run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.rollout.audit import audit
 from areal_like.rollout.controller import routes, servers
 from areal_like.rollout.ledger import read_ledger
@@ -124,7 +124,7 @@ def test_in_order_each_step_waits_for_its_weights_and_its_evaluation(tmp_path):
             assert len({lease["server"] for lease in leases}) == 2
             await world.hello(incarnation=2, valid=3)  # the worker was started again
             await world.until(lambda: all("abort" in server.log for server in world.servers))
-            with pytest.raises(Refused, match="incarnation 1"):
+            with pytest.raises(HttpError, match="incarnation 1"):
                 await world.lease()
             again = await world.json("/lease", {"worker": "episodes/1", "want": 9}, "episodes/1")
             assert {lease["order"]["key"] for lease in again["leases"]} == {"0.2"}
@@ -136,14 +136,14 @@ def test_in_order_each_step_waits_for_its_weights_and_its_evaluation(tmp_path):
 def test_only_calls_of_this_run_are_answered(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
-            url, guessed = f"http://{world._served.address}/facts", headers(Identity("trainer", 0), "wrong")
+            url, guessed = f"http://{world._served.address}/facts", call_headers(Identity("trainer", 0), "wrong")
             async with aiohttp.ClientSession() as stranger, stranger.get(url, headers=guessed) as response:
                 assert response.status == 401 and "token" in await response.text()
-            async with Caller(Identity("trainer", 0, attempt=2), SECRET) as newer:
+            async with HttpClient(Identity("trainer", 0, attempt=2), SECRET) as newer:
                 await newer.json("GET", world._served.address, "/facts")
             with pytest.raises(Failure, match="the run is at attempt 2: this controller of attempt 1 ends"):
                 await world.life
-            with pytest.raises(Refused, match="attempt 1"):
+            with pytest.raises(HttpError, match="attempt 1"):
                 await world.json("/facts", method="GET")
 
     asyncio.run(scenario())
@@ -181,7 +181,7 @@ def test_a_server_that_lags_skips_what_is_not_the_newest_and_has_one_update_at_a
             server.hold.set()
             await world.until(lambda: world.controller.placement.served_version == 3)
             assert server.log == ["update 0", "update 3"]
-            with pytest.raises(Refused, match="older than v3"):
+            with pytest.raises(HttpError, match="older than v3"):
                 await world.publish(2)
 
     asyncio.run(scenario())
@@ -209,7 +209,7 @@ def test_weights_that_are_wrong_end_the_run_in_words(tmp_path, fault):
             elif fault == "other model":
                 world.servers[0].probe = [-0.5, -1.6]
             if fault == "no folder":
-                with pytest.raises(Refused, match="no complete publication"):
+                with pytest.raises(HttpError, match="no complete publication"):
                     await world.json("/publish", {"version": 0, "folder": str(tmp_path / "none"), "bytes": 0})
                 words = "weights v0 cannot be published: .*no complete publication"
             else:
@@ -311,7 +311,7 @@ def test_data_that_changed_or_a_checkpoint_without_the_controller_s_part_is_refu
                 (checkpoint / "resume/controller.frame").write_bytes(pack(*frame))
         async with world_of(make_run(tmp_path / "run", checkpoint=checkpoint, attempt=2)) as world:
             words = "resume: .*controller.frame is missing" if missing else "train_dataset: the data is not what it was"
-            with pytest.raises(Refused, match=words):
+            with pytest.raises(HttpError, match=words):
                 await world.hello(digest="other")
             with pytest.raises(Failure, match=words):
                 await world.life
@@ -323,7 +323,7 @@ def test_workers_that_see_different_data_end_the_run(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
-            with pytest.raises(Refused, match="sees other data"):
+            with pytest.raises(HttpError, match="sees other data"):
                 await world.hello("episodes/1", digest="other")
             with pytest.raises(Failure, match=r"^train_dataset: episodes/1 sees other data"):
                 await world.life
@@ -334,7 +334,7 @@ def test_workers_that_see_different_data_end_the_run(tmp_path):
 def test_too_little_data_ends_the_run_in_words(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
-            with pytest.raises(Refused, match=r"train_dataset\.batch_size"):
+            with pytest.raises(HttpError, match=r"train_dataset\.batch_size"):
                 await world.hello(rows=3)
             with pytest.raises(Failure, match=r"^train_dataset.batch_size: a batch takes 4 rows"):
                 await world.life
@@ -528,10 +528,10 @@ def test_the_process_announces_itself_and_ends_when_the_trainer_says_so(tmp_path
     command = [sys.executable, "-m", "areal_like.rollout.controller", "--run-dir", str(folder)]
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
-        with open_names(run, Identity("trainer", 0)) as names:
-            entry = parse(names.wait("rollout/0", Waiting("the controller", 30.0, "test")))
+        with open_name_store(run, Identity("trainer", 0)) as names:
+            entry = parse_entry(names.wait("rollout/0", NamedWait("the controller", 30.0, "test")))
             assert entry.pid == process.pid
-            caller = BlockingCaller(Identity("trainer", 0), SECRET)
+            caller = BlockingHttpClient(Identity("trainer", 0), SECRET)
             assert caller.json("GET", entry.address, "/facts") == {"ready": False}
             process.send_signal(signal.SIGTERM)
             caller.json("POST", entry.address, "/finished", {"step": 0, "early": True})

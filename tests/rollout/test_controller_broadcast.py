@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from areal_like.process.errors import Failure, Refused
-from areal_like.process.http import answer, read_json
+from areal_like.process.errors import Failure, HttpError
+from areal_like.process.http import json_response, read_json
 from areal_like.rollout.controller import routes, servers, weight_broadcast
-from areal_like.weights.index import Index, said
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.index import Index, dump_index
+from areal_like.weights.rendezvous import Rendezvous
 from tests.support.controller_world import PROBE, FakeServer, World, make_run, world_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -60,19 +60,19 @@ class Taker(FakeServer):
         self.modes.append(body["mode"])
         if self.refuses:
             status, message = self.refuses.pop(0)
-            raise Refused(status, message)
+            raise HttpError(status, message)
         if self.never_takes_part:
-            raise Refused(503, self.never_takes_part)
+            raise HttpError(503, self.never_takes_part)
         if self.dies:
             await self.stop()
             assert request.transport is not None
             request.transport.close()
         assert self.trainer is not None
         if why := await self.trainer.until_sent(body["meeting"]["group"]):
-            raise Refused(503, f"the group was broken up: {why}")
+            raise HttpError(503, f"the group was broken up: {why}")
         self.staged = body["version"]
         self.log.append(f"stage {self.staged}")
-        return answer({"staged": self.staged})
+        return json_response({"staged": self.staged})
 
     async def _commit(self, request: web.Request) -> web.Response:
         body = await read_json(request)
@@ -81,7 +81,7 @@ class Taker(FakeServer):
         self.log.append(f"commit {self.version}")
         done = {"version": self.version, "stall_s": 0.01, "load_s": 0.02, "tensors": 4, "probe_logprobs": self.probe}
         read_back = {"covered": 3, "uncovered": ["model.norm.weight"]}
-        return answer({**done, "generated": {"tokens": 1, "busy_s": 0.1}, "read_back": read_back})
+        return json_response({**done, "generated": {"tokens": 1, "busy_s": 0.1}, "read_back": read_back})
 
 
 class Trainer:
@@ -96,7 +96,7 @@ class Trainer:
         self._waiting: dict[str, int] = {}
 
     async def publish(self, version: int) -> None:
-        index = said(Index(version, "run1", [], PROBE))
+        index = dump_index(Index(version, "run1", [], PROBE))
         place = {"host": "127.0.0.1", "port": 1, "devices": []}
         body = {"version": version, "transport": "collective", "folder": None, "bytes": 0}
         await self.world.json("/publish", {**body, "index": index, "meeting": place})
@@ -271,7 +271,7 @@ def test_a_trainer_that_has_gone_on_is_waited_for_with_the_newer_version(tmp_pat
 
 
 def numbers(server: Taker) -> list[int]:
-    return [int(Meeting(**meeting).title.rpartition("-")[2]) for meeting in server.meetings]
+    return [int(Rendezvous(**meeting).title.rpartition("-")[2]) for meeting in server.meetings]
 
 
 def test_a_version_that_comes_while_the_trainer_still_asks_with_the_one_before_is_sent_in_one_round(

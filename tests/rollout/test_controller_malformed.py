@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.process.frames import LENGTH_BYTES, pack
 from areal_like.process.http import application
-from areal_like.process.identity import Guard, Identity, headers
+from areal_like.process.identity import CallGuard, Identity, call_headers
 from areal_like.process.run import LEDGER
 from areal_like.rollout.controller import routes as app
 from areal_like.rollout.controller.routes import Routes
@@ -162,7 +162,7 @@ def state(world: World) -> dict[str, Any]:
 
 async def refused(world: World, path: str, body: Any) -> None:
     caller = await world.caller("episodes/0")
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(HttpError) as refusal:
         await caller.json("POST", world._served.address, path, body)
     assert refusal.value.status == 400, (path, body, refusal.value)
 
@@ -217,12 +217,12 @@ ENDING = ("/finished", "/publish")
 def test_hostile_calls_with_the_token_do_not_end_the_controller(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    me = headers(Identity("episodes", 0, attempt=1, incarnation=1), SECRET)
+    me = call_headers(Identity("episodes", 0, attempt=1, incarnation=1), SECRET)
 
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
-            table = application(Guard("x"))
+            table = application(CallGuard("x"))
             table.add_routes(Routes(world.controller).table())
             routes = [(method, path) for method, path in routes_of(table) if path not in ENDING]
             lines = [f"{name}: {value}" for name, value in me.items()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.process.errors import Failure, Refused, TimedOut, Unreachable
+from areal_like.process.errors import Failure, HttpError, TimedOut, Unreachable
 from areal_like.rollout.controller import servers
 from areal_like.rollout.controller.servers import ServerHandle
 from tests.rollout.test_controller_broadcast import Trainer, add, until_served
@@ -55,7 +55,7 @@ def test_a_server_whose_engine_is_gone_is_waited_for_until_it_is_replaced(tmp_pa
     async def test(world: World) -> None:
         async def dead(command: Command, before: int) -> Any:
             if before < 6:
-                raise Refused(503, "vLLM does not answer")
+                raise HttpError(503, "vLLM does not answer")
             return await command()
 
         between(world, "update_weights", dead)
@@ -72,7 +72,7 @@ def test_a_server_whose_engine_stays_away_ends_the_run_with_what_it_said(
 
     async def test(world: World) -> None:
         async def dead(command: Command, before: int) -> Any:
-            raise Refused(503, "vLLM does not answer")
+            raise HttpError(503, "vLLM does not answer")
 
         between(world, "update_weights", dead)
         await world.publish(0)
@@ -91,7 +91,7 @@ def test_an_update_that_came_through_while_it_was_tried_again_is_no_refusal(tmp_
             if before == 0:
                 raise Unreachable("somewhere", "the connection was lost")
             await command()
-            raise Refused(409, "version 0 of the weights is stale: version 0 is in use")
+            raise HttpError(409, "version 0 of the weights is stale: version 0 is in use")
 
         between(world, "update_weights", slow)
         await world.publish(0)
@@ -105,7 +105,7 @@ def test_weights_that_a_server_has_lost_before_the_swap_are_sent_again(tmp_path:
     async def test(world: World, trainer: Trainer) -> None:
         async def lost(command: Command, before: int) -> Any:
             if before == 0:
-                raise Refused(410, "version 0 of the weights was not staged here, or is not any more")
+                raise HttpError(410, "version 0 of the weights was not staged here, or is not any more")
             return await command()
 
         between(world, "commit_weights", lost)
@@ -120,7 +120,7 @@ def test_weights_that_a_server_has_lost_before_the_swap_are_sent_again(tmp_path:
 def test_a_server_that_loses_weights_again_and_again_ends_the_run(tmp_path: Path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         async def lost(command: Command, before: int) -> Any:
-            raise Refused(410, "version 0 of the weights was not staged here, or is not any more")
+            raise HttpError(410, "version 0 of the weights was not staged here, or is not any more")
 
         between(world, "commit_weights", lost)
         await add(world, trainer, 0)

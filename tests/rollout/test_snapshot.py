@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.process.errors import Failure, Refused
+from areal_like.process.errors import Failure, HttpError
 from areal_like.process.run import LEDGER
 from areal_like.rollout.audit import audit
 from areal_like.rollout.ledger import Ledger, read_ledger
@@ -98,7 +98,7 @@ def test_a_state_can_be_had_of_the_step_that_is_done_and_of_no_other():
     world = World(settings())
     world.run(until=2)
     for step in (1, 4):
-        with pytest.raises(Refused, match="the run is at step 2"):
+        with pytest.raises(HttpError, match="the run is at step 2"):
             snapshot(world.loop, step, DIGEST)
 
 

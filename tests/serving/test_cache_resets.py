@@ -6,7 +6,7 @@ from typing import Any
 from areal_like.serving.external.base import WeightUpdate
 from areal_like.serving.sglang.engine import SGLangEngine
 from areal_like.serving.vllm.engine import VLLMEngine
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
 from tests.support.planning import loaded
 from tests.support.tiny_models import tiny_qwen3
@@ -31,7 +31,7 @@ class Calls:
 
 
 def arrival(folder) -> WeightUpdate:
-    made = publish(folder / "weights", 3, list(tiny_qwen3(1).named_parameters()), None, "test")
+    made = publish_weights(folder / "weights", 3, list(tiny_qwen3(1).named_parameters()), None, "test")
     return WeightUpdate(3, read_index(made), made)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process import connections
+from areal_like.process import connection_limits
 from areal_like.process.http import application
-from areal_like.process.identity import Guard
+from areal_like.process.identity import CallGuard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.embedded import server as embedded_server
@@ -29,7 +29,7 @@ async def throw_what_never_ends(
 ) -> None:
     """The server gives up each, after a while of its own."""
     with monkeypatch.context() as patch:
-        patch.setattr(connections, "HEAD_S", 0.2)
+        patch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
         found = await throw_slowly(address, routes, 4, SLOW_COUNT)
     assert not bad(found)
     assert {NONE, 408 if is_open else 401} <= {status for counts in found.values() for status in counts}
@@ -92,12 +92,12 @@ def test_the_controller_refuses_strangers_and_lives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        from areal_like.discovery import MemoryStore
+        from areal_like.discovery import MemoryEntries
 
-        world = World(make_run(tmp_path / "run"), MemoryStore())
+        world = World(make_run(tmp_path / "run"), MemoryEntries())
         await world.begin()
         try:
-            app = application(Guard("x"))
+            app = application(CallGuard("x"))
             app.add_routes(Routes(world.controller).table())
             routes, address = routes_of(app), world._served.address
             found = await throw_all(address, routes, 3, COUNT)

@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 
 from areal_like.process.errors import TimedOut
-from areal_like.process.greeting import Proofs, Unproven
 from areal_like.process.http import application, serve
-from areal_like.process.identity import RUN_HEADER, RUN_ID, TOKEN, Guard
-from areal_like.process.proof import NONCE_HEADER, PATH, PROOF_HEADER
-from areal_like.process.proven import greet
-from areal_like.process.waiting import Waiting
+from areal_like.process.identity import RUN_HEADER, RUN_ID, TOKEN, CallGuard
+from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
+from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PATH
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.base import EngineGone
 from areal_like.serving.external.detection import detect
 from areal_like.serving.http_calls import EngineClient
@@ -68,10 +68,10 @@ def test_a_server_proves_itself_and_only_then_hears_the_token() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, ProofVerifier(SECRET, SEAL))
         await calls.post("/pause")
         before, _, after = server.heard.partition(b"POST /pause")
-        assert f"GET {PATH}".encode() in before and SECRET.encode() not in before
+        assert f"GET {PROOF_PATH}".encode() in before and SECRET.encode() not in before
         assert SECRET.encode() in after
         await calls.close()
         await server.close()
@@ -84,10 +84,10 @@ def test_who_took_the_port_hears_no_token(reply: Any) -> None:
     async def main() -> None:
         stranger = await Listener(reply).start()
         address = f"127.0.0.1:{stranger.port}"
-        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, ProofVerifier(SECRET, SEAL))
         with pytest.raises(EngineGone, match="does not prove itself"):
             await calls.post("/generate", {"prompt": "a prompt of the run"})
-        assert stranger.heard.startswith(f"GET {PATH}".encode())
+        assert stranger.heard.startswith(f"GET {PROOF_PATH}".encode())
         assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
         await calls.close()
         await stranger.close()
@@ -102,13 +102,13 @@ def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_s
 
         stranger = await Listener(passing_on(server.port)).start()
         for address, is_proven in ((f"127.0.0.1:{server.port}", True), (f"127.0.0.1:{stranger.port}", False)):
-            greeting = await greet(address)
+            greeting = await request_proof(address)
             assert greeting.seal == SEAL and len(greeting.proof) == 64
             if is_proven:
-                Proofs(SECRET, SEAL).check(greeting)
+                ProofVerifier(SECRET, SEAL).check(greeting)
                 continue
-            with pytest.raises(Unproven, match="does not prove that it knows the secret"):
-                Proofs(SECRET, SEAL).check(greeting)
+            with pytest.raises(ProofFailed, match="does not prove that it knows the secret"):
+                ProofVerifier(SECRET, SEAL).check(greeting)
         await stranger.close()
         await server.close()
         await stranger.close()
@@ -120,7 +120,7 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, ProofVerifier(SECRET, SEAL))
         await calls.post("/pause")
         assert calls._session is not None and calls._session.connector is not None
         await calls._session.connector.close()  # as all connections of a process that has died
@@ -142,10 +142,10 @@ def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
-        calls = EngineClient("vLLM", address, SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", address, SECRET, ProofVerifier(SECRET, SEAL))
         await asyncio.gather(*(calls.post("/generate", {}) for _ in range(20)))
         assert server.heard.count(b"POST /generate") == 20
-        assert all(one.startswith(f"GET {PATH}".encode()) for one in server.heard_by_connection)
+        assert all(one.startswith(f"GET {PROOF_PATH}".encode()) for one in server.heard_by_connection)
         await calls.close()
         await server.close()
 
@@ -172,7 +172,7 @@ def test_a_proof_over_another_connection_is_none(monkeypatch: pytest.MonkeyPatch
         stranger = Listener(replays)
         stranger.on_connection = hand_over
         await stranger.start()
-        calls = EngineClient("vLLM", f"127.0.0.1:{stranger.port}", SECRET, Proofs(SECRET, SEAL))
+        calls = EngineClient("vLLM", f"127.0.0.1:{stranger.port}", SECRET, ProofVerifier(SECRET, SEAL))
         with pytest.raises(EngineGone, match="does not prove itself"):
             await calls.post("/generate", {"prompt": "a prompt of the run"})
         assert SECRET.encode() not in stranger.heard and b"a prompt" not in stranger.heard
@@ -191,8 +191,8 @@ def test_what_answers_like_an_engine_is_not_asked_with_the_key_what_it_is() -> N
     async def main() -> None:
         stranger = await Listener(replays).start()
         with pytest.raises(TimedOut):
-            waiting = Waiting("the server", 0.0, "rollout.setup_timeout")
-            await detect(f"127.0.0.1:{stranger.port}", KEY, Proofs(KEY), waiting)
+            waiting = NamedWait("the server", 0.0, "rollout.setup_timeout")
+            await detect(f"127.0.0.1:{stranger.port}", KEY, ProofVerifier(KEY), waiting)
         assert stranger.heard and KEY.encode() not in stranger.heard
         await stranger.close()
 
@@ -203,10 +203,10 @@ def test_what_answers_like_an_engine_is_not_asked_with_the_key_what_it_is() -> N
 def test_what_is_no_nonce_gets_no_proof(nonce: str) -> None:
     async def main() -> None:
         server = await ours()
-        own = await serve(application(Guard(SECRET)), "127.0.0.1")
+        own = await serve(application(CallGuard(SECRET)), "127.0.0.1")
         async with aiohttp.ClientSession() as session:
             for address in (f"127.0.0.1:{server.port}", own.address):
-                async with session.get(f"http://{address}{PATH}", headers={NONCE_HEADER: nonce}) as answer:
+                async with session.get(f"http://{address}{PROOF_PATH}", headers={NONCE_HEADER: nonce}) as answer:
                     assert answer.status == 400 and PROOF_HEADER not in answer.headers
         await own.close()
         await server.close()
@@ -249,10 +249,10 @@ def test_a_server_that_talks_like_ours_without_a_proof_is_not_sent_the_key(tmp_p
 def test_a_server_of_ours_proves_itself_on_its_port(tmp_path: Path) -> None:
     async def main() -> None:
         async with running() as server:
-            greeting = await greet(server.address)
+            greeting = await request_proof(server.address)
             assert greeting.is_ours and RUN_HEADER not in greeting.seal
-            Proofs(KEY).check(greeting)
-            with pytest.raises(Unproven):
-                Proofs("another key").check(greeting)
+            ProofVerifier(KEY).check(greeting)
+            with pytest.raises(ProofFailed):
+                ProofVerifier("another key").check(greeting)
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ import yaml
 
 from areal_like.config.compose import load
 from areal_like.config.describe.dump import loadable
-from areal_like.discovery import open_names, parse
+from areal_like.discovery import open_name_store, parse_entry
 from areal_like.discovery.base import NameMissing
 from areal_like.process.identity import Identity
 from areal_like.process.run import open_run
@@ -79,10 +79,10 @@ class Attended:
     def address(self, limit_s: float = 120.0) -> str:
         """Under the server's name, when it is ready."""
         ends = time.monotonic() + limit_s
-        with open_names(open_run(self.directory), Identity("test", 0)) as names:
+        with open_name_store(open_run(self.directory), Identity("test", 0)) as names:
             while True:
                 try:
-                    return parse(names.get(SERVER.name)).address
+                    return parse_entry(names.get(SERVER.name)).address
                 except NameMissing:
                     assert self.process.poll() is None and time.monotonic() < ends, self.said
                 time.sleep(0.02)

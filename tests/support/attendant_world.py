@@ -16,8 +16,8 @@ import orjson
 import torch
 
 from areal_like.process.errors import Failure
-from areal_like.process.http import Caller, serve
-from areal_like.process.identity import Guard, Identity
+from areal_like.process.http import HttpClient, serve
+from areal_like.process.identity import CallGuard, Identity
 from areal_like.process.run import Run
 from areal_like.serving.external.base import (
     EngineGone,
@@ -31,7 +31,7 @@ from areal_like.serving.external.parts import ServerParts, build_parts
 from areal_like.serving.external.public_proxy import PublicProxy
 from areal_like.serving.external.server import ExternalEngineServer
 from areal_like.weights.buckets import TensorInfo
-from areal_like.weights.disk import load, publish
+from areal_like.weights.disk import load_version, publish_weights
 from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.probe import Probe
 from tests.support.rollout_world import grpo
@@ -107,7 +107,7 @@ class TinyEngine:
     async def stage(self, arrival: WeightUpdate) -> None:
         assert arrival.folder is not None
         expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in arrival.index.tensors}
-        self._staged = load(arrival.folder, expected, -2)
+        self._staged = load_version(arrival.folder, expected, -2)
 
     async def commit(self, arrival: WeightUpdate) -> None:
         assert not self._runs.is_set() or not self.doing, "weights are changed while something is generated"
@@ -219,7 +219,7 @@ class Client:
     """A caller of the run, and the attendant that it calls."""
 
     def __init__(
-        self, address: str, caller: Caller, session: aiohttp.ClientSession, parts: ServerParts, gone: Any
+        self, address: str, caller: HttpClient, session: aiohttp.ClientSession, parts: ServerParts, gone: Any
     ) -> None:
         self.address, self.caller, self.session, self.parts, self.gone = address, caller, session, parts, gone
         self.engine: TinyEngine = parts.rest._engine  # type: ignore[assignment]
@@ -250,10 +250,10 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
     parts = build_parts(run, "vllm", engine, facts)
     gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
     proxy = PublicProxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use, facts)
-    server = ExternalEngineServer(engine, facts, gone, parts, proxy, Guard(SECRET, 1), RUN_ID, "tiny", is_open)
+    server = ExternalEngineServer(engine, facts, gone, parts, proxy, CallGuard(SECRET, 1), RUN_ID, "tiny", is_open)
     served = await serve(server.application(), "127.0.0.1")
     try:
-        async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
+        async with HttpClient(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
             client = Client(served.address, caller, session, parts, gone)
             client.server = server
             yield client
@@ -274,7 +274,7 @@ def published(root: Path, version: int, seed: int) -> dict[str, Any]:
     """Weights as a trainer publishes them, with a probe."""
     model = tiny_qwen3(seed)
     tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
-    folder = publish(root / "weights", version, tensors, Probe(PROMPT, logprobs_of(model, PROMPT)), RUN_ID)
+    folder = publish_weights(root / "weights", version, tensors, Probe(PROMPT, logprobs_of(model, PROMPT)), RUN_ID)
     return {"version": version, "folder": str(folder), "probe": None, "transport": "disk", "mode": "auto"}
 
 

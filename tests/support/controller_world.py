@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from areal_like.discovery import MemoryStore, memory_names
-from areal_like.process.errors import Refused
+from areal_like.discovery import MemoryEntries, memory_name_store
+from areal_like.process.errors import HttpError
 from areal_like.process.frames import Frame, pack
-from areal_like.process.http import Caller, Served, answer, application, read_json, serve
-from areal_like.process.identity import Guard, Identity
+from areal_like.process.http import HttpClient, HttpServer, application, json_response, read_json, serve
+from areal_like.process.identity import CallGuard, Identity
 from areal_like.process.run import Run
 from areal_like.rollout.controller.controller import Controller
 from areal_like.rollout.controller.routes import Routes
@@ -44,17 +44,17 @@ def make_run(folder: Path, *overrides: str, step: int = 0, checkpoint: Path | No
 class FakeServer:
     """Takes weights and commands; `log` has them in order. Generation is the worker's to make up."""
 
-    def __init__(self, index: int, incarnation: int, store: MemoryStore) -> None:
+    def __init__(self, index: int, incarnation: int, store: MemoryEntries) -> None:
         self.name, self.version = f"server/{index}", -1
         self.log: list[str] = []
         self.probe, self.refusal, self.hold = list(PROBE.logprobs), "", asyncio.Event()
         self.hold.set()
         self.updating = 0
-        self._incarnation, self._names = incarnation, memory_names("", self.name, store)
-        self._served: Served | None = None
+        self._incarnation, self._names = incarnation, memory_name_store("", self.name, store)
+        self._served: HttpServer | None = None
 
     async def start(self) -> None:
-        app = application(Guard(SECRET, 0))
+        app = application(CallGuard(SECRET, 0))
         app.add_routes(self.routes())
         self._served = await serve(app, "127.0.0.1")
         self.address = self._served.address
@@ -81,37 +81,37 @@ class FakeServer:
         self.updating -= 1
         self.log.append(f"update {said['version']}")
         if self.refusal:
-            raise Refused(409, self.refusal)
+            raise HttpError(409, self.refusal)
         self.version = said["version"]
         generated = {"tokens": 10, "busy_s": 0.001}
         done = {"version": self.version, "stall_s": 0.01, "load_s": 0.02, "tensors": 1, "generated": generated}
-        return answer({**done, "probe_logprobs": self.probe})
+        return json_response({**done, "probe_logprobs": self.probe})
 
     async def _health(self, request: web.Request) -> web.Response:
-        return answer({"version": self.version})
+        return json_response({"version": self.version})
 
     async def _command(self, request: web.Request) -> web.Response:
         self.log.append(request.path.rpartition("/")[2])
-        return answer({})
+        return json_response({})
 
 
 class World:
     """The controller and those around it. `caller(name)` calls it as somebody."""
 
-    def __init__(self, run: Run, store: MemoryStore) -> None:
+    def __init__(self, run: Run, store: MemoryEntries) -> None:
         self.run, self.store = run, store
         self.start = run.start_point()
         self.servers: list[FakeServer] = []
         self._stack = contextlib.AsyncExitStack()
-        self._callers: dict[tuple[str, int], Caller] = {}
+        self._callers: dict[tuple[str, int], HttpClient] = {}
         self.over = False
 
     async def begin(self) -> None:
         me = Identity("rollout", 0, self.start.attempt, 1)
-        names = self._stack.enter_context(memory_names("", me.name, self.store))
-        caller = await self._stack.enter_async_context(Caller(me, SECRET))
+        names = self._stack.enter_context(memory_name_store("", me.name, self.store))
+        caller = await self._stack.enter_async_context(HttpClient(me, SECRET))
         self.controller = Controller(self.run, me, names, caller)
-        guard = Guard(SECRET, me.attempt)
+        guard = CallGuard(SECRET, me.attempt)
         guard.on_new_attempt = self.controller.superseded
         app = application(guard)
         app.add_routes(Routes(self.controller).table())
@@ -139,11 +139,11 @@ class World:
         await server.stop()
         self.controller.servers.look_now()
 
-    async def caller(self, name: str, incarnation: int = 1) -> Caller:
+    async def caller(self, name: str, incarnation: int = 1) -> HttpClient:
         if (name, incarnation) not in self._callers:
             role, _, index = name.partition("/")
             me = Identity(role, int(index), self.start.attempt, incarnation)
-            self._callers[name, incarnation] = await self._stack.enter_async_context(Caller(me, SECRET))
+            self._callers[name, incarnation] = await self._stack.enter_async_context(HttpClient(me, SECRET))
         return self._callers[name, incarnation]
 
     async def json(
@@ -247,7 +247,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world_of(run: Run, num_servers: int = 1) -> AsyncIterator[World]:
-    world = World(run, MemoryStore())
+    world = World(run, MemoryEntries())
     await world.begin()
     try:
         for index in range(num_servers):

@@ -12,12 +12,12 @@ import orjson
 import torch
 from transformers import PreTrainedModel
 
-from areal_like.process.http import Caller, serve
-from areal_like.process.identity import Guard, Identity
+from areal_like.process.http import HttpClient, serve
+from areal_like.process.identity import CallGuard, Identity
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 from areal_like.serving.embedded.server import EmbeddedServer
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from tests.support.tiny_models import tiny_qwen3
 
@@ -33,7 +33,12 @@ class Client:
     """A caller of the run; `session` is somebody else, without a token."""
 
     def __init__(
-        self, address: str, caller: Caller, session: aiohttp.ClientSession, server: EmbeddedServer, engine: LLMEngine
+        self,
+        address: str,
+        caller: HttpClient,
+        session: aiohttp.ClientSession,
+        server: EmbeddedServer,
+        engine: LLMEngine,
     ) -> None:
         self.address, self.caller, self.session = address, caller, session
         self.server, self.engine = server, engine
@@ -59,11 +64,11 @@ class Client:
 async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
     """`is_open`: as `serve` starts it."""
     engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
-    server = EmbeddedServer(engine, Guard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
+    server = EmbeddedServer(engine, CallGuard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
     served = await serve(server.application(), "127.0.0.1")
     server.streams.driver.start()
     try:
-        async with Caller(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
+        async with HttpClient(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
             yield Client(served.address, caller, session, server, engine)
     finally:
         await served.close()
@@ -80,7 +85,7 @@ def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE)
 
 def published(root: Path, version: int, model: PreTrainedModel, probe: Probe | None = None) -> dict[str, object]:
     tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
-    return {"version": version, "folder": str(publish(root, version, tensors, probe, RUN_ID)), "probe": None}
+    return {"version": version, "folder": str(publish_weights(root, version, tensors, probe, RUN_ID)), "probe": None}
 
 
 def group(name: str, n: int = 2, seed: int = 3, **sampling: object) -> dict[str, object]:

@@ -9,8 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.descendants import PAUSE_S, TRACKER_S, become_subreaper, is_tracker, kill, table
-from areal_like.process.segments import Watch
+from areal_like.process.process_tree import (
+    PAUSE_S,
+    RESOURCE_TRACKER_S,
+    all_processes,
+    become_subreaper,
+    is_resource_tracker,
+    kill,
+)
+from areal_like.process.shared_segments import SegmentRecorder
 
 HANGS_S = 120.0
 
@@ -20,7 +27,7 @@ class Program:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, output: Any) -> None:
         become_subreaper()  # or what it leaves behind could not be collected
-        self._segments = Watch(folder / "segments.json")
+        self._segments = SegmentRecorder(folder / "segments.json")
         self._popen = subprocess.Popen(
             list(command),
             env=dict(env),
@@ -49,8 +56,8 @@ class Program:
         began = time.monotonic()
         while alive := self._alive():
             assert time.monotonic() < began + HANGS_S, f"processes that do not end: {alive}"
-            trackers_too = time.monotonic() > began + TRACKER_S
-            kill(pid for pid in alive if trackers_too or not is_tracker(pid))
+            trackers_too = time.monotonic() > began + RESOURCE_TRACKER_S
+            kill(pid for pid in alive if trackers_too or not is_resource_tracker(pid))
             time.sleep(PAUSE_S)
         self._segments.close()
         self._segments.remove()
@@ -58,7 +65,7 @@ class Program:
     def _alive(self) -> list[int]:
         """All of its session that are left, without those that have ended."""
         self._popen.poll()
-        left = [seen for seen in table().values() if seen.session == self._popen.pid]
+        left = [seen for seen in all_processes().values() if seen.session == self._popen.pid]
         for seen in left:
             if seen.state == "Z" and seen.parent == os.getpid():
                 os.waitpid(seen.pid, 0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from areal_like.process.errors import Refused, Unreachable
-from areal_like.process.http import Caller
+from areal_like.process.errors import HttpError, Unreachable
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.rollout.episodes.generation_client import GenerationClient, GenerationError, LeaseRoute
 from tests.support.engines import PROBE, SECRET, LiveServer
@@ -19,7 +19,7 @@ CALL_S = 60.0
 
 
 class Talk:
-    def __init__(self, server: LiveServer, controller: Caller, client: GenerationClient, name: str) -> None:
+    def __init__(self, server: LiveServer, controller: HttpClient, client: GenerationClient, name: str) -> None:
         self.server, self.controller, self.client = server, controller, client
         self.address = server.addresses[name]
 
@@ -29,11 +29,11 @@ class Talk:
     async def post(self, path: str, body: Any = None, timeout_s: float = CALL_S) -> Any:
         return await self.controller.json("POST", self.address, path, body, timeout_s)
 
-    async def refusal(self, path: str, body: Any) -> Refused:
+    async def refusal(self, path: str, body: Any) -> HttpError:
         """What it says to what it must refuse."""
         try:
             found = await self.post(path, body)
-        except Refused as refused:
+        except HttpError as refused:
             return refused
         raise AssertionError(f"{path} was not refused: {found}")
 
@@ -87,7 +87,7 @@ class Talk:
         try:
             await self.post("/control/abort", {"ids": "all"})
             await self.post("/control/resume")
-        except (Refused, Unreachable):
+        except (HttpError, Unreachable):
             pass
 
 
@@ -101,7 +101,7 @@ async def talking(server: LiveServer, name: str = "server/0", others: tuple[str,
             raise GenerationError(f"there is no other server than {gone}")
         return left[0]
 
-    async with Caller(CONTROLLER, SECRET) as controller, Caller(WORKER, SECRET) as worker:
+    async with HttpClient(CONTROLLER, SECRET) as controller, HttpClient(WORKER, SECRET) as worker:
         client = GenerationClient(worker, CALL_S, len(others), another)
         try:
             yield Talk(server, controller, client, name)
@@ -140,5 +140,5 @@ async def _status(server: LiveServer) -> str:
     async with talking(server) as one:
         try:
             return str((await one.get("/health"))["status"])
-        except (Refused, Unreachable):
+        except (HttpError, Unreachable):
             return "gone"

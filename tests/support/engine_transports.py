@@ -7,13 +7,13 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.weights.adapter import publish_adapter, read_peft_folder
-from areal_like.weights.collective import Group, Host
-from areal_like.weights.flat import Flat, flatten
-from areal_like.weights.index import said
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.collective import BroadcastGroup, BroadcastHost
+from areal_like.weights.flat_buckets import FlatWeights, flatten
+from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
+from areal_like.weights.rendezvous import Rendezvous
 from tests.support.embedded_adapters import logprobs_by, with_peft, write_adapter
 from tests.support.engine_talk import Talk
 from tests.support.engines import PROBE
@@ -22,7 +22,11 @@ MEETING_S = 60.0
 
 
 async def send(
-    one: Talk, seed: int, version: int | None = None, damage: Callable[[Flat], None] | None = None, **changes: Any
+    one: Talk,
+    seed: int,
+    version: int | None = None,
+    damage: Callable[[FlatWeights], None] | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """The next version by a group of the trainer and this server. `damage` is done to what is sent, after its hashes
     were taken."""
@@ -36,22 +40,22 @@ async def send(
     return said
 
 
-async def send_flat(one: Talk, flat: Flat, **changes: Any) -> dict[str, Any]:
+async def send_flat(one: Talk, flat: FlatWeights, **changes: Any) -> dict[str, Any]:
     processes = (await one.get("/health")).get("processes", 1)
-    host = Host("127.0.0.1", 0)
-    meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 1 + processes, MEETING_S)
+    host = BroadcastHost("127.0.0.1", 0)
+    meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 1 + processes, MEETING_S)
     probe = flat.index.probe
     body = {
         **{"version": flat.index.version, "folder": None, "probe": None if probe is None else probe._asdict()},
-        **{"transport": "collective", "meeting": meeting._asdict(), "index": said(flat.index), "mode": "auto"},
+        **{"transport": "collective", "meeting": meeting._asdict(), "index": dump_index(flat.index), "mode": "auto"},
         **changes,
     }
     group = host.open(meeting)
     sending = asyncio.ensure_future(asyncio.to_thread(_send, group, flat))
     try:
         found: dict[str, Any] = await one.post("/control/update_weights", body)
-    except Refused:
-        group.break_up("the server refuses the weights")
+    except HttpError:
+        group.abort("the server refuses the weights")
         await asyncio.gather(sending, return_exceptions=True)
         raise
     finally:
@@ -60,7 +64,7 @@ async def send_flat(one: Talk, flat: Flat, **changes: Any) -> dict[str, Any]:
     return found
 
 
-def _send(group: Group, flat: Flat) -> None:
+def _send(group: BroadcastGroup, flat: FlatWeights) -> None:
     with group:
         group.meet()
         for content in flat.contents:

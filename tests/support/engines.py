@@ -15,13 +15,13 @@ import torch
 from transformers import PreTrainedModel
 
 from areal_like.config.compose import load
-from areal_like.discovery import open_names, parse
+from areal_like.discovery import open_name_store, parse_entry
 from areal_like.discovery.base import NameMissing
 from areal_like.models.characters import write_tokenizer
-from areal_like.process.descendants import become_subreaper
 from areal_like.process.identity import SERVER, Identity
+from areal_like.process.process_tree import become_subreaper
 from areal_like.process.run import Run, StartPoint, open_run
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from launcher.agent.local import LocalAgent
 from launcher.plan import build_plan
@@ -115,12 +115,12 @@ class LiveServer:
         """Until it is entered under its name; returns how long that took."""
         began = time.monotonic()
         child = self.crew.start(name, attempt=1)
-        with open_names(self.run, Identity("test", 0)) as names:
+        with open_name_store(self.run, Identity("test", 0)) as names:
             while time.monotonic() < began + FIRST_START_S:
                 deaths = self.crew.deaths()
                 assert not deaths, f"{self.engine} did not start ({deaths[0].how}):\n{self.log(name)}"
                 try:
-                    entry = parse(names.get(name))
+                    entry = parse_entry(names.get(name))
                 except NameMissing:
                     time.sleep(0.05)
                     continue
@@ -156,7 +156,7 @@ class LiveServer:
         """A version of the weights as a trainer publishes it, and how a controller says it."""
         number = self.next_version() if version is None else version
         probe = self.probe(seed)
-        folder = publish(root or self.run.weights, number, self.tensors(seed), probe, self.run.run_id)
+        folder = publish_weights(root or self.run.weights, number, self.tensors(seed), probe, self.run.run_id)
         said = {"version": number, "folder": str(folder), "probe": probe._asdict(), "transport": "disk"}
         return said | {"meeting": None, "index": None, "mode": "auto"} | changes
 

@@ -14,7 +14,7 @@ from areal_like.data.tasks.addition import Addition, addition_reward
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.discovery.base import Entry
 from areal_like.models import model_folder
-from areal_like.process.http import Caller
+from areal_like.process.http import HttpClient
 from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
@@ -163,7 +163,7 @@ async def open_worker(
     folder, address, workflow=None, hands=8, args=None, error=None, limit_s=5.0, retries=0, check_format=False, **tools
 ):
     tokenizer, datasets = prepared()
-    async with Caller(WORKER, SECRET) as caller:
+    async with HttpClient(WORKER, SECRET) as caller:
         link = ControllerClient(caller, WORKER, lambda waiting: Entry(address, 1, 1, 1), limit_s)
         client = GenerationClient(caller, 30.0, retries, link.another_server)
         known = {"allow_mismatched_sampling": False, "is_traced": False} | tools

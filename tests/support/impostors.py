@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from areal_like.process.proof import new_nonce, prove
+from areal_like.process.server_proof import make_proof, new_nonce
 
 SECRET, SEAL = "the token of a run", "run1 server/0 1.1"
 
@@ -70,7 +70,7 @@ async def foreign(_: bytes) -> bytes:
 
 async def replays(_: bytes) -> bytes:
     """A proof that was once right, for another nonce."""
-    return http(X_Areal_Run=SEAL, X_Areal_Proof=prove(SECRET, new_nonce(), "127.0.0.1:1", SEAL) or "")
+    return http(X_Areal_Run=SEAL, X_Areal_Proof=make_proof(SECRET, new_nonce(), "127.0.0.1:1", SEAL) or "")
 
 
 def passing_on(port: int) -> Callable[[bytes], Awaitable[bytes]]:

@@ -16,8 +16,8 @@ from aiohttp import web
 from areal_like.config.compose import load
 from areal_like.config.describe.dump import loadable
 from areal_like.process.frames import unpack
-from areal_like.process.http import answer, application, error, read_json, serve
-from areal_like.process.identity import Guard, Identity
+from areal_like.process.http import application, error_response, json_response, read_json, serve
+from areal_like.process.identity import CallGuard, Identity
 from areal_like.rollout.trajectory import unpack_group
 
 SECRET = "a secret of the run"
@@ -71,11 +71,11 @@ class Server:
         return response
 
     async def health(self, request: web.Request) -> web.Response:
-        return answer({"status": "ok"})
+        return json_response({"status": "ok"})
 
 
 def refuse(status: int, message: str = "not now") -> Callable[[web.Request], web.Response]:
-    return lambda request: error(status, message)
+    return lambda request: error_response(status, message)
 
 
 def hang_up(request: web.Request) -> web.Response:
@@ -87,7 +87,7 @@ def hang_up(request: web.Request) -> web.Response:
 @asynccontextmanager
 async def open_server(server: Server | None = None) -> AsyncIterator[Server]:
     server = server or Server()
-    app = application(Guard(SECRET), open_paths=("/health",))
+    app = application(CallGuard(SECRET), open_paths=("/health",))
     app.add_routes([web.post("/generate", server.generate), web.get("/health", server.health)])
     served = await serve(app, "127.0.0.1")
     server.address = served.address
@@ -112,21 +112,21 @@ class Controller:
         self.void: list[str] = []
         self.servers: list[str] = []
         self.address = ""
-        self.guard = Guard(SECRET)
+        self.guard = CallGuard(SECRET)
 
     async def greet(self, request: web.Request) -> web.Response:
         self.hello = await read_json(request)
-        return answer({"ok": True, "plan": {}})
+        return json_response({"ok": True, "plan": {}})
 
     async def lease(self, request: web.Request) -> web.Response:
         want = (await read_json(request))["want"]
         self.wants.append(want)
         given, self.leases = self.leases[:want], self.leases[want:]
         if not given and len(self.results) >= self.num_leases:
-            return answer({"end": True})
+            return json_response({"end": True})
         if not given:
             await asyncio.sleep(0.01)
-        return answer({"leases": given})
+        return json_response({"leases": given})
 
     async def finish(self, request: web.Request) -> web.Response:
         frame = unpack(await request.read())
@@ -140,12 +140,14 @@ class Controller:
         assert not blobs
         void, self.void = self.void, []
         self.num_leases -= len(void)
-        return answer({"void": void})
+        return json_response({"void": void})
 
     async def another(self, request: web.Request) -> web.Response:
         await read_json(request)
         found = self.servers.pop(0)
-        return answer({"wait": True} if found == "wait" else {"void": True} if found == "void" else {"server": found})
+        return json_response(
+            {"wait": True} if found == "wait" else {"void": True} if found == "void" else {"server": found}
+        )
 
 
 @asynccontextmanager

@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 import areal_like
 from areal_like.config.compose import load
 from areal_like.process.identity import PROCESS, RUN_ID, TOKEN
-from areal_like.process.memory import memory_folder
+from areal_like.process.run_memory import memory_folder
 from areal_like.serving.command_line import ServerSite
 from areal_like.serving.external.base import NotReady, WeightUpdate
 from areal_like.serving.installations import find_installation
 from areal_like.serving.sglang.command import sglang_command
 from areal_like.serving.sglang.engine import SGLangEngine
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
 from tests.support.engine_environments import need
 from tests.support.engine_programs import Program
@@ -77,7 +77,7 @@ def tensors_of(seed: int) -> list[tuple[str, torch.Tensor]]:
 
 
 def published(folder: Path, seed: int) -> WeightUpdate:
-    made = publish(folder / "weights", seed, tensors_of(seed), None, "test")
+    made = publish_weights(folder / "weights", seed, tensors_of(seed), None, "test")
     return WeightUpdate(seed, read_index(made), made)
 
 

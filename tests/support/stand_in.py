@@ -29,11 +29,11 @@ def main() -> int:
         _do(fault.get("do", ""), me)
     signal.signal(signal.SIGTERM, lambda *_: STOP.touch() if me.role in ("rollout", "trainer") else sys.exit(0))
     if me.role in ("server", "rollout"):
-        from areal_like.discovery import announce, files_names
+        from areal_like.discovery import announce, file_name_store
 
         root, prefix = os.environ["STAND_IN_NAMES"], "/".join(DIRECTORY.parts[-2:])
         user = os.environ["STAND_IN_USER"]
-        names = files_names(root, f"{user}/{prefix}", me.name, 30.0)
+        names = file_name_store(root, f"{user}/{prefix}", me.name, 30.0)
         announce(names, me, "127.0.0.1:1")
     if me.role == "trainer":
         return _train(me, fault)

@@ -14,7 +14,7 @@ from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.process.memory import memory_folder
+from areal_like.process.run_memory import memory_folder
 from launcher.commands import run
 from launcher.plan import Plan, build_plan
 from tests.support.commands import REPOSITORY

@@ -11,13 +11,13 @@ import torch
 from aiohttp import web
 from transformers import AutoModelForCausalLM
 
-from areal_like.discovery import announce, open_names
+from areal_like.discovery import announce, open_name_store
 from areal_like.process import frames, http
-from areal_like.process.identity import Guard, Identity
+from areal_like.process.identity import CallGuard, Identity
 from areal_like.process.run import Run
 from areal_like.rollout.batches import FACTS
 from areal_like.rollout.trajectory import Trajectory, pack_group
-from areal_like.weights.disk import Publication, load
+from areal_like.weights.disk import LoadedWeights, load_version
 
 CONTROLLER = Identity("rollout", 0)
 Groups = Sequence[Sequence[Trajectory]]
@@ -30,7 +30,7 @@ class FakeController:
     def __init__(self, run: Run, secret: str, make: Make, total_steps: int, stop_at: int | None = None) -> None:
         self.run, self._secret, self._make, self._total_steps, self._stop_at = run, secret, make, total_steps, stop_at
         self.calls: list[tuple[str, Any]] = []
-        self.published: dict[int, Publication] = {}
+        self.published: dict[int, LoadedWeights] = {}
         self._waited: set[int] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -38,7 +38,7 @@ class FakeController:
     def __enter__(self) -> "FakeController":
         self._thread.start()
         self._served = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
-        self._names = open_names(self.run, CONTROLLER)
+        self._names = open_name_store(self.run, CONTROLLER)
         announce(self._names, CONTROLLER, self._served.address)
         return self
 
@@ -54,7 +54,7 @@ class FakeController:
         return [body for called, body in self.calls if called == path]
 
     async def _serve(self) -> Any:
-        app = http.application(Guard(self._secret))
+        app = http.application(CallGuard(self._secret))
         app.router.add_get("/facts", self._facts)
         for path in ("/publish", "/done", "/finished"):
             app.router.add_post(path, self._note)
@@ -64,15 +64,15 @@ class FakeController:
 
     async def _facts(self, request: web.Request) -> web.Response:
         said = {"total_steps": self._total_steps, "steps_per_epoch": 100, "train_rows": 100, "valid_rows": 0}
-        return http.answer({"ready": True, "start_step": 0, **said})
+        return http.json_response({"ready": True, "start_step": 0, **said})
 
     async def _note(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.calls.append((request.path, body))
         if request.path == "/publish":
             folder = Path(body["folder"])
-            self.published[body["version"]] = load(folder, expected_of(self.run), newer_than=-1)
-        return http.answer({"ok": True})
+            self.published[body["version"]] = load_version(folder, expected_of(self.run), newer_than=-1)
+        return http.json_response({"ok": True})
 
     async def _state(self, request: web.Request) -> web.Response:
         body = await request.json()

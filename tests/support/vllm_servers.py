@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 
 import areal_like
 from areal_like.process.identity import PORT, PROCESS, RUN_ID, TOKEN
-from areal_like.process.memory import memory_folder
+from areal_like.process.run_memory import memory_folder
 from areal_like.serving.command_line import ServerSite
 from areal_like.serving.external.base import GenerateOutput, GenerateRequest, NotReady, WeightUpdate
 from areal_like.serving.installations import find_installation
 from areal_like.serving.vllm.command import vllm_command
 from areal_like.serving.vllm.engine import VLLMEngine
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
 from tests.support.engine_environments import need
 from tests.support.engine_programs import Program
@@ -105,7 +105,7 @@ class Server:
     def arrival(self, model: PreTrainedModel, version: int) -> WeightUpdate:
         """A publication of these weights."""
         tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
-        folder = publish(self.root / "weights", version, tensors, None, "run")
+        folder = publish_weights(self.root / "weights", version, tensors, None, "run")
         return WeightUpdate(version, read_index(folder), folder)
 
 

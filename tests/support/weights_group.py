@@ -14,10 +14,10 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
-from areal_like.weights.collective import Host, join  # noqa: E402
+from areal_like.weights.collective import BroadcastHost, join_group  # noqa: E402
 from areal_like.weights.errors import GroupBroken  # noqa: E402
-from areal_like.weights.flat import Flat, flatten  # noqa: E402
-from areal_like.weights.meeting import Meeting  # noqa: E402
+from areal_like.weights.flat_buckets import FlatWeights, flatten  # noqa: E402
+from areal_like.weights.rendezvous import Rendezvous  # noqa: E402
 
 LIMIT_S = 600.0
 
@@ -33,15 +33,15 @@ def model(version: int = 3) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def flat(version: int = 3, room: Flat | None = None) -> Flat:
+def flat(version: int = 3, room: FlatWeights | None = None) -> FlatWeights:
     return flatten(version, model(version).items(), None, "run-1", room, max_bucket_bytes=4000)
 
 
-def meeting(host: Host, world: int, group: str = "g", timeout_s: float = LIMIT_S) -> Meeting:
-    return Meeting(host.host, host.port, group, "gloo", 1, world, timeout_s)
+def meeting(host: BroadcastHost, world: int, group: str = "g", timeout_s: float = LIMIT_S) -> Rendezvous:
+    return Rendezvous(host.host, host.port, group, "gloo", 1, world, timeout_s)
 
 
-def send(host: Host, at: Meeting, contents: Iterable[torch.Tensor]) -> None:
+def send(host: BroadcastHost, at: Rendezvous, contents: Iterable[torch.Tensor]) -> None:
     with host.open(at) as group:
         group.meet()
         for content in contents:
@@ -96,13 +96,13 @@ class Process:
 def _receive_for_ever(port: int, rank: int, world: int) -> None:
     print("ready", flush=True)
     room = torch.empty(1_000_000, dtype=torch.uint8)
-    with join(Meeting("127.0.0.1", port, "g", "gloo", 1, world, LIMIT_S), rank) as group:
+    with join_group(Rendezvous("127.0.0.1", port, "g", "gloo", 1, world, LIMIT_S), rank) as group:
         while True:
             group.receive(room)
 
 
 def _send_for_ever(world: int, is_stuck: bool) -> None:
-    host = Host("127.0.0.1", 0)
+    host = BroadcastHost("127.0.0.1", 0)
     print("ready", host.port, flush=True)
     with host.open(meeting(host, world)) as group:
         group.meet()

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from areal_like.process.checkpoints import complete, folder_name, step_of
+from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
@@ -165,7 +165,7 @@ def test_a_checkpoint_without_its_mark_is_none(run):
     (folder / ".complete").unlink()
 
     assert manifest.complaints(folder) and not manifest.can_resume(folder)
-    assert complete(run.checkpoints) == []
+    assert complete_checkpoints(run.checkpoints) == []
 
 
 def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_weights(run):
@@ -173,7 +173,7 @@ def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_wei
     for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
         written(run, engine, step, to_keep)
 
-    found = {step: manifest.can_resume(folder) for step, folder in complete(run.checkpoints)}
+    found = {step: manifest.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
     assert found == {8: True, 6: True, 4: False}
     kept = run.checkpoints / "step_000004"
     assert not (kept / "resume").exists() and manifest.complaints(kept) == []
@@ -268,7 +268,7 @@ def test_a_full_disk_is_a_failure_that_says_what_to_do(fault, run, monkeypatch):
     monkeypatch.setattr(checkpoint_module, "seal", full)
     with pytest.raises(Failure, match=r"(No space left on device|os error 28); free some space"):
         written(run, make_engine(Path(run.config.model.path)), 2)
-    assert complete(run.checkpoints) == []
+    assert complete_checkpoints(run.checkpoints) == []
 
 
 def test_another_optimizer_than_the_checkpoint_s_is_refused(run):
@@ -301,11 +301,11 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(r
     checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
     checkpoints.write(1, Due(True, True), {"actor": engine}, progress)
     learn(engine, 1)
-    assert complete(run.checkpoints) == []
+    assert complete_checkpoints(run.checkpoints) == []
     go_on.set()
     checkpoints.wait()
 
-    ((step, folder),) = complete(run.checkpoints)
+    ((step, folder),) = complete_checkpoints(run.checkpoints)
     assert step == 1
     loaded = weights_of(make_engine(engine.folder, folder))
     assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.items())
@@ -333,7 +333,7 @@ def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monke
     monkeypatch.setattr(Agreement, "all_are_well", lambda self, is_well: False)
     with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
         written(run, make_engine(Path(run.config.model.path)), 2)
-    assert complete(run.checkpoints) == []
+    assert complete_checkpoints(run.checkpoints) == []
 
 
 def test_what_is_no_tensor_can_be_read_by_anyone(run):

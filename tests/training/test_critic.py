@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from areal_like.config.problems import ConfigError
-from areal_like.observe.metrics import documented
+from areal_like.observe.metrics import find_metric
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
@@ -143,7 +143,7 @@ def test_it_learns_what_is_to_be_expected(tmp_path, folder):
     assert first["critic/explained_variance"] == pytest.approx(0, abs=1e-6) and first["critic/value_mean"] == 0
     assert last["critic/explained_variance"] > 0.95 and last["critic/loss"] < 0.02 * first["critic/loss"]
     assert last["critic/value_mean"] == pytest.approx(last["critic/return_mean"], abs=0.05)
-    assert all(documented(name) for name in first)
+    assert all(find_metric(name) for name in first)
 
 
 def test_its_loss_is_half_the_squared_error_over_all_tokens_however_they_are_cut(tmp_path, folder, judge_folder):

@@ -19,7 +19,7 @@ from areal_like.training.lora import WithoutAdapter
 from areal_like.training.main import _reference, load_trained
 from areal_like.training.progress import Progress
 from areal_like.training.whole import whole
-from areal_like.weights.disk import publish
+from areal_like.weights.disk import publish_weights
 from tests.support import lora_ranks, rank_processes
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
 from tests.training.test_checkpoint import learn, written
@@ -276,7 +276,7 @@ def test_only_a_bucket_of_merged_weights_is_there_at_once(tmp_path):
             yield name, copy
             del copy
 
-    publish(tmp_path / "weights", 1, counted(), None, "run", max_bucket_bytes=2 * largest)
+    publish_weights(tmp_path / "weights", 1, counted(), None, "run", max_bucket_bytes=2 * largest)
     assert 0 < most[0] <= 3 * largest, "a bucket, and the tensor that did not fit into it any more"
 
 

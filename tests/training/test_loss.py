@@ -15,7 +15,7 @@ from areal_like.config.checks.named import BUILT_IN, LOSS_INPUTS
 from areal_like.config.problems import ConfigError
 from areal_like.data.named import Places
 from areal_like.observe.timing import Stopwatch
-from areal_like.process.errors import Final
+from areal_like.process.errors import FinalFailure
 from areal_like.training.actor import Actor
 from areal_like.training.main import load_trained
 from areal_like.training.own_loss import OwnLoss, example
@@ -233,7 +233,8 @@ def test_what_may_be_a_sum_is_taken_for_one_also_where_it_draws_at_random_or_rem
 
 def test_a_loss_that_breaks_in_a_later_step_ends_the_run_for_good_with_the_line_where_it_did(root) -> None:
     with pytest.raises(
-        Final, match=r"^actor\.loss: .*mine.py:breaks_later failed: .*mine.py line \d+, in breaks_later: KeyError"
+        FinalFailure,
+        match=r"^actor\.loss: .*mine.py:breaks_later failed: .*mine.py line \d+, in breaks_later: KeyError",
     ):
         step(root, f"actor.loss={root}/mine.py:breaks_later")
 
@@ -241,7 +242,7 @@ def test_a_loss_that_breaks_in_a_later_step_ends_the_run_for_good_with_the_line_
 def test_a_loss_that_is_never_finite_is_named_before_the_learning_rate(root) -> None:
     told = (f"actor.loss={root}/mine.py:breaks_to_nan", "actor.optimizer.max_skipped_in_a_row=1")
     said = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, which is your own"
-    with pytest.raises(Final, match=said):
+    with pytest.raises(FinalFailure, match=said):
         step(root, *told)
 
 

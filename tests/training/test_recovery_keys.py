@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from areal_like.process.checkpoints import complete, folder_name
+from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import Checkpoints, Due
@@ -166,7 +166,7 @@ def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(
         checkpoints.write(step, Due(True, to_keep=step == 2), {"model": engine}, Progress(run, ME, world()))
         checkpoints.wait()
 
-    assert {step: can_resume(folder) for step, folder in complete(run.checkpoints)} == wanted
+    assert {step: can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)} == wanted
 
 
 @pytest.mark.shows("weights.save_async")

@@ -15,10 +15,10 @@ from areal_like.config.problems import ConfigError
 from areal_like.training.transports import open_transport
 from areal_like.training.transports.collective import Collective
 from areal_like.training.transports.sender import Sender
-from areal_like.weights.collective import Host
+from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.index import parse_index
 from areal_like.weights.probe import Probe
-from areal_like.weights.receive import receive
+from areal_like.weights.receive import receive_tensors
 from tests.support.rollout_world import grpo
 from tests.support.weights_group import Beside, flat, meeting, model
 
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_told_by_its_key() -> None:
 
 
 def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwhile() -> None:
-    host, controller = Host("127.0.0.1", 0), Controller()
+    host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = Sender(host, controller.ask, 30.0)
     first, at = flat(1), meeting(host, world=2)
     sender.give(first)
@@ -106,7 +106,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
     go_on = threading.Event()
 
     def slowly() -> None:
-        for name, tensor in receive(at, 1, first.index):
+        for name, tensor in receive_tensors(at, 1, first.index):
             taken[name] = tensor.clone()
             go_on.wait(120)
 
@@ -126,14 +126,14 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
 
 
 def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_none() -> None:
-    host, controller = Host("127.0.0.1", 0), Controller()
+    host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = Sender(host, controller.ask, 30.0)
     weights = flat(7)
     sender.give(weights)
     for group in ("a", "b"):
         at = meeting(host, world=2, group=group)
         controller.meetings.append(at._replace(first_rank=0)._asdict())
-        found = {name: tensor.clone() for name, tensor in receive(at, 1, weights.index)}
+        found = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
         controller.over.add(group)
         assert torch.equal(found["model.turned"], model(7)["model.turned"])
     closing, asked = Beside(lambda: sender.close(early=False)), len(controller.versions)
@@ -146,14 +146,14 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
 
 
 def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
-    host, controller = Host("127.0.0.1", 0), Controller()
+    host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = Sender(host, controller.ask, 30.0)
     weights, at = flat(7), meeting(host, world=2)
     nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
     controller.over.add("nowhere")
     controller.meetings += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
     sender.give(weights)
-    found = {name: tensor.clone() for name, tensor in receive(at, 1, weights.index)}
+    found = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
     assert torch.equal(found["model.turned"], model(7)["model.turned"])
     controller.over.add(at.group)
     controller.ends = True

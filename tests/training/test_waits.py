@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from areal_like.process import waiting
+from areal_like.process import wait
 from areal_like.process.errors import TimedOut
 from areal_like.process.frames import Frame
 from areal_like.training.rollouts import Rollouts, Stop
@@ -31,7 +31,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(waiting, "time", made)
+    monkeypatch.setattr(wait, "time", made)
     return made
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from areal_like.weights.adapter import check_adapter, publish_adapter, read_adapter
-from areal_like.weights.check import checkpoint_names
-from areal_like.weights.disk import discard
+from areal_like.weights.disk import remove_versions
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.lora import parse_config
+from areal_like.weights.lora import parse_adapter_config
 from areal_like.weights.probe import Probe
+from areal_like.weights.verify import checkpoint_tensors
 from tests.support.commands import REPOSITORY
 from tests.support.embedded_adapters import RUN_ID, logprobs_by, with_peft, write_adapter
 from tests.support.tiny_models import tiny_llama
@@ -60,7 +60,7 @@ def test_what_the_trainer_has_is_what_peft_reads(tmp_path: Path) -> None:
     merged.load_state_dict({name: tensor.clone() for name, tensor in engine.export_weights()}, strict=False)
     by_peft = logprobs_by(with_peft(plain, folder), [3, 9, 1, 7, 22])
     assert by_peft == pytest.approx(logprobs_by(merged, [3, 9, 1, 7, 22]), abs=1e-5)
-    check_adapter(publication, checkpoint_names(tmp_path / "qwen3"))
+    check_adapter(publication, checkpoint_tensors(tmp_path / "qwen3"))
 
 
 def test_it_is_verified_without_torch(tmp_path: Path, peft_folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_it_is_verified_without_torch(tmp_path: Path, peft_folder: Path) -> None
 import sys
 from pathlib import Path
 from areal_like.weights.adapter import check_adapter, read_adapter
-from areal_like.weights.check import checkpoint_names
+from areal_like.weights.verify import checkpoint_names
 publication = read_adapter(Path({str(folder)!r}), 2, {RUN_ID!r}, 3)
 check_adapter(publication, checkpoint_names(Path({str(model)!r})))
 assert "torch" not in sys.modules
@@ -140,7 +140,7 @@ def test_an_adapter_for_another_model_is_refused_by_the_names_of_its_checkpoint(
     tiny_llama(**changes).save_pretrained(tmp_path / "model")
     publication = read_adapter(publish(tmp_path / "w", peft_folder), 2)
     with pytest.raises(BadWeights, match=f"version 3 of the weights: .*{words}"):
-        check_adapter(publication, checkpoint_names(tmp_path / "model"))
+        check_adapter(publication, checkpoint_tensors(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_an_adapter_for_another_model_is_refused_by_the_names_of_its_checkpoint(
 )
 def test_a_configuration_that_cannot_be_served_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
     sound = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
-    assert parse_config(sound, "it").scale == 2
-    assert parse_config({**sound, "use_rslora": True}, "it").scale == 4
+    assert parse_adapter_config(sound, "it").scale == 2
+    assert parse_adapter_config({**sound, "use_rslora": True}, "it").scale == 4
     with pytest.raises(BadWeights, match=f"^it: adapter_config.json .*{words}"):
-        parse_config({**sound, **changes}, "it")
+        parse_adapter_config({**sound, **changes}, "it")
 
 
 def test_a_publication_that_fails_leaves_the_one_before(tmp_path: Path, peft_folder: Path) -> None:
@@ -173,5 +173,5 @@ def test_a_publication_that_fails_leaves_the_one_before(tmp_path: Path, peft_fol
     assert list(tmp_path.iterdir()) == [folder]
     assert read_adapter(folder, 2).version == 3
     publish(tmp_path, peft_folder, version=4)
-    discard(tmp_path, keep={4})
+    remove_versions(tmp_path, keep={4})
     assert [one.name for one in tmp_path.iterdir()] == ["v000004"]

@@ -9,9 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from areal_like.weights.check import check, checkpoint_names
-from areal_like.weights.disk import by_names, load, publish
+from areal_like.weights.disk import load_version, publish_weights, with_dtype_names
 from areal_like.weights.errors import BadWeights
+from areal_like.weights.verify import checkpoint_tensors, verify_publication
 from tests.weights.test_refused import DAMAGED, EXPECTED, TENSORS, flip, published
 
 
@@ -46,17 +46,17 @@ def stale(root: Path) -> Path:
 def test_a_fault_is_told_in_the_same_words_with_and_without_torch(tmp_path, fault: Callable[[Path], Path]) -> None:
     folder = fault(tmp_path)
     with pytest.raises(BadWeights) as by_torch:
-        load(folder, EXPECTED, newer_than=5, run_id="run-1")
+        load_version(folder, EXPECTED, newer_than=5, run_id="run-1")
     with pytest.raises(BadWeights) as without:
-        check(folder, by_names(EXPECTED), newer_than=5, run_id="run-1")
+        verify_publication(folder, with_dtype_names(EXPECTED), newer_than=5, run_id="run-1")
     assert str(without.value) == str(by_torch.value)
 
 
 def test_a_sound_publication_is_what_its_index_says(tmp_path) -> None:
-    index = check(published(tmp_path), by_names(EXPECTED), newer_than=5, run_id="run-1")
+    index = verify_publication(published(tmp_path), with_dtype_names(EXPECTED), newer_than=5, run_id="run-1")
     assert index.version == 6
     assert [info.name for info in index.tensors] == list(TENSORS)
-    assert check(tmp_path / "v000006", None, newer_than=-1) == index
+    assert verify_publication(tmp_path / "v000006", None, newer_than=-1) == index
 
 
 def test_a_checkpoint_is_known_by_the_headers_of_its_files(tmp_path) -> None:
@@ -65,16 +65,16 @@ def test_a_checkpoint_is_known_by_the_headers_of_its_files(tmp_path) -> None:
     safetensors.torch.save_file(
         {"c": torch.zeros((), dtype=torch.int64)}, tmp_path / "model-00002-of-00002.safetensors"
     )
-    assert checkpoint_names(tmp_path) == {"a": ((2, 3), "float32"), "b": ((4,), "bfloat16"), "c": ((), "int64")}
+    assert checkpoint_tensors(tmp_path) == {"a": ((2, 3), "float32"), "b": ((4,), "bfloat16"), "c": ((), "int64")}
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no safetensors files"):
-        checkpoint_names(tmp_path / "empty")
+        checkpoint_tensors(tmp_path / "empty")
 
 
 def test_none_of_this_wants_torch(tmp_path) -> None:
-    folder = publish(tmp_path, 0, TENSORS.items(), None, "run-1")
+    folder = publish_weights(tmp_path, 0, TENSORS.items(), None, "run-1")
     code = (
-        "import sys; from pathlib import Path; from areal_like.weights.check import check;"
-        "import areal_like.weights.meeting; check(Path(sys.argv[1]), None, -1); sys.exit('torch' in sys.modules)"
+        "import sys; from pathlib import Path; from areal_like.weights.verify import check;"
+        "import areal_like.weights.rendezvous; check(Path(sys.argv[1]), None, -1); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder)]).returncode == 0

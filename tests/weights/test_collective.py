@@ -17,15 +17,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from areal_like.weights import collective, registry
-from areal_like.weights.check import check
-from areal_like.weights.collective import Group, Host, join
-from areal_like.weights.disk import load
+from areal_like.weights import collective, group_server
+from areal_like.weights.collective import BroadcastGroup, BroadcastHost, join_group
+from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.flat import Flat
-from areal_like.weights.meeting import Meeting
-from areal_like.weights.member import LONGEST_LINE, MEMBER, line, proof
-from areal_like.weights.receive import receive, receive_folder
+from areal_like.weights.flat_buckets import FlatWeights
+from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, make_proof
+from areal_like.weights.receive import receive_folder, receive_tensors
+from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.verify import verify_publication
 from tests.support.weights_group import Beside, Process, flat, meeting, model, send
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,14 +35,14 @@ SOON_S = 60.0
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
-    found = Host("127.0.0.1", 0)
+def host() -> Iterator[BroadcastHost]:
+    found = BroadcastHost("127.0.0.1", 0)
     yield found
     found.close()
 
 
-def received(at: Meeting, rank: int, weights: Flat) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in receive(at, rank, weights.index)}
+def received(at: Rendezvous, rank: int, weights: FlatWeights) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in receive_tensors(at, rank, weights.index)}
 
 
 def test_what_is_sent_arrives_bit_by_bit_at_all_servers_at_once(host) -> None:
@@ -75,9 +75,9 @@ def test_what_is_sent_can_be_laid_down_as_the_files_of_a_publication(host, tmp_p
     server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
     send(host, at, weights.contents)
     assert server.wait() is None
-    assert check(tmp_path, None, newer_than=2, run_id="run-1") == weights.index
+    assert verify_publication(tmp_path, None, newer_than=2, run_id="run-1") == weights.index
     expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model().items()}
-    found = load(tmp_path, expected, newer_than=2)
+    found = load_version(tmp_path, expected, newer_than=2)
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in model().items())
 
 
@@ -138,11 +138,11 @@ def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -
 
 def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_seconds() -> None:
     trainer = Process("send", world=3)
-    at = Meeting("127.0.0.1", trainer.port, "g", "gloo", 1, 3, 60.0)
+    at = Rendezvous("127.0.0.1", trainer.port, "g", "gloo", 1, 3, 60.0)
 
     def take(rank: int) -> Any:
         room = torch.empty(1_000_000, dtype=torch.uint8)
-        with join(at, rank) as group:
+        with join_group(at, rank) as group:
             while True:
                 group.receive(room)
 
@@ -154,11 +154,11 @@ def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_second
 
 
 def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
-    comes, never = Beside(lambda: join(meeting(host, world=3), 1)), "server/1: refused"
+    comes, never = Beside(lambda: join_group(meeting(host, world=3), 1)), "server/1: refused"
     with host.open(meeting(host, world=3)) as group:
         trainer = Beside(group.meet)
         time.sleep(0.3)
-        group.break_up(never)
+        group.abort(never)
         for end in (trainer.wait(SOON_S), comes.wait(SOON_S)):
             assert isinstance(end, GroupBroken)
             assert never in str(end)
@@ -185,7 +185,7 @@ def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatc
 
     def take() -> list[int]:
         room, found = torch.empty(4_000_000, dtype=torch.uint8), []
-        with join(at, 1) as group:
+        with join_group(at, 1) as group:
             for _ in contents:
                 group.receive(room)
                 found.append(int(room[-1]))
@@ -198,13 +198,13 @@ def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatc
 
 def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() -> None:
     with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not meet"):
-        join(Meeting("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
+        join_group(Rendezvous("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
 
 
 def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_for(host) -> None:
     at = meeting(host, world=2, group="g.s3cret", timeout_s=0.3)
     with pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0\.3 s for the trainer") as broken:
-        join(at, 1)
+        join_group(at, 1)
     assert "s3cret" not in str(broken.value)
 
 
@@ -213,17 +213,17 @@ def test_who_does_not_know_the_secret_of_a_group_cannot_be_in_it_and_learns_noth
     weights = flat()
     at = meeting(host, world=2, group="g.s3cret")
     stranger = socket.create_connection((host.host, host.port), timeout=SOON_S)
-    stranger.sendall(line({"title": "g", "nonce": "0"}))
+    stranger.sendall(json_line({"title": "g", "nonce": "0"}))
     with host.open(at) as group, stranger.makefile("rb") as heard:
         shown = json.loads(heard.readline())
         assert set(shown) == {"nonce", "proof"} and "s3cret" not in str(shown)
-        guess = proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
-        stranger.sendall(line({"who": "process 1 of 1 of the servers", "proof": guess}))
-        stranger.sendall(line({"do": "get", "key": "here"}))
+        guess = make_proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
+        stranger.sendall(json_line({"who": "process 1 of 1 of the servers", "proof": guess}))
+        stranger.sendall(json_line({"do": "get", "key": "here"}))
         assert heard.readline() == b"", "it is shown the door"
         stranger.close()
         with pytest.raises(GroupBroken, match=r"does not know the secret|connection"):
-            join(at._replace(group="g.guess3d"), 1)
+            join_group(at._replace(group="g.guess3d"), 1)
         server = Beside(partial(received, at, 1, weights))
         group.meet()
         for content in weights.contents:
@@ -239,20 +239,20 @@ def test_who_listens_in_the_trainer_s_place_is_not_spoken_to() -> None:
         def pretend() -> None:
             connection, _ = listening.accept()
             with connection:
-                heard.extend(connection.recv(LONGEST_LINE))
-                connection.sendall(line({"nonce": "0" * 64, "proof": "0" * 64}))
-                while part := connection.recv(LONGEST_LINE):
+                heard.extend(connection.recv(MAX_LINE_BYTES))
+                connection.sendall(json_line({"nonce": "0" * 64, "proof": "0" * 64}))
+                while part := connection.recv(MAX_LINE_BYTES):
                     heard.extend(part)
 
         pretends = Beside(pretend)
         with pytest.raises(GroupBroken, match="does not know the secret of this group") as broken:
-            join(Meeting("127.0.0.1", listening.getsockname()[1], "g.s3cret", "gloo", 1, 2, 30.0), 1)
+            join_group(Rendezvous("127.0.0.1", listening.getsockname()[1], "g.s3cret", "gloo", 1, 2, 30.0), 1)
         assert pretends.wait() is None
     assert b"s3cret" not in heard and heard.count(b"\n") == 1 and "s3cret" not in str(broken.value)
 
 
 def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host) -> None:
-    class Thief(Group):
+    class Thief(BroadcastGroup):
         """Is where a member should be, and cannot prove to be that."""
 
         def _check_peers(self) -> None:
@@ -272,7 +272,7 @@ def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host)
 
 
 NONSENSE = {
-    "without end": b"x" * LONGEST_LINE * 3,
+    "without end": b"x" * MAX_LINE_BYTES * 3,
     "deep": b"[" * 5000 + b"\n",
     "empty": b"{}\n",
     "no text": b"\xff\n",
@@ -295,7 +295,7 @@ def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words
 
 
 def test_strangers_who_say_nothing_make_room_for_each_other_and_never_push_a_member_out(host, monkeypatch) -> None:
-    monkeypatch.setattr(registry, "MOST_STRANGERS", 3)
+    monkeypatch.setattr(group_server, "MAX_UNPROVEN", 3)
     at = meeting(host, world=2)
     weights = flat()
     with host.open(at) as group, contextlib.ExitStack() as stack:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.weights import place
+from areal_like.weights import publication_root
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -23,7 +23,7 @@ def free(monkeypatch, num_bytes: int) -> None:
 
 
 def chosen(run: Any, num_bytes: int, spans_nodes: bool = False) -> tuple[Path, str]:
-    return place.publication_root(run, spans_nodes, num_bytes)
+    return publication_root.publication_root(run, spans_nodes, num_bytes)
 
 
 def test_memory_with_room_for_three_versions_is_taken(run, monkeypatch) -> None:

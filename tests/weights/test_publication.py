@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from areal_like.weights.buckets import plan_buckets
-from areal_like.weights.disk import discard, load, publish
+from areal_like.weights.disk import load_version, publish_weights, remove_versions
 from areal_like.weights.fingerprint import compare, tensor_hash
 from areal_like.weights.index import read_index
 from areal_like.weights.probe import Probe
@@ -43,16 +43,16 @@ def root(request, tmp_path) -> Iterator[Path]:
         pytest.skip("this machine has no shared memory that is a folder")
     folder = SHARED_MEMORY / f"areal-like-test-{os.getpid()}"
     yield folder
-    discard(folder, keep=set())
+    remove_versions(folder, keep=set())
     folder.rmdir()  # fails if anything but versions is left
 
 
 def test_what_is_published_is_loaded_bit_by_bit_in_its_order(root) -> None:
     tensors = model()
     probe = Probe([1, 2, 3], [-0.5, -1.25])
-    folder = publish(root, 3, tensors.items(), probe, "run-1", max_bucket_bytes=200)
+    folder = publish_weights(root, 3, tensors.items(), probe, "run-1", max_bucket_bytes=200)
     assert folder == root / "v000003"
-    found = load(folder, expected(tensors), newer_than=2, run_id="run-1")
+    found = load_version(folder, expected(tensors), newer_than=2, run_id="run-1")
     assert (found.version, found.run_id, found.probe) == (3, "run-1", probe)
     assert list(found.tensors) == list(found.hashes) == list(tensors)
     assert found.num_bytes == sum(tensor.nbytes for tensor in tensors.values())
@@ -64,24 +64,26 @@ def test_what_is_published_is_loaded_bit_by_bit_in_its_order(root) -> None:
 
 def test_loaded_tensors_can_be_changed_without_changing_the_publication(root) -> None:
     tensors = model()
-    folder = publish(root, 0, tensors.items(), None, "run-1")
-    first = load(folder, expected(tensors), newer_than=-1)
+    folder = publish_weights(root, 0, tensors.items(), None, "run-1")
+    first = load_version(folder, expected(tensors), newer_than=-1)
     assert first.probe is None
     for tensor in first.tensors.values():
         tensor.zero_()
-    assert torch.equal(load(folder, expected(tensors), newer_than=-1).tensors["model.turned"], tensors["model.turned"])
+    assert torch.equal(
+        load_version(folder, expected(tensors), newer_than=-1).tensors["model.turned"], tensors["model.turned"]
+    )
 
 
 def test_loaded_tensors_outlive_the_publication(root) -> None:
     tensors = model()
-    found = load(publish(root, 0, tensors.items(), None, "run-1"), expected(tensors), newer_than=-1)
-    discard(root, keep=set())
+    found = load_version(publish_weights(root, 0, tensors.items(), None, "run-1"), expected(tensors), newer_than=-1)
+    remove_versions(root, keep=set())
     compare(found.hashes, {name: tensor_hash(tensor) for name, tensor in found.tensors.items()}, 0)
 
 
 def test_buckets_are_safetensors_files_that_any_tool_reads(tmp_path) -> None:
     tensors = model()
-    folder = publish(tmp_path, 3, tensors.items(), None, "run-1", max_bucket_bytes=200)
+    folder = publish_weights(tmp_path, 3, tensors.items(), None, "run-1", max_bucket_bytes=200)
     found: dict[str, Tensor] = {}
     for path in sorted(folder.glob("bucket-*.safetensors")):
         found |= safetensors.torch.load_file(path)
@@ -105,7 +107,7 @@ def test_buckets_keep_the_order_and_their_limit_unless_one_tensor_is_larger() ->
 
 def test_the_index_says_what_is_in_which_bucket(tmp_path) -> None:
     tensors = model()
-    folder = publish(tmp_path, 3, tensors.items(), None, "run-1", max_bucket_bytes=200)
+    folder = publish_weights(tmp_path, 3, tensors.items(), None, "run-1", max_bucket_bytes=200)
     index = read_index(folder)
     assert [info.name for info in index.tensors] == list(tensors)
     assert len(index.buckets) > 2
@@ -133,10 +135,10 @@ def test_a_publication_that_fails_leaves_nothing(tmp_path) -> None:
         raise RuntimeError("the export broke")
 
     with pytest.raises(RuntimeError, match="the export broke"):
-        publish(tmp_path, 1, tensors(), None, "run-1", max_bucket_bytes=100)
+        publish_weights(tmp_path, 1, tensors(), None, "run-1", max_bucket_bytes=100)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="tensor a is given twice"):
-        publish(tmp_path, 1, [("a", torch.zeros(1)), ("a", torch.zeros(1))], None, "run-1")
+        publish_weights(tmp_path, 1, [("a", torch.zeros(1)), ("a", torch.zeros(1))], None, "run-1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,31 +148,31 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr("areal_like.weights.disk.write_index", full)
     with pytest.raises(OSError, match=r"version 1 of the weights cannot be written: No space left.*v000001") as caught:
-        publish(tmp_path, 1, [("a", torch.zeros(1))], None, "run-1")
+        publish_weights(tmp_path, 1, [("a", torch.zeros(1))], None, "run-1")
     assert caught.value.errno == 28
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_version_that_an_earlier_attempt_left_is_replaced(tmp_path) -> None:
-    publish(tmp_path, 1, [("a", torch.zeros(1)), ("b", torch.zeros(2))], None, "run-1")
-    folder = publish(tmp_path, 1, [("a", torch.ones(1))], None, "run-1")
-    found = load(folder, {"a": ((1,), torch.float32)}, newer_than=0)
+    publish_weights(tmp_path, 1, [("a", torch.zeros(1)), ("b", torch.zeros(2))], None, "run-1")
+    folder = publish_weights(tmp_path, 1, [("a", torch.ones(1))], None, "run-1")
+    found = load_version(folder, {"a": ((1,), torch.float32)}, newer_than=0)
     assert found.tensors["a"].item() == 1
     assert [path.name for path in tmp_path.iterdir()] == ["v000001"]
 
 
 def test_only_the_versions_to_keep_stay_and_nothing_half_written_of_the_dead(tmp_path) -> None:
-    discard(tmp_path / "none yet", keep={1})
+    remove_versions(tmp_path / "none yet", keep={1})
     for version in range(4):
-        publish(tmp_path, version, [("a", torch.zeros(1))], None, "run-1")
+        publish_weights(tmp_path, version, [("a", torch.zeros(1))], None, "run-1")
     (tmp_path / ".v000004.1.new").mkdir()
     (tmp_path / f".v000005.{os.getpid()}.new").mkdir()
     (tmp_path / "notes").mkdir()
-    discard(tmp_path, keep={2, 3, 9})
+    remove_versions(tmp_path, keep={2, 3, 9})
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"v000002", "v000003", f".v000005.{os.getpid()}.new", "notes"}
 
 
 def test_publications_are_for_their_owner_alone(tmp_path) -> None:
-    folder = publish(tmp_path / "weights", 0, [("a", torch.zeros(1))], None, "run-1")
+    folder = publish_weights(tmp_path / "weights", 0, [("a", torch.zeros(1))], None, "run-1")
     assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from areal_like.weights.disk import load, publish
+from areal_like.weights.disk import load_version, publish_weights
 from areal_like.weights.errors import BadWeights, layer_of
 from areal_like.weights.fingerprint import compare, tensor_hash
-from areal_like.weights.index import FILE, parse_index, read_index, said
+from areal_like.weights.index import INDEX_FILE, dump_index, parse_index, read_index
 from areal_like.weights.probe import Probe, check_probe
 
 PARTS = ("input_layernorm", "mlp.down_proj", "mlp.up_proj", "self_attn.q_proj")
@@ -23,7 +23,7 @@ DAMAGED = "model.layers.1.mlp.up_proj.weight"
 
 
 def published(root: Path, tensors: dict[str, Tensor] | None = None, version: int = 6) -> Path:
-    return publish(root, version, (tensors or TENSORS).items(), None, "run-1", max_bucket_bytes=300)
+    return publish_weights(root, version, (tensors or TENSORS).items(), None, "run-1", max_bucket_bytes=300)
 
 
 def flip(path: Path, at: int) -> None:
@@ -39,7 +39,7 @@ def test_a_flipped_bit_is_found_and_its_tensor_named(tmp_path, offset) -> None:
     (path,) = (path for path in folder.glob("bucket-*") if content in path.read_bytes())
     flip(path, path.read_bytes().index(content) + offset % len(content))
     with pytest.raises(BadWeights) as caught:
-        load(folder, EXPECTED, newer_than=5)
+        load_version(folder, EXPECTED, newer_than=5)
     message = str(caught.value)
     assert message.startswith(f"version 6 of the weights: tensor {DAMAGED} (layer 1) is corrupted")
     assert path.name in message
@@ -51,9 +51,9 @@ def test_a_change_anywhere_in_a_bucket_is_found(tmp_path) -> None:
     for at in range(0, path.stat().st_size, 7):
         flip(path, at)
         with pytest.raises(BadWeights, match=r"version 6 of the weights: .* is corrupted"):
-            load(folder, EXPECTED, newer_than=5)
+            load_version(folder, EXPECTED, newer_than=5)
         flip(path, at)
-    load(folder, EXPECTED, newer_than=5)
+    load_version(folder, EXPECTED, newer_than=5)
 
 
 def test_buckets_that_are_cut_off_or_missing_are_named(tmp_path) -> None:
@@ -62,10 +62,10 @@ def test_buckets_that_are_cut_off_or_missing_are_named(tmp_path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(BadWeights, match=rf"version 6 .*bucket-002\.safetensors has {len(content) - 1} bytes and not"):
-        load(folder, EXPECTED, newer_than=5)
+        load_version(folder, EXPECTED, newer_than=5)
     path.unlink()
     with pytest.raises(BadWeights, match=r"version 6 .*bucket-002\.safetensors is missing"):
-        load(folder, EXPECTED, newer_than=5)
+        load_version(folder, EXPECTED, newer_than=5)
 
 
 def test_a_bucket_of_another_version_is_refused(tmp_path) -> None:
@@ -73,13 +73,13 @@ def test_a_bucket_of_another_version_is_refused(tmp_path) -> None:
     other = published(tmp_path / "b", {name: tensor + 1 for name, tensor in TENSORS.items()})
     (folder / "bucket-001.safetensors").write_bytes((other / "bucket-001.safetensors").read_bytes())
     with pytest.raises(BadWeights, match=r"is corrupted"):
-        load(folder, EXPECTED, newer_than=5)
+        load_version(folder, EXPECTED, newer_than=5)
 
 
 def test_a_dropped_layer_is_named_with_its_number(tmp_path) -> None:
     without = {name: tensor for name, tensor in TENSORS.items() if ".layers.2." not in name}
     with pytest.raises(BadWeights) as caught:
-        load(published(tmp_path, without), EXPECTED, newer_than=5)
+        load_version(published(tmp_path, without), EXPECTED, newer_than=5)
     assert (
         "version 6 of the weights: layer 2: 4 tensors are missing: model.layers.2.input_layernorm.weight, "
         "model.layers.2.mlp.down_proj.weight, model.layers.2.mlp.up_proj.weight and 1 more"
@@ -92,7 +92,7 @@ def test_everything_that_does_not_fit_the_model_is_said_at_once(tmp_path) -> Non
     other[DAMAGED] = torch.zeros(4, 3, dtype=torch.bfloat16)
     other["lm_head.weight"] = torch.zeros(2)
     with pytest.raises(BadWeights) as caught:
-        load(published(tmp_path, other), EXPECTED, newer_than=5)
+        load_version(published(tmp_path, other), EXPECTED, newer_than=5)
     message = str(caught.value)
     for part in (
         "layer 0: 1 tensor is missing: model.layers.0.input_layernorm.weight",
@@ -109,18 +109,18 @@ def test_everything_that_does_not_fit_the_model_is_said_at_once(tmp_path) -> Non
 def test_a_stale_version_is_refused(tmp_path, version) -> None:
     folder = published(tmp_path, version=version)
     with pytest.raises(BadWeights, match=rf"^version {version} of the weights is not newer than 5, which is served"):
-        load(folder, EXPECTED, newer_than=5)
+        load_version(folder, EXPECTED, newer_than=5)
 
 
 def test_weights_of_another_run_are_refused(tmp_path) -> None:
     with pytest.raises(BadWeights, match="version 6 of the weights belongs to run run-1, and this is run run-2"):
-        load(published(tmp_path), EXPECTED, newer_than=5, run_id="run-2")
+        load_version(published(tmp_path), EXPECTED, newer_than=5, run_id="run-2")
 
 
 def test_a_folder_without_a_whole_index_is_refused(tmp_path) -> None:
     with pytest.raises(BadWeights, match=r"no complete publication of weights here \(index\.json is missing\)"):
-        load(tmp_path / "v000001", EXPECTED, newer_than=0)
-    index = published(tmp_path) / FILE
+        load_version(tmp_path / "v000001", EXPECTED, newer_than=0)
+    index = published(tmp_path) / INDEX_FILE
     content = json.loads(index.read_bytes())
     for damaged in (
         index.read_bytes()[:-5],
@@ -130,7 +130,7 @@ def test_a_folder_without_a_whole_index_is_refused(tmp_path) -> None:
     ):
         index.write_bytes(damaged)
         with pytest.raises(BadWeights, match=r"index\.json: is damaged: "):
-            load(index.parent, EXPECTED, newer_than=0)
+            load_version(index.parent, EXPECTED, newer_than=0)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_folder_without_a_whole_index_is_refused(tmp_path) -> None:
     ["../../victim", "/tmp/victim", "bucket-000.safetensors/../x", "bucket-00.safetensors", "index.json", "a\n", ""],
 )
 def test_an_index_names_no_files_but_those_of_a_publication(tmp_path, file) -> None:
-    content = said(read_index(published(tmp_path)))
+    content = dump_index(read_index(published(tmp_path)))
     content["buckets"][0]["file"] = file
     with pytest.raises(BadWeights, match=r"order: is damaged: .* is the name of no file of a publication"):
         parse_index(content, "order")
@@ -146,7 +146,7 @@ def test_an_index_names_no_files_but_those_of_a_publication(tmp_path, file) -> N
 
 @pytest.mark.parametrize("run_id", ["../../home", "a/b", "..", ".hidden", "", "a b", "a" * 101, "run-1\n"])
 def test_an_index_names_a_run_that_can_be_the_name_of_a_folder(tmp_path, run_id) -> None:
-    content = said(read_index(published(tmp_path)))
+    content = dump_index(read_index(published(tmp_path)))
     with pytest.raises(BadWeights, match=r"order: is damaged: .* is no run's id"):
         parse_index({**content, "run_id": run_id}, "order")
 

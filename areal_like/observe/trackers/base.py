@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from areal_like.config.log_extras import LogExtras
-from areal_like.observe.extras import Chooser, Extras
+from areal_like.observe.extras import Extras, ExtrasFilter
 
 
 class Tracker(ABC):
@@ -12,7 +12,7 @@ class Tracker(ABC):
     `extras` says which samples and distributions it gets besides."""
 
     def __init__(self, extras: LogExtras) -> None:
-        self._chooser = Chooser(extras)
+        self._chooser = ExtrasFilter(extras)
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:

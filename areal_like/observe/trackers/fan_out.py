@@ -10,8 +10,8 @@ from areal_like.config.stats_logger import TRACKERS, is_on
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.base import Tracker
-from areal_like.observe.trackers.needs import PACKAGES, is_installed, lacks
-from areal_like.observe.trackers.worker import Worker
+from areal_like.observe.trackers.requirements import PACKAGES, is_installed, missing_requirements
+from areal_like.observe.trackers.writer_thread import TrackerThread
 from areal_like.process.run import Run
 
 
@@ -20,7 +20,7 @@ class Trackers:
 
     def __init__(self, say: Callable[[str], None], flush_timeout_s: float) -> None:
         self._say, self._limit_s = say, flush_timeout_s
-        self._workers: list[Worker] = []
+        self._workers: list[TrackerThread] = []
 
     @classmethod
     def of(cls, run: Run, say: Callable[[str], None]) -> Self:
@@ -28,7 +28,9 @@ class Trackers:
         hand has no plan."""
         config = run.config.stats_logger
         trackers = cls(say, config.flush_timeout_s)
-        missing = {lack.tracker: lack for lack in lacks(config, set(filter(is_installed, PACKAGES)), os.environ)}
+        missing = {
+            lack.tracker: lack for lack in missing_requirements(config, set(filter(is_installed, PACKAGES)), os.environ)
+        }
         for name in TRACKERS:
             if name in missing:
                 say(f"{missing[name].key}: {missing[name].reason}; the run goes on without it")
@@ -38,7 +40,7 @@ class Trackers:
 
     def add(self, name: str, make: Callable[[], Tracker]) -> None:
         """`make` opens one, in its thread."""
-        self._workers.append(Worker(name, make, self._say))
+        self._workers.append(TrackerThread(name, make, self._say))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends the values of a step; a step may come again after a recovery."""

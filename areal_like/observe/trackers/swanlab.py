@@ -10,8 +10,8 @@ import numpy as np
 
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers.base import Tracker
-from areal_like.observe.trackers.facts import configuration
-from areal_like.observe.trackers.ids import run_id
+from areal_like.observe.trackers.facts import tracker_config
+from areal_like.observe.trackers.run_ids import tracker_run_id
 from areal_like.process.run import Run
 
 BINS = 30
@@ -34,12 +34,12 @@ class SwanLab(Tracker):
         if online and config.api_key:
             self._swanlab.login(api_key=config.api_key, save=False)
         # Ids there are not those of a project alone: that of the run keeps runs of one name apart.
-        identity = FORBIDDEN.sub("_", run_id(run, "swanlab", None, "unique").id)
+        identity = FORBIDDEN.sub("_", tracker_run_id(run, "swanlab", None, "unique").id)
         self._run: Any = self._swanlab.init(
             mode="online" if online else config.mode,
             project=config.project or run.config.experiment_name,
             name=config.name or run.config.trial_name,
-            config=configuration(run, config.config),
+            config=tracker_config(run, config.config),
             log_dir=str(run.trackers / (config.logdir or "swanlab")),
             id=identity,
             resume="allow",

@@ -6,8 +6,8 @@ from typing import Any
 
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers.base import Tracker
-from areal_like.observe.trackers.facts import configuration
-from areal_like.observe.trackers.ids import run_id
+from areal_like.observe.trackers.facts import tracker_config
+from areal_like.observe.trackers.run_ids import tracker_run_id
 from areal_like.process.run import Run
 
 STEP = "step"
@@ -29,7 +29,7 @@ class WandB(Tracker):
         if config.mode == "shared":
             settings |= {"x_primary": True, "x_label": "observer"}
         self._wandb.setup(self._wandb.Settings(silent=True))  # what it says before there is a run
-        identity = run_id(run, "wandb", config.id, config.id_suffix)
+        identity = tracker_run_id(run, "wandb", config.id, config.id_suffix)
         self._run: Any = self._wandb.init(
             mode=config.mode,
             entity=config.entity,
@@ -39,7 +39,7 @@ class WandB(Tracker):
             group=config.group or "_".join(names),
             notes=config.notes,
             tags=config.tags,
-            config=configuration(run, config.config),
+            config=tracker_config(run, config.config),
             id=identity.id,
             # A new run never goes on in one of the same name that somebody started elsewhere.
             resume="allow" if identity.is_known else "never",

@@ -7,14 +7,14 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from areal_like.discovery import Names, announce, open_names
+from areal_like.discovery import NameStore, announce, open_name_store
 from areal_like.observe.writer import MetricWriter
-from areal_like.process.errors import Failure, Refused
+from areal_like.process.errors import Failure, HttpError
 from areal_like.process.frames import unpack
-from areal_like.process.http import Caller, application, run_loop, serve
-from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.http import HttpClient, application, run_async, serve
+from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import LEDGER, Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import read_publication
 from areal_like.rollout.controller.routes import Routes
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 
 def main(run: Run, me: Identity) -> None:
-    run_loop(_main(run, me))
+    run_async(_main(run, me))
 
 
 async def _main(run: Run, me: Identity) -> None:
-    guard = Guard(token(), me.attempt)
-    with open_names(run, me) as names:
-        async with Caller(me, token()) as caller:
+    guard = CallGuard(token(), me.attempt)
+    with open_name_store(run, me) as names:
+        async with HttpClient(me, token()) as caller:
             controller = Controller(run, me, names, caller)
             guard.on_new_attempt = controller.superseded
             app = application(guard)
@@ -52,7 +52,7 @@ async def _main(run: Run, me: Identity) -> None:
             served = await serve(app, run.host)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, controller.stop, "stopped as asked")
             try:
-                waiting = Waiting(f"the name {me.name}", run.config.rollout.setup_timeout, "rollout.setup_timeout")
+                waiting = NamedWait(f"the name {me.name}", run.config.rollout.setup_timeout, "rollout.setup_timeout")
                 await asyncio.to_thread(announce, names, me, served.address, waiting)
                 await controller.live()
             finally:
@@ -63,7 +63,7 @@ async def _main(run: Run, me: Identity) -> None:
 class Controller:
     """What happens between the calls that come in (`app`) and the rollout loop, which knows nothing of them."""
 
-    def __init__(self, run: Run, me: Identity, names: Names, caller: Caller) -> None:
+    def __init__(self, run: Run, me: Identity, names: NameStore, caller: HttpClient) -> None:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
         self.placement = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
@@ -78,7 +78,7 @@ class Controller:
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping = ""
-        self._finished: Waiting | None = None
+        self._finished: NamedWait | None = None
         self._rows_left = 0
         self._incarnations: dict[str, int] = {}
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
@@ -134,7 +134,7 @@ class Controller:
         elif digest != self.digest:
             message = f"train_dataset: {worker} sees other data than the worker before it; all must see the same files"
             self.fail(Failure(message))
-            raise Refused(422, message)
+            raise HttpError(422, message)
         assert self.loop is not None
         if incarnation > self._incarnations.get(worker, 0):
             self._incarnations[worker] = incarnation
@@ -151,7 +151,7 @@ class Controller:
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
             self.fail(problem if isinstance(problem, Failure) else Failure(str(problem)))
-            raise Refused(422, str(problem)) from problem
+            raise HttpError(422, str(problem)) from problem
         loop.stopping = self._stopping
         self.loop, self.digest = loop, digest
         log.info("%d rows, %d steps; begins after step %d", train["rows"], loop.length.total_steps, self.start.step)
@@ -177,12 +177,12 @@ class Controller:
         try:
             publication = await asyncio.to_thread(read_publication, told)
         except OSError as fault:
-            raise Refused(400, f"folder: {fault.strerror or fault}") from fault
+            raise HttpError(400, f"folder: {fault.strerror or fault}") from fault
         except BadWeights as refusal:
             if told.get("transport") == "collective":  # nothing was read but the call itself
-                raise Refused(400, str(refusal)) from refusal
+                raise HttpError(400, str(refusal)) from refusal
             self.fail(Failure(f"weights v{told['version']} cannot be published: {refusal}"))
-            raise Refused(409, str(refusal)) from refusal
+            raise HttpError(409, str(refusal)) from refusal
         self.servers.publish(publication)
 
     def finished(self, early: bool) -> None:
@@ -196,7 +196,7 @@ class Controller:
     def _wait_for_the_last_evaluation(self) -> None:
         limit_s = self.run.config.rollout.request_timeout
         self._rows_left = 0 if self.loop is None else self.loop.evaluations.rows_left
-        self._finished = Waiting("the last evaluation", limit_s, "rollout.request_timeout")
+        self._finished = NamedWait("the last evaluation", limit_s, "rollout.request_timeout")
 
     # From the servers.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.weights.index import Index, parse_index, read_index
 from areal_like.weights.probe import Probe
 
@@ -71,7 +71,7 @@ class Publications:
         """False where it is there already."""
         newest = self.newest
         if newest is not None and publication.version < newest.version:
-            raise Refused(409, f"weights v{publication.version} are older than v{newest.version}, published before")
+            raise HttpError(409, f"weights v{publication.version} are older than v{newest.version}, published before")
         self.newest = publication
         if not publication.is_sent:
             known = {**self._kept, publication.version: publication}

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.process.frames import pack
-from areal_like.process.http import answer, binary, field, number, read_frame, read_json
+from areal_like.process.http import binary_response, body_field, body_int, json_response, read_frame, read_json
 from areal_like.process.identity import PROCESS_HEADER
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.controller import request_bodies
@@ -45,7 +45,7 @@ class Routes:
     def _loop(self) -> RolloutLoop:
         loop = self._controller.loop
         if loop is None:
-            raise Refused(425, "no worker has said yet what data there is")
+            raise HttpError(425, "no worker has said yet what data there is")
         return loop
 
     # Workers.
@@ -53,16 +53,16 @@ class Routes:
     async def hello(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         self._controller.hello(
-            request_bodies.name(said, "worker"), number(said, "incarnation"), request_bodies.datasets(said)
+            request_bodies.name(said, "worker"), body_int(said, "incarnation"), request_bodies.datasets(said)
         )
         settings = self._controller.settings
         plan = {"synchronous": settings.synchronous, "max_concurrent": settings.max_concurrent}
-        return answer({"ok": True, "plan": plan})
+        return json_response({"ok": True, "plan": plan})
 
     async def lease(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request_bodies.name(said, "worker")
-        want = number(said, "want")
+        want = body_int(said, "want")
 
         def some() -> list[Lease] | None:
             gone = request.transport is None or request.transport.is_closing()
@@ -72,10 +72,10 @@ class Routes:
         if controller.over:
             controller.told_over.add(worker)
             controller.bell.ring()
-            return answer({"leases": [], "end": True})
+            return json_response({"leases": [], "end": True})
         if leases:
             controller.moved()
-        return answer({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
+        return json_response({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
 
     async def finish(self, request: web.Request) -> web.Response:
         worker, counts, results = request_bodies.finished(await read_frame(request))
@@ -83,20 +83,20 @@ class Routes:
         loop.settling.count_rewards(worker, counts)
         loop.finish(worker, results)
         self._controller.moved()
-        return answer({"void": loop.take_voided(worker)})
+        return json_response({"void": loop.take_voided(worker)})
 
     async def another_server(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
-        lease, gone = field(said, "lease", str), field(said, "gone", str)
+        lease, gone = body_field(said, "lease", str), body_field(said, "gone", str)
         controller.servers.look_now()
         address = await controller.bell.until(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
         controller.moved()
         if address is None and controller.is_there(gone):
             address = gone
         if address is None:
-            return answer({"wait": True})
-        return answer({"server": address} if address else {"void": True})
+            return json_response({"wait": True})
+        return json_response({"server": address} if address else {"void": True})
 
     # Trainer.
 
@@ -104,8 +104,8 @@ class Routes:
         controller = self._controller
         loop = controller.loop
         if loop is None:
-            return answer({"ready": False})
-        return answer(
+            return json_response({"ready": False})
+        return json_response(
             {
                 "ready": True,
                 "total_steps": loop.length.total_steps,
@@ -118,21 +118,21 @@ class Routes:
 
     async def publish(self, request: web.Request) -> web.Response:
         await self._controller.publish(request_bodies.publication(await read_json(request)))
-        return answer({"ok": True})
+        return json_response({"ok": True})
 
     async def send(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        found = await self._controller.sending.next_round(number(said, "version", -1), LONG_POLL_S)
+        found = await self._controller.sending.next_round(body_int(said, "version", -1), LONG_POLL_S)
         loop = self._controller.loop
-        return answer({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
+        return json_response({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 
     async def sending(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return answer(await self._controller.sending.end_of_round(field(said, "group", str), LONG_POLL_S))
+        return json_response(await self._controller.sending.end_of_round(body_field(said, "group", str), LONG_POLL_S))
 
     async def batch(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        (rank, world), step = request_bodies.rank_and_world(said), number(said, "step")
+        (rank, world), step = request_bodies.rank_and_world(said), body_int(said, "step")
         loop = self._loop
 
         def formed() -> RolloutBatch | str | None:
@@ -141,22 +141,22 @@ class Routes:
         batch: RolloutBatch | str | None = await self._controller.bell.until(formed, LONG_POLL_S)
         self._controller.moved()
         if batch is None:
-            return binary(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))
+            return binary_response(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))
         if isinstance(batch, str):
-            return binary(pack({"stop": batch}))
-        return binary(pack(batch.header(rank), batch.blobs(rank)))
+            return binary_response(pack({"stop": batch}))
+        return binary_response(pack(batch.header(rank), batch.blobs(rank)))
 
     async def done(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._loop.done(number(said, "step"))
+        self._loop.done(body_int(said, "step"))
         self._controller.moved()
-        return answer({"ok": True})
+        return json_response({"ok": True})
 
     async def state(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return binary(pack(*snapshot(self._loop, number(said, "step"), self._controller.digest)))
+        return binary_response(pack(*snapshot(self._loop, body_int(said, "step"), self._controller.digest)))
 
     async def finished(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        self._controller.finished(field(said, "early", bool))
-        return answer({"ok": True})
+        self._controller.finished(body_field(said, "early", bool))
+        return json_response({"ok": True})

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from areal_like.discovery.base import Entry, Names, parse
-from areal_like.process.errors import NOT_STAGED, Failure, Refused, Unreachable
-from areal_like.process.http import Caller
+from areal_like.discovery.base import Entry, NameStore, parse_entry
+from areal_like.process.errors import NOT_STAGED, Failure, HttpError, Unreachable
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import SERVER
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimings
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.probe import TOLERANCES, check_probe
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.versions import NO_VERSION
 
 LOOKUP_INTERVAL_S = 0.5
 """How often names are looked through for servers that came or went."""
@@ -47,7 +47,7 @@ class ServerHandle:
 
     name: str
     entry: Entry
-    loaded: int = NEVER_TOLD
+    loaded: int = NO_VERSION
     lost: Counter[int] = field(default_factory=Counter)
     """By version: how often it was there, and gone when it should have been taken into use."""
     tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
@@ -66,8 +66,8 @@ class Servers:
         self,
         config: Any,
         num_servers: int,
-        names: Names,
-        caller: Caller,
+        names: NameStore,
+        caller: HttpClient,
         pool: ServerListener,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
@@ -85,16 +85,16 @@ class Servers:
 
     async def watch(self) -> None:
         """Until cancelled."""
-        waiting: Waiting | None = None
+        waiting: NamedWait | None = None
         while True:
             found = await asyncio.to_thread(self._names.find, SERVER)
-            self._see({name: parse(value) for name, value in found.items()})
+            self._see({name: parse_entry(value) for name, value in found.items()})
             missing = self._num_servers - len(self.links)
             if missing <= 0:
                 waiting = None
             else:
                 servers = f"{missing} of {self._num_servers} inference servers"
-                waiting = waiting or Waiting(servers, self._rollout.setup_timeout, "rollout.setup_timeout")
+                waiting = waiting or NamedWait(servers, self._rollout.setup_timeout, "rollout.setup_timeout")
                 waiting.check()
             try:
                 async with asyncio.timeout(LOOKUP_INTERVAL_S):
@@ -178,7 +178,7 @@ class Servers:
         answer, or whose engine does not, is tried again until it is known to be gone."""
         version, rollout = publication.version, self._rollout
         what = f"{link.name} to load weights v{version}"
-        waiting = Waiting(what, rollout.request_timeout, "rollout.request_timeout")
+        waiting = NamedWait(what, rollout.request_timeout, "rollout.request_timeout")
         failures, again = 0, False
         while True:
             try:
@@ -186,10 +186,10 @@ class Servers:
                     await self._resume(link, publication)
                     return {}
                 return await command()
-            except (Refused, BadWeights) as refusal:
+            except (HttpError, BadWeights) as refusal:
                 if self.publications.newer_than(version) is not None and not publication.is_there():
                     return None
-                status = refusal.status if isinstance(refusal, Refused) else 0
+                status = refusal.status if isinstance(refusal, HttpError) else 0
                 if status == NOT_STAGED and publication.is_sent:
                     link.lost[version] += 1
                     if link.lost[version] <= rollout.request_retries:
@@ -235,7 +235,7 @@ class Servers:
         """Whether only the answer was lost."""
         try:
             said = await self.health(link)
-        except (Refused, Unreachable):
+        except (HttpError, Unreachable):
             return False
         return bool(said.get("version") == version)
 
@@ -254,5 +254,5 @@ class Servers:
         """Ends whatever the servers generate now. One that does not answer has nothing to end."""
         calls = (self._command(link, "abort", {"ids": "all"}, ABORT_TIMEOUT_S) for link in list(self.links.values()))
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Refused | Unreachable):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, HttpError | Unreachable):
                 raise outcome

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_like.process.errors import Failure, Refused, Unreachable
-from areal_like.process.waiting import Waiting
+from areal_like.process.errors import Failure, HttpError, Unreachable
+from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import Publication
 from areal_like.rollout.controller.servers import ServerHandle, Servers
-from areal_like.weights.index import said
-from areal_like.weights.meeting import Meeting
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.index import dump_index
+from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.versions import NO_VERSION
 
 RETRY_S = 0.5
 BREAKUP_TIMEOUT_S = 10.0
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class BroadcastRound:
     """`taken`: the trainer is in it. `why` it was broken up, once it is over."""
 
-    meeting: Meeting
+    meeting: Rendezvous
     version: int
     taken: bool = False
     over: bool = False
@@ -80,7 +80,7 @@ class WeightBroadcast:
         self._round: BroadcastRound | None = None
         self._bell = ChangeSignal()
         self._number = 0
-        self._asked = NEVER_TOLD
+        self._asked = NO_VERSION
         """The version that the trainer came with; it may not have published it yet, but has no older one any more."""
 
     # What the trainer asks.
@@ -125,12 +125,12 @@ class WeightBroadcast:
 
     async def run(self) -> None:
         """Until cancelled."""
-        waiting: Waiting | None = None
+        waiting: NamedWait | None = None
         while True:
             publication, links = await self._due()
             what = f"servers to take weights v{publication.version}"
             if waiting is None or waiting.what != what:
-                waiting = Waiting(what, self._rollout.request_timeout, "rollout.request_timeout")
+                waiting = NamedWait(what, self._rollout.request_timeout, "rollout.request_timeout")
             waiting.check()
             if await self._send(publication, links):
                 waiting = None
@@ -185,7 +185,7 @@ class WeightBroadcast:
             return True
         try:
             facts = await self._servers.health(link)
-        except (Refused, Unreachable) as silence:
+        except (HttpError, Unreachable) as silence:
             log.warning("%s does not answer: %s", link.name, silence)
             self._servers.look_now()
             await asyncio.sleep(RETRY_S)
@@ -200,7 +200,7 @@ class WeightBroadcast:
         members = [self._members[link] for link in links]
         devices = [*place["devices"], *(device for member in members for device in member.devices)]
         have_own = place["devices"] and all(len(member.devices) == member.processes for member in members)
-        meeting = Meeting(
+        meeting = Rendezvous(
             host=place["host"],
             port=place["port"],
             group=f"attempt-{self._attempt}-group-{self._number}.{secrets.token_hex(16)}",
@@ -213,7 +213,7 @@ class WeightBroadcast:
 
     async def _trainer_comes(self, current: BroadcastRound) -> bool:
         """Whether it does; it is at a newer version where it does not."""
-        waiting = Waiting("the trainer to send weights", self._timeout_s, "weights.broadcast.timeout_s")
+        waiting = NamedWait("the trainer to send weights", self._timeout_s, "weights.broadcast.timeout_s")
         while not (current.taken or current.over):
             waiting.check()
             await self._bell.until(lambda: current.taken or current.over or None, RETRY_S)
@@ -229,7 +229,7 @@ class WeightBroadcast:
             body = publication.body(self._rollout.update_mode)
             assert publication.index is not None
             meeting = current.meeting._replace(first_rank=rank)
-            body |= {"index": said(publication.index), "meeting": meeting._asdict()}
+            body |= {"index": dump_index(publication.index), "meeting": meeting._asdict()}
             rank += self._members[link].processes
             tasks[link.run(asyncio.create_task(_result(self._servers.stage(link, body, self._timeout_s))))] = link
         outcomes: dict[ServerHandle, Exception | None] = {}
@@ -271,7 +271,7 @@ class WeightBroadcast:
         if isinstance(fault, Unreachable):
             log.warning("%s does not answer: %s", link.name, fault)
             self._servers.look_now()
-        elif isinstance(fault, Refused) and not _is_broken(fault):
+        elif isinstance(fault, HttpError) and not _is_broken(fault):
             count = member.refusals[version] = member.refusals.get(version, 0) + 1
             if count >= MAX_REFUSALS:
                 raise Failure(f"{link.name} cannot serve weights v{version}: {fault.message}")
@@ -297,14 +297,14 @@ class WeightBroadcast:
 async def _result(call: Awaitable[None]) -> Exception | None:
     try:
         await call
-    except (Refused, Unreachable) as fault:
+    except (HttpError, Unreachable) as fault:
         return fault
     return None
 
 
 def _is_broken(fault: Exception) -> bool:
     """Whether a server only says that the group ended, by whomever."""
-    return isinstance(fault, Refused) and fault.status == 503
+    return isinstance(fault, HttpError) and fault.status == 503
 
 
 def _names(links: Sequence[ServerHandle]) -> str:

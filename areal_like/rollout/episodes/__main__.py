@@ -2,8 +2,8 @@
 
 import sys
 
-from areal_like.process.body import body
+from areal_like.process.entrypoint import run_process
 from areal_like.rollout.episodes.main import main
 
 if __name__ == "__main__":
-    sys.exit(body(main))
+    sys.exit(run_process(main))

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from areal_like.discovery.base import Entry
-from areal_like.process.errors import Refused, Unreachable
-from areal_like.process.http import Caller
+from areal_like.process.errors import HttpError, Unreachable
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.generation_client import SUPERSEDED_STATUSES, LeaseCancelled, Superseded
 
 TIMEOUT_KEY = "rollout.setup_timeout"
@@ -19,38 +19,38 @@ ANSWER_TIMEOUT_S = 60.0
 
 log = logging.getLogger(__name__)
 
-Find = Callable[[Waiting], Entry]
+Find = Callable[[NamedWait], Entry]
 """Looks the controller up, waiting for it to be there."""
 
 
 class ControllerClient:
     """Calls to the controller that outlast its silence, for `limit_s` seconds."""
 
-    def __init__(self, caller: Caller, me: Identity, find: Find, limit_s: float) -> None:
+    def __init__(self, caller: HttpClient, me: Identity, find: Find, limit_s: float) -> None:
         self.me = me
         self._caller, self._find, self._limit_s = caller, find, limit_s
         self._address: str | None = None
 
     async def json(self, path: str, body: dict[str, Any] | bytes) -> Any:
         """`body` is sent as JSON, or as it is where it is a frame."""
-        waiting: Waiting | None = None
+        waiting: NamedWait | None = None
         while True:
             try:
                 return await self._caller.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
             except Unreachable as fault:
                 log.warning("the controller does not answer: %s", fault)
                 self._address = None
-                waiting = waiting or Waiting("the controller to answer again", self._limit_s, TIMEOUT_KEY)
+                waiting = waiting or NamedWait("the controller to answer again", self._limit_s, TIMEOUT_KEY)
                 waiting.check()
                 await asyncio.sleep(RETRY_DELAY_S)
-            except Refused as refusal:
+            except HttpError as refusal:
                 if refusal.status in SUPERSEDED_STATUSES:
                     raise Superseded(f"the controller refuses this process: {refusal.message}") from None
                 raise
 
     async def another_server(self, lease: str, gone: str) -> str:
         """The server that a lease goes on with; Void where nobody wants the lease any more."""
-        waiting = Waiting(f"a server in place of {gone}", self._limit_s, TIMEOUT_KEY)
+        waiting = NamedWait(f"a server in place of {gone}", self._limit_s, TIMEOUT_KEY)
         while True:
             said = await self.json("/another_server", {"worker": self.me.name, "lease": lease, "gone": gone})
             if said.get("void"):
@@ -61,7 +61,7 @@ class ControllerClient:
 
     async def _look_up(self) -> str:
         if self._address is None:
-            entry = await asyncio.to_thread(self._find, Waiting("the controller", self._limit_s, TIMEOUT_KEY))
+            entry = await asyncio.to_thread(self._find, NamedWait("the controller", self._limit_s, TIMEOUT_KEY))
             if entry.attempt > self.me.attempt:
                 said = f"the run is at attempt {entry.attempt}, this process is of attempt {self.me.attempt}"
                 raise Superseded(f"{said}; it has been replaced")

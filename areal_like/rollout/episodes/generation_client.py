@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from areal_like.process.errors import Failure, Refused, Unreachable
-from areal_like.process.http import Caller, message_of
+from areal_like.process.errors import Failure, HttpError, Unreachable
+from areal_like.process.http import HttpClient, error_message
 
 RETRY_DELAY_S = 0.2
 """Before the second try; doubled before each further one."""
@@ -57,7 +57,7 @@ class _Call:
 class GenerationClient:
     """`await generate(seat, group)` gives the samples of the group, as the server wrote them."""
 
-    def __init__(self, caller: Caller, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
+    def __init__(self, caller: HttpClient, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
         self._caller, self._timeout_s, self._retries = caller, timeout_s, retries
         self._another_server = another_server
         self._calls: dict[str, list[_Call]] = {}
@@ -73,7 +73,7 @@ class GenerationClient:
                 return await self._ask(seat.server, group)
             except GenerationError as fault:
                 reason = str(fault)
-            except Refused as refusal:
+            except HttpError as refusal:
                 reason = refusal.message
                 if refusal.status in SUPERSEDED_STATUSES:
                     raise Superseded(f"server {seat.server} refuses this process: {reason}") from None
@@ -125,7 +125,7 @@ class GenerationClient:
             fault = GenerationError(f"no answer within {self._timeout_s:g} s (rollout.request_timeout)")
         except aiohttp.ClientError as broken:
             fault = Unreachable(server, str(broken) or type(broken).__name__)
-        except Refused as refusal:
+        except HttpError as refusal:
             fault = refusal
         except (ValueError, KeyError, TypeError) as misfit:
             fault = GenerationError(f"its answer cannot be read: {type(misfit).__name__}: {misfit}")
@@ -140,7 +140,7 @@ class GenerationClient:
         limit = aiohttp.ClientTimeout(total=self._timeout_s)
         async with self._caller.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
             if response.status >= 400:
-                raise Refused(response.status, message_of(await response.read()))
+                raise HttpError(response.status, error_message(await response.read()))
             parts: list[bytes] = []  # of a line that is not whole yet: a large group comes in hundreds
             async for chunk in response.content.iter_any():
                 first, *others = chunk.split(b"\n")
@@ -153,7 +153,7 @@ class GenerationClient:
     async def _is_alive(self, server: str) -> bool:
         try:
             await self._caller.json("GET", server, "/health", timeout_s=HEALTH_TIMEOUT_S)
-        except Refused:
+        except HttpError:
             return True
         except Unreachable:
             return False

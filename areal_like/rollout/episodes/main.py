@@ -10,12 +10,12 @@ from areal_like.data.datasets import Datasets, Rows, load_datasets, task_name
 from areal_like.data.named import Places, problem
 from areal_like.data.record import RECORD
 from areal_like.data.tokenizer import TextTokenizer
-from areal_like.discovery import Entry, Names, open_names, parse
+from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
-from areal_like.process.http import Caller, run_loop
+from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import CONTROLLER, Identity, token
 from areal_like.process.run import Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def main(run: Run, me: Identity) -> None:
-    run_loop(_main(run, me))
+    run_async(_main(run, me))
 
 
 async def _main(run: Run, me: Identity) -> None:
@@ -45,8 +45,8 @@ async def _main(run: Run, me: Identity) -> None:
         if not rewards.is_there and config.workflow.name in (None, DEFAULT):
             source = f"task {task_name(config)} brings none" if task_name(config) else "there is no task to bring one"
             raise problem("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
-        with open_names(run, me) as names:
-            async with Caller(me, token()) as caller:
+        with open_name_store(run, me) as names:
+            async with HttpClient(me, token()) as caller:
                 link = ControllerClient(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
                 client = GenerationClient(caller, rollout.request_timeout, rollout.request_retries, link.another_server)
                 tools = WorkerTools(
@@ -94,8 +94,8 @@ def _tokenizer(path: str, cwd: Path) -> TextTokenizer:
         raise problem("tokenizer_path", str(fault).removeprefix("tokenizer_path: "), fault) from fault
 
 
-def _find(names: Names, waiting: Waiting) -> Entry:
-    return parse(names.wait(Identity(CONTROLLER, 0).name, waiting))
+def _find(names: NameStore, waiting: NamedWait) -> Entry:
+    return parse_entry(names.wait(Identity(CONTROLLER, 0).name, waiting))
 
 
 def _hello(me: Identity, datasets: Datasets) -> dict[str, Any]:

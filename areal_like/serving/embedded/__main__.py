@@ -8,12 +8,12 @@ import sys
 import time
 from typing import Any
 
-from areal_like.discovery import announce, open_names
+from areal_like.discovery import announce, open_name_store
 from areal_like.models import model_folder, shown_name
-from areal_like.process.body import body
+from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import Failure
-from areal_like.process.http import run_loop, serve
-from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.http import run_async, serve
+from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def main(run: Run, me: Identity) -> None:
     async def serve_until_told() -> None:
         from areal_like.serving.embedded.server import EmbeddedServer
 
-        guard = Guard(token(), me.attempt)
+        guard = CallGuard(token(), me.attempt)
         name = shown_name(config.model_path)
         opens = run.opens_generation
         server = EmbeddedServer(engine, guard, run.run_id, name, config.seed, of_any=run.serves, is_open=opens)
@@ -56,7 +56,7 @@ def main(run: Run, me: Identity) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
         served = await serve(server.application(), run.host, _port(run, me))
         server.streams.driver.start()
-        with open_names(run, me) as names:
+        with open_name_store(run, me) as names:
             announce(names, me, served.address)
             log.info("ready at %s", served.address)
             broken: asyncio.Future[Any] = server.streams.broken
@@ -66,7 +66,7 @@ def main(run: Run, me: Identity) -> None:
             server.streams.broken.result()
         server.streams.driver.stop()
 
-    run_loop(serve_until_told())
+    run_async(serve_until_told())
 
 
 def _port(run: Run, me: Identity) -> int:
@@ -74,4 +74,4 @@ def _port(run: Run, me: Identity) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(body(main))
+    sys.exit(run_process(main))

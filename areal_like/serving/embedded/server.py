@@ -9,9 +9,9 @@ import orjson
 from aiohttp import web
 
 from areal_like import __version__
-from areal_like.process.errors import Refused
-from areal_like.process.http import answer, application, field, read_json
-from areal_like.process.identity import ATTEMPT_HEADER, Guard
+from areal_like.process.errors import HttpError
+from areal_like.process.http import application, body_field, json_response, read_json
+from areal_like.process.identity import ATTEMPT_HEADER, CallGuard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.serving.control_protocol import AUTO, KEEP, MAX_CALL_BYTES, control_routes, parse_ids, parse_mode
 from areal_like.serving.embedded.async_engine import AsyncLLMEngine
@@ -28,8 +28,8 @@ from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater
 from areal_like.serving.embedded.weights.update_routes import UpdateRoutes
 from areal_like.serving.open_paths import access_paths, max_client_bytes
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, parse_group
-from areal_like.weights.collective import gpus
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.collective import gpu_ids
+from areal_like.weights.versions import NO_VERSION
 
 
 class EmbeddedServer:
@@ -39,7 +39,7 @@ class EmbeddedServer:
     def __init__(
         self,
         engine: LLMEngine,
-        guard: Guard,
+        guard: CallGuard,
         run_id: str,
         model: str,
         seed: int,
@@ -78,17 +78,17 @@ class EmbeddedServer:
     async def health(self, request: web.Request) -> web.Response:
         facts = {"run_id": self._run_id, "model": self._model, "version": self._version}
         facts |= {"engine": "embedded", "engine_version": __version__, "attempt": self._guard.attempt}
-        facts |= {"processes": 1, "devices": gpus(self._engine.weights.device)}
-        return answer({"status": "paused" if self._driver.is_paused else "ok", **facts})
+        facts |= {"processes": 1, "devices": gpu_ids(self._engine.weights.device)}
+        return json_response({"status": "paused" if self._driver.is_paused else "ok", **facts})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """One line for each group, as soon as it is finished."""
         if not self._updates.is_told:
-            raise Refused(503, "this server was given no weights by the run yet")
+            raise HttpError(503, "this server was given no weights by the run yet")
         said = await read_json(request)
         groups: list[GroupRequest] = []
         refused = []
-        for one in field(said, "groups", list):
+        for one in body_field(said, "groups", list):
             try:
                 groups.append(parse_group(one, self._engine.vocab_size, self._engine.context_length))
             except BadRequest as bad:
@@ -109,18 +109,18 @@ class EmbeddedServer:
 
     async def load_adapter(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        name, folder = field(said, "name", str), Path(field(said, "folder", str))
+        name, folder = body_field(said, "name", str), Path(body_field(said, "folder", str))
         try:
-            return answer(await self._adapters.load(name, folder))
+            return json_response(await self._adapters.load(name, folder))
         except ValueError as bad:
-            raise Refused(409, str(bad)) from bad
+            raise HttpError(409, str(bad)) from bad
 
     async def unload_adapter(self, request: web.Request) -> web.Response:
-        name = field(await read_json(request), "name", str)
+        name = body_field(await read_json(request), "name", str)
         try:
-            return answer(await self._adapters.unload(name))
+            return json_response(await self._adapters.unload(name))
         except BadRequest as bad:
-            raise Refused(404, str(bad)) from bad
+            raise HttpError(404, str(bad)) from bad
 
     async def pause(self, request: web.Request) -> web.Response:
         mode = parse_mode(await read_json(request))
@@ -128,12 +128,12 @@ class EmbeddedServer:
         try:
             running = await asyncio.wrap_future(self._driver.pause(mode))
         except PauseCancelled as resumed:
-            raise Refused(409, str(resumed)) from resumed
-        return answer({"paused": True, "mode": mode, "running": running})
+            raise HttpError(409, str(resumed)) from resumed
+        return json_response({"paused": True, "mode": mode, "running": running})
 
     async def resume(self, request: web.Request) -> web.Response:
         self._driver.resume()
-        return answer({"paused": False})
+        return json_response({"paused": False})
 
     async def abort(self, request: web.Request) -> web.Response:
         meant = parse_ids(await read_json(request))
@@ -141,18 +141,20 @@ class EmbeddedServer:
         def is_meant(ticket: QueuedGroup) -> bool:
             return meant is None or ticket.group.id in meant
 
-        return answer({"aborted": await self.streams.call(lambda: self._engine.abort("aborted: as told", is_meant))})
+        return json_response(
+            {"aborted": await self.streams.call(lambda: self._engine.abort("aborted: as told", is_meant))}
+        )
 
     async def fingerprint(self, request: web.Request) -> web.Response:
         hashes = await self.streams.call(self._updates.all_hashes)
-        return answer({"version": self._version, "tensors": hashes, "uncovered": []})
+        return json_response({"version": self._version, "tensors": hashes, "uncovered": []})
 
     async def statistics(self, request: web.Request) -> web.Response:
-        return answer({**await self.streams.call(self._engine.statistics), "version": self._version})
+        return json_response({**await self.streams.call(self._engine.statistics), "version": self._version})
 
     @property
     def _version(self) -> int:
-        return self._engine.version if self._updates.is_told else NEVER_TOLD
+        return self._engine.version if self._updates.is_told else NO_VERSION
 
     def _on_new_attempt(self, attempt: int) -> None:
         self._updates.forget()

@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from areal_like.process.body import body
+from areal_like.process.entrypoint import run_process
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 
@@ -28,7 +28,7 @@ def attendant(words: Sequence[str]) -> int:
 
         ServerProcess(run, me, said.attach, said.kind, command).live()
 
-    return body(main, others)
+    return run_process(main, others)
 
 
 if __name__ == "__main__":

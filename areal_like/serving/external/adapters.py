@@ -10,13 +10,13 @@ from pathlib import Path
 import xxhash
 
 from areal_like.process.errors import TimedOut
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.base import EngineGone, InferenceEngine
 from areal_like.serving.external.pauser import Pauser
 from areal_like.serving.external.served_weights import ServedWeights
-from areal_like.weights.adapter import AdapterPublication, check_adapter, read_adapter
-from areal_like.weights.check import checkpoint_names
+from areal_like.weights.adapter import LoadedAdapter, check_adapter, read_adapter
 from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.verify import checkpoint_tensors
 
 MAX_LOADED = 2
 """What engines of others are started with room for: the newest, and the one before it."""
@@ -28,7 +28,7 @@ SHARE_OF_LIMIT = 0.9
 log = logging.getLogger(__name__)
 
 
-def adapter_name(found: AdapterPublication) -> str:
+def adapter_name(found: LoadedAdapter) -> str:
     """Also by what it holds: a later attempt may publish another one as the same version, and engines remember what
     they computed of prompts by the adapter's name."""
     digest = xxhash.xxh3_64(json.dumps(found.files.config, sort_keys=True).encode())
@@ -61,7 +61,7 @@ class Adapters:
         run_id: str | None,
         probe: Probe | None,
         is_wanted: Callable[[], bool],
-    ) -> tuple[AdapterPublication, list[float]]:
+    ) -> tuple[LoadedAdapter, list[float]]:
         """Checked on disk, loaded, tried with the probe, and only then taken by new groups. Also returns what the
         probe gave. Until it is taken nothing has happened, so that every fault leaves what was in use."""
         newer_than = self._in_use.told_version
@@ -89,7 +89,7 @@ class Adapters:
         """Until the last group on an older one, or of an older attempt, has ended. Where groups are paused that is not
         before they go on."""
         what = f"groups on older adapters to end before version {version} is loaded"
-        waiting = Waiting(what, self._limit_s, LIMIT_KEY)
+        waiting = NamedWait(what, self._limit_s, LIMIT_KEY)
         await self.unload_unused()
         while self._in_use.num_adapters >= MAX_LOADED or self._in_use.has(name):
             if not is_wanted():
@@ -101,9 +101,9 @@ class Adapters:
             await asyncio.sleep(PAUSE_S)
             await self.unload_unused()
 
-    def _checked(self, folder: Path, version: int, newer_than: int, run_id: str | None) -> AdapterPublication:
+    def _checked(self, folder: Path, version: int, newer_than: int, run_id: str | None) -> LoadedAdapter:
         found = read_adapter(folder, newer_than, run_id, version)
-        check_adapter(found, checkpoint_names(self._model_folder))
+        check_adapter(found, checkpoint_tensors(self._model_folder))
         return found
 
     def look(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
-from areal_like.process.greeting import Proofs, Unproven
-from areal_like.process.proven import greet
+from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
 from areal_like.process.run import Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.base import EngineGone, InferenceEngine
 from areal_like.serving.external.pauser import Pauser
 from areal_like.serving.external.readiness import until_ready
@@ -32,7 +32,9 @@ RUN_ADAPTER = re.compile(r"v\d+(-[0-9a-f]+)?")
 class AttachedEngine:
     """Used inside `async with`. It is left as it is at the end."""
 
-    def __init__(self, run: Run, kind: str, address: str, secret: str, waiting: Waiting, proofs: Proofs | None) -> None:
+    def __init__(
+        self, run: Run, kind: str, address: str, secret: str, waiting: NamedWait, proofs: ProofVerifier | None
+    ) -> None:
         folder = model_folder(run.config.actor.path, run.cwd)
         self._kind, self._address, self._waiting, self._proofs = kind, address, waiting, proofs
         self._engine = connect(kind, address, secret, run, folder, proofs)
@@ -53,24 +55,24 @@ class AttachedEngine:
         return RunningEngine(self._engine, facts, self._address, self._gone, self._proofs)
 
 
-async def prove_attached(address: str, secret: str, key_variable: str, waiting: Waiting) -> Proofs | None:
+async def prove_attached(address: str, secret: str, key_variable: str, waiting: NamedWait) -> ProofVerifier | None:
     """Before the key is sent there: a server that says to be ours has to prove that it knows the key. None for what
     does not say so, which cannot be asked for a proof; a user who names it trusts it."""
     while True:
         try:
-            greeting = await greet(address)
+            greeting = await request_proof(address)
             break
-        except Unproven as unproven:
+        except ProofFailed as unproven:
             raise Failure(f"rollout.server_addresses: {unproven}") from unproven
         except (OSError, TimeoutError):
             waiting.check()
         await asyncio.sleep(POLL_S)
     if not greeting.is_ours:
         return None
-    proofs = Proofs(secret, greeting.seal)
+    proofs = ProofVerifier(secret, greeting.seal)
     try:
         proofs.check(greeting)
-    except Unproven as unproven:
+    except ProofFailed as unproven:
         known = "another one" if secret else "nothing"
         raise Failure(
             f"rollout.api_key_var: the server at {address} does not prove that it knows the key that this run would "

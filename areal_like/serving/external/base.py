@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.index import Index
-from areal_like.weights.meeting import Meeting as Meeting
+from areal_like.weights.rendezvous import Rendezvous as Meeting
 
 MAX_IN_FLIGHT = 1024
 """Requests that one engine is asked at the same time, each on a connection of its own; further ones wait here."""

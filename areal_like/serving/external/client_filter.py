@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from areal_like.config.generation import LEAST_REPETITION_PENALTY, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.serving.requests import CLIENT_PRIORITY, shorten
 
 DROPPED_KEYS = frozenset(
@@ -63,13 +63,13 @@ def filter_body(said: Any, model: ModelLimits, is_known: bool = False) -> dict[s
     """The rest of a body; raises Refused where it is none, or holds what nobody can use. `is_known`: the client has the
     key."""
     if not isinstance(said, dict):
-        raise Refused(400, "the body is an object")
+        raise HttpError(400, "the body is an object")
     kept = {key: value for key, value in said.items() if key not in DROPPED_KEYS}
     if isinstance(inner := kept.get(SAMPLING_PARAMS), dict):
         kept[SAMPLING_PARAMS] = {key: value for key, value in inner.items() if key not in DROPPED_KEYS}
     for part in (kept, kept.get(SAMPLING_PARAMS) or {}):
         if not isinstance(part, dict):
-            raise Refused(400, f"{SAMPLING_PARAMS}: {shorten(part)} is not an object")
+            raise HttpError(400, f"{SAMPLING_PARAMS}: {shorten(part)} is not an object")
         for key, value in part.items():
             if value is not None:
                 part[key] = _bounded(key, value, model, is_known)
@@ -112,38 +112,38 @@ def _bounded(key: str, value: Any, model: ModelLimits, is_known: bool) -> Any:
     if key in ("stop", "bad_words"):
         return _texts(key, value)
     if key == "logit_bias" and (not isinstance(value, dict) or len(value) > MAX_BIASES):
-        raise Refused(400, f"logit_bias: give an object of at most {MAX_BIASES} tokens")
+        raise HttpError(400, f"logit_bias: give an object of at most {MAX_BIASES} tokens")
     if key == SAMPLING_PARAMS:
         return value
     if not is_known and (key in GRAMMAR_KEYS or (key == "response_format" and "schema" in str(value))):
-        raise Refused(400, f"{key}: only callers with the key may send programs for the engine")
+        raise HttpError(400, f"{key}: only callers with the key may send programs for the engine")
     characters = _check_rest(key, value, 0)
     if characters > MAX_CHARACTERS * model.context_length:
-        raise Refused(400, f"{key}: {characters} characters do not fit into {model.context_length} tokens of context")
+        raise HttpError(400, f"{key}: {characters} characters do not fit into {model.context_length} tokens of context")
     return value
 
 
 def _whole(key: str, value: Any, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise Refused(400, f"{key}: {shorten(value)} is not a whole number from {least} to {most}")
+        raise HttpError(400, f"{key}: {shorten(value)} is not a whole number from {least} to {most}")
     return value
 
 
 def _real(key: str, value: Any) -> Any:
     least, most = REAL_RANGES[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise Refused(400, f"{key}: {shorten(value)} is not a number from {least:g} to {most:g}")
+        raise HttpError(400, f"{key}: {shorten(value)} is not a number from {least:g} to {most:g}")
     if key in ("temperature", "top_p") and 0 < value < (MIN_TEMPERATURE if key == "temperature" else 1e-6):
-        raise Refused(400, f"{key}: {value} is too small")
+        raise HttpError(400, f"{key}: {value} is too small")
     return value
 
 
 def _tokens(key: str, value: Any, model: ModelLimits, most: int) -> Any:
     if not isinstance(value, list) or len(value) > most:
-        raise Refused(400, f"{key}: give a list of at most {most} token ids")
+        raise HttpError(400, f"{key}: give a list of at most {most} token ids")
     for token in value:
         if type(token) is not int or not 0 <= token < model.vocab_size:
-            raise Refused(400, f"{key}: {shorten(token)} is no token of this model (0 to {model.vocab_size - 1})")
+            raise HttpError(400, f"{key}: {shorten(token)} is no token of this model (0 to {model.vocab_size - 1})")
     return value
 
 
@@ -151,17 +151,17 @@ def _prompt(key: str, value: Any, model: ModelLimits) -> Any:
     """A text, token ids, or several of either."""
     if isinstance(value, str):
         if len(value) > MAX_CHARACTERS * model.context_length:
-            raise Refused(
+            raise HttpError(
                 400, f"{key}: {len(value)} characters do not fit into {model.context_length} tokens of context"
             )
         return value
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         if len(value) > MAX_PROMPTS:
-            raise Refused(400, f"{key}: {len(value)} prompts are too many; send at most {MAX_PROMPTS} at once")
+            raise HttpError(400, f"{key}: {len(value)} prompts are too many; send at most {MAX_PROMPTS} at once")
         if any(isinstance(one, list) and one and isinstance(one[0], str | list) for one in value):
-            raise Refused(400, f"{key}: lists of lists of token ids go no deeper")
+            raise HttpError(400, f"{key}: lists of lists of token ids go no deeper")
         if len({type(one) for one in value}) > 1:
-            raise Refused(400, f"{key}: give texts, or lists of token ids, and not both")
+            raise HttpError(400, f"{key}: give texts, or lists of token ids, and not both")
         return [_prompt(key, one, model) for one in value]
     return _tokens(key, value, model, model.context_length)
 
@@ -169,9 +169,9 @@ def _prompt(key: str, value: Any, model: ModelLimits) -> Any:
 def _texts(key: str, value: Any) -> Any:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) and len(text) <= LONGEST_STOP for text in texts):
-        raise Refused(400, f"{key}: {shorten(value)} is not a list of texts of at most {LONGEST_STOP} characters")
+        raise HttpError(400, f"{key}: {shorten(value)} is not a list of texts of at most {LONGEST_STOP} characters")
     if len(texts) > MOST_STOPS:
-        raise Refused(400, f"{key}: {len(texts)} texts are too many; send at most {MOST_STOPS}")
+        raise HttpError(400, f"{key}: {len(texts)} texts are too many; send at most {MOST_STOPS}")
     return value
 
 
@@ -179,7 +179,7 @@ def _check_rest(key: str, value: Any, depth: int) -> int:
     """What is not known here (messages, tools, ...) is passed on as it is, as long as its numbers are small and it is
     not deep. How many characters are in it: any text may get into the prompt by the chat template."""
     if depth > MAX_DEPTH:
-        raise Refused(400, f"{key}: it goes deeper than {MAX_DEPTH} levels")
+        raise HttpError(400, f"{key}: it goes deeper than {MAX_DEPTH} levels")
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -187,5 +187,5 @@ def _check_rest(key: str, value: Any, depth: int) -> int:
     if isinstance(value, list):
         return sum(_check_rest(key, one, depth + 1) for one in value)
     if isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise Refused(400, f"{key}: {shorten(value)} is too large")
+        raise HttpError(400, f"{key}: {shorten(value)} is too large")
     return 0

@@ -7,9 +7,9 @@ import aiohttp
 import orjson
 
 from areal_like.process.errors import Failure
-from areal_like.process.greeting import Proofs
-from areal_like.process.proven import ProvenConnector
-from areal_like.process.waiting import Waiting
+from areal_like.process.proof_connector import ProofConnector
+from areal_like.process.proof_handshake import ProofVerifier
+from areal_like.process.wait import NamedWait
 
 EMBEDDED, VLLM, SGLANG = "embedded", "vllm", "sglang"
 PAUSE_S = 0.5
@@ -26,11 +26,11 @@ def parse_address(said: str) -> str:
     return address
 
 
-async def detect(address: str, secret: str, proofs: Proofs | None, waiting: Waiting) -> str:
+async def detect(address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait) -> str:
     """Asks until something answers; with `proofs` nothing is sent before it has proved itself."""
     key = {"Authorization": f"Bearer {secret}"} if secret else {}
     limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
-    async with aiohttp.ClientSession(connector=ProvenConnector(proofs), timeout=limit) as session:
+    async with aiohttp.ClientSession(connector=ProofConnector(proofs), timeout=limit) as session:
         while True:
             try:
                 return await _kind(session, f"http://{address}", key)

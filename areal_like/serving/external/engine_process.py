@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import areal_like
-from areal_like.process.descendants import become_subreaper, collect_orphans, die_with_parent, end_all
 from areal_like.process.errors import Failure
-from areal_like.process.segments import Watch
+from areal_like.process.process_tree import become_subreaper, die_with_parent, kill_descendants, reap_orphans
+from areal_like.process.shared_segments import SegmentRecorder
 from areal_like.serving.external.engine_log import decode_line, find_error, reports_port_in_use
 
 POLL_S = 0.05
@@ -35,7 +35,7 @@ class EngineProcess:
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path) -> None:
         """`record`: where it is written down what the engine makes in shared memory."""
         become_subreaper()  # or what the engine leaves behind would not be found
-        self._segments = Watch(record)
+        self._segments = SegmentRecorder(record)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         try:
             self._popen = subprocess.Popen(
@@ -60,7 +60,7 @@ class EngineProcess:
     async def ended(self) -> int:
         """Its exit code, when it has one; negative for a signal."""
         while (code := self._popen.poll()) is None:
-            collect_orphans({self.pid})
+            reap_orphans({self.pid})
             await asyncio.sleep(POLL_S)
         await asyncio.to_thread(self._hears.join, OUTPUT_END_S)
         return code
@@ -87,7 +87,7 @@ class EngineProcess:
             while self._popen.poll() is None and time.monotonic() < until:
                 await asyncio.sleep(POLL_S)
         self._segments.close()
-        stuck = await asyncio.to_thread(end_all)
+        stuck = await asyncio.to_thread(kill_descendants)
         await asyncio.to_thread(self._segments.remove)
         if stuck:
             print(f"processes that would not die: {stuck}", file=sys.stderr, flush=True)

@@ -4,8 +4,8 @@ import json
 import logging
 from pathlib import Path
 
-from areal_like.weights.check import Expected, checkpoint_names
 from areal_like.weights.index import Index
+from areal_like.weights.verify import Expected, checkpoint_tensors
 
 TIED_HEAD = "lm_head.weight"
 """Published once, under the embedding's name, where a model shares it."""
@@ -35,7 +35,7 @@ class ExpectedTensors:
 
     def _of_checkpoint(self, index: Index) -> Expected | None:
         try:
-            found = checkpoint_names(self._folder)
+            found = checkpoint_tensors(self._folder)
         except ValueError as unknown:
             log.warning("%s; the names of the first publication are taken as they are", unknown)
             return None

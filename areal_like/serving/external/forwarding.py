@@ -7,13 +7,20 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from areal_like.process.errors import Failure, Refused
-from areal_like.process.greeting import Proofs
-from areal_like.process.http import answer, application, message_of
-from areal_like.process.identity import ATTEMPT_HEADER, INCARNATION_HEADER, PROCESS_HEADER, Guard, Identity, headers
-from areal_like.process.proven import ProvenConnector
+from areal_like.process.errors import Failure, HttpError
+from areal_like.process.http import application, error_message, json_response
+from areal_like.process.identity import (
+    ATTEMPT_HEADER,
+    INCARNATION_HEADER,
+    PROCESS_HEADER,
+    CallGuard,
+    Identity,
+    call_headers,
+)
+from areal_like.process.proof_connector import ProofConnector
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.request_checks import BodyLimits
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.serving.control_protocol import MAX_CALL_BYTES
 from areal_like.serving.external.public_proxy import while_connected
 from areal_like.serving.open_paths import CLIENT_PATHS, HEALTH, OPEN_PATHS, QUERY_PATHS
@@ -32,7 +39,9 @@ class ForwardingServer:
     own could be smaller than that of the run before. `secret` is the key of the other side, which proves itself
     first."""
 
-    def __init__(self, address: str, secret: str, proofs: Proofs, guard: Guard, run_id: str, key_variable: str) -> None:
+    def __init__(
+        self, address: str, secret: str, proofs: ProofVerifier, guard: CallGuard, run_id: str, key_variable: str
+    ) -> None:
         self._address, self._proofs = address, proofs
         self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
         self._session: aiohttp.ClientSession | None = None
@@ -68,12 +77,12 @@ class ForwardingServer:
         if self._session is not None:
             await self._session.close()
 
-    async def ready(self, me: Identity, waiting: Waiting) -> None:
+    async def ready(self, me: Identity, waiting: NamedWait) -> None:
         """Takes the server over: what it held of another run is forgotten."""
         while True:
             try:
                 attempt = await self._newest_attempt()
-                said = headers(Identity(me.role, me.index, attempt, me.incarnation), self._secret)
+                said = call_headers(Identity(me.role, me.index, attempt, me.incarnation), self._secret)
                 status, content = await self._ask("/control/statistics", said)
                 break
             except (aiohttp.ClientConnectionError, TimeoutError):
@@ -86,7 +95,7 @@ class ForwardingServer:
                 f"{self._key_variable} holds {known}; put the token of the serving run there"
             )
         if status >= 400:
-            raise Failure(f"rollout.server_addresses: {self._address} refuses this run: {message_of(content)}")
+            raise Failure(f"rollout.server_addresses: {self._address} refuses this run: {error_message(content)}")
 
     async def _newest_attempt(self) -> int:
         """Ours: one more than the server knew when this run began to use it, or was recovered."""
@@ -114,8 +123,8 @@ class ForwardingServer:
         try:
             status, content = await self._ask("/health", {})
         except (aiohttp.ClientError, TimeoutError) as fault:
-            raise Refused(503, f"{self._address} does not answer: {fault}") from fault
-        return answer({**orjson.loads(content), "run_id": self._run_id}, status)
+            raise HttpError(503, f"{self._address} does not answer: {fault}") from fault
+        return json_response({**orjson.loads(content), "run_id": self._run_id}, status)
 
     async def _pass_on(self, request: web.Request, method: str, path: str) -> web.StreamResponse:
         """The body as it comes, in both directions."""
@@ -133,7 +142,7 @@ class ForwardingServer:
             call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=said)
             source = await while_connected(request, call)
         except (aiohttp.ClientError, TimeoutError) as fault:
-            raise Refused(503, f"{self._address} does not answer: {fault or type(fault).__name__}") from fault
+            raise HttpError(503, f"{self._address} does not answer: {fault or type(fault).__name__}") from fault
         async with source:
             response = web.StreamResponse(status=source.status)
             response.headers["Content-Type"] = source.headers.get("Content-Type", "application/octet-stream")
@@ -155,7 +164,7 @@ class ForwardingServer:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = ProvenConnector(self._proofs)
+            connector = ProofConnector(self._proofs)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         return self._session
 

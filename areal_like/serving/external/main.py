@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
-from areal_like.discovery import announce, open_names
+from areal_like.discovery import announce, open_name_store
 from areal_like.models import shown_name
 from areal_like.process.errors import Failure
-from areal_like.process.http import run_loop, serve
-from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.http import run_async, serve
+from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.attach import UNPROVEN_SERVER, AttachedEngine, prove_attached, release_pauses
 from areal_like.serving.external.detection import EMBEDDED, detect, parse_address
 from areal_like.serving.external.forwarding import ForwardingServer
@@ -34,11 +34,11 @@ class ServerProcess:
 
     def __init__(self, run: Run, me: Identity, attach: str | None, kind: str | None, command: Sequence[str]) -> None:
         self._run, self._me, self._attach, self._kind, self._command = run, me, attach, kind, command
-        self._guard = Guard(token(), me.attempt)
+        self._guard = CallGuard(token(), me.attempt)
 
     def live(self) -> None:
         """Until told to end; raises the Failure that ends it otherwise."""
-        run_loop(self._until_told())
+        run_async(self._until_told())
 
     async def _until_told(self) -> None:
         told = asyncio.Event()
@@ -67,7 +67,7 @@ class ServerProcess:
         rollout = self._run.config.rollout
         secret = os.environ.get(rollout.api_key_var, "")
         what = f"the server at {address} (rollout.server_addresses)"
-        waiting = Waiting(what, rollout.setup_timeout, "rollout.setup_timeout")
+        waiting = NamedWait(what, rollout.setup_timeout, "rollout.setup_timeout")
         kind = self._kind or rollout.server_type
         proofs = await prove_attached(address, secret, rollout.api_key_var, waiting)
         if kind == "auto":
@@ -108,6 +108,6 @@ class ServerProcess:
         rollout = self._run.config.rollout
         served = await serve(app, self._run.host, rollout.port + self._me.index if rollout.port else 0)
         stack.push_async_callback(served.close)
-        names = stack.enter_context(open_names(self._run, self._me))
+        names = stack.enter_context(open_name_store(self._run, self._me))
         announce(names, self._me, served.address)
         log.info("ready at %s", served.address)

@@ -10,10 +10,10 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.greeting import Proofs
+from areal_like.process.errors import HttpError
 from areal_like.process.http import read_json
-from areal_like.process.proven import ProvenConnector
+from areal_like.process.proof_connector import ProofConnector
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.client_queue import ClientQueue
 from areal_like.serving.external.base import MAX_IN_FLIGHT, EngineInfo
 from areal_like.serving.external.client_filter import ModelLimits, count_sequences, filter_body, filter_generation
@@ -43,7 +43,7 @@ class PublicProxy:
         rest: Pauser,
         in_use: ServedWeights,
         facts: EngineInfo,
-        proofs: Proofs | None = None,
+        proofs: ProofVerifier | None = None,
     ) -> None:
         self._address, self._gate, self._rest, self._in_use = address, gate, rest, in_use
         self._proofs = proofs
@@ -90,7 +90,7 @@ class PublicProxy:
         while True:
             async with self._gate.turn(CLIENT_PRIORITY, next(self._numbers)):
                 if self._in_use.fault is not None:
-                    raise Refused(503, f"this server is broken: {self._in_use.fault}")
+                    raise HttpError(503, f"this server is broken: {self._in_use.fault}")
                 answer = await self._pass_on(request, body, self._rest.taken_back)
             if answer is not None:
                 return answer
@@ -100,7 +100,7 @@ class PublicProxy:
     ) -> web.Response | StreamRelay | None:
         """None where all that ran was interrupted since."""
         if self._session is None:
-            connector = ProvenConnector(self._proofs)
+            connector = ProofConnector(self._proofs)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         said = {FORWARDED_HEADER: request.headers[FORWARDED_HEADER]} if FORWARDED_HEADER in request.headers else {}
         if body:
@@ -115,7 +115,7 @@ class PublicProxy:
                     return await _relayed(request, response, kind)
                 content = await while_connected(request, response.read())
         except aiohttp.ClientError as fault:
-            raise Refused(503, f"the engine does not answer: {fault or type(fault).__name__}") from fault
+            raise HttpError(503, f"the engine does not answer: {fault or type(fault).__name__}") from fault
         if taken_back is not None and taken_back != self._rest.taken_back:
             return None
         return web.Response(body=content, status=response.status, headers={"Content-Type": kind})

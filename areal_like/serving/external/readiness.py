@@ -3,9 +3,9 @@
 import asyncio
 
 from areal_like.process.errors import Failure
-from areal_like.process.greeting import Proofs, Unproven
-from areal_like.process.proven import greet
-from areal_like.process.waiting import Waiting
+from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.base import EngineGone, EngineInfo, IncompatibleEngine, InferenceEngine, NotReady
 
 PAUSE_S = 0.2
@@ -17,7 +17,9 @@ class PortTaken(Exception):
     """Somebody else answers where the engine should."""
 
 
-async def until_ready(engine: InferenceEngine, address: str, proofs: Proofs | None, waiting: Waiting) -> EngineInfo:
+async def until_ready(
+    engine: InferenceEngine, address: str, proofs: ProofVerifier | None, waiting: NamedWait
+) -> EngineInfo:
     """Asks until a token was generated; raises PortTaken, Failure, or TimedOut past the limit of `waiting`. With
     `proofs` nothing is sent there before it has proved itself."""
     what = waiting.what
@@ -38,10 +40,10 @@ async def until_ready(engine: InferenceEngine, address: str, proofs: Proofs | No
         await asyncio.sleep(PAUSE_S)
 
 
-async def _check(proofs: Proofs, address: str) -> None:
+async def _check(proofs: ProofVerifier, address: str) -> None:
     try:
-        proofs.check(await greet(address))
+        proofs.check(await request_proof(address))
     except (OSError, TimeoutError) as fault:
         raise NotReady("nothing answers there yet") from fault
-    except Unproven as unproven:
+    except ProofFailed as unproven:
         raise PortTaken(str(unproven)) from unproven

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_like.process.greeting import Proofs
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.run import Run
 from areal_like.serving.external.base import InferenceEngine
 
@@ -10,7 +10,9 @@ LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
 """By kind: how its section of the configuration calls what limits prompt and answer together."""
 
 
-def connect(kind: str, address: str, secret: str, run: Run, folder: Path, proofs: Proofs | None) -> InferenceEngine:
+def connect(
+    kind: str, address: str, secret: str, run: Run, folder: Path, proofs: ProofVerifier | None
+) -> InferenceEngine:
     """One that speaks to the engine at `address`, which has to prove itself where that can be asked of it."""
     if kind == "vllm":
         from areal_like.serving.vllm.engine import VLLMEngine

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.versions import NO_VERSION
 
 
 class ServerBroken(Exception):
@@ -16,14 +16,14 @@ class ServedWeights:
     model by itself."""
 
     def __init__(self) -> None:
-        self.version = NEVER_TOLD
+        self.version = NO_VERSION
         self.is_told = False
         """Whether the weights in use are those of the run as it is now."""
         self.adapter: str | None = None
         self.fault: str | None = None
         self._versions: dict[str, int] = {}
         self._users: Counter[str] = Counter()
-        self._good = NEVER_TOLD
+        self._good = NO_VERSION
         """The newest version that was looked at and found good."""
         self._judged = asyncio.Event()
         self._judged.set()
@@ -31,7 +31,7 @@ class ServedWeights:
     @property
     def told_version(self) -> int:
         """What may be said to be served: never what is in the engine and was not looked at yet."""
-        return self._good if self.is_told else NEVER_TOLD
+        return self._good if self.is_told else NO_VERSION
 
     def forget(self) -> None:
         """The run went back to a checkpoint: what is in use is none of its weights, and an older version may come."""

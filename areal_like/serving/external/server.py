@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from areal_like.process.errors import Failure, Refused
-from areal_like.process.http import answer, application, field, read_json
-from areal_like.process.identity import ATTEMPT_HEADER, Guard
+from areal_like.process.errors import Failure, HttpError
+from areal_like.process.http import application, body_field, json_response, read_json
+from areal_like.process.identity import ATTEMPT_HEADER, CallGuard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.serving.control_protocol import (
     MAX_CALL_BYTES,
@@ -48,7 +48,7 @@ class ExternalEngineServer:
         gone: "asyncio.Future[Failure]",
         parts: ServerParts,
         proxy: PublicProxy,
-        guard: Guard,
+        guard: CallGuard,
         run_id: str,
         model: str,
         is_open: bool = False,
@@ -74,14 +74,14 @@ class ExternalEngineServer:
         status = "broken" if self._in_use.fault is not None else "paused" if paused else "ok"
         engine = {"engine": self._facts.engine, "engine_version": self._facts.version}
         said = {"status": status, "run_id": self._run_id, "model": self._model, "version": self._in_use.told_version}
-        return answer({**said, **engine, "processes": self._facts.processes})
+        return json_response({**said, **engine, "processes": self._facts.processes})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """One line for each group, as soon as it is finished."""
         self._refuse_where_broken()
         if not self._in_use.is_told:
-            raise Refused(503, "this server was given no weights by the run yet")
-        groups = field(await read_json(request), "groups", list)
+            raise HttpError(503, "this server was given no weights by the run yet")
+        groups = body_field(await read_json(request), "groups", list)
         attempt = int(request.headers[ATTEMPT_HEADER])
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
@@ -115,48 +115,48 @@ class ExternalEngineServer:
         order = parse_update(await read_json(request))
         attempt = self._guard.attempt
         with self._told_in_words():
-            return answer(await self._updates.update(order, lambda: self._guard.attempt == attempt))
+            return json_response(await self._updates.update(order, lambda: self._guard.attempt == attempt))
 
     async def stage_weights(self, request: web.Request) -> web.Response:
         with self._told_in_words():
-            return answer(await self._updates.stage(parse_update(await read_json(request))))
+            return json_response(await self._updates.stage(parse_update(await read_json(request))))
 
     async def commit_weights(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         attempt = self._guard.attempt
-        version = field(said, "version", int)
+        version = body_field(said, "version", int)
         mode = parse_mode(said) if said.get("mode") else None  # else as it was staged
         with self._told_in_words():
             done = await self._updates.commit(version, mode, parse_probe(said), lambda: self._guard.attempt == attempt)
-            return answer(done)
+            return json_response(done)
 
     async def pause(self, request: web.Request) -> web.Response:
         mode = parse_mode(await read_json(request))
         with self._told_in_words():
             mode = self._rest.settled(mode)
             await self._rest.begin(CONTROLLER, mode)
-        return answer({"paused": True, "mode": mode, "running": self._gate.running})
+        return json_response({"paused": True, "mode": mode, "running": self._gate.running})
 
     async def resume(self, request: web.Request) -> web.Response:
         with self._told_in_words():
             await self._rest.end(CONTROLLER)
-        return answer({"paused": False})
+        return json_response({"paused": False})
 
     async def abort(self, request: web.Request) -> web.Response:
         meant = parse_ids(await read_json(request))
         count = self._generation.end("aborted: as told", lambda doing: meant is None or doing.group.id in meant)
-        return answer({"aborted": count})
+        return json_response({"aborted": count})
 
     async def fingerprint(self, request: web.Request) -> web.Response:
         with self._told_in_words():
-            return answer(await self._updates.fingerprint())
+            return json_response(await self._updates.fingerprint())
 
     async def statistics(self, request: web.Request) -> web.Response:
         with self._told_in_words():
             found = await self._engine.statistics()
         counts = {**vars(self._generation.counts), "busy_s": self._gate.busy_s}
         waiting = found.get("waiting", 0) + self._gate.waiting
-        return answer({**found, **counts, "waiting": waiting, "version": self._in_use.told_version})
+        return json_response({**found, **counts, "waiting": waiting, "version": self._in_use.told_version})
 
     @contextlib.contextmanager
     def _told_in_words(self) -> Iterator[None]:
@@ -165,17 +165,17 @@ class ExternalEngineServer:
         try:
             yield
         except ValueError as refusal:
-            raise Refused(409, str(refusal)) from refusal
+            raise HttpError(409, str(refusal)) from refusal
         except (EngineGone, GroupBroken) as stop:
-            raise Refused(503, str(stop)) from stop
+            raise HttpError(503, str(stop)) from stop
         except Failure as failure:
             if not self.fatal.done():
                 self.fatal.set_result(failure)
-            raise Refused(500, str(failure)) from failure
+            raise HttpError(500, str(failure)) from failure
 
     def _refuse_where_broken(self) -> None:
         if self._in_use.fault is not None:
-            raise Refused(503, f"this server is broken: {self._in_use.fault}")
+            raise HttpError(503, f"this server is broken: {self._in_use.fault}")
 
     def _on_new_attempt(self, attempt: int) -> None:
         self._updates.forget()

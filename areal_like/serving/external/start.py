@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure, TimedOut
-from areal_like.process.greeting import Proofs
-from areal_like.process.identity import PORT, RUN_ID, identity, seal, token
-from areal_like.process.leases import Lease, lease
+from areal_like.process.identity import PORT, RUN_ID, identity, start_id, token
+from areal_like.process.port_lease import PortLease, lease_port
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.run import LOOPBACK, Run
-from areal_like.process.segments import record_of
-from areal_like.process.waiting import Waiting
+from areal_like.process.shared_segments import record_path
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.base import EngineInfo, InferenceEngine
 from areal_like.serving.external.engine_process import EngineProcess, import_folder
 from areal_like.serving.external.readiness import PortTaken, until_ready
@@ -32,7 +32,7 @@ class RunningEngine(NamedTuple):
     facts: EngineInfo
     address: str
     gone: "asyncio.Task[Failure]"
-    proofs: Proofs | None
+    proofs: ProofVerifier | None
 
 
 class LaunchedEngine:
@@ -41,7 +41,7 @@ class LaunchedEngine:
     def __init__(self, run: Run, kind: str, command: Sequence[str]) -> None:
         self._run, self._kind, self._command = run, kind, list(command)
         self._child: EngineProcess | None = None
-        self._lease: Lease | None = None
+        self._lease: PortLease | None = None
         self._gone: asyncio.Task[Failure] | None = None
 
     async def __aenter__(self) -> "LaunchedEngine":
@@ -53,7 +53,7 @@ class LaunchedEngine:
     async def start(self) -> RunningEngine:
         """On another port when somebody took the first."""
         limit_s = self._run.config.rollout.setup_timeout
-        waiting = Waiting(f"{self._kind} to generate its first token", limit_s, "rollout.setup_timeout")
+        waiting = NamedWait(f"{self._kind} to generate its first token", limit_s, "rollout.setup_timeout")
         for number in range(1, TRIES + 1):
             port = self._port()
             try:
@@ -67,17 +67,17 @@ class LaunchedEngine:
                 log.warning("%s is started again on another port (start %d of %d)", self._kind, number + 1, TRIES)
         raise Failure(f"{self._kind}: somebody else took each of {TRIES} ports that were free a moment before")
 
-    async def _try(self, port: int, waiting: Waiting) -> RunningEngine:
+    async def _try(self, port: int, waiting: NamedWait) -> RunningEngine:
         address = f"{LOOPBACK}:{port}"
         said = {RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
         command = [str(port) if word == PORT else word for word in self._command]
         log.info("starting %s on port %d", self._kind, port)
         child = self._child = EngineProcess(
-            command, said, self._run.cwd, record_of(self._run.memory, identity().file_name)
+            command, said, self._run.cwd, record_path(self._run.memory, identity().file_name)
         )
         gone = self._gone = asyncio.create_task(self._watch(child))
         folder = model_folder(self._run.config.actor.path, self._run.cwd)
-        proofs = Proofs(token(), seal({**os.environ, **said}))
+        proofs = ProofVerifier(token(), start_id({**os.environ, **said}))
         engine = connect(self._kind, address, token(), self._run, folder, proofs)
         ready = asyncio.create_task(until_ready(engine, address, proofs, waiting))
         try:
@@ -103,7 +103,7 @@ class LaunchedEngine:
     def _port(self) -> int:
         """A leased one, or the one that the command names."""
         if PORT in self._command:
-            self._lease = lease()
+            self._lease = lease_port()
             return self._lease.port
         for flag, value in zip(self._command, self._command[1:], strict=False):
             if flag == "--port" and value.isdigit():

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from areal_like.process.errors import NOT_STAGED, Failure, Refused
+from areal_like.process.errors import NOT_STAGED, Failure, HttpError
 from areal_like.serving.control_protocol import ADAPTER, WAIT, UpdateRequest
 from areal_like.serving.external.adapters import Adapters
 from areal_like.serving.external.base import InferenceEngine, NotStaged, Verification, WeightUpdate
@@ -17,10 +17,10 @@ from areal_like.serving.external.pauser import Pauser
 from areal_like.serving.external.request_queue import RequestQueue
 from areal_like.serving.external.served_weights import ServedWeights
 from areal_like.weights.buckets import TensorInfo
-from areal_like.weights.check import check, check_index
 from areal_like.weights.errors import BadWeights, GroupBroken, with_layer
 from areal_like.weights.index import Index, read_index
 from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.verify import verify_index, verify_publication
 
 UPDATE = "update"
 """Whose rest it is."""
@@ -123,11 +123,11 @@ class WeightUpdater:
         newer_than = self._in_use.told_version
         if order.folder is not None:
             index = read_index(order.folder)
-            check(order.folder, self._names.expected(index), newer_than, self._run_id)
+            verify_publication(order.folder, self._names.expected(index), newer_than, self._run_id)
         else:
             assert order.index is not None, "seen to when the order was read"
             index = order.index
-            check_index(index, self._names.expected(index), newer_than, self._run_id)
+            verify_index(index, self._names.expected(index), newer_than, self._run_id)
         if index.version != order.version:
             raise BadWeights(f"{order.folder or 'the index'} is of version {index.version} and not {order.version}")
         return index
@@ -146,7 +146,7 @@ class WeightUpdater:
         if self._done.get("version") == version == self._in_use.told_version:
             return self._done  # only the answer was lost
         if staged is None or staged.arrival.version != version:
-            raise Refused(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
+            raise HttpError(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
         if not is_wanted():
             await self._drop_staged()
             raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
@@ -184,7 +184,7 @@ class WeightUpdater:
         except NotStaged as fault:
             await self._rest.end(UPDATE)
             await self._engine.discard()
-            raise Refused(NOT_STAGED, str(fault)) from fault
+            raise HttpError(NOT_STAGED, str(fault)) from fault
         except BadWeights as fault:
             self._break(str(fault))
             raise

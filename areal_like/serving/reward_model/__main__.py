@@ -10,12 +10,12 @@ import signal
 import sys
 import time
 
-from areal_like.discovery import announce, open_names
+from areal_like.discovery import announce, open_name_store
 from areal_like.models import model_folder
-from areal_like.process.body import body
+from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import Failure
-from areal_like.process.http import run_loop, serve
-from areal_like.process.identity import Guard, Identity, token
+from areal_like.process.http import run_async, serve
+from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
 
 log = logging.getLogger(__name__)
@@ -40,16 +40,16 @@ def main(run: Run, me: Identity) -> None:
     async def serve_until_told() -> None:
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
-        server = RewardModelServer(scorer, Guard(token(), me.attempt), run.run_id, path)
+        server = RewardModelServer(scorer, CallGuard(token(), me.attempt), run.run_id, path)
         served = await serve(server.application(), run.host)
-        with open_names(run, me) as names:
+        with open_name_store(run, me) as names:
             announce(names, me, served.address)
             log.info("ready at %s", served.address)
             await ends.wait()
         await served.close()
 
-    run_loop(serve_until_told())
+    run_async(serve_until_told())
 
 
 if __name__ == "__main__":
-    sys.exit(body(main))
+    sys.exit(run_process(main))

@@ -6,9 +6,9 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import answer, application, read_json
-from areal_like.process.identity import Guard
+from areal_like.process.errors import HttpError
+from areal_like.process.http import application, json_response, read_json
+from areal_like.process.identity import CallGuard
 from areal_like.serving.reward_model.scorer import Scorer
 
 OPEN_PATHS = ("/health",)
@@ -17,7 +17,7 @@ OPEN_PATHS = ("/health",)
 class RewardModelServer:
     """`path` is the model as the configuration names it."""
 
-    def __init__(self, scorer: Scorer, guard: Guard, run_id: str, path: str) -> None:
+    def __init__(self, scorer: Scorer, guard: CallGuard, run_id: str, path: str) -> None:
         self._scorer, self._guard = scorer, guard
         self._facts = {"run_id": run_id, "model": path, "longest": scorer.longest}
         self._one = asyncio.Lock()
@@ -28,7 +28,7 @@ class RewardModelServer:
         return app
 
     async def health(self, request: web.Request) -> web.Response:
-        return answer({"status": "ok", **self._facts})
+        return json_response({"status": "ok", **self._facts})
 
     async def score(self, request: web.Request) -> web.Response:
         """A list of texts as token ids -> the list of their scores."""
@@ -37,17 +37,17 @@ class RewardModelServer:
         async with self._one:  # side by side they would only share the cores
             scores = await asyncio.to_thread(self._scorer.scores, texts)
         if not all(map(math.isfinite, scores)):
-            raise Refused(500, "the reward model gives scores that are not finite numbers")
-        return answer(scores)
+            raise HttpError(500, "the reward model gives scores that are not finite numbers")
+        return json_response(scores)
 
     def _check(self, texts: Any) -> None:
         if not isinstance(texts, list):
-            raise Refused(400, "the body is a list of texts, each a list of token ids")
+            raise HttpError(400, "the body is a list of texts, each a list of token ids")
         for place, text in enumerate(texts):
             if not isinstance(text, list) or not text or not all(type(token) is int for token in text):
-                raise Refused(400, f"text {place} is no list of token ids that has any")
+                raise HttpError(400, f"text {place} is no list of token ids that has any")
             if len(text) > self._scorer.longest:
-                raise Refused(400, f"text {place} has {len(text)} tokens, and the model takes {self._scorer.longest}")
+                raise HttpError(400, f"text {place} has {len(text)} tokens, and the model takes {self._scorer.longest}")
             known = self._scorer.vocabulary
             if not 0 <= min(text) <= max(text) < known:
-                raise Refused(400, f"text {place} has a token that is not one of the {known} of the model")
+                raise HttpError(400, f"text {place} has a token that is not one of the {known} of the model")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.greeting import Proofs
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.external.base import (
     EngineGone,
     EngineInfo,
@@ -42,7 +42,7 @@ class SGLangEngine:
         config: Any,
         model_folder: Path,
         on_disk: Path,
-        proofs: Proofs | None = None,
+        proofs: ProofVerifier | None = None,
     ) -> None:
         """`on_disk`: where weights that are sent lie for a moment, where shared memory is too small for them."""
         self._calls = EngineClient("SGLang", address, secret, proofs)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import parse_index
-from areal_like.weights.meeting import Meeting
 from areal_like.weights.receive import receive_folder
+from areal_like.weights.rendezvous import Rendezvous
 
 
 def receive(line: str) -> dict[str, str]:
     said = json.loads(line)
-    meeting = Meeting(**said["meeting"])
+    meeting = Rendezvous(**said["meeting"])
     try:
         receive_folder(meeting, meeting.first_rank, parse_index(said["index"], "index"), Path(said["folder"]))
     except BadWeights as refusal:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import areal_like
 from areal_like.process.errors import Failure
-from areal_like.process.memory import make_private, memory_folder
+from areal_like.process.run_memory import ensure_run_memory, memory_folder
 from areal_like.serving.external.base import WeightUpdate
 from areal_like.serving.installations import find_installation
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import Index
-from areal_like.weights.index import said as said_index
-from areal_like.weights.place import is_room
+from areal_like.weights.index import dump_index as said_index
+from areal_like.weights.publication_root import has_room
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class WeightReceiver:
 
     def _place(self, index: Index) -> Path:
         memory, wanted = memory_folder(index.run_id), sum(bucket.bytes for bucket in index.buckets)
-        if is_room(memory.parent, wanted):
+        if has_room(memory.parent, wanted):
             return memory
         if self._root is None or self._root.parent != self._on_disk:
             log.warning("weights are received in %s: %s has no room for %d bytes", self._on_disk, memory.parent, wanted)
@@ -102,7 +102,7 @@ class WeightReceiver:
         if place == self._on_disk:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         else:
-            make_private(place)
+            ensure_run_memory(place)
         with _locked(place):
             for left in place.glob(f"{FOLDER_PREFIX}*"):
                 if not _is_in_use(left):

@@ -9,9 +9,9 @@ from areal_like.serving.external.base import NotStaged, Verification, WeightUpda
 from areal_like.serving.http_calls import EngineClient, RefusedCall
 from areal_like.serving.sglang.checksums import FusedTensor, compare, digest_on_cpu, fused_tensors
 from areal_like.serving.sglang.receiver import WeightReceiver
+from areal_like.weights.bucket_files import Bytes, read_bucket_file
 from areal_like.weights.buckets import TensorInfo, file_header, file_order
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.files import Bytes, read_whole
 from areal_like.weights.index import Index
 
 IDLE_TIMEOUT_S = 10
@@ -89,7 +89,7 @@ def _expected(folder: Path, index: Index) -> dict[str, FusedTensor]:
     contents: dict[str, Bytes] = {}
     for bucket in index.buckets:
         ordered = file_order(bucket.tensors)
-        content, at = read_whole(folder, bucket, index.version), len(file_header(ordered))
+        content, at = read_bucket_file(folder, bucket, index.version), len(file_header(ordered))
         for info in ordered:
             contents[info.name] = content[at : at + info.nbytes]
             at += info.nbytes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.greeting import Proofs
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.external.base import (
     EngineGone,
     EngineInfo,
@@ -24,7 +24,7 @@ from areal_like.serving.model_files import eos_token_ids, vocab_size
 from areal_like.serving.vllm.requests import is_greedy, logprob_of, parse_output, prompt_logprobs, request_body
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.index import said as said_index
+from areal_like.weights.index import dump_index as said_index
 
 GENERATE = "/inference/v1/generate"
 REQUEST_PREFIX = "generate-tokens-"
@@ -46,7 +46,7 @@ class VLLMEngine:
     can_keep = True
 
     def __init__(
-        self, address: str, secret: str, config: Any, model_folder: Path, proofs: Proofs | None = None
+        self, address: str, secret: str, config: Any, model_folder: Path, proofs: ProofVerifier | None = None
     ) -> None:
         self._calls = EngineClient("vLLM", address, secret, proofs)
         self._folder = model_folder

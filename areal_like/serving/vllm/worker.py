@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from areal_like.serving.vllm.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.buckets import TensorInfo
-from areal_like.weights.disk import load
+from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.index import parse_index
-from areal_like.weights.meeting import Meeting
-from areal_like.weights.receive import receive
+from areal_like.weights.receive import receive_tensors
+from areal_like.weights.rendezvous import Rendezvous
 
 if torch.cpu._is_amx_tile_supported():  # Intel's tiles, which a process must ask for before vLLM's kernels use them
     torch.cpu._init_amx()
@@ -173,8 +173,8 @@ def _tensors(order: dict[str, Any], rank: int) -> tuple[int, dict[str, Tensor]]:
     """All of a version, when the hash of each was right. What lies in shared memory stays there."""
     index = parse_index(order["index"], "the index that was sent")
     if order["meeting"] is not None:
-        meeting = Meeting(**order["meeting"])
-        sent = receive(meeting, meeting.first_rank + rank, index)
+        meeting = Rendezvous(**order["meeting"])
+        sent = receive_tensors(meeting, meeting.first_rank + rank, index)
         return index.version, {name: tensor.clone() for name, tensor in sent}
     expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in index.tensors}
-    return index.version, load(Path(order["folder"]), expected, index.version - 1).tensors
+    return index.version, load_version(Path(order["folder"]), expected, index.version - 1).tensors

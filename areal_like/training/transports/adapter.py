@@ -8,9 +8,9 @@ from torch import Tensor
 from areal_like.process.run import Run
 from areal_like.training.transports.disk import VERSIONS_KEPT
 from areal_like.weights.adapter import publish_adapter
-from areal_like.weights.disk import discard
-from areal_like.weights.place import publication_root
+from areal_like.weights.disk import remove_versions
 from areal_like.weights.probe import Probe
+from areal_like.weights.publication_root import publication_root
 
 if TYPE_CHECKING:
     from areal_like.training.engine import Engine
@@ -28,7 +28,7 @@ class Adapter:
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
         folder = publish_adapter(self._root, version, tensors, self._peft_config, probe, self._run_id)
-        discard(self._root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
+        remove_versions(self._root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
         return {"version": version, "transport": "adapter", "folder": str(folder), "bytes": self._num_bytes}
 
     def close(self, early: bool) -> None:

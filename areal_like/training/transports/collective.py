@@ -7,9 +7,9 @@ from torch import Tensor
 
 from areal_like.process.run import Run
 from areal_like.training.transports.sender import Sender
-from areal_like.weights.collective import Host, gpus
-from areal_like.weights.flat import flatten
-from areal_like.weights.index import said
+from areal_like.weights.collective import BroadcastHost, gpu_ids
+from areal_like.weights.flat_buckets import flatten
+from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ class Collective:
     takes_adapter = False
 
     def __init__(self, run: Run, engine: "Engine", rollouts: "Rollouts") -> None:
-        self._run_id, self._devices = run.run_id, gpus(engine.world.device)
+        self._run_id, self._devices = run.run_id, gpu_ids(engine.world.device)
         self.reason = "a group of the trainer and the servers, without files (actor.weight_update_mode)"
         self._sender: Sender | None = None
         if engine.world.is_first:
             broadcast = run.config.weights.broadcast
             try:
-                self._host = Host(broadcast.host, broadcast.port)
+                self._host = BroadcastHost(broadcast.host, broadcast.port)
             except OSError as fault:
                 at = f"{broadcast.host}:{broadcast.port}"
                 said = f"{at} cannot be listened on: {fault.strerror or fault}; choose another, or port 0"
@@ -43,7 +43,7 @@ class Collective:
             "transport": "collective",
             "folder": None,
             "bytes": flat.num_bytes,
-            "index": said(flat.index),
+            "index": dump_index(flat.index),
             "meeting": {"host": self._host.host, "port": self._host.port, "devices": self._devices},
         }
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from areal_like.process.run import Run
-from areal_like.weights.disk import discard, publish
-from areal_like.weights.place import publication_root
+from areal_like.weights.disk import publish_weights, remove_versions
 from areal_like.weights.probe import Probe
+from areal_like.weights.publication_root import publication_root
 
 if TYPE_CHECKING:
     from areal_like.training.engine import Engine
@@ -26,8 +26,8 @@ class Disk:
         self.root, self.reason = publication_root(run, run.config.cluster.n_nodes > 1, self.num_bytes)
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
-        folder = publish(self.root, version, tensors, probe, self._run_id)
-        discard(self.root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
+        folder = publish_weights(self.root, version, tensors, probe, self._run_id)
+        remove_versions(self.root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
         return {"version": version, "transport": "disk", "folder": str(folder), "bytes": self.num_bytes}
 
     def close(self, early: bool) -> None:

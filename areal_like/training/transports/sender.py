@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 from areal_like.process.errors import Unreachable
-from areal_like.process.waiting import Waiting
-from areal_like.weights.collective import Group, Host
+from areal_like.process.wait import NamedWait
+from areal_like.weights.collective import BroadcastGroup, BroadcastHost
 from areal_like.weights.errors import GroupBroken
-from areal_like.weights.flat import Flat
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.flat_buckets import FlatWeights
+from areal_like.weights.rendezvous import Rendezvous
 
 PAUSE_S = 0.2
 
@@ -28,12 +28,12 @@ Ask = Callable[[str, dict[str, object]], dict[str, object]]
 class Sender:
     """`give` and `take_room` are called by the trainer's own thread."""
 
-    def __init__(self, host: Host, ask: Ask, limit_s: float) -> None:
+    def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float) -> None:
         self._host, self._ask, self._limit_s = host, ask, limit_s
-        self._newest: Flat | None = None
-        self._held: Flat | None = None
+        self._newest: FlatWeights | None = None
+        self._held: FlatWeights | None = None
         """What is being sent, or may be at any moment."""
-        self._room: Flat | None = None
+        self._room: FlatWeights | None = None
         self._changed = threading.Condition()
         self._ends = False
         self._rows_left: object = 0
@@ -42,13 +42,13 @@ class Sender:
         self._thread = threading.Thread(target=self._main, name="weights: send", daemon=True)
         self._thread.start()
 
-    def take_room(self) -> Flat | None:
+    def take_room(self) -> FlatWeights | None:
         """Memory of a version that nobody needs any more."""
         with self._changed:
             room, self._room = self._room, None
             return room
 
-    def give(self, flat: Flat) -> None:
+    def give(self, flat: FlatWeights) -> None:
         if self._fault is not None:
             raise self._fault
         with self._changed:
@@ -69,8 +69,8 @@ class Sender:
         if self._fault is not None and not early:
             raise self._fault
 
-    def _until_over(self) -> Waiting:
-        return Waiting("the controller to need no weights any more", self._limit_s, "rollout.request_timeout")
+    def _until_over(self) -> NamedWait:
+        return NamedWait("the controller to need no weights any more", self._limit_s, "rollout.request_timeout")
 
     def _main(self) -> None:
         try:
@@ -90,7 +90,7 @@ class Sender:
             said = self._ask("/send", {"version": held.index.version})
             self._rows_left = said.get("evaluating", 0)
             if isinstance(meeting := said.get("meeting"), dict):
-                self._send(held, Meeting(**meeting))
+                self._send(held, Rendezvous(**meeting))
             return not said.get("end")
         except Unreachable:
             time.sleep(PAUSE_S)  # a controller that is gone is the launcher's business
@@ -101,7 +101,7 @@ class Sender:
                 if self._newest is not held:
                     self._room = held
 
-    def _send(self, flat: Flat, meeting: Meeting) -> None:
+    def _send(self, flat: FlatWeights, meeting: Rendezvous) -> None:
         began = time.monotonic()
         with self._host.open(meeting) as group:
             watch = threading.Thread(target=self._watch, args=(group,), name="weights: watch", daemon=True)
@@ -116,15 +116,15 @@ class Sender:
                 log.debug("weights v%d are sent in %.3f s", flat.index.version, time.monotonic() - began)
             watch.join()
 
-    def _watch(self, group: Group) -> None:
+    def _watch(self, group: BroadcastGroup) -> None:
         """Until the controller says that the group is over: all have what was sent, or one of them cannot."""
         while True:
             try:
                 said = self._ask("/sending", {"group": group.meeting.group})
             except Exception as fault:
-                group.break_up(f"the controller does not answer the trainer ({fault})")
+                group.abort(f"the controller does not answer the trainer ({fault})")
                 return
             if said.get("over"):
                 if why := said.get("why"):
-                    group.break_up(str(why))
+                    group.abort(str(why))
                 return

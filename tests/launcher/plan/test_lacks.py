@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.models import model_folder
-from areal_like.process.listening import NO_ADDRESS, why_no_port
+from areal_like.process.port_check import NO_ADDRESS, why_no_port
 from launcher.cli import main
 from tests.support.planning import machine_with, plan_of
 

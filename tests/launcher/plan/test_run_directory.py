@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from areal_like.discovery import announce, names_for
+from areal_like.discovery import announce, name_store_for
 from areal_like.process.identity import Identity
 from launcher.commands.show_config import configuration_text
 from launcher.plan import render
@@ -238,7 +238,7 @@ def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp
     run = made(tmp_path / "grpo-addition" / "mine")
     values = loaded("grpo", "trial_name=mine", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")
     (run / "config.yaml").write_text(configuration_text(values))
-    with names_for(values.config, tmp_path, "launcher/0 of mine") as names:
+    with name_store_for(values.config, tmp_path, "launcher/0 of mine") as names:
         announce(names, Identity("launcher", 0), "")
         for words, key in ((["resume=mine"], "resume"), (["trial_name=mine"], "trial_name")):
             for replace_existing in (False, True):

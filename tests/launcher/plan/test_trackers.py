@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.config import install
 from areal_like.config.install import pip_install
-from areal_like.observe.trackers.needs import is_installed
+from areal_like.observe.trackers.requirements import is_installed
 from launcher.cli import main
 from tests.support.planning import machine_with, plan_of
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from areal_like.process.http import Caller
+from areal_like.process.http import HttpClient
 from areal_like.rollout.episodes.generation_client import (
     GenerationClient,
     GenerationError,
@@ -32,7 +32,7 @@ async def nowhere(lease, gone):
 
 @asynccontextmanager
 async def open_client(timeout_s=30.0, retries=3, another_server=nowhere):
-    async with Caller(WORKER, SECRET) as caller:
+    async with HttpClient(WORKER, SECRET) as caller:
         client = GenerationClient(caller, timeout_s, retries, another_server)
         try:
             yield client

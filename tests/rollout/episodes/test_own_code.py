@@ -12,7 +12,7 @@ from areal_like.data.datasets import load_datasets
 from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
-from areal_like.process.http import Caller
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.rollout.episodes import rewards, workflows
 from areal_like.rollout.episodes.episode import WorkerTools
@@ -61,7 +61,7 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
         me = Identity("episodes", 0)
         try:
             await pool.ready(row)
-            async with open_server() as server, Caller(me, SECRET) as caller:
+            async with open_server() as server, HttpClient(me, SECRET) as caller:
                 client = GenerationClient(caller, 30.0, 0, nowhere)
                 tools = WorkerTools(tokenizer, client, pool, False, False)
                 found = []

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from areal_like.discovery import announce, open_names
+from areal_like.discovery import announce, open_name_store
 from areal_like.process.identity import Identity
 from areal_like.process.run import open_run
 from areal_like.rollout.episodes.main import max_in_flight
@@ -90,7 +90,7 @@ def test_a_worker_finds_its_controller_says_what_it_has_and_works_until_the_end(
     async def main():
         async with open_server() as server, open_controller([lease(n, server.address) for n in range(5)]) as controller:
             process = start(directory)
-            with open_names(run, Identity("rollout", 0)) as names:
+            with open_name_store(run, Identity("rollout", 0)) as names:
                 announce(names, Identity("rollout", 0), controller.address)
                 code = await asyncio.to_thread(process.wait, 60)
             process.stderr.close()
@@ -117,7 +117,7 @@ def test_told_to_stop_it_is_gone_at_once_and_its_child_too(tmp_path):
         async with server_and_leases as server, open_controller([lease(0, server.address)]) as controller:
             server.gate = asyncio.Event()
             process = start(directory)
-            with open_names(run, Identity("rollout", 0)) as names:
+            with open_name_store(run, Identity("rollout", 0)) as names:
                 announce(names, Identity("rollout", 0), controller.address)
                 while not server.requests:
                     await asyncio.sleep(0.01)

@@ -14,10 +14,10 @@ from aiohttp import web
 from transformers import AutoModelForSequenceClassification
 
 from areal_like.config.problems import ConfigError
-from areal_like.discovery import Names, announce, open_names
+from areal_like.discovery import NameStore, announce, open_name_store
 from areal_like.models import model_folder
 from areal_like.process import http
-from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Guard, Identity
+from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, CallGuard, Identity
 from areal_like.process.run import Run, open_run
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
@@ -63,11 +63,13 @@ class Ring:
     def __init__(self, run: Run, folder: Path, pool: RewardPool) -> None:
         self.run, self.folder, self.pool = run, folder, pool
         self.requests: list[int] = []
-        self._served: http.Served | None = None
-        self._names: Names | None = None
+        self._served: http.HttpServer | None = None
+        self._names: NameStore | None = None
 
     async def start(self) -> None:
-        server = RewardModelServer(load_scorer(self.folder, "cpu"), Guard(SECRET, 1), self.run.run_id, str(self.folder))
+        server = RewardModelServer(
+            load_scorer(self.folder, "cpu"), CallGuard(SECRET, 1), self.run.run_id, str(self.folder)
+        )
         app = server.application()
 
         async def count(request: web.Request) -> None:
@@ -80,7 +82,7 @@ class Ring:
 
         app.middlewares.append(counting)
         self._served = await http.serve(app, "127.0.0.1")
-        self._names = open_names(self.run, SERVER)
+        self._names = open_name_store(self.run, SERVER)
         announce(self._names, SERVER, self._served.address)
 
     async def stop(self) -> None:

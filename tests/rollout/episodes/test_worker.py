@@ -9,7 +9,7 @@ from areal_like.config.compose import load
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.errors import TimedOut
-from areal_like.process.identity import Identity, headers
+from areal_like.process.identity import Identity, call_headers
 from areal_like.rollout.episodes.generation_client import Superseded
 from areal_like.rollout.episodes.main import max_in_flight
 from tests.support.episode_parts import VALID_ROW, one, open_worker, runner
@@ -121,7 +121,7 @@ def test_a_controller_that_is_gone_is_waited_for_up_to_a_limit(tmp_path, monkeyp
 def test_a_worker_that_was_replaced_ends(tmp_path, seen):
     async def main():
         async with open_controller([]) as controller:
-            controller.guard.refuse(headers(seen, SECRET))
+            controller.guard.refuse(call_headers(seen, SECRET))
             async with open_worker(tmp_path, controller.address) as worker:
                 await worker.work()
 

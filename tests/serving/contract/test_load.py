@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from areal_like.process.identity import headers
+from areal_like.process.identity import call_headers
 from areal_like.serving.open_paths import CLIENT_PATHS, GENERATE_PATHS, OPEN_PATHS
 from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, long_groups, off
 from tests.support.engine_talk import WORKER, Talk, group, talk, talking
@@ -39,7 +39,7 @@ def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
         await one.serve(1)
         body = {"groups": [group("g", max_new_tokens=2, min_new_tokens=2)]}
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(connector=connector, headers=headers(WORKER, SECRET)) as session:
+        async with aiohttp.ClientSession(connector=connector, headers=call_headers(WORKER, SECRET)) as session:
 
             async def ask() -> int:
                 async with session.post(f"http://{one.address}/generate", json=body) as response:

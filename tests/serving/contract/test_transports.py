@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.errors import Refused
-from areal_like.weights.flat import Flat
+from areal_like.process.errors import HttpError
+from areal_like.weights.flat_buckets import FlatWeights
 from tests.support.embedded_adapters import logprobs_by
 from tests.support.engine_answers import PARITY, generating, length_of, long_groups, off
 from tests.support.engine_environments import need
@@ -51,13 +51,13 @@ def test_requests_cross_an_update_that_is_sent(server: LiveServer) -> None:
 
 
 def test_a_tensor_that_is_changed_on_the_way_is_named_and_the_old_weights_go_on(server: LiveServer) -> None:
-    def damage(flat: Flat) -> None:
+    def damage(flat: FlatWeights) -> None:
         flat.contents[0][flat.contents[0].numel() // 2] ^= 1
 
     async def test(one: Talk) -> None:
         await one.serve(1)
         old = server.version
-        with pytest.raises(Refused, match=r"tensor \S+ .*is corrupted") as refused:
+        with pytest.raises(HttpError, match=r"tensor \S+ .*is corrupted") as refused:
             await send(one, 2, damage=damage)
         assert refused.value.status == 409
         (samples,) = await one.generate(group("g"))
@@ -72,7 +72,7 @@ def test_a_tensor_that_is_changed_on_the_way_is_named_and_the_old_weights_go_on(
 def test_a_stale_version_that_is_sent_is_refused_before_anything_is_received(server: LiveServer) -> None:
     async def test(one: Talk) -> None:
         await one.update(1)
-        with pytest.raises(Refused, match="stale") as refused:
+        with pytest.raises(HttpError, match="stale") as refused:
             await send(one, 2, version=server.version)
         assert refused.value.status == 409
         (samples,) = await one.generate(group("g"))

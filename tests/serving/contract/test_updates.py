@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from areal_like.process.identity import Identity, headers
+from areal_like.process.identity import Identity, call_headers
 from areal_like.weights.fingerprint import tensor_hash
 from tests.ring.server import flip_a_byte
 from tests.support.engine_answers import CANNOT_KEEP, PARITY, generating, length_of, long_groups, off
@@ -253,8 +253,8 @@ CONTROL = [
 def test_nothing_is_commanded_without_the_token_or_by_an_older_attempt(server: LiveServer) -> None:
     strangers: tuple[tuple[dict[str, str], int], ...] = (
         ({}, 401),
-        (headers(CONTROLLER, "guessed"), 401),
-        (headers(Identity("rollout", 0, attempt=0), SECRET), 409),
+        (call_headers(CONTROLLER, "guessed"), 401),
+        (call_headers(Identity("rollout", 0, attempt=0), SECRET), 409),
     )
 
     async def test(one: Talk) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from areal_like.models.characters import write_tokenizer
-from areal_like.process.errors import Refused
-from areal_like.process.http import Caller
+from areal_like.process.errors import HttpError
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.weights.adapter import read_peft_folder
 from areal_like.weights.probe import Probe
@@ -39,7 +39,7 @@ def test_an_adapter_is_a_version_read_back_and_proved_by_the_probe(tmp_path: Pat
     async def test(client: Client) -> None:
         (folder,) = adapters(tmp_path, 1)
         base = (await client.call("GET", "/control/fingerprint"))["tensors"]
-        with pytest.raises(Refused, match="no weights by the run yet"):
+        with pytest.raises(HttpError, match="no weights by the run yet"):
             await client.call("POST", "/generate", {"groups": [group("g")]})
         probe = probe_of(folder)
         done = await client.call("POST", UPDATE, published(tmp_path, 4, folder, probe))
@@ -82,7 +82,7 @@ def test_groups_under_way_end_with_their_adapter_and_new_ones_have_the_next(tmp_
 
 def test_an_adapter_that_must_not_be_served_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
     async def refused(client: Client, body: dict[str, Any], *words: str) -> None:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(HttpError) as refusal:
             await client.call("POST", UPDATE, body)
         assert refusal.value.status == 409
         for word in words:
@@ -141,8 +141,8 @@ def test_a_newer_attempt_begins_with_an_older_adapter_of_its_own(tmp_path: Path)
     async def test(client: Client) -> None:
         one, two = adapters(tmp_path, 1, 2)
         await client.call("POST", UPDATE, published(tmp_path, 7, one))
-        async with Caller(Identity("rollout", 0, attempt=2), SECRET) as newer:
-            with pytest.raises(Refused, match="no weights by the run yet"):
+        async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
+            with pytest.raises(HttpError, match="no weights by the run yet"):
                 await newer.json("POST", client.address, "/generate", {"groups": [group("g")]})
             await newer.json("POST", client.address, UPDATE, published(tmp_path, 5, two, probe_of(two)))
             assert (await newer.json("GET", client.address, "/health"))["version"] == 5
@@ -180,7 +180,7 @@ def test_adapters_by_name_answer_completions_that_ask_for_them(tmp_path: Path) -
         await client.call("POST", "/control/unload_adapter", {"name": "one"})
         status, said = await complete(client, "one")
         assert status == 404 and "'one' is not served here" in said["error"]["message"]
-        with pytest.raises(Refused, match="one is not loaded; there are team/two") as refusal:
+        with pytest.raises(HttpError, match="one is not loaded; there are team/two") as refusal:
             await client.call("POST", "/control/unload_adapter", {"name": "one"})
         assert refusal.value.status == 404
 
@@ -199,7 +199,7 @@ def test_adapters_by_name_are_refused_in_words(tmp_path: Path, name: str, words:
         (folder,) = adapters(tmp_path, 2)
         await client.call("POST", "/control/load_adapter", {"name": "two", "folder": str(folder)})
         at = tmp_path if name == "three" else folder
-        with pytest.raises(Refused, match=words) as refusal:
+        with pytest.raises(HttpError, match=words) as refusal:
             await client.call("POST", "/control/load_adapter", {"name": name, "folder": str(at)})
         assert refusal.value.status == 409
 

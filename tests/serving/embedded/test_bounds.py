@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.serving.client_queue import MAX_WAITING, ClientQueue
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.running_batch import RunningBatch
@@ -149,7 +149,7 @@ def test_turns_are_bounded_in_order_and_given_back() -> None:
         with pytest.raises(ConnectionResetError):
             await tasks["c"]
         for count, status in ((MAX_WAITING, 429), (1 << 20, 400)):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(HttpError) as refused:
                 async with turns.take(count, lambda: False):
                     raise AssertionError
             assert refused.value.status == status
@@ -174,11 +174,11 @@ def test_a_request_above_the_share_of_clients_is_refused_beside_a_run_also_where
         await until(lambda: turns.running == 64 and turns.waiting == 33)
         is_used = True
         end.set()
-        with pytest.raises(Refused, match=r"17 sequences are too many .* ask for at most 16") as refused:
+        with pytest.raises(HttpError, match=r"17 sequences are too many .* ask for at most 16") as refused:
             await second
         assert refused.value.status == 400
         await asyncio.gather(first, third)
-        with pytest.raises(Refused, match="4096 sequences are too many"):
+        with pytest.raises(HttpError, match="4096 sequences are too many"):
             await one(4096)
         assert (turns.running, turns.waiting) == (0, 0)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sampling, parse_group
 from tests.serving.embedded.test_engine import expected_logprobs
@@ -81,11 +81,11 @@ def test_a_pause_that_waits_is_told_when_it_is_taken_back(tmp_path: Path) -> Non
         pause = asyncio.ensure_future(client.call("POST", "/control/pause", {"mode": "wait"}))
         await until(lambda: not client.engine.admits)
         await client.call("POST", "/control/resume")
-        with pytest.raises(Refused, match="resumed while what runs was waited for") as refused:
+        with pytest.raises(HttpError, match="resumed while what runs was waited for") as refused:
             await pause
         assert refused.value.status == 409
         assert tokens(await asked) == alone()
-        with pytest.raises(Refused, match="mode: 'now' is not known; there are keep, wait, abort, auto"):
+        with pytest.raises(HttpError, match="mode: 'now' is not known; there are keep, wait, abort, auto"):
             await client.call("POST", "/control/pause", {"mode": "now"})
 
     over_http(test)

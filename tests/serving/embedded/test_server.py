@@ -9,8 +9,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from areal_like import __version__
-from areal_like.process.errors import Refused
-from areal_like.process.identity import Identity, headers
+from areal_like.process.errors import HttpError
+from areal_like.process.identity import Identity, call_headers
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.requests import GroupRequest, Sampling
 from tests.support.embedded_servers import (
@@ -70,8 +70,8 @@ OPEN = ("/health", "/v1/", "/inference/v1/", "/tokenize", "/detokenize", "/metri
 
 def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -> None:
     async def test(client: Client) -> None:
-        wrong = headers(CONTROLLER, "guessed")
-        old = headers(Identity("rollout", 0, attempt=0), SECRET)
+        wrong = call_headers(CONTROLLER, "guessed")
+        old = call_headers(Identity("rollout", 0, attempt=0), SECRET)
         for method, path in ROUTES:
             for said, status in (({}, 401), (wrong, 401), (old, 409)):
                 url = f"http://{client.address}{path}"
@@ -90,7 +90,7 @@ def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -
 
 def test_the_run_gets_no_token_before_it_gave_weights() -> None:
     async def test(client: Client) -> None:
-        with pytest.raises(Refused, match="no weights by the run yet") as refused:
+        with pytest.raises(HttpError, match="no weights by the run yet") as refused:
             await client.call("POST", "/generate", {"groups": [group("g")]})
         assert refused.value.status == 503
         assert (await client.open("GET", "/health"))[1] == {
@@ -113,7 +113,7 @@ def test_a_client_that_goes_away_takes_its_groups_with_it(tmp_path: Path) -> Non
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         slow(client.engine)
         body = {"groups": [group(str(i), n=8, max_new_tokens=59) for i in range(20)]}
-        async with aiohttp.ClientSession(headers=headers(CONTROLLER, SECRET)) as session:
+        async with aiohttp.ClientSession(headers=call_headers(CONTROLLER, SECRET)) as session:
             asked = asyncio.ensure_future(session.post(f"http://{client.address}/generate", json=body))
             stays = asyncio.ensure_future(client.generate(group("stays", max_new_tokens=4)))
             await until(lambda: client.engine.num_running > 0)
@@ -140,7 +140,7 @@ def test_groups_can_be_aborted_by_id_and_all_at_once(tmp_path: Path) -> None:
         await until(lambda: client.engine.num_waiting == 2)
         assert await client.call("POST", "/control/abort", {"ids": "all"}) == {"aborted": 2}
         assert all("aborted" in line["error"] for line in (await asked).values())  # even while it is paused
-        with pytest.raises(Refused, match="ids: "):
+        with pytest.raises(HttpError, match="ids: "):
             await client.call("POST", "/control/abort", {})
 
     over_http(test)

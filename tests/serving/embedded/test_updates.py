@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import Caller
+from areal_like.process.errors import HttpError
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.weights.fingerprint import tensor_hash
@@ -40,7 +40,7 @@ def test_whose_answer_was_lost_is_answered_again_when_it_asks_again(tmp_path: Pa
         await client.call("POST", "/control/stage_weights", published(tmp_path, 1, tiny_qwen3(1)))
         done = await client.call("POST", "/control/commit_weights", {"version": 1})
         assert await client.call("POST", "/control/commit_weights", {"version": 1}) == done
-        with pytest.raises(Refused, match="version 2 of the weights was not staged here") as refusal:
+        with pytest.raises(HttpError, match="version 2 of the weights was not staged here") as refusal:
             await client.call("POST", "/control/commit_weights", {"version": 2})
         assert refusal.value.status == 410
 
@@ -49,7 +49,7 @@ def test_whose_answer_was_lost_is_answered_again_when_it_asks_again(tmp_path: Pa
 
 def test_weights_that_must_not_be_served_are_refused_and_the_old_ones_stay(tmp_path: Path) -> None:
     async def refused(client: Client, body: dict[str, object], *words: str) -> None:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(HttpError) as refusal:
             await client.call("POST", "/control/update_weights", body)
         assert refusal.value.status == 409
         for word in words:
@@ -156,11 +156,11 @@ def test_a_newer_attempt_ends_the_older_and_brings_older_weights(tmp_path: Path)
         slow(client.engine)
         asked = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=59) for i in range(3)]))
         await until(lambda: client.engine.num_running > 0)
-        async with Caller(Identity("rollout", 0, attempt=2), SECRET) as newer:
-            with pytest.raises(Refused, match="no weights by the run yet"):
+        async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
+            with pytest.raises(HttpError, match="no weights by the run yet"):
                 await newer.json("POST", client.address, "/generate", {"groups": [group("g")]})
             assert all("attempt 2" in line["error"] for line in (await asked).values())
-            with pytest.raises(Refused, match="attempt 1"):
+            with pytest.raises(HttpError, match="attempt 1"):
                 await client.call("GET", "/control/statistics")
             done = await newer.json(
                 "POST", client.address, "/control/update_weights", published(tmp_path, 5, tiny_qwen3(1))

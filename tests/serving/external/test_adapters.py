@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from areal_like.process.http import Caller
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from tests.serving.external.test_updates import NO_END, loaded, publish_tiny_adapter, refusal
 from tests.support.attendant_world import PROMPT, SECRET, Client, attended, check, group, logprobs_of, until
@@ -50,7 +50,7 @@ def test_an_adapter_that_a_later_attempt_makes_of_a_version_has_a_name_of_its_ow
     async def test(client: Client) -> None:
         await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 3))
         (before,) = client.engine.adapters
-        async with Caller(Identity("rollout", 0, attempt=2), SECRET) as newer:
+        async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
             await newer.json("POST", client.address, UPDATE, publish_tiny_adapter(tmp_path, 3, value=2))
         assert loaded(client) == {3} and before not in client.engine.adapters
 

@@ -10,8 +10,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import Caller, answer, serve
+from areal_like.process.errors import HttpError
+from areal_like.process.http import HttpClient, json_response, serve
 from areal_like.process.identity import Identity
 from tests.support.attendant_processes import SECRET, Attended, attendant, write_run
 from tests.support.embedded_servers import SECRET as KEY
@@ -24,7 +24,7 @@ CONTROLLER = Identity("rollout", 0, attempt=1)
 class Attacher:
     """What processes of a run say to the attendant."""
 
-    def __init__(self, one: Attended, address: str, caller: Caller) -> None:
+    def __init__(self, one: Attended, address: str, caller: HttpClient) -> None:
         self.one, self.address, self.caller = one, address, caller
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
@@ -44,7 +44,7 @@ def attached(root: Path, test: Callable[[Attacher, Client], Awaitable[None]], *w
         async with running() as theirs:
             with attendant(directory, "--attach", theirs.address, *words, THEIR_KEY=KEY) as one:
                 address = await asyncio.to_thread(one.address)
-                async with Caller(CONTROLLER, SECRET) as caller:
+                async with HttpClient(CONTROLLER, SECRET) as caller:
                     await asyncio.wait_for(test(Attacher(one, address, caller), theirs), 60)
 
     asyncio.run(main())
@@ -68,7 +68,7 @@ def test_a_server_of_ours_is_recognized_and_serves_the_run_under_its_own_key(tmp
         assert len(found) == 20 and all(len(line["samples"]) == 2 for line in found.values())
         assert (await mine.call("GET", "/control/statistics"))["version"] == 1
         assert (await mine.call("GET", "/control/fingerprint"))["version"] == 1
-        with pytest.raises(Refused, match="stale") as refusal:
+        with pytest.raises(HttpError, match="stale") as refusal:
             await mine.call("POST", "/control/update_weights", body)
         assert refusal.value.status == 409
         async with aiohttp.ClientSession() as stranger:
@@ -105,7 +105,7 @@ def test_a_server_that_served_another_run_forgets_its_weights(tmp_path: Path) ->
                 directory = write_run(tmp_path / str(number), "rollout.api_key_var=THEIR_KEY")
                 with attendant(directory, "--attach", f"http://{theirs.address}/", THEIR_KEY=KEY) as one:
                     address = await asyncio.to_thread(one.address)
-                    async with Caller(CONTROLLER, SECRET) as caller:
+                    async with HttpClient(CONTROLLER, SECRET) as caller:
                         health = await caller.json("GET", address, "/health")
                         assert health["version"] == -1
                         body = published(tmp_path / str(number), 0, tiny_qwen3(number))
@@ -171,7 +171,7 @@ def answering(root: Path, routes: dict[str, object], *overrides: str) -> str:
         async def say(request: web.Request) -> web.Response:
             if request.path not in routes:
                 raise web.HTTPNotFound
-            return answer(routes[request.path])
+            return json_response(routes[request.path])
 
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", say)

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.serving.external.base import MAX_IN_FLIGHT, GenerateOutput, GenerateRequest
 from tests.support.attendant_world import CONTEXT, PROMPT, Client, attended, check, group, until, until_it_has_made
 from tests.support.tiny_models import EOS_ID, VOCAB
@@ -74,7 +74,7 @@ def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         for mode, status, said in (("keep", 409, "cannot keep requests"), ("freeze", 400, "'freeze' is not known")):
-            with pytest.raises(Refused, match=said) as refusal:
+            with pytest.raises(HttpError, match=said) as refusal:
                 await client.call("POST", "/control/pause", {"mode": mode})
             assert refusal.value.status == status
 
@@ -170,7 +170,7 @@ def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
         found = await asking
         assert found["a"]["error"] == "aborted: as told"
         assert all("samples" in found[name] for name in "bc")
-        with pytest.raises(Refused, match="ids: give"):
+        with pytest.raises(HttpError, match="ids: give"):
             await client.call("POST", "/control/abort", {"ids": 3})
 
     attended(tmp_path, test, token_s=0.02)
@@ -315,7 +315,7 @@ def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
         monkeypatch.setattr(client.engine, "_is_over", lambda doing: False)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.doing) == 1)
-        with pytest.raises(Refused, match=r"told to stop 1 requests, and has not done so within 0\.2 s") as refusal:
+        with pytest.raises(HttpError, match=r"told to stop 1 requests, and has not done so within 0\.2 s") as refusal:
             await client.call("POST", "/control/pause", {"mode": "abort"})
         assert refusal.value.status == 503 and client.parts.gate.is_open
         assert "samples" in (await asking)["g"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.process.run import Run
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 from areal_like.serving.control_protocol import KEEP
 from areal_like.serving.external import attach
 from areal_like.serving.external.attach import AttachedEngine, release_pauses
@@ -42,7 +42,7 @@ def test_a_pause_and_adapters_that_a_run_has_left_behind_are_gone_when_the_next_
         monkeypatch.setattr(attach, "connect", lambda *given: engine)
         if can_keep:
             await engine.pause()
-        waiting = Waiting("it", 5.0, "rollout.setup_timeout")
+        waiting = NamedWait("it", 5.0, "rollout.setup_timeout")
         async with AttachedEngine(run, "vllm", "127.0.0.1:9", "", waiting, None) as attached:
             await asyncio.wait_for(attached.start(), 60)
             assert set(engine.adapters) == {"very-mine", "v5-of-mine"}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.greeting import Proofs
-from areal_like.process.http import Caller, application, serve
-from areal_like.process.identity import Guard, Identity
-from areal_like.process.waiting import Waiting
+from areal_like.process.errors import HttpError
+from areal_like.process.http import HttpClient, application, serve
+from areal_like.process.identity import CallGuard, Identity
+from areal_like.process.proof_handshake import ProofVerifier
+from areal_like.process.wait import NamedWait
 from areal_like.serving.external.forwarding import ForwardingServer
 from areal_like.serving.open_paths import CLIENT_PATHS, OPEN_PATHS, QUERY_PATHS
 from tests.support import attendant_world, embedded_servers
@@ -27,9 +27,14 @@ OURS = "the key of this run alone"
 async def passing(address: str) -> AsyncIterator[str]:
     """The address of a pass-through before a server of ours."""
     through = ForwardingServer(
-        address, embedded_servers.SECRET, Proofs(embedded_servers.SECRET), Guard(OURS, 1), "run-2", "THEIR_KEY"
+        address,
+        embedded_servers.SECRET,
+        ProofVerifier(embedded_servers.SECRET),
+        CallGuard(OURS, 1),
+        "run-2",
+        "THEIR_KEY",
     )
-    await through.ready(Identity("server", 0), Waiting("the server", 10.0, "rollout.setup_timeout"))
+    await through.ready(Identity("server", 0), NamedWait("the server", 10.0, "rollout.setup_timeout"))
     served = await serve(through.application(), "127.0.0.1")
     try:
         yield served.address
@@ -92,11 +97,11 @@ def test_the_run_that_attached_last_commands_the_server_whatever_its_clock_says(
             guard.attempt = 1 << 40  # a run whose clock was far ahead was here
             async with passing(behind.address) as first, passing(behind.address) as second:
                 assert guard.attempt == (1 << 40) + 2
-                async with Caller(Identity("rollout", 0), OURS) as caller:
-                    with pytest.raises(Refused, match="of attempt"):
+                async with HttpClient(Identity("rollout", 0), OURS) as caller:
+                    with pytest.raises(HttpError, match="of attempt"):
                         await caller.json("GET", first, "/control/statistics")
                     assert await caller.json("GET", second, "/control/statistics")
-                async with Caller(Identity("rollout", 0, attempt=2), OURS) as recovered:
+                async with HttpClient(Identity("rollout", 0, attempt=2), OURS) as recovered:
                     assert await recovered.json("GET", first, "/control/statistics")
                 assert guard.attempt == (1 << 40) + 3
 
@@ -114,7 +119,7 @@ def test_an_open_path_is_asked_behind_by_its_own_name_and_without_the_key(path: 
         return web.json_response({})
 
     async def main() -> None:
-        guard = Guard(embedded_servers.SECRET)
+        guard = CallGuard(embedded_servers.SECRET)
         app = application(guard, OPEN_PATHS, ("/control/statistics",))
         app.router.add_route("*", "/{path:.*}", note)
         behind = await serve(app, "127.0.0.1")

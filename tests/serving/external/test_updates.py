@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import Caller
+from areal_like.process.errors import HttpError
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.weights.fingerprint import tensor_hash
 from tests.support.attendant_world import (
@@ -38,8 +38,8 @@ def same(version: int) -> int:
     return version
 
 
-async def refusal(client: Client, path: str, body: dict[str, Any]) -> Refused:
-    with pytest.raises(Refused) as refused:
+async def refusal(client: Client, path: str, body: dict[str, Any]) -> HttpError:
+    with pytest.raises(HttpError) as refused:
         await client.call("POST", path, body)
     return refused.value
 
@@ -143,12 +143,12 @@ def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Pa
 
 
 def test_a_publication_that_lacks_a_layer_is_refused_by_what_the_checkpoint_holds(tmp_path: Path) -> None:
-    from areal_like.weights.disk import publish
+    from areal_like.weights.disk import publish_weights
 
     async def test(client: Client) -> None:
         shallow = tiny_qwen3(2, num_hidden_layers=1)
         tensors = [(name, tensor.detach()) for name, tensor in shallow.named_parameters()]
-        folder = publish(tmp_path / "weights", 1, tensors, None, "run-1")
+        folder = publish_weights(tmp_path / "weights", 1, tensors, None, "run-1")
         said = await refusal(client, "/control/update_weights", {"version": 1, "folder": str(folder)})
         assert said.status == 409 and "layer 1" in said.message and "missing" in said.message
         assert client.engine.version == -1
@@ -247,7 +247,7 @@ def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weigh
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
         await until(lambda: client.parts.gate.waiting == 1)
-        async with Caller(Identity("rollout", 0, attempt=2), SECRET) as newer:
+        async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
             said = await newer.json("POST", client.address, "/control/update_weights", published(tmp_path, 2, 2))
             assert said["version"] == 2
         assert "an earlier attempt" in (await asking)["old"]["error"]

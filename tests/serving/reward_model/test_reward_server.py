@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import Caller, serve
-from areal_like.process.identity import Guard, Identity, headers
+from areal_like.process.errors import HttpError
+from areal_like.process.http import HttpClient, serve
+from areal_like.process.identity import CallGuard, Identity, call_headers
 from areal_like.serving.reward_model.scorer import MAX_BATCH_TOKENS, Scorer, length_batches, load_scorer
 from areal_like.serving.reward_model.server import RewardModelServer
 from tests.support.training_runs import MODELS, model_folder
@@ -78,17 +78,17 @@ def test_what_is_no_reward_model_is_refused(tmp_path):
 # Over HTTP
 
 
-Test = Callable[[str, Caller], Awaitable[None]]
+Test = Callable[[str, HttpClient], Awaitable[None]]
 
 
 def over_http(folder: Path, test: Test, change: Callable[[Scorer], None] = lambda scorer: None) -> None:
     async def main() -> None:
         scorer = load_scorer(folder, "cpu")
         change(scorer)
-        server = RewardModelServer(scorer, Guard(SECRET, 1), "run-1", "mine")
+        server = RewardModelServer(scorer, CallGuard(SECRET, 1), "run-1", "mine")
         served = await serve(server.application(), "127.0.0.1")
         try:
-            async with Caller(WORKER, SECRET) as caller:
+            async with HttpClient(WORKER, SECRET) as caller:
                 await asyncio.wait_for(test(served.address, caller), 60)
         finally:
             await served.close()
@@ -99,7 +99,7 @@ def over_http(folder: Path, test: Test, change: Callable[[Scorer], None] = lambd
 def test_one_request_asks_for_many_and_is_answered_in_its_order(tmp_path):
     folder = reward_folder(tmp_path)
 
-    async def test(address: str, caller: Caller) -> None:
+    async def test(address: str, caller: HttpClient) -> None:
         assert await caller.json("POST", address, "/score", []) == []
         several = [caller.json("POST", address, "/score", part) for part in (texts(), texts()[::-1], texts()[:3])]
         whole, back, some = await asyncio.gather(*several)
@@ -110,9 +110,9 @@ def test_one_request_asks_for_many_and_is_answered_in_its_order(tmp_path):
 
 
 def test_scores_are_for_the_run_alone_and_its_health_for_all(tmp_path):
-    async def test(address: str, caller: Caller) -> None:
+    async def test(address: str, caller: HttpClient) -> None:
         async with aiohttp.ClientSession() as session:
-            guessed, old = headers(WORKER, "guessed"), headers(Identity("episodes", 0, attempt=0), SECRET)
+            guessed, old = call_headers(WORKER, "guessed"), call_headers(Identity("episodes", 0, attempt=0), SECRET)
             for said, status in (({}, 401), (guessed, 401), (old, 409)):
                 async with session.post(f"http://{address}/score", json=[[1]], headers=said) as response:
                     assert response.status == status
@@ -136,8 +136,8 @@ def test_scores_are_for_the_run_alone_and_its_health_for_all(tmp_path):
     ],
 )
 def test_what_cannot_be_scored_is_refused_in_words(tmp_path, body, words):
-    async def test(address: str, caller: Caller) -> None:
-        with pytest.raises(Refused, match=words) as refused:
+    async def test(address: str, caller: HttpClient) -> None:
+        with pytest.raises(HttpError, match=words) as refused:
             await caller.json("POST", address, "/score", body)
         assert refused.value.status == 400
 
@@ -148,8 +148,8 @@ def test_a_score_that_is_no_number_is_an_error_and_not_a_score(tmp_path):
     def broken(scorer: Scorer) -> None:
         scorer._head.weight.data.fill_(float("nan"))
 
-    async def test(address: str, caller: Caller) -> None:
-        with pytest.raises(Refused, match="not finite"):
+    async def test(address: str, caller: HttpClient) -> None:
+        with pytest.raises(HttpError, match="not finite"):
             await caller.json("POST", address, "/score", [[1, 2]])
 
     over_http(reward_folder(tmp_path), test, broken)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.process.descendants import below
-from areal_like.process.greeting import Proofs
 from areal_like.process.identity import RUN_HEADER
-from areal_like.process.proven import greet
+from areal_like.process.process_tree import descendants_of
+from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.external.base import EngineInfo, GenerateOutput, GenerateRequest
 from areal_like.serving.sglang.engine import SGLangEngine
 from tests.support.sglang_servers import EXACT, PROMPT, SECRET, SHAPE, Server, reference
@@ -60,7 +60,7 @@ def test_no_route_of_the_server_answers_without_the_token(sglang: Server):
     for path in ("/metrics", "/docs", "/no/such/route"):
         assert _call(sglang, path)[0] == 401
     assert [_call(sglang, path)[0] for path in OPEN] == [200, 200]
-    Proofs(SECRET, "test server/0 1.1").check(asyncio.run(greet(sglang.address)))
+    ProofVerifier(SECRET, "test server/0 1.1").check(asyncio.run(request_proof(sglang.address)))
 
 
 def _call(sglang: Server, path: str, method: str = "GET", token: str | None = None) -> tuple[int, Any, bytes]:
@@ -230,7 +230,7 @@ def test_who_gives_up_leaves_nothing_running(sglang: Server):
 
 def test_a_server_without_work_leaves_the_cores_to_others(sglang: Server):
     sglang.ask(lambda engine: engine.statistics())
-    pids = [sglang.program.pid, *(seen.pid for seen in below(sglang.program.pid))]
+    pids = [sglang.program.pid, *(seen.pid for seen in descendants_of(sglang.program.pid))]
 
     def share() -> float:
         """Of a core, over a second: one that looks for work without end would take a whole one, for ever."""

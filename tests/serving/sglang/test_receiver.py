@@ -15,10 +15,10 @@ from areal_like.serving.sglang import receiver
 from areal_like.serving.sglang.receiver import WeightReceiver
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Bucket, Index
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.rendezvous import Rendezvous
 
 ROOT = Path(__file__).resolve().parents[3]
-MEETING = Meeting("127.0.0.1", 1, "g", "gloo", 1, 2, 1.0)
+MEETING = Rendezvous("127.0.0.1", 1, "g", "gloo", 1, 2, 1.0)
 HOLDS = """
 import sys, pathlib
 from areal_like.serving.sglang.receiver import Receiver

@@ -9,10 +9,10 @@ import pytest
 
 from areal_like.serving.external.base import GenerateOutput, GenerateRequest, NotStaged, WeightUpdate
 from areal_like.serving.sglang.engine import SGLangEngine
-from areal_like.weights.collective import Host
+from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.flat import Flat, flatten
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.flat_buckets import FlatWeights, flatten
+from areal_like.weights.rendezvous import Rendezvous
 from tests.support.embedded_adapters import ATTENTION, logprobs_by, with_peft, write_adapter
 from tests.support.sglang_servers import EXACT, PROMPT, Server, bring, published, reference, tensors_of
 
@@ -87,7 +87,7 @@ def test_a_publication_that_is_gone_never_reaches_a_load(sglang: Server, tmp_pat
     assert sglang.ask(vanished) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
 
 
-def send(host: Host, meeting: Meeting, flat: Flat, stops: bool = False) -> None:
+def send(host: BroadcastHost, meeting: Rendezvous, flat: FlatWeights, stops: bool = False) -> None:
     with contextlib.suppress(InterruptedError), host.open(meeting) as group:
         group.meet()
         for content in flat.contents:
@@ -96,10 +96,10 @@ def send(host: Host, meeting: Meeting, flat: Flat, stops: bool = False) -> None:
             group.send(content)
 
 
-async def receive(engine: SGLangEngine, flat: Flat, stops: bool = False) -> None:
-    host = Host("127.0.0.1", 0)
+async def receive(engine: SGLangEngine, flat: FlatWeights, stops: bool = False) -> None:
+    host = BroadcastHost("127.0.0.1", 0)
     try:
-        meeting = Meeting(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, MEETING_S)
+        meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, MEETING_S)
         arrival = WeightUpdate(flat.index.version, flat.index, None, meeting)
         sending = asyncio.to_thread(send, host, meeting, flat, stops)
         await asyncio.gather(sending, engine.stage(arrival))

@@ -13,18 +13,18 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from areal_like.process.greeting import Proofs
 from areal_like.process.identity import RUN_HEADER
-from areal_like.process.proven import greet
+from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.command_line import ServerSite
 from areal_like.serving.external.base import GenerateOutput, IncompatibleEngine, WeightUpdate
 from areal_like.serving.flag_check import refused_flags
 from areal_like.serving.vllm.command import vllm_command
 from areal_like.serving.vllm.engine import VLLMEngine
 from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
-from areal_like.weights.collective import Host
+from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.meeting import Meeting
+from areal_like.weights.rendezvous import Rendezvous
 from tests.support.planning import loaded
 from tests.support.tiny_models import EOS_ID, tiny_qwen3
 from tests.support.vllm_servers import (
@@ -130,8 +130,8 @@ def test_every_route_but_the_signs_of_life_wants_the_token(server):
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
         called += [("get", path) for path in ("/metrics", "/openapi.json", "/docs", "/nothing", "/health/", "//health")]
-        greeting = await greet(server.address)
-        Proofs(SECRET, greeting.seal).check(greeting)
+        greeting = await request_proof(server.address)
+        ProofVerifier(SECRET, greeting.seal).check(greeting)
         wrong = {"Authorization": "Bearer another"}
         async with aiohttp.ClientSession() as session:
             for headers in ({}, wrong):
@@ -525,8 +525,8 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         new = model(2)
         arrival = published(server, new)
         assert arrival.folder is not None
-        host = Host("127.0.0.1", 0)
-        meeting = Meeting("127.0.0.1", host.port, "g", "gloo", 1, 2, 60.0)
+        host = BroadcastHost("127.0.0.1", 0)
+        meeting = Rendezvous("127.0.0.1", host.port, "g", "gloo", 1, 2, 60.0)
         sender = threading.Thread(target=_send, args=(host, meeting, arrival))
         sender.start()
         running = asyncio.create_task(engine.generate(asked("during", PROMPT, max_new_tokens=300)))
@@ -549,7 +549,7 @@ async def update_staged(engine: VLLMEngine, arrival: WeightUpdate) -> None:
     await engine.resume()
 
 
-def _send(host: Host, meeting: Meeting, arrival: WeightUpdate) -> None:
+def _send(host: BroadcastHost, meeting: Rendezvous, arrival: WeightUpdate) -> None:
     with host.open(meeting) as group:
         group.meet()
         for bucket in arrival.index.buckets:

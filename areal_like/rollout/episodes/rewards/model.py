@@ -11,7 +11,7 @@ class ModelReward:
         # Other rewards, which start as often, need none of this.
         from areal_like.data.examples import Examples
         from areal_like.data.tokenizer import TextTokenizer
-        from areal_like.discovery import open_names
+        from areal_like.discovery import open_name_store
         from areal_like.models import model_folder
         from areal_like.process.identity import RUN_DIR, identity, token
         from areal_like.process.run import open_run
@@ -21,7 +21,7 @@ class ModelReward:
         config = run.config
         self._examples = Examples(TextTokenizer(model_folder(path, run.cwd)), "sft")
         limits = config.rollout.setup_timeout, config.reward.timeout_s
-        self._client = ScoreClient(open_names(run, me), me, token(), *limits)
+        self._client = ScoreClient(open_name_store(run, me), me, token(), *limits)
 
     async def __call__(self, prompt: Any, completion: str, tools: Any = None) -> float:
         """As it was trained: the prompt, the answer and the token that ends it, by its own tokenizer."""

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from areal_like.discovery import NameMissing, Names, parse
-from areal_like.process.errors import Refused, Unreachable
-from areal_like.process.http import Caller
+from areal_like.discovery import NameMissing, NameStore, parse_entry
+from areal_like.process.errors import HttpError, Unreachable
+from areal_like.process.http import HttpClient
 from areal_like.process.identity import REWARD, Identity
-from areal_like.process.waiting import Waiting
+from areal_like.process.wait import NamedWait
 
 RETRY_DELAY_S = 0.1
 """Between two looks for a server that is gone: another one takes its place."""
@@ -28,12 +28,14 @@ class ScoreClient:
     A server that is gone is waited for as long as somebody waits for a score.
     """
 
-    def __init__(self, names: Names, me: Identity, secret: str, setup_timeout_s: float, call_timeout_s: float) -> None:
+    def __init__(
+        self, names: NameStore, me: Identity, secret: str, setup_timeout_s: float, call_timeout_s: float
+    ) -> None:
         """Returns once the server has entered its name."""
         self._names, self._me, self._secret, self._call_timeout_s = names, me, secret, call_timeout_s
         self._server = Identity(REWARD, 0).name
-        waiting = Waiting(f"the address of {self._server}", setup_timeout_s, "rollout.setup_timeout")
-        self._address = parse(names.wait(self._server, waiting)).address
+        waiting = NamedWait(f"the address of {self._server}", setup_timeout_s, "rollout.setup_timeout")
+        self._address = parse_entry(names.wait(self._server, waiting)).address
         self._waiting: list[_Text] = []
         self._some = asyncio.Event()
         self._calls: asyncio.Task[None] | None = None
@@ -47,7 +49,7 @@ class ScoreClient:
         return await text.score
 
     async def _call_for_ever(self) -> None:
-        async with Caller(self._me, self._secret) as caller:
+        async with HttpClient(self._me, self._secret) as caller:
             while True:
                 await self._some.wait()
                 self._some.clear()
@@ -57,7 +59,7 @@ class ScoreClient:
                     self._some.set()
                     await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _call(self, caller: Caller, texts: list[_Text]) -> bool:
+    async def _call(self, caller: HttpClient, texts: list[_Text]) -> bool:
         """Whether there was an answer for these."""
         body = [text.token_ids for text in texts]
         try:
@@ -66,7 +68,7 @@ class ScoreClient:
             log.warning("%s: %s", self._server, gone)
             self._find()
             return False
-        except Refused as refusal:
+        except HttpError as refusal:
             if len(texts) > 1:  # one of them may be at fault, and the others are not
                 return all([await self._call(caller, [text]) for text in texts])
             _fail(texts[0], f"{self._server} says: {refusal.message}")
@@ -78,7 +80,7 @@ class ScoreClient:
 
     def _find(self) -> None:
         try:
-            self._address = parse(self._names.get(self._server)).address
+            self._address = parse_entry(self._names.get(self._server)).address
         except NameMissing as nobody:
             log.debug("%s", nobody)
 

@@ -37,7 +37,7 @@ from areal_like.serving.embedded.weights.adapters import AdapterRegistry
 from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
 from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer
 from areal_like.serving.requests import FinishedGroup, GroupRequest
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.versions import NO_VERSION
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class LLMEngine:
         self.cache = self._runner.cache
         self.weights = DoubleBuffer(model)
         self.adapters = AdapterRegistry(model, model.dtype, model.device)
-        self.version = self.base_version = NEVER_TOLD
+        self.version = self.base_version = NO_VERSION
         self.tokenizer = tokenizer or LazyTokenizer(None)
         self.counts = EngineCounts()
         self._queue, self._piece = WaitingQueue(), piece

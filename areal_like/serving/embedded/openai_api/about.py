@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from areal_like import __version__
-from areal_like.process.http import answer
+from areal_like.process.http import json_response
 from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 
 GAUGES = {
@@ -50,10 +50,10 @@ class AboutRoutes:
             {**model, "id": one.name, "root": one.folder, "parent": name}
             for one in list(engine.adapters.loaded.values())
         ]
-        return answer({"object": "list", "data": [model, *adapters]})
+        return json_response({"object": "list", "data": [model, *adapters]})
 
     async def version(self, request: web.Request) -> web.Response:
-        return answer({"version": __version__})
+        return json_response({"version": __version__})
 
     async def metrics(self, request: web.Request) -> web.Response:
         """In the text format that Prometheus reads."""

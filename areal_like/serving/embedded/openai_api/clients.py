@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
+from areal_like.process.errors import HttpError
 from areal_like.serving.client_queue import ClientQueue
 from areal_like.serving.embedded.async_engine import AsyncLLMEngine
 from areal_like.serving.embedded.openai_api import parse_request
@@ -45,7 +45,7 @@ class OpenAIServing:
         adapters = list(self.engine.adapters.loaded)
         if model not in adapters:
             beside = f", with adapters {', '.join(adapters)}" if adapters else ""
-            raise Refused(404, f"model: {shorten(model)} is not served here; this is {self.model!r}{beside}")
+            raise HttpError(404, f"model: {shorten(model)} is not served here; this is {self.model!r}{beside}")
         return str(model)
 
     async def generate(self, request: web.Request, groups: Sequence[GroupRequest]) -> list[FinishedGroup]:
@@ -54,7 +54,7 @@ class OpenAIServing:
         try:
             return await asyncio.gather(*tasks)
         except ConnectionError as gone:
-            raise Refused(503, str(gone)) from gone
+            raise HttpError(503, str(gone)) from gone
         finally:
             for task in tasks:
                 task.cancel()
@@ -68,7 +68,7 @@ class OpenAIServing:
         if done.error is not None and done.ticket < 0:
             raise BadRequest(done.error)
         if done.error is not None:
-            raise Refused(503, done.error)
+            raise HttpError(503, done.error)
         return done
 
     async def prompt_chances(self, request: web.Request, group: GroupRequest, number: int) -> list[TokenLogprob]:
@@ -86,7 +86,7 @@ class OpenAIServing:
             async with self._scoring.take(1, is_gone), self.turns.take(1, is_gone):
                 found = await self.streams.work(request, lambda: self.engine.prompt_chances(group, number))
         except ConnectionError as gone:
-            raise Refused(503, str(gone)) from gone
+            raise HttpError(503, str(gone)) from gone
         first: TokenLogprob = (group.prompt[0], None, {})
         return [first, *zip(group.prompt[1:], *found, strict=True)]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import answer, read_json
+from areal_like.process.errors import HttpError
+from areal_like.process.http import json_response, read_json
 from areal_like.process.seeds import derive_seed
 from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.embedded.openai_api.clients import OpenAIServing
@@ -57,7 +57,7 @@ class CompletionsRoute:
     async def completions(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         if not isinstance(said, dict):
-            raise Refused(400, "the body is an object with model and prompt")
+            raise HttpError(400, "the body is an object with model and prompt")
         number = next(self._numbers)
         try:
             await self._outside.load_tokenizer()  # where there is none, that is told before anything is generated
@@ -71,8 +71,8 @@ class CompletionsRoute:
                 answers = [one.samples for one in await self._outside.generate(request, groups)]
             prompts = await self._prompt_chances(request, groups, wishes)
         except BadRequest as bad:
-            raise Refused(400, parse_request.with_client_key(str(bad))) from bad
-        return answer(await asyncio.to_thread(self._content, said, number, groups, answers, prompts, wishes))
+            raise HttpError(400, parse_request.with_client_key(str(bad))) from bad
+        return json_response(await asyncio.to_thread(self._content, said, number, groups, answers, prompts, wishes))
 
     def _wishes(self, said: dict[str, Any]) -> CompletionOptions:
         parse_request.refuse_unsupported(said)

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import answer, read_json
+from areal_like.process.errors import HttpError
+from areal_like.process.http import json_response, read_json
 from areal_like.process.seeds import derive_seed
 from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.embedded.openai_api.clients import OpenAIServing
@@ -27,7 +27,7 @@ class GenerateTokensRoute:
     async def generate(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         if not isinstance(said, dict) or not isinstance(said.get("sampling_params"), dict):
-            raise Refused(400, "the body is an object with token_ids and sampling_params")
+            raise HttpError(400, "the body is an object with token_ids and sampling_params")
         how: dict[str, Any] = said["sampling_params"]
         try:
             group = self._group(said, how)
@@ -42,7 +42,7 @@ class GenerateTokensRoute:
                 chances = await self._outside.prompt_chances(request, group, prompt_logprobs)
                 prompt = await asyncio.to_thread(to_prompt_logprobs, chances, None)
         except BadRequest as bad:
-            raise Refused(400, parse_request.with_client_key(str(bad))) from bad
+            raise HttpError(400, parse_request.with_client_key(str(bad))) from bad
         with_logprobs = parse_request.parse_num_logprobs(how, "logprobs") is not None
         content = {
             "request_id": group.id,
@@ -53,7 +53,7 @@ class GenerateTokensRoute:
         }
         if said.get("return_token_ids"):
             content["prompt_token_ids"] = list(group.prompt)
-        return answer(content)
+        return json_response(content)
 
     def _group(self, said: dict[str, Any], how: dict[str, Any]) -> GroupRequest:
         """What a request leaves open goes as far as the model can."""

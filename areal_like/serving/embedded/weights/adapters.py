@@ -8,11 +8,11 @@ from torch import nn
 from areal_like.serving.embedded.weights.batched_lora import LoraMatrices, ServedAdapter
 from areal_like.serving.requests import BadRequest
 from areal_like.weights.adapter import AdapterFiles
+from areal_like.weights.bucket_files import Bytes
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, with_layer
-from areal_like.weights.files import Bytes
 from areal_like.weights.fingerprint import dtype_name, tensor_hash
-from areal_like.weights.lora import HIGH, IN_A_FILE, LOW, check_tensors, parse_config
+from areal_like.weights.lora import LORA_A, LORA_B, PEFT_PREFIX, check_tensors, parse_adapter_config
 
 
 class AdapterRegistry:
@@ -29,12 +29,12 @@ class AdapterRegistry:
         self, files: AdapterFiles, name: str, whose: str, version: int | None = None, folder: str = ""
     ) -> ServedAdapter:
         """An adapter in the model's precision, not in use yet; raises BadWeights, whose words begin with `whose`."""
-        lora = parse_config(files.config, whose)
+        lora = parse_adapter_config(files.config, whose)
         check_tensors(lora, files.shapes, self._layers, self._tied, whose)
         tensors = {info.name: self._tensor(info, files.contents[info.name], whose) for info in files.infos}
-        names = [info.name.removesuffix(LOW) for info in files.infos if info.name.endswith(LOW)]
+        names = [info.name.removesuffix(LORA_A) for info in files.infos if info.name.endswith(LORA_A)]
         layers = {
-            name.removeprefix(IN_A_FILE): LoraMatrices(tensors[f"{name}{LOW}"], tensors[f"{name}{HIGH}"])
+            name.removeprefix(PEFT_PREFIX): LoraMatrices(tensors[f"{name}{LORA_A}"], tensors[f"{name}{LORA_B}"])
             for name in names
         }
         return ServedAdapter(name, lora.scale, layers, folder, version)
@@ -94,8 +94,8 @@ def adapter_hashes(adapter: ServedAdapter) -> dict[str, str]:
     """Of the tensors that are in use, by the names that they have in files."""
     found = {}
     for name, (low, high) in adapter.layers.items():
-        found[f"{IN_A_FILE}{name}{LOW}"] = tensor_hash(low)
-        found[f"{IN_A_FILE}{name}{HIGH}"] = tensor_hash(high)
+        found[f"{PEFT_PREFIX}{name}{LORA_A}"] = tensor_hash(low)
+        found[f"{PEFT_PREFIX}{name}{LORA_B}"] = tensor_hash(high)
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from areal_like.weights.kept import kept_buffers
+from areal_like.weights.persistent_buffers import persistent_buffers
 
 ALIGNMENT = 64
 """At which torch begins what it allocates. Products of matrices at others can differ in the last bits, and both sets
@@ -16,7 +16,7 @@ class DoubleBuffer:
     works beside generation; swapping exchanges the two sets, so it costs no copy, and swapping again takes it back."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._live: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(kept_buffers(model))}
+        self._live: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(persistent_buffers(model))}
         for tensor in self._live.values():
             if tensor.data_ptr() % ALIGNMENT:  # it lies where it lies in a file
                 tensor.data = tensor.data.clone()

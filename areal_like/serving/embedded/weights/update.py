@@ -6,19 +6,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from areal_like.process.errors import NOT_STAGED, Refused
+from areal_like.process.errors import NOT_STAGED, HttpError
 from areal_like.serving.control_protocol import ADAPTER, AUTO, KEEP, UpdateRequest
 from areal_like.serving.embedded.async_engine import AsyncLLMEngine
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.engine_thread import PauseCancelled
 from areal_like.serving.embedded.weights.adapter_update import prepare_adapter, serve_adapter
 from areal_like.serving.embedded.weights.adapters import adapter_hashes
-from areal_like.weights.check import check_index
-from areal_like.weights.disk import Publication, by_names, load
+from areal_like.weights.disk import LoadedWeights, load_version, with_dtype_names
 from areal_like.weights.fingerprint import compare, dtype_name, tensor_hash
 from areal_like.weights.probe import Probe, check_probe
-from areal_like.weights.receive import receive
-from areal_like.weights.versions import NEVER_TOLD
+from areal_like.weights.receive import receive_tensors
+from areal_like.weights.verify import verify_index
+from areal_like.weights.versions import NO_VERSION
 
 UPDATE_PAUSE = "update"
 """Whose pause it is."""
@@ -36,7 +36,7 @@ class SwapResult(NamedTuple):
 class StagedWeights(NamedTuple):
     """Weights that are beside those in use. `load_s` is how long it took to bring them."""
 
-    publication: Publication
+    publication: LoadedWeights
     load_s: float
     is_wanted: Callable[[], bool]
 
@@ -84,7 +84,7 @@ class EmbeddedWeightUpdater:
             if self._done.get("version") == version == self._engine.version and self.is_told:
                 return self._done  # only the answer was lost
             if self._staged is None or self._staged.publication.version != version:
-                raise Refused(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
+                raise HttpError(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
             publication, load_s, is_wanted = self._staged
             if not is_wanted():
                 raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
@@ -116,7 +116,7 @@ class EmbeddedWeightUpdater:
         version, folder = order.version, order.folder
         async with self._one:
             began = time.perf_counter()
-            newer_than = self._engine.version if self.is_told else NEVER_TOLD
+            newer_than = self._engine.version if self.is_told else NO_VERSION
             prepared = await asyncio.to_thread(prepare_adapter, self._engine, version, folder, newer_than, self._run_id)
             load_s = time.perf_counter() - began
             if not is_wanted():
@@ -139,25 +139,25 @@ class EmbeddedWeightUpdater:
             "read_back": {"covered": num_tensors, "uncovered": []},
         }
 
-    def _bring(self, order: UpdateRequest) -> Publication:
+    def _bring(self, order: UpdateRequest) -> LoadedWeights:
         """Into the standby set."""
-        newer_than = self._engine.version if self.is_told else NEVER_TOLD
+        newer_than = self._engine.version if self.is_told else NO_VERSION
         weights = self._engine.weights
         if (index := order.index) is not None and (meeting := order.meeting) is not None:
             _check_version(index.version, order.version)
-            check_index(index, by_names(weights.expected()), newer_than, self._run_id)
-            weights.fill(receive(meeting, meeting.first_rank, index))
+            verify_index(index, with_dtype_names(weights.expected()), newer_than, self._run_id)
+            weights.fill(receive_tensors(meeting, meeting.first_rank, index))
             hashes = {info.name: info.hash for info in index.tensors}
             num_bytes = sum(info.nbytes for info in index.tensors)
-            publication = Publication(index.version, index.run_id, {}, hashes, index.probe, num_bytes)
+            publication = LoadedWeights(index.version, index.run_id, {}, hashes, index.probe, num_bytes)
         else:
             assert order.folder is not None, "seen to when the order was read"
-            publication = load(order.folder, weights.expected(), newer_than, self._run_id)
+            publication = load_version(order.folder, weights.expected(), newer_than, self._run_id)
             _check_version(publication.version, order.version)
             weights.stage(publication.tensors)
         return publication
 
-    def _swap(self, publication: Publication, probe: Probe | None) -> SwapResult:
+    def _swap(self, publication: LoadedWeights, probe: Probe | None) -> SwapResult:
         """In the engine's thread, between two steps."""
         return self._timed(lambda: self._engine.swap(publication.version, lambda: self._check(publication, probe)))
 
@@ -171,7 +171,7 @@ class EmbeddedWeightUpdater:
         self._tokens, self._busy_s = counts.tokens, counts.busy_s
         return swapped
 
-    def _check(self, publication: Publication, probe: Probe | None) -> list[float]:
+    def _check(self, publication: LoadedWeights, probe: Probe | None) -> list[float]:
         """Reads back what is in use, and computes with it."""
         compare(publication.hashes, self.hashes(), publication.version)
         if probe is None:

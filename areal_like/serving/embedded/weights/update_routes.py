@@ -5,36 +5,36 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from areal_like.process.errors import Refused
-from areal_like.process.http import answer, field, read_json
-from areal_like.process.identity import Guard
+from areal_like.process.errors import HttpError
+from areal_like.process.http import body_field, json_response, read_json
+from areal_like.process.identity import CallGuard
 from areal_like.serving.control_protocol import ADAPTER, parse_mode, parse_probe, parse_update
 from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater
 from areal_like.weights.errors import GroupBroken
 
 
 class UpdateRoutes:
-    def __init__(self, updates: EmbeddedWeightUpdater, guard: Guard) -> None:
+    def __init__(self, updates: EmbeddedWeightUpdater, guard: CallGuard) -> None:
         self._updates, self._guard = updates, guard
 
     async def update_weights(self, request: web.Request) -> web.Response:
         order = parse_update(await read_json(request))
         with _Answers():
-            return answer(await self._updates.update(order, self._is_wanted()))
+            return json_response(await self._updates.update(order, self._is_wanted()))
 
     async def stage_weights(self, request: web.Request) -> web.Response:
         order = parse_update(await read_json(request))
         if order.transport == ADAPTER:
-            raise Refused(400, "transport: an adapter comes by update_weights, in one go")
+            raise HttpError(400, "transport: an adapter comes by update_weights, in one go")
         with _Answers():
             await self._updates.stage(order, self._is_wanted())
-        return answer({"staged": order.version})
+        return json_response({"staged": order.version})
 
     async def commit_weights(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        version = field(said, "version", int)
+        version = body_field(said, "version", int)
         with _Answers():
-            return answer(await self._updates.commit(version, parse_probe(said), parse_mode(said)))
+            return json_response(await self._updates.commit(version, parse_probe(said), parse_mode(said)))
 
     def _is_wanted(self) -> Callable[[], bool]:
         """As long as the run does not go back to a checkpoint."""
@@ -50,6 +50,6 @@ class _Answers:
 
     def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
         if isinstance(fault, GroupBroken):
-            raise Refused(503, str(fault)) from fault
+            raise HttpError(503, str(fault)) from fault
         if isinstance(fault, ValueError):
-            raise Refused(409, str(fault)) from fault
+            raise HttpError(409, str(fault)) from fault

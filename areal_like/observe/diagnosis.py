@@ -1,0 +1,152 @@
+"""Looks at the metrics of each step for signs of what usually goes wrong, and says the probable causes in one line."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+FULL_PRECISION = ("float32", "float")
+MAX_DIFF_FULL, MAX_DIFF_HALF = 1e-3, 0.05
+"""Nats per token between sampler and trainer with equal weights, mean: float32 agrees to about 1e-5, half precisions to
+a few hundredths."""
+MAX_TOKEN_DIFF_FULL = 0.02
+"""The same of a single token. In half precision a rare token may be off by nats without anything being wrong."""
+MAX_DIFF_STALE = 0.5
+MAX_KL_STALE = 0.5
+"""With older weights, what some updates of a usual size do not explain."""
+DRIFT_STEPS = 10
+"""Steps in a row: the first updates of Adam are as large as the rate lets them be, and a short run has no warmup that
+holds them back. What they do is over by then."""
+REPEAT_STEPS = 50
+"""Steps after which a sign that stays is said again."""
+
+
+class Symptom(NamedTuple):
+    """`steps` in a row must show it before it is said."""
+
+    name: str
+    steps: int
+    shows: Callable[[Mapping[str, float]], bool]
+    words: Callable[[int, Mapping[str, float]], str]
+
+
+class RunDiagnosis:
+    """`config` is the run's. `look` gives the lines that a user should see, mostly none."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self._in_a_row: dict[str, int] = {}
+        self._said_at: dict[str, int] = {}
+        self._signs = (
+            Symptom("apart", 1, self._is_apart, self._why_apart),
+            Symptom("drifting", DRIFT_STEPS, self._is_drifting, self._why_apart),
+            Symptom("equal", 5, self._learns_nothing, self._why_no_spread),
+            Symptom("truncated", 5, self._is_truncated, _why_truncated),
+            Symptom("skipped", 1, lambda values: values.get("train/skipped_updates", 0.0) > 0, _why_skipped),
+            Symptom("failed", 1, lambda values: values.get("rollout/failed", 0.0) > 0, _why_failed),
+        )
+
+    def look(self, step: int, values: Mapping[str, float]) -> list[str]:
+        lines = []
+        for sign in self._signs:
+            if not sign.shows(values):
+                self._in_a_row[sign.name] = 0
+                continue
+            self._in_a_row[sign.name] = self._in_a_row.get(sign.name, 0) + 1
+            last = self._said_at.get(sign.name)
+            if last is not None and step < last:
+                last = None  # the run went back to a checkpoint
+            if self._in_a_row[sign.name] >= sign.steps and (last is None or step - last >= REPEAT_STEPS):
+                self._said_at[sign.name] = step
+                lines.append(f"step {step}: {sign.words(step, values)}")
+        return lines
+
+    def _is_apart(self, values: Mapping[str, float]) -> bool:
+        """Although both have the same weights."""
+        if "offpolicy/logprob_diff_mean" not in values or values.get("offpolicy/staleness_max", 0.0) > 0:
+            return False  # without a sampler, as in supervised training, there is no difference
+        difference, config = values["offpolicy/logprob_diff_mean"], self._config
+        if config.rollout.allow_mismatched_sampling:
+            return _is_far(values)
+        if {config.actor.dtype, served_dtype(config) or config.actor.dtype} <= set(FULL_PRECISION):
+            return difference > MAX_DIFF_FULL or values.get("offpolicy/logprob_diff_max", 0.0) > MAX_TOKEN_DIFF_FULL
+        return difference > MAX_DIFF_HALF
+
+    def _is_drifting(self, values: Mapping[str, float]) -> bool:
+        """Further than the updates in between explain."""
+        return values.get("offpolicy/staleness_max", 0.0) > 0 and _is_far(values)
+
+    def _why_apart(self, step: int, values: Mapping[str, float]) -> str:
+        config, causes = self._config, []
+        if config.actor.temperature != config.gconfig.temperature:
+            causes.append(
+                f"another temperature: gconfig.temperature={config.gconfig.temperature:g} samples, "
+                f"actor.temperature={config.actor.temperature:g} trains"
+            )
+        if config.rollout.allow_mismatched_sampling:
+            causes.append("sampling that the trainer cannot reproduce (rollout.allow_mismatched_sampling=true)")
+        served = served_dtype(config)
+        if served not in (None, "auto", config.actor.dtype):
+            causes.append(f"another dtype: {served} serves, {config.actor.dtype} trains")
+        if values.get("offpolicy/staleness_max", 0.0) > 0:
+            bound = config.rollout.max_head_offpolicyness
+            causes.append(f"steps too large for weights up to {bound} updates old: lower actor.lr or the bound")
+        else:
+            causes.append("weights that did not reach a server (logs/server-*.log)")
+        mean, largest = (values.get(f"offpolicy/logprob_diff_{which}", 0.0) for which in ("mean", "max"))
+        apart = f"|dlogp| {mean:.2g}, at most {largest:.2g}"
+        if "offpolicy/kl" in values:
+            apart += f", kl {values['offpolicy/kl']:.2g}"
+        return f"sampler and trainer disagree ({apart}); probable causes: {'; '.join(causes)}"
+
+    def _learns_nothing(self, values: Mapping[str, float]) -> bool:
+        """Groups without spread teach nothing where the baseline is the group's. A critic, or the mean of the batch,
+        still tells one group from another: there it counts whether any sample has an advantage."""
+        groups = values.get("rollout/groups", 0.0)
+        if groups == 0 or values.get("reward/groups_without_spread", 0.0) < groups:
+            return False
+        norm = self._config.actor.reward_norm
+        if getattr(self._config, "critic", None) is None and norm is not None and norm.mean_level == "group":
+            return True
+        return values.get("train/sequences_without_signal", 0.0) >= values.get("train/samples", 1.0)
+
+    def _is_truncated(self, values: Mapping[str, float]) -> bool:
+        """Answers that may not end before the limit are cut off by design."""
+        if values.get("rollout/truncated_share", 0.0) <= 0.5:
+            return False
+        gconfig = self._config.gconfig
+        return bool(gconfig.min_new_tokens < gconfig.max_new_tokens)
+
+    def _why_no_spread(self, step: int, values: Mapping[str, float]) -> str:
+        config = self._config
+        return (
+            "all answers of each prompt get the same reward, so that nothing is learnt; the task may be too hard or "
+            f"too easy, or gconfig.temperature={config.gconfig.temperature:g} too low, or "
+            f"gconfig.n_samples={config.gconfig.n_samples} too few"
+        )
+
+
+def served_dtype(config: Any) -> str | None:
+    """Of the engine that generates."""
+    backend = config.rollout.backend.partition(":")[0]
+    section = getattr(config, backend, None)
+    return getattr(section, "dtype", None)
+
+
+def _is_far(values: Mapping[str, float]) -> bool:
+    difference, kl = values.get("offpolicy/logprob_diff_mean", 0.0), values.get("offpolicy/kl", 0.0)
+    return difference > MAX_DIFF_STALE or kl > MAX_KL_STALE
+
+
+def _why_truncated(step: int, values: Mapping[str, float]) -> str:
+    share = values["rollout/truncated_share"]
+    return (
+        f"{share:.0%} of the answers are cut off by gconfig.max_new_tokens; raise it if they should end by themselves"
+    )
+
+
+def _why_skipped(step: int, values: Mapping[str, float]) -> str:
+    return "loss or gradient was not finite, and the update was left out; a lower actor.lr may help"
+
+
+def _why_failed(step: int, values: Mapping[str, float]) -> str:
+    count = values["rollout/failed"]
+    return f"{count:g} group{'s' * (count != 1)} given up since the step before; logs/episodes-*.log says why"

@@ -1,0 +1,90 @@
+"""What a tracker needs before a run can use it: its package, and an API key where it sends to a service. Both are
+looked for without importing anything."""
+
+import netrc
+from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from areal_like.config.install import pip_install
+from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_on
+
+WANDB_HOST = "https://api.wandb.ai"
+SWANLAB_LOGIN = ".swanlab/.netrc"
+"""Where its package keeps the key of an earlier login: in the home directory, or where the command is given."""
+DASHBOARD = "swanboard"
+"""What shows SwanLab's files on this machine."""
+PACKAGES = (*TRACKERS, DASHBOARD)
+
+
+class MissingRequirement(NamedTuple):
+    """Which tracker, the key that turns it on, and what is missing for that, with what to do."""
+
+    tracker: str
+    key: str
+    reason: str
+
+
+def is_installed(package: str) -> bool:
+    """A folder of that name without code is no package, such as the one that wandb leaves where it ran."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def off_switch(name: str) -> tuple[str, str]:
+    """The key that turns a tracker on, and its value that turns it off."""
+    if name == "tensorboard":
+        return "stats_logger.tensorboard.path", "null"
+    return f"stats_logger.{name}.mode", "disabled"
+
+
+def missing_requirements(
+    config: StatsLoggerConfig, packages: Collection[str], variables: Mapping[str, str]
+) -> Iterator[MissingRequirement]:
+    """What is missing here. `packages` are those that are installed; `variables` are those of the environment."""
+    for name in TRACKERS:
+        if not is_on(name, config):
+            continue
+        key, off = off_switch(name)
+        if name not in packages:
+            reason = f"needs the package {name}, which is not installed; {pip_install(name)} installs it"
+            yield MissingRequirement(name, key, f"{reason}, {key}={off} does without")
+        elif name == "swanlab" and config.swanlab.mode == "local" and DASHBOARD not in packages:
+            reason = f"local needs the package {DASHBOARD}, which is not installed and wants an older rich than ours"
+            yield MissingRequirement(name, key, f"{reason}; {key}=offline writes files for swanlab sync")
+        elif name != "tensorboard" and not _has_credentials(name, config, variables):
+            mode = getattr(config, name).mode
+            reason = f"{mode} needs an API key; set {name.upper()}_API_KEY in the environment or in launcher.env_file"
+            yield MissingRequirement(name, key, f"{reason}, or take {key}=offline")
+
+
+def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[str, str]) -> bool:
+    """Without any, the package would ask for a key on the terminal, where the run is shown."""
+    if name == "swanlab":
+        if config.swanlab.mode not in ("cloud", "online"):
+            return True
+        if config.swanlab.api_key or variables.get("SWANLAB_API_KEY"):
+            return True
+        root = variables.get("SWANLAB_ROOT") or variables.get("SWANLAB_SAVE_DIR")
+        files = (Path.cwd() / SWANLAB_LOGIN, Path(root) / ".netrc" if root else Path.home() / SWANLAB_LOGIN)
+        return any(file.is_file() for file in files)
+    if config.wandb.mode not in ("online", "shared"):
+        return True
+    if config.wandb.wandb_api_key or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    return _in_netrc(config.wandb.wandb_base_url or variables.get("WANDB_BASE_URL") or WANDB_HOST, variables)
+
+
+def _in_netrc(url: str, variables: Mapping[str, str]) -> bool:
+    """`wandb login` leaves the key there."""
+    named = variables.get("NETRC")
+    files = [Path(named).expanduser()] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    file = next((each for each in files if each.is_file()), None)
+    if file is None:
+        return False
+    try:
+        return netrc.netrc(file).authenticators(urlsplit(url).netloc) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False  # the package cannot read it either

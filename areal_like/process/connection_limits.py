@@ -1,0 +1,103 @@
+"""Connections to a server of a run: those that say nothing, and those of callers without the token, are limited."""
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+HEADERS_TIMEOUT_S = 10.0
+"""Until the first request of a connection must have its headers."""
+KEEPALIVE_S = 120.0
+"""Until a connection that is kept open for further requests is closed."""
+MAX_UNKNOWN = 4096
+"""Connections of callers without the token. The oldest is closed for a new one."""
+
+
+Handler = web.RequestHandler
+
+
+class LimitedAppRunner(web.AppRunner):
+    """aiohttp's, with these limits. A connection is a stranger's until a request on it shows the token."""
+
+    def __init__(self, app: web.Application, shutdown_s: float) -> None:
+        self._silent: set[Handler] = set()
+        self._strangers: dict[Handler, None] = {}
+        self._most = max(16, min(MAX_UNKNOWN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+        app[RUNNER] = self
+        super().__init__(
+            app,
+            access_log=None,
+            shutdown_timeout=shutdown_s,
+            keepalive_timeout=KEEPALIVE_S,
+            auto_decompress=False,
+            logger=_log(),
+        )
+
+    @property
+    def server(self) -> Any:
+        """What makes the handler of each new connection."""
+        make = cast("Callable[[], Handler] | None", super().server)
+        if make is None:
+            return None
+
+        def connected() -> Handler:
+            handler = make()
+            self._silent.add(handler)
+            self._strangers[handler] = None
+            if len(self._strangers) > self._most:
+                self._make_room(handler)
+            asyncio.get_running_loop().call_later(HEADERS_TIMEOUT_S, self._close_if_silent, handler)
+            return handler
+
+        return connected
+
+    def on_request(self, request: web.Request, is_known: bool) -> None:
+        """Of each request, once its headers are there."""
+        self._silent.discard(request.protocol)
+        if is_known:
+            self._strangers.pop(request.protocol, None)
+
+    def _make_room(self, newest: Handler) -> None:
+        closed = [one for one in self._strangers if one.transport is None and one is not newest]
+        for handler in closed or [next(iter(self._strangers))]:
+            self._drop(handler)
+
+    def _close_if_silent(self, handler: Handler) -> None:
+        if handler in self._silent or handler.transport is None:
+            self._drop(handler)
+
+    def _drop(self, handler: Handler) -> None:
+        self._silent.discard(handler)
+        self._strangers.pop(handler, None)
+        if handler.transport is not None:
+            handler.transport.abort()
+
+
+RUNNER: web.AppKey[LimitedAppRunner] = web.AppKey("runner", LimitedAppRunner)
+
+
+class _Brief(logging.Filter):
+    """A request that is no HTTP is a line of the log, without a traceback. A call that is still held back when the
+    server ends is cut off, which aiohttp (3.14) takes for a fault of its own: `shutdown` has cancelled the future that
+    tells it of the call's end."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        fault = record.exc_info[1] if record.exc_info else None
+        if isinstance(fault, asyncio.InvalidStateError):
+            return False
+        if isinstance(fault, HttpProcessingError):
+            record.msg, record.args = "a request that is not valid HTTP: %s", (fault.message.splitlines()[:1],)
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+def _log() -> logging.Logger:
+    log = logging.getLogger(__name__)
+    if not any(isinstance(one, _Brief) for one in log.filters):
+        log.addFilter(_Brief())
+    return log

@@ -1,0 +1,136 @@
+"""The folder of a run in shared memory. Everybody on the machine can make files in /dev/shm, so a folder with the right
+name proves nothing: it must be ours, and closed to others.
+
+Who makes one, or writes there, keeps a shared lock on it, which the kernel drops when the last of them is gone: see
+`abandoned`.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from areal_like.process.errors import Failure
+
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "areal-like."
+OTHERS_BITS = 0o077
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+_held: dict[Path, int] = {}
+
+
+def memory_folder(run_id: str) -> Path:
+    return SHARED_MEMORY / f"{PREFIX}{os.getuid()}.{run_id}"
+
+
+def create_run_memory(folder: Path) -> None:
+    """Before anything of a run is started. Nothing is made where there is no shared memory, or none to write to: then
+    weights travel through the run's directory."""
+    if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
+        return
+    is_held = False
+    while not is_held:
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            raise Failure(f"{folder}: is there already, made by {_maker(folder)}; start again") from None
+        check_private(folder)
+        is_held = lock_folder(folder)
+
+
+def ensure_run_memory(folder: Path) -> None:
+    """For a process that nobody has made the folder for, as where trainers are started by hand."""
+    is_held = False
+    while not is_held:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_private(folder)
+        is_held = lock_folder(folder)
+
+
+def lock_folder(folder: Path) -> bool:
+    """Locks it for as long as this process lives, or one that it forks. False where another start has removed the
+    folder before it was locked: such a one does it under the exclusive lock."""
+    before = _held.get(folder)
+    if before is not None and is_same_file(before, folder):
+        return True
+    unlock_folder(folder)
+    try:
+        handle = os.open(folder, OPEN_FOLDER)
+    except FileNotFoundError:
+        return False
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    if not is_same_file(handle, folder):
+        os.close(handle)
+        return False
+    _held[folder] = handle
+    return True
+
+
+def unlock_folder(folder: Path) -> None:
+    handle = _held.pop(folder, None)
+    if handle is not None:
+        os.close(handle)
+
+
+def is_same_file(handle: int, path: Path) -> bool:
+    """Whether this open file is the one that the path leads to now."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def check_private(folder: Path) -> None:
+    """Raises Failure for a folder that others made, or can write to or read."""
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode):
+        raise Failure(f"{folder}: is no folder; weights are not passed through it")
+    if state.st_uid != os.getuid():
+        raise Failure(f"{folder}: belongs to {_maker(folder)}; weights are not passed through it")
+    if state.st_mode & OTHERS_BITS:
+        mode = stat.filemode(state.st_mode)
+        raise Failure(f"{folder}: is open to other users ({mode}); weights are not passed through it")
+
+
+def is_private(folder: Path) -> bool:
+    """Whether there is a folder, ours and closed to others."""
+    try:
+        check_private(folder)
+    except (FileNotFoundError, Failure):
+        return False
+    return True
+
+
+def check_run_memory_of(path: Path) -> None:
+    """The same for the run's folder that a path lies in, where it lies in one."""
+    folder = _run_folder(path)
+    if folder is not None:
+        check_private(folder)
+
+
+def make_folder_in_memory(path: Path) -> None:
+    """A folder, and the run's folder that it lies in, which is kept for as long as this process lives."""
+    folder = _run_folder(path)
+    if folder is not None:
+        ensure_run_memory(folder)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _run_folder(path: Path) -> Path | None:
+    if not path.is_relative_to(SHARED_MEMORY) or path == SHARED_MEMORY:
+        return None
+    name = path.relative_to(SHARED_MEMORY).parts[0]
+    return SHARED_MEMORY / name if name.startswith(PREFIX) else None
+
+
+def remove_folder(folder: Path) -> None:
+    """What a run has in shared memory outlives processes, so somebody must. What is not ours stays."""
+    if folder.is_dir() and not folder.is_symlink() and folder.lstat().st_uid == os.getuid():
+        shutil.rmtree(folder)
+    unlock_folder(folder)
+
+
+def _maker(folder: Path) -> str:
+    return f"user {folder.lstat().st_uid}"

@@ -1,0 +1,83 @@
+"""Published files, read and verified without torch: who only passes weights on needs no library for them."""
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order
+from areal_like.weights.errors import BadWeights, with_layer
+from areal_like.weights.hashes import hash_of
+from areal_like.weights.index import Bucket, Index
+
+MEMORY = Path("/dev/shm")
+
+Bytes = NDArray[np.uint8]
+"""The content of a tensor as it lies in its file."""
+
+
+def check_version(index: Index, newer_than: int, run_id: str | None) -> None:
+    """Refuses a version of another run (None: of any is right) and one that is not newer than what is served."""
+    if run_id is not None and index.run_id != run_id:
+        raise BadWeights(
+            f"version {index.version} of the weights belongs to run {index.run_id}, and this is run {run_id}"
+        )
+    if index.version <= newer_than:
+        raise BadWeights(
+            f"version {index.version} of the weights is not newer than {newer_than}, which is served: it is stale"
+        )
+
+
+def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
+    """The tensors of a bucket in the order of its file, when each has the hash that it was published with. Where the
+    file lies in shared memory they are that memory: copy what is to be changed or kept."""
+    content = read_bucket_file(folder, bucket, version)
+    ordered = file_order(bucket.tensors)
+    header = file_header(ordered)
+    if content[: len(header)].tobytes() != header or bucket_hash(header, ordered) != bucket.hash:
+        raise BadWeights(
+            f"version {version} of the weights: bucket {bucket.file} is corrupted: its header is not the one that was "
+            "published"
+        )
+    tensors, at = {}, len(header)
+    for info in ordered:
+        tensors[info.name] = _checked(info, content[at : at + info.nbytes], bucket.file, version)
+        at += info.nbytes
+    return tensors
+
+
+def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
+    """All of a file, when it has the size that it was published with."""
+    path = folder / bucket.file
+    size = path.stat().st_size if path.exists() else None
+    if size != bucket.bytes:
+        said = "is missing" if size is None else f"has {size} bytes and not {bucket.bytes}"
+        raise BadWeights(
+            f"version {version} of the weights: bucket {bucket.file} {said}, so it was not published whole, or changed "
+            "since"
+        )
+    return read_bytes(path, size)
+
+
+def read_bytes(path: Path, size: int) -> Bytes:
+    """As they lie where the file is memory anyway, else read."""
+    with path.open("rb", buffering=0) as file:
+        if path.is_relative_to(MEMORY):
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        content = np.empty(size, np.uint8)
+        view: Any = content.data
+        read = 0
+        while read < size and (count := file.readinto(view[read:])):
+            read += count
+    return content
+
+
+def _checked(info: TensorInfo, content: Bytes, file: str, version: int) -> Bytes:
+    if hash_of(info.dtype, info.shape, content.data) != info.hash:
+        raise BadWeights(
+            f"version {version} of the weights: {with_layer(info.name)} is corrupted: its content in {file} does not "
+            f"have the hash {info.hash} that it was published with"
+        )
+    return content
