@@ -26,22 +26,22 @@ class AsyncOrder:
 
     def _train(self) -> tuple[Group, str] | None:
         loop = self.loop
-        if loop.room() <= 0:
+        if loop.capacity() <= 0:
             return None
-        server = loop.placement.choose()
+        server = loop.server_pool.choose()
         return None if server is None else (loop.next_group(), server.name)
 
     def _evaluate(self) -> tuple[Group, str] | None:
         loop = self.loop
-        evaluation = loop.evaluations.begin(loop.placement.served_version)
+        evaluation = loop.evaluations.begin(loop.server_pool.served_version)
         if evaluation is None or evaluation.num_running >= loop.settings.evaluation_concurrent:
             return None
-        server = loop.placement.choose(by_share=False, version=loop.evaluations.held_version)
+        server = loop.server_pool.choose(by_share=False, version=loop.evaluations.held_version)
         groups = evaluation.take(1) if server is not None else []
         return (groups[0], server.name) if server is not None and groups else None
 
     def result(self, lease: Lease, result: Result) -> None:
-        self.loop.settling.settle(lease.group, result)
+        self.loop.outcomes.handle(lease.group, result)
 
     def lost(self, lease: Lease, why: str) -> None:
         """Whoever had it died. What keeps killing whoever has it is a failure, and no bad luck."""
@@ -49,9 +49,9 @@ class AsyncOrder:
         if lease.group.losses > MAX_LOSSES:
             lost = f"whoever had it died {lease.group.losses} times, last: {why}"
             result = Result(lease.id, "failed", error=lost, error_kind="server")
-            self.loop.settling.settle(lease.group, result, final=True)
+            self.loop.outcomes.handle(lease.group, result, final=True)
         else:
-            self.loop.settling.put_back(lease.group, why)
+            self.loop.outcomes.put_back(lease.group, why)
 
     def begin_abort(self) -> bool:
         """What is void may end where it is: nothing else depends on it."""
@@ -60,7 +60,7 @@ class AsyncOrder:
     def aborted(self) -> None:
         pass
 
-    def start_of(self, step: int) -> None:
+    def step_start(self, step: int) -> None:
         """Groups of several steps are under way at once: none of them has a beginning."""
 
     def server_gone(self, name: str) -> None:

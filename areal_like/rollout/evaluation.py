@@ -121,7 +121,7 @@ class Evaluations:
         """Of the evaluation under way."""
         return 0 if self.current is None else self.current.open
 
-    def ask_for(self, version: int) -> None:
+    def request(self, version: int) -> None:
         if self._timer is not None:
             self.due = version
 

@@ -30,7 +30,7 @@ class RolloutLoop:
     def __init__(
         self,
         settings: RolloutSettings,
-        placement: ServerPool,
+        server_pool: ServerPool,
         row_hashes: Sequence[str],
         valid_rows: int = 0,
         start_step: int = 0,
@@ -41,16 +41,16 @@ class RolloutLoop:
         self.queue = GroupQueue(settings, self.length)
         accepted = start_step * settings.batch_size
         self.gate = StalenessGate(settings.max_concurrent, settings.batch_size, settings.max_staleness, accepted)
-        self.placement = placement
+        self.server_pool = server_pool
         self.leases = Leases()
-        self.settling = Outcomes(self)
+        self.outcomes = Outcomes(self)
         self.ready: dict[int, Group] = {}
         """Finished groups that no batch has taken, by number."""
         self.batches = Batches(start_step)
         self.evaluations = Evaluations(settings, valid_rows, self.length, now)
         if start_step == 0:
-            self.evaluations.ask_for(0)
-        self.flow: SyncOrder | AsyncOrder = SyncOrder(self) if settings.synchronous else AsyncOrder(self)
+            self.evaluations.request(0)
+        self.order: SyncOrder | AsyncOrder = SyncOrder(self) if settings.synchronous else AsyncOrder(self)
         self.stopping = ""
         """Why no further batch will be formed."""
         self.failure = ""
@@ -62,14 +62,14 @@ class RolloutLoop:
         """Metrics of complete evaluations, by the oldest version that answered."""
         self.evaluated: list[Evaluation] = []
         """Those that are complete."""
-        self._voided: dict[str, list[str]] = {}
+        self._cancelled: dict[str, list[str]] = {}
 
     # To the workers, and back.
 
     def lease(self, worker: str, want: int) -> list[Lease]:
         """As many groups as the worker wants, as far as there are any to be generated now."""
         found: list[Lease] = []
-        while len(found) < want and (following := self.flow.next()) is not None:
+        while len(found) < want and (following := self.order.next()) is not None:
             group, server, order = following
             found.append(self._lease(group, server, worker, order))
         return found
@@ -82,16 +82,16 @@ class RolloutLoop:
             group=group,
             worker=worker,
             server=server,
-            address=self.placement.servers[server].address,
+            address=self.server_pool.servers[server].address,
             tokens=group.n * sampling["max_new_tokens"],
             deadline=self.now() + self.settings.lease_limit_s,
             order=order,
         )
         self.leases.open(lease)
-        self.placement.take(lease)
+        self.server_pool.take(lease)
         return lease
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many training groups may start now."""
         settings, gate = self.settings, self.gate
         lacking = max(0, settings.batch_size - len(self.ready))
@@ -99,8 +99,8 @@ class RolloutLoop:
         oversamples = not settings.synchronous or (settings.dynamic_sampling and settings.refill)
         surplus = int(lacking * (settings.oversampling_factor - 1)) if oversamples else 0
         to_the_end = self.length.total_steps * settings.batch_size + surplus - gate.accepted - gate.running
-        waiting = settings.most_waiting - len(self.ready) - gate.running
-        return min(gate.capacity(self.placement.served_version, surplus), to_the_end, waiting)
+        waiting = settings.max_pending - len(self.ready) - gate.running
+        return min(gate.capacity(self.server_pool.served_version, surplus), to_the_end, waiting)
 
     def next_group(self) -> Group:
         """The next training group, which counts as running from now on."""
@@ -108,7 +108,7 @@ class RolloutLoop:
         self.gate.start()
         if not group.tries:
             epoch, row_hash = self.queue.order.epoch(group.number), self.row_hash(group.row)
-            self.tell("submitted", group=group.number, row=group.row, row_hash=row_hash, epoch=epoch)
+            self.record_event("submitted", group=group.number, row=group.row, row_hash=row_hash, epoch=epoch)
         return group
 
     def finish(self, worker: str, results: Sequence[Result]) -> None:
@@ -116,10 +116,10 @@ class RolloutLoop:
         for result in results:
             lease = self.leases.get(result.lease, worker)
             if lease is None:
-                self._voided.setdefault(worker, []).append(result.lease)
+                self._cancelled.setdefault(worker, []).append(result.lease)
             else:
                 self._close(lease)
-                self.flow.result(lease, result)
+                self.order.result(lease, result)
 
     def another_server(self, worker: str, lease_id: str, gone: str) -> str | None:
         """The address to go to instead of one that does not answer; "" where the lease is void, None where it has to
@@ -129,54 +129,54 @@ class RolloutLoop:
             return ""
         if self.settings.synchronous:
             self._close(lease)
-            self.flow.lost(lease, f"{lease.server} does not answer")
+            self.order.lost(lease, f"{lease.server} does not answer")
             return ""
         if lease.address != gone:
             return lease.address
-        server = self.placement.choose(by_share=False, other_than=gone)
+        server = self.server_pool.choose(by_share=False, other_than=gone)
         if server is None:
             return None
-        self.placement.give_back(lease)
+        self.server_pool.give_back(lease)
         lease.server, lease.address = server.name, server.address
-        self.placement.take(lease)
+        self.server_pool.take(lease)
         return server.address
 
-    def take_voided(self, worker: str) -> list[str]:
+    def take_cancelled(self, worker: str) -> list[str]:
         """Leases that the worker need not go on with; each is said once."""
-        return self._voided.pop(worker, [])
+        return self._cancelled.pop(worker, [])
 
     # From the processes: who comes and goes.
 
     def worker_started(self, worker: str) -> None:
         """What it held in an earlier life goes to others."""
-        self._voided.pop(worker, None)
-        self.settling.worker_started(worker)
+        self._cancelled.pop(worker, None)
+        self.outcomes.worker_started(worker)
         for lease in self.leases.of_worker(worker):
             if self.leases.get(lease.id, worker) is not None:
                 self._close(lease)
-                self.flow.lost(lease, f"{worker} was started again")
+                self.order.lost(lease, f"{worker} was started again")
 
     def server_gone(self, name: str) -> None:
-        self.placement.remove(name)
-        self.flow.server_gone(name)
+        self.server_pool.remove(name)
+        self.order.server_gone(name)
 
     def check_time(self) -> None:
         """Leases that were held for too long have failed."""
         limit_s = self.settings.lease_limit_s
         for lease in self.leases.overdue(self.now()):
             if self.leases.get(lease.id, lease.worker) is not None:
-                self.void(lease)
+                self.cancel(lease)
                 error = f"{lease.worker} had no result after {limit_s:g} s (rollout.request_timeout, reward.timeout_s)"
-                self.flow.result(lease, Result(lease.id, "failed", error=error, error_kind="server"))
+                self.order.result(lease, Result(lease.id, "failed", error=error, error_kind="server"))
 
-    def void(self, lease: Lease) -> None:
+    def cancel(self, lease: Lease) -> None:
         """Whatever comes of it now will not be taken."""
         self._close(lease)
-        self._voided.setdefault(lease.worker, []).append(lease.id)
+        self._cancelled.setdefault(lease.worker, []).append(lease.id)
 
     def _close(self, lease: Lease) -> None:
         self.leases.close(lease)
-        self.placement.give_back(lease)
+        self.server_pool.give_back(lease)
 
     # To the trainer.
 
@@ -196,18 +196,18 @@ class RolloutLoop:
 
     def _form(self, world: int) -> RolloutBatch:
         """Of those that are ready, in order of submission."""
-        settings, settling = self.settings, self.settling
+        settings, outcomes = self.settings, self.outcomes
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
         kept = with_spread(groups) if settings.dynamic_sampling and not settings.refill else groups
         taken = set(kept)
         for group in groups:
             if group not in taken:
-                settling.leave_out_equal(group)
+                outcomes.leave_out_equal(group)
         batch = self.batches.form(kept, world)
-        self.tell("batched", step=batch.step, groups=[group.number for group in kept])
-        settling.counts |= {"running": self.gate.running, "ready": len(self.ready)}
-        settling.dropped_for_batch = 0
-        settling.sweep_stale()
+        self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
+        outcomes.counts |= {"running": self.gate.running, "ready": len(self.ready)}
+        outcomes.dropped_for_batch = 0
+        outcomes.drop_stale_groups()
         return batch
 
     def done(self, step: int) -> None:
@@ -215,10 +215,10 @@ class RolloutLoop:
         batch = self.batches.done(step)
         if batch is None:
             return
-        self.tell("trained", step=step, groups=[group.number for group in batch.groups])
-        counts = {f"rollout/{name}": float(self.settling.counts[name]) for name in STEP_COUNTS}
-        self.reports.append((step + 1, {**batch_metrics(batch), **counts, **self.settling.take_timings()}))
-        self.settling.counts.clear()
+        self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
+        counts = {f"rollout/{name}": float(self.outcomes.counts[name]) for name in STEP_COUNTS}
+        self.reports.append((step + 1, {**batch_metrics(batch), **counts, **self.outcomes.take_timings()}))
+        self.outcomes.counts.clear()
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
 
     # About itself.
@@ -226,5 +226,5 @@ class RolloutLoop:
     def row_hash(self, row: int) -> str:
         return self._row_hashes[row]
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def record_event(self, event: str, **facts: Any) -> None:
         self.events.append({"event": event, **facts})

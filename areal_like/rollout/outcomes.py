@@ -61,7 +61,7 @@ class Outcomes:
             metric: _mean(name, taken) for name, metric in TIMING_METRICS.items() if any(name in one for one in taken)
         }
 
-    def settle(self, group: Group, result: Result, final: bool = False) -> None:
+    def handle(self, group: Group, result: Result, final: bool = False) -> None:
         """A `final` failure is not tried again."""
         if result.status == "failed":
             self._fail(group, result, final)
@@ -72,15 +72,15 @@ class Outcomes:
             self._drop(group, "rejected")
             self._count_rejected()
         else:
-            self._let_in(group, result)
+            self._accept(group, result)
 
-    def _let_in(self, group: Group, result: Result) -> None:
+    def _accept(self, group: Group, result: Result) -> None:
         """A finished group is ready for a batch, unless it is too old or has nothing to teach."""
         loop = self.loop
         self._failed_in_a_row = self._rejected_in_a_row = 0
         group.facts, group.blob = result.facts, result.blob
         self._timings.append(result.timings)
-        loop.tell(
+        loop.record_event(
             "finished",
             group=group.number,
             row=group.row,
@@ -112,7 +112,7 @@ class Outcomes:
         wanted = settings.dynamic_sampling and settings.refill and not group.has_spread
         return wanted and self.dropped_for_batch < max(length.rows_per_epoch, settings.batch_size)
 
-    def sweep_stale(self) -> None:
+    def drop_stale_groups(self) -> None:
         """After a batch was formed: what is too old for all later ones goes."""
         for group in [group for group in self.loop.ready.values() if self._is_stale(group)]:
             del self.loop.ready[group.number]
@@ -131,7 +131,7 @@ class Outcomes:
     def _drop(self, group: Group, reason: str) -> None:
         group.forget_results()
         self.counts["rejected" if reason == "rejected" else f"dropped_{reason}"] += 1
-        self.loop.tell("dropped", group=group.number, row=group.row, reason=reason)
+        self.loop.record_event("dropped", group=group.number, row=group.row, reason=reason)
 
     def may_retry(self, group: Group) -> bool:
         return group.failures < self.loop.settings.request_retries
@@ -155,7 +155,7 @@ class Outcomes:
         loop = self.loop
         loop.gate.give_up()
         self.counts["failed"] += 1
-        loop.tell("failed", group=group.number, row=group.row, kind=result.error_kind, error=group.error)
+        loop.record_event("failed", group=group.number, row=group.row, kind=result.error_kind, error=group.error)
         self._first_error = self._first_error if self._failed_in_a_row else group.error
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= loop.settings.batch_size:
@@ -186,7 +186,7 @@ class Outcomes:
         numbers = [group.number for group in groups if group.evaluation is None]
         if numbers:
             self.counts["requeued"] += len(numbers)
-            self.loop.tell("requeued", groups=numbers, why=why)
+            self.loop.record_event("requeued", groups=numbers, why=why)
 
     def _evaluated(self, group: Group, result: Result) -> None:
         loop, evaluation = self.loop, self.loop.evaluations.of(group)
@@ -199,7 +199,7 @@ class Outcomes:
             evaluation.reject()
         else:
             evaluation.give_up(group)
-            loop.tell("evaluation_failed", version=evaluation.version, row=group.row, error=group.error)
+            loop.record_event("evaluation_failed", version=evaluation.version, row=group.row, error=group.error)
         if evaluation.open == 0:
             self._close_evaluation()
 
@@ -209,7 +209,7 @@ class Outcomes:
         oldest, newest = evaluation.versions
         loop.scores.append((oldest, evaluation.metrics(loop.settings.evaluation_max_failed_share)))
         loop.evaluated.append(evaluation)
-        loop.tell(
+        loop.record_event(
             "evaluated",
             version=evaluation.version,
             rows=evaluation.num_rows,

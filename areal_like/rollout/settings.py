@@ -26,7 +26,7 @@ class RolloutSettings:
     synchronous: bool
     max_staleness: int
     max_concurrent: int
-    most_waiting: int
+    max_pending: int
     """Groups under way and finished together, at most."""
     request_retries: int
     lease_limit_s: float
@@ -39,8 +39,8 @@ class RolloutSettings:
     shuffle: bool = True
     drop_last: bool = True
     total_epochs: int = 1
-    most_steps: int | None = None
-    most_samples: int | None = None
+    max_steps: int | None = None
+    max_samples: int | None = None
     evaluation_clock: FrequencyConfig | None = None
     """None: nothing is evaluated."""
     evaluation_rows: int = -1
@@ -69,7 +69,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         synchronous=synchronous,
         max_staleness=0 if synchronous else rollout.max_head_offpolicyness,
         max_concurrent=max_concurrent,
-        most_waiting=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
+        max_pending=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
         request_retries=rollout.request_retries,
         lease_limit_s=rollout.request_timeout + config.reward.timeout_s,
         num_servers=num_servers(config),
@@ -81,8 +81,8 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         shuffle=data.shuffle,
         drop_last=data.drop_last,
         total_epochs=config.total_train_epochs,
-        most_steps=config.total_train_steps,
-        most_samples=config.total_train_n_seqs,
+        max_steps=config.total_train_steps,
+        max_samples=config.total_train_n_seqs,
         evaluation_clock=evaluator if evaluates else None,
         evaluation_rows=evaluator.num_examples,
         evaluation_samples=evaluator.n_samples,
@@ -134,8 +134,8 @@ def run_length(settings: RolloutSettings, rows: int) -> RunLength:
             "lower it, or set train_dataset.drop_last=false"
         )
     limits = [settings.total_epochs * steps]
-    if settings.most_steps is not None:
-        limits.append(settings.most_steps)
-    if settings.most_samples is not None:
-        limits.append(math.ceil(settings.most_samples / (batch * settings.n_samples)))
+    if settings.max_steps is not None:
+        limits.append(settings.max_steps)
+    if settings.max_samples is not None:
+        limits.append(math.ceil(settings.max_samples / (batch * settings.n_samples)))
     return RunLength(rows, steps, steps * batch if settings.drop_last else rows, min(limits))

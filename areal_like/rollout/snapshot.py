@@ -22,7 +22,7 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
     again = [*loop.queue.again(), *(lease.group for lease in loop.leases if lease.group.evaluation is None)]
     next_number = loop.queue.next_number
     if loop.settings.synchronous:
-        next_number, again = loop.flow.start_of(step) or (next_number, again)
+        next_number, again = loop.order.step_start(step) or (next_number, again)
         finished = []
     order = loop.queue.order
     header = {
@@ -68,7 +68,7 @@ def restore(
         for said, blob in zip(header["finished"], blobs, strict=True) if first_step == header["step"] else ():
             finished.append(queue.make(said["group"], said["row"], tries=1))
             finished[-1].facts, finished[-1].blob = said["facts"], bytes(blob)
-    loop.tell(
+    loop.record_event(
         "recovered",
         step=first_step,
         next=queue.next_number,
@@ -81,7 +81,7 @@ def restore(
     for group in finished:
         loop.ready[group.number] = group
         loop.gate.accept_finished()
-    loop.settling.sweep_stale()
+    loop.outcomes.drop_stale_groups()
     if first_step == header["step"]:
         loop.evaluations.restore(header["evaluations"])
 

@@ -31,7 +31,7 @@ class SyncBatch:
         """Its place among the servers."""
         return group.number % self.num_servers
 
-    def order_of(self, group: Group) -> dict[str, Any]:
+    def slot_of(self, group: Group) -> dict[str, Any]:
         place, of = self._places[group.number]
         return {"key": f"{self.stem}.{self.tries}", "place": place, "of": of}
 

@@ -147,7 +147,7 @@ def evaluated(section: str, run: Run, kind: str) -> list[int]:
         supervised.train(run, ME, world(), learner, SupervisedData(run), StopRequest(world()))
         return sorted(line["step"] for line in metrics_of(run) if "eval/loss" in line)[:-1]
     said = replace(rollout_settings(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
-    ring = World(replace(said, synchronous=True, max_staleness=0, total_epochs=2, most_steps=10), 20, valid_rows=2)
+    ring = World(replace(said, synchronous=True, max_staleness=0, total_epochs=2, max_steps=10), 20, valid_rows=2)
     versions = []
     for _ in range(60):
         ring.load_all()

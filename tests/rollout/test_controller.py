@@ -158,11 +158,11 @@ def test_every_server_is_given_the_weights_and_a_new_one_the_newest_before_it_ge
             await world.publish(1)
             await world.until(lambda: all(server.version == 1 for server in world.servers))
             await world.remove_server(world.servers[1])
-            await world.until(lambda: "server/1" not in world.controller.placement.servers)
+            await world.until(lambda: "server/1" not in world.controller.server_pool.servers)
             new = await world.add_server(1, incarnation=2)
-            await world.until(lambda: world.controller.placement.servers.get("server/1"))
+            await world.until(lambda: world.controller.server_pool.servers.get("server/1"))
             await world.until(lambda: new.log == ["update 1"])
-            await world.until(lambda: len(world.controller.placement.ready) == 2)
+            await world.until(lambda: len(world.controller.server_pool.ready) == 2)
 
     asyncio.run(scenario())
 
@@ -177,9 +177,9 @@ def test_a_server_that_lags_skips_what_is_not_the_newest_and_has_one_update_at_a
             await world.until(lambda: server.updating)
             for version in (1, 2, 3):
                 await world.publish(version)
-            assert world.controller.placement.served_version == -1
+            assert world.controller.server_pool.served_version == -1
             server.hold.set()
-            await world.until(lambda: world.controller.placement.served_version == 3)
+            await world.until(lambda: world.controller.server_pool.served_version == 3)
             assert server.log == ["update 0", "update 3"]
             with pytest.raises(HttpError, match="older than v3"):
                 await world.publish(2)
@@ -193,7 +193,7 @@ def test_a_grace_period_lies_between_pause_and_update(tmp_path):
         async with world_of(make_run(tmp_path / "run", "rollout.pause_grace_period=0.05")) as world:
             await world.hello()
             await world.publish(0)
-            await world.until(lambda: world.controller.placement.served_version == 0)
+            await world.until(lambda: world.controller.server_pool.served_version == 0)
             assert world.servers[0].log == ["pause", "update 0", "resume"]
 
     asyncio.run(scenario())
@@ -245,7 +245,7 @@ def test_an_update_whose_answer_is_lost_is_not_sent_twice(tmp_path, monkeypatch,
 
             monkeypatch.setattr(world.controller.servers, "_command", losing)
             await world.publish(0)
-            await world.until(lambda: world.controller.placement.served_version == 0)
+            await world.until(lambda: world.controller.server_pool.served_version == 0)
             assert lost
             assert world.servers[0].log == log
 
@@ -258,7 +258,7 @@ def test_the_probe_may_be_left_out(tmp_path):
             await world.hello()
             world.servers[0].probe = []
             await world.publish(0, probe=None)
-            await world.until(lambda: world.controller.placement.served_version == 0)
+            await world.until(lambda: world.controller.server_pool.served_version == 0)
 
     asyncio.run(scenario())
 
@@ -380,7 +380,7 @@ def test_stopping_does_not_wait_for_an_evaluation_that_nobody_works_on_any_more(
         async with world_of(make_run(tmp_path / "run", "evaluator.freq_steps=1")) as world:
             await world.hello(valid=5)
             await world.publish(0)
-            await world.until(lambda: world.controller.placement.served_version == 0)
+            await world.until(lambda: world.controller.server_pool.served_version == 0)
             assert world.controller.loop is not None and not world.controller.loop.evaluations.idle
             await world.json("/finished", {"step": 3, "early": False})
             world.controller.stop("stopped as asked")
@@ -414,16 +414,16 @@ def test_a_worker_whose_server_is_gone_is_sent_to_another(tmp_path):
         async with world_of(make_run(tmp_path / "run", "rollout.backend=embedded:d2"), num_servers=2) as world:
             await world.hello()
             await world.publish(0)
-            await world.until(lambda: len(world.controller.placement.ready) == 2)
+            await world.until(lambda: len(world.controller.server_pool.ready) == 2)
             lease = (await world.lease(1))[0]
             gone = next(server for server in world.servers if server.address == lease["server"])
             other = next(server for server in world.servers if server is not gone)
             ask = {"worker": "episodes/0", "lease": lease["id"], "gone": gone.address}
             await world.remove_server(gone)
             assert await world.json("/another_server", ask, "episodes/0") == {"server": other.address}
-            await world.until(lambda: len(world.controller.placement.servers) == 1)
+            await world.until(lambda: len(world.controller.server_pool.servers) == 1)
             await world.remove_server(other)
-            await world.until(lambda: not world.controller.placement.servers)
+            await world.until(lambda: not world.controller.server_pool.servers)
             ask["gone"] = other.address
             assert await world.json("/another_server", ask, "episodes/0") == {"wait": True}
             assert await world.json("/another_server", {**ask, "lease": "9.9"}, "episodes/0") == {"void": True}
@@ -475,7 +475,7 @@ def test_who_hung_up_while_it_waited_for_a_lease_gets_none(tmp_path, monkeypatch
             with pytest.raises(Unreachable):
                 await world.json("/lease", {"worker": "episodes/0", "want": 9}, "episodes/0", timeout_s=0.05)
             await world.publish(0)
-            await world.until(lambda: world.controller.placement.served_version == 0)
+            await world.until(lambda: world.controller.server_pool.served_version == 0)
             await asyncio.sleep(0.05)
             assert next(lease["id"] for lease in await world.lease()) == "0.1"
 

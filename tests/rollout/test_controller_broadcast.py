@@ -133,7 +133,7 @@ async def add(world: World, trainer: Trainer, index: int) -> Taker:
     server.trainer = trainer
     await server.start()
     world.servers.append(server)
-    world.controller.servers.look_now()
+    world.controller.servers.check_now()
     return server
 
 
@@ -163,7 +163,7 @@ async def until_served(world: World, version: int) -> None:
 
 
 async def seen(world: World, count: int) -> None:
-    await world.until(lambda: len(world.controller.servers.links) == count)
+    await world.until(lambda: len(world.controller.servers.handles) == count)
 
 
 def test_all_servers_that_are_there_get_a_version_in_one_group(tmp_path) -> None:

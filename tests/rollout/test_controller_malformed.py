@@ -143,7 +143,7 @@ def state(world: World) -> dict[str, Any]:
     ledger = world.run.rollouts / LEDGER
     found: dict[str, Any] = {
         "incarnations": dict(controller._incarnations),
-        "over": (controller.over, set(controller.told_over), controller._finished, world.life.done()),
+        "over": (controller.over, set(controller.ended_workers), controller._finished, world.life.done()),
         "newest": controller.servers.publications.newest,
         "ledger": ledger.read_bytes() if ledger.exists() else b"",
         "metrics": world.metrics(),
@@ -153,7 +153,7 @@ def state(world: World) -> dict[str, Any]:
             "gate": (loop.gate.accepted, loop.gate.running),
             "leases": sorted(lease.id for lease in loop.leases),
             "ready": sorted(loop.ready),
-            "counts": (dict(loop.settling.counts), repr(loop.settling._reward_counts), len(loop.settling._timings)),
+            "counts": (dict(loop.outcomes.counts), repr(loop.outcomes._reward_counts), len(loop.outcomes._timings)),
             "steps": (loop.batches.next_step, loop.batches.done_steps, loop.queue.next_number),
             "rows left": loop.evaluations.rows_left,
         }

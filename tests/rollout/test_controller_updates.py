@@ -48,7 +48,7 @@ def between(world: World, what: str, act: Callable[[Command, int], Any]) -> None
 
 
 async def served(world: World, version: int) -> None:
-    await world.until(lambda: world.controller.placement.served_version == version)
+    await world.until(lambda: world.controller.server_pool.served_version == version)
 
 
 def test_a_server_whose_engine_is_gone_is_waited_for_until_it_is_replaced(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_while_weights_are_held_training_goes_as_far_ahead_as_staleness_lets_it(
             if lease.group.evaluation is None:
                 world.finish(lease)
         world.train()
-    assert (world.step, world.loop.placement.served_version) == (3, 0)
+    assert (world.step, world.loop.server_pool.served_version) == (3, 0)
     assert world.problems() == []
     world.run()
     assert {values["eval/version_max"] for _, values in world.scores if values["eval/due_step"] == 0} == {0}

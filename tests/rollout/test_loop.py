@@ -25,7 +25,7 @@ def test_no_more_run_at_once_than_may_and_no_more_wait_than_may():
     world = World(settings(max_concurrent=3))
     world.load()
     assert len(world.lease()) == 3
-    world = World(settings(max_concurrent=100, max_staleness=9, most_waiting=5))
+    world = World(settings(max_concurrent=100, max_staleness=9, max_pending=5))
     world.load()
     assert len(world.lease()) == 5
 
@@ -35,7 +35,7 @@ def test_a_lease_says_all_that_a_worker_needs():
     world.load()
     lease, *_ = world.lease(2)
     wire = lease.wire(world.settings)
-    assert wire["server"] == world.loop.placement.servers["server/0"].address
+    assert wire["server"] == world.loop.server_pool.servers["server/0"].address
     assert (wire["id"], wire["group"], wire["purpose"], wire["split"]) == ("0.1", 0, "train", "train")
     assert (wire["row"], wire["n"], wire["order"]) == (world.loop.queue.order.row(0), 2, None)
     assert wire["sampling"] == world.settings.sampling
@@ -182,11 +182,11 @@ def test_a_worker_that_starts_again_has_lost_its_leases_and_others_get_them():
     again = world.lease(2, "episodes/1")
     assert [lease.id for lease in again] == ["0.2", "1.2"]
     world.finish(first[0])
-    assert world.loop.take_voided("episodes/0") == ["0.1"]
+    assert world.loop.take_cancelled("episodes/0") == ["0.1"]
     assert not world.loop.ready
     world.finish(again[0])
     assert list(world.loop.ready) == [0]
-    assert world.loop.take_voided("episodes/0") == []
+    assert world.loop.take_cancelled("episodes/0") == []
 
 
 def test_a_group_that_kills_every_worker_is_left_out_in_the_end():
@@ -209,7 +209,7 @@ def test_a_lease_past_its_time_is_given_to_another():
     world.time = 10.0
     world.loop.check_time()
     world.after()
-    assert world.loop.take_voided("episodes/0") == [late.id]
+    assert world.loop.take_cancelled("episodes/0") == [late.id]
     assert world.lease(1)[0].id == "0.2"
     assert "10 s (rollout.request_timeout, reward.timeout_s)" in world.events[-1]["why"]
 
@@ -220,7 +220,7 @@ def test_another_worker_s_lease_cannot_be_finished():
     lease = world.lease(1, "episodes/0")[0]
     world.loop.finish("episodes/1", [Result(lease.id, "rejected")])
     assert [held.id for held in world.loop.leases] == [lease.id]
-    assert world.loop.take_voided("episodes/1") == [lease.id]
+    assert world.loop.take_cancelled("episodes/1") == [lease.id]
 
 
 def test_groups_go_to_servers_by_turns_or_to_the_one_with_least_to_do():
@@ -253,7 +253,7 @@ def test_a_worker_is_sent_to_another_server_and_waits_where_there_is_none():
     lease = next(lease for lease in leases if lease.server == "server/1")
     gone = lease.address
     world.server_dies(1)
-    assert world.loop.another_server("episodes/0", lease.id, gone) == world.loop.placement.servers["server/0"].address
+    assert world.loop.another_server("episodes/0", lease.id, gone) == world.loop.server_pool.servers["server/0"].address
     assert lease.server == "server/0"
     world.server_dies(0)
     assert world.loop.another_server("episodes/0", lease.id, lease.address) is None
@@ -297,7 +297,7 @@ def test_each_step_is_told_in_numbers():
 def test_what_goes_wrong_with_rewards_and_where_the_time_of_a_group_goes_is_told_with_the_step():
     world = World(settings(batch_size=2, max_concurrent=2))
     world.load()
-    count = world.loop.settling.count_rewards
+    count = world.loop.outcomes.count_rewards
     count("episodes/0", {"errors": 3, "timeouts": 1, "children_lost": 1})
     count("episodes/0", {"errors": 4, "timeouts": 1, "children_lost": 1})
     world.worker_restarts()

@@ -21,7 +21,7 @@ settings_of_all_kinds = st.builds(
     max_staleness=st.integers(1, 3),
     batch_size=st.integers(1, 4),
     max_concurrent=st.integers(1, 9),
-    most_waiting=st.sampled_from([4, 100]),
+    max_pending=st.sampled_from([4, 100]),
     num_servers=st.integers(1, 2),
     schedule_policy=st.sampled_from(["round_robin", "least_loaded"]),
     dynamic_sampling=st.booleans(),
@@ -44,7 +44,7 @@ def act(world: World, action: str, pick: int) -> None:
     if action == "lease":
         world.lease(1 + pick % 5, worker)
     elif action == "load":
-        if f"server/{server}" in loop.placement.servers:
+        if f"server/{server}" in loop.server_pool.servers:
             world.load(server)
     elif action == "train":
         world.train()
@@ -61,7 +61,7 @@ def act(world: World, action: str, pick: int) -> None:
     elif action == "server dies":
         world.server_dies(server)
     elif action == "server comes":
-        if f"server/{server}" not in loop.placement.servers:
+        if f"server/{server}" not in loop.server_pool.servers:
             world.server_comes(server)
     elif action == "worker restarts":
         world.worker_restarts(worker)
@@ -93,7 +93,7 @@ def check(world: World) -> None:
     assert loop.settings.synchronous or loop.gate.running == len(held)
     assert loop.gate.running <= world.settings.max_concurrent
     assert not held & set(loop.ready)
-    assert all(server.groups >= 0 and server.tokens >= 0 for server in loop.placement.servers.values())
+    assert all(server.groups >= 0 and server.tokens >= 0 for server in loop.server_pool.servers.values())
     assert world.problems() == []
 
 

@@ -92,7 +92,7 @@ def test_the_configuration_in_the_loop_s_words():
     said = rollout_settings(config)
     assert (said.synchronous, said.max_staleness, said.num_servers) == (False, 3, 2)
     assert said.max_concurrent == said.batch_size == config.train_dataset.batch_size
-    assert said.most_waiting == 16 * said.max_concurrent
+    assert said.max_pending == 16 * said.max_concurrent
     assert said.evaluation_concurrent == said.max_concurrent * config.gconfig.n_samples
     assert said.lease_limit_s == config.rollout.request_timeout + config.reward.timeout_s
     assert said.sampling["greedy"] is True

@@ -72,15 +72,15 @@ def test_when_a_worker_dies_all_of_the_wave_is_generated_again():
     world.finish(kept[0])
     world.loop.worker_started("episodes/0")
     assert world.loop.lease("episodes/1", 9) == []  # before the servers have stopped what they generate of it
-    assert world.loop.flow.begin_abort()
-    assert not world.loop.flow.begin_abort()
-    world.loop.flow.aborted()
+    assert world.loop.order.begin_abort()
+    assert not world.loop.order.begin_abort()
+    world.loop.order.aborted()
     again = world.lease(100, "episodes/1")
     assert keys(again) == {"0.2"}
     assert [lease.group.number for lease in again] == [0, 1, 2, 3]
     assert [lease.group.seed for lease in again] == [lease.group.seed for lease in lost + kept]
     world.finish(kept[1])
-    assert world.loop.take_voided("episodes/1") == [kept[1].id, kept[1].id]
+    assert world.loop.take_cancelled("episodes/1") == [kept[1].id, kept[1].id]
     assert world.fetch() is None
     world.finish_all()
     assert [group.number for group in world.fetch().groups] == [0, 1, 2, 3]

@@ -131,13 +131,13 @@ class World:
         server = FakeServer(index, incarnation, self.store)
         await server.start()
         self.servers.append(server)
-        self.controller.servers.look_now()
+        self.controller.servers.check_now()
         return server
 
     async def remove_server(self, server: FakeServer) -> None:
         self.servers.remove(server)
         await server.stop()
-        self.controller.servers.look_now()
+        self.controller.servers.check_now()
 
     async def caller(self, name: str, incarnation: int = 1) -> HttpClient:
         if (name, incarnation) not in self._callers:

@@ -29,7 +29,7 @@ def settings(**changes: Any) -> RolloutSettings:
         synchronous=False,
         max_staleness=1,
         max_concurrent=6,
-        most_waiting=100,
+        max_pending=100,
         request_retries=1,
         lease_limit_s=100.0,
         num_servers=1,
@@ -95,13 +95,13 @@ class World:
         self.attempts += 1
         frame = unpack(self.checkpoint) if self.checkpoint is not None else None
         step = frame.header["step"] if frame else 0
-        placement = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
+        server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
         hashes = [f"hash{row}" for row in range(self.rows)]
-        self.loop = RolloutLoop(self.settings, placement, hashes, self.valid_rows, step, lambda: self.time)
+        self.loop = RolloutLoop(self.settings, server_pool, hashes, self.valid_rows, step, lambda: self.time)
         if frame:
             restore(self.loop, frame.header, frame.blobs, digest, **more)
         elif self.attempts > 1:
-            self.loop.tell("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
+            self.loop.record_event("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
         self.published = step
         self.leases: dict[str, tuple[Lease, int]] = {}
         """What workers have, with the version under which they began."""
@@ -119,29 +119,29 @@ class World:
         self.scores += self.loop.scores
         for told in (self.loop.events, self.loop.reports, self.loop.scores):
             told.clear()
-        if self.loop.flow.begin_abort():
-            self.loop.flow.aborted()
+        if self.loop.order.begin_abort():
+            self.loop.order.aborted()
 
     # Servers.
 
     def server_comes(self, index: int) -> None:
-        self.loop.placement.add(f"server/{index}", f"address-{self.attempts}-{self.time}-{index}")
+        self.loop.server_pool.add(f"server/{index}", f"address-{self.attempts}-{self.time}-{index}")
 
     def load(self, index: int = 0) -> None:
         """What was published last, or the version that an evaluation holds."""
         held = self.loop.evaluations.held_version
         version = self.published if held is None else min(held, self.published)
-        server = self.loop.placement.servers[f"server/{index}"]
-        self.loop.placement.set_version(server.name, max(version, server.version))
+        server = self.loop.server_pool.servers[f"server/{index}"]
+        self.loop.server_pool.set_version(server.name, max(version, server.version))
 
     def load_all(self) -> None:
         for index in range(self.settings.num_servers):
-            if f"server/{index}" not in self.loop.placement.servers:
+            if f"server/{index}" not in self.loop.server_pool.servers:
                 self.server_comes(index)
             self.load(index)
 
     def server_dies(self, index: int = 0) -> None:
-        if f"server/{index}" in self.loop.placement.servers:
+        if f"server/{index}" in self.loop.server_pool.servers:
             self.time += 1
             self.loop.server_gone(f"server/{index}")
             self.after()
@@ -151,13 +151,13 @@ class World:
     def lease(self, want: int = 100, worker: str = "episodes/0") -> list[Lease]:
         found = self.loop.lease(worker, want)
         for lease in found:
-            self.leases[lease.id] = (lease, self.loop.placement.servers[lease.server].version)
+            self.leases[lease.id] = (lease, self.loop.server_pool.servers[lease.server].version)
         self.after()
         return found
 
     def finish(self, lease: Lease, status: str = "done", rewards: list[float] | None = None, **more: Any) -> None:
         lease, version = self.leases.pop(lease.id, (lease, 0))
-        server = self.loop.placement.servers.get(lease.server)
+        server = self.loop.server_pool.servers.get(lease.server)
         version = more.pop("version", version)
         newest = max(version, server.version) if server else version
         given = rewards if rewards is not None else [float(index) for index in range(lease.group.n)]

@@ -13,7 +13,7 @@ class ChangeSignal:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         event, self._event = self._event, asyncio.Event()
         event.set()
 

@@ -66,15 +66,15 @@ class Controller:
     def __init__(self, run: Run, me: Identity, names: NameStore, caller: HttpClient) -> None:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
-        self.placement = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
+        self.server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
         self.loop: RolloutLoop | None = None
         """There is none before a worker has said what data there is."""
         self.digest = ""
         self.valid_rows = 0
-        self.bell = ChangeSignal()
+        self.changed = ChangeSignal()
         self.over = False
         """Workers are told that they can go."""
-        self.told_over: set[str] = set()
+        self.ended_workers: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping = ""
@@ -85,13 +85,13 @@ class Controller:
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
         self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
-        self.sending = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
+        self.broadcast = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
     async def live(self) -> None:
         """Until the run is over; raises what ends it before."""
         self._spawn(self.servers.watch())
-        self._spawn(self.sending.run())
-        self._spawn(self._keep_time())
+        self._spawn(self.broadcast.run())
+        self._spawn(self._check_timers())
         over = asyncio.create_task(self._until_over())
         await asyncio.wait([over, self._fault], return_when=asyncio.FIRST_COMPLETED)
         if self._fault.done():
@@ -101,23 +101,23 @@ class Controller:
 
     async def _until_over(self) -> None:
         while not self._is_over():
-            await self.bell.next()
-        self.sending.look_again()
+            await self.changed.next()
+        self.broadcast.check_now()
         self.over = True
-        self.bell.ring()
-        await self.bell.until(lambda: True if self.told_over >= set(self._incarnations) else None, WORKER_EXIT_S)
+        self.changed.notify()
+        await self.changed.until(lambda: True if self.ended_workers >= set(self._incarnations) else None, WORKER_EXIT_S)
 
     def _is_over(self) -> bool:
         """Nothing is generated any more for a run that is being stopped, and no evaluation would ever be done."""
         return self._finished is not None and (self.loop is None or self.loop.evaluations.idle or bool(self._stopping))
 
-    async def _keep_time(self) -> None:
+    async def _check_timers(self) -> None:
         """What happens because time passes."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if self.loop is not None:
                 self.loop.check_time()
-                self.moved()
+                self.loop_changed()
             if self._finished is not None and not self.over:
                 if self.loop is not None and self.loop.evaluations.rows_left != self._rows_left:
                     self._wait_for_the_last_evaluation()  # it goes on, so the limit begins anew
@@ -139,15 +139,15 @@ class Controller:
         if incarnation > self._incarnations.get(worker, 0):
             self._incarnations[worker] = incarnation
             self.loop.worker_started(worker)
-            self.moved()
+            self.loop_changed()
 
     def _begin(self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str) -> None:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
             loop = RolloutLoop(
-                self.settings, self.placement, train["row_hashes"], self.valid_rows, start_step=self.start.step
+                self.settings, self.server_pool, train["row_hashes"], self.valid_rows, start_step=self.start.step
             )
-            loop.tell("begun", steps=loop.length.total_steps)
+            loop.record_event("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
             self.fail(problem if isinstance(problem, Failure) else Failure(str(problem)))
@@ -155,13 +155,13 @@ class Controller:
         loop.stopping = self._stopping
         self.loop, self.digest = loop, digest
         log.info("%d rows, %d steps; begins after step %d", train["rows"], loop.length.total_steps, self.start.step)
-        self.moved()
+        self.loop_changed()
 
     def _restore(self, loop: RolloutLoop, digest: str) -> None:
         checkpoint = self.start.checkpoint
         if checkpoint is None:
             if self.me.attempt > 1:
-                loop.tell("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
+                loop.record_event("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
             return
         path = checkpoint / STATE_FILE
         if not path.is_file():
@@ -189,9 +189,9 @@ class Controller:
         """The trainer's last word: what is due is still evaluated, unless the end is early."""
         if self.loop is not None and early:
             self.loop.evaluations.clear()
-            self.moved()
+            self.loop_changed()
         self._wait_for_the_last_evaluation()
-        self.bell.ring()
+        self.changed.notify()
 
     def _wait_for_the_last_evaluation(self) -> None:
         limit_s = self.run.config.rollout.request_timeout
@@ -200,43 +200,43 @@ class Controller:
 
     # From the servers.
 
-    def server_came(self, name: str, address: str) -> None:
-        self.placement.add(name, address)
+    def server_added(self, name: str, address: str) -> None:
+        self.server_pool.add(name, address)
 
-    def is_there(self, address: str) -> bool:
+    def has_server(self, address: str) -> bool:
         """Whether its server is alive, going by its name."""
-        return any(server.address == address for server in self.placement.ready)
+        return any(server.address == address for server in self.server_pool.ready)
 
     def server_loaded(self, name: str, version: int) -> None:
-        self.placement.set_version(name, version)
-        self.bell.ring()
+        self.server_pool.set_version(name, version)
+        self.changed.notify()
 
     def server_gone(self, name: str) -> None:
         if self.loop is None:
-            self.placement.remove(name)
+            self.server_pool.remove(name)
         else:
             self.loop.server_gone(name)
-            self.moved()
+            self.loop_changed()
 
     # About itself.
 
-    def moved(self) -> None:
+    def loop_changed(self) -> None:
         """After every call to the loop: what happened is written, and who waits looks again."""
         loop = self.loop
         assert loop is not None
         try:
-            self._write_down(loop)
+            self._write_records(loop)
         except OSError as fault:
             # Whoever called has done nothing wrong, and must not be the one that the run is said to have failed of.
             self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
         if loop.failure:
             self.fail(Failure(loop.failure))
         self.servers.hold(loop.evaluations.held_version)
-        if loop.flow.begin_abort():
+        if loop.order.begin_abort():
             self._spawn(self._abort())
-        self.bell.ring()
+        self.changed.notify()
 
-    def _write_down(self, loop: RolloutLoop) -> None:
+    def _write_records(self, loop: RolloutLoop) -> None:
         if loop.events:
             self._ledger.write(loop.events)
             if self.run.config.rollout.enable_rollout_tracing:
@@ -256,8 +256,8 @@ class Controller:
     async def _abort(self) -> None:
         await self.servers.abort_all()
         assert self.loop is not None
-        self.loop.flow.aborted()
-        self.bell.ring()
+        self.loop.order.aborted()
+        self.changed.notify()
 
     def stop(self, why: str) -> None:
         """Gracefully: batches that a rank has got are given to all ranks, and none after them."""
@@ -265,7 +265,7 @@ class Controller:
         self._stopping = why
         if self.loop is not None:
             self.loop.stopping = why
-        self.bell.ring()
+        self.changed.notify()
 
     def superseded(self, attempt: int) -> None:
         self.fail(Failure(f"the run is at attempt {attempt}: this controller of attempt {self.me.attempt} ends"))

@@ -32,7 +32,7 @@ class Publication:
     def is_sent(self) -> bool:
         return self.transport == "collective"
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether it can still be loaded."""
         return self.folder is None or self.folder.is_dir()
 
@@ -75,7 +75,7 @@ class Publications:
         self.newest = publication
         if not publication.is_sent:
             known = {**self._kept, publication.version: publication}
-            self._kept = {version: one for version, one in known.items() if one.is_there()}
+            self._kept = {version: one for version, one in known.items() if one.exists()}
         return newest is None or publication.version > newest.version
 
     def hold(self, version: int | None) -> bool:
@@ -86,7 +86,7 @@ class Publications:
             self._held = self._bound = version
         return changes
 
-    def wanted(self, served: Collection[int]) -> Publication | None:
+    def target(self, served: Collection[int]) -> Publication | None:
         """What servers should have now; None where what some have is held and no other can get it any more. `served`
         is what they have. A held version that is nowhere left, as its servers died, is held no more: the newest takes
         its place."""
@@ -94,7 +94,7 @@ class Publications:
         if newest is None or self._bound is None or newest.version <= self._bound:
             return newest
         held = self._kept.get(self._bound)
-        if held is not None and held.is_there():
+        if held is not None and held.exists():
             return held
         if self._bound in served:
             return None

@@ -34,7 +34,7 @@ class Routes:
             web.get("/facts", self.facts),
             web.post("/publish", self.publish),
             web.post("/send", self.send),
-            web.post("/sending", self.sending),
+            web.post("/sending", self.broadcast),
             web.post("/batch", self.batch),
             web.post("/done", self.done),
             web.post("/state", self.state),
@@ -68,31 +68,31 @@ class Routes:
             gone = request.transport is None or request.transport.is_closing()
             return [] if controller.over or gone else loop.lease(worker, want) or None
 
-        leases = await controller.bell.until(some, LONG_POLL_S)
+        leases = await controller.changed.until(some, LONG_POLL_S)
         if controller.over:
-            controller.told_over.add(worker)
-            controller.bell.ring()
+            controller.ended_workers.add(worker)
+            controller.changed.notify()
             return json_response({"leases": [], "end": True})
         if leases:
-            controller.moved()
+            controller.loop_changed()
         return json_response({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
 
     async def finish(self, request: web.Request) -> web.Response:
         worker, counts, results = request_bodies.finished(await read_frame(request))
         loop = self._loop
-        loop.settling.count_rewards(worker, counts)
+        loop.outcomes.count_rewards(worker, counts)
         loop.finish(worker, results)
-        self._controller.moved()
-        return json_response({"void": loop.take_voided(worker)})
+        self._controller.loop_changed()
+        return json_response({"void": loop.take_cancelled(worker)})
 
     async def another_server(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
         lease, gone = body_field(said, "lease", str), body_field(said, "gone", str)
-        controller.servers.look_now()
-        address = await controller.bell.until(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
-        controller.moved()
-        if address is None and controller.is_there(gone):
+        controller.servers.check_now()
+        address = await controller.changed.until(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
+        controller.loop_changed()
+        if address is None and controller.has_server(gone):
             address = gone
         if address is None:
             return json_response({"wait": True})
@@ -122,13 +122,13 @@ class Routes:
 
     async def send(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        found = await self._controller.sending.next_round(body_int(said, "version", -1), LONG_POLL_S)
+        found = await self._controller.broadcast.next_round(body_int(said, "version", -1), LONG_POLL_S)
         loop = self._controller.loop
         return json_response({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 
-    async def sending(self, request: web.Request) -> web.Response:
+    async def broadcast(self, request: web.Request) -> web.Response:
         said = await read_json(request)
-        return json_response(await self._controller.sending.end_of_round(body_field(said, "group", str), LONG_POLL_S))
+        return json_response(await self._controller.broadcast.end_of_round(body_field(said, "group", str), LONG_POLL_S))
 
     async def batch(self, request: web.Request) -> web.Response:
         said = await read_json(request)
@@ -138,8 +138,8 @@ class Routes:
         def formed() -> RolloutBatch | str | None:
             return loop.batch(step, rank, world)
 
-        batch: RolloutBatch | str | None = await self._controller.bell.until(formed, LONG_POLL_S)
-        self._controller.moved()
+        batch: RolloutBatch | str | None = await self._controller.changed.until(formed, LONG_POLL_S)
+        self._controller.loop_changed()
         if batch is None:
             return binary_response(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))
         if isinstance(batch, str):
@@ -149,7 +149,7 @@ class Routes:
     async def done(self, request: web.Request) -> web.Response:
         said = await read_json(request)
         self._loop.done(body_int(said, "step"))
-        self._controller.moved()
+        self._controller.loop_changed()
         return json_response({"ok": True})
 
     async def state(self, request: web.Request) -> web.Response:

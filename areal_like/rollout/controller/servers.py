@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class ServerListener(Protocol):
     """Who wants to know which servers there are, and what they serve."""
 
-    def server_came(self, name: str, address: str) -> None: ...
+    def server_added(self, name: str, address: str) -> None: ...
     def server_loaded(self, name: str, version: int) -> None: ...
     def server_gone(self, name: str) -> None: ...
 
@@ -77,9 +77,9 @@ class Servers:
         """That of servers which do not say in what they compute."""
         self._num_servers, self._names, self._caller, self._pool, self._spawn = num_servers, names, caller, pool, spawn
         self.publications, self.times = Publications(), UpdateTimings()
-        self.changed, self._look_now = ChangeSignal(), asyncio.Event()
+        self.changed, self._check_now = ChangeSignal(), asyncio.Event()
         """`changed`: there are new weights, or a server came, went or has some."""
-        self.links: dict[str, ServerHandle] = {}
+        self.handles: dict[str, ServerHandle] = {}
 
     # Who is there.
 
@@ -88,8 +88,8 @@ class Servers:
         waiting: NamedWait | None = None
         while True:
             found = await asyncio.to_thread(self._names.find, SERVER)
-            self._see({name: parse_entry(value) for name, value in found.items()})
-            missing = self._num_servers - len(self.links)
+            self._update_handles({name: parse_entry(value) for name, value in found.items()})
+            missing = self._num_servers - len(self.handles)
             if missing <= 0:
                 waiting = None
             else:
@@ -98,161 +98,163 @@ class Servers:
                 waiting.check()
             try:
                 async with asyncio.timeout(LOOKUP_INTERVAL_S):
-                    await self._look_now.wait()
+                    await self._check_now.wait()
             except TimeoutError:
                 pass
-            self._look_now.clear()
+            self._check_now.clear()
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         """Somebody got no answer from a server."""
-        self._look_now.set()
+        self._check_now.set()
 
-    def _see(self, entries: dict[str, Entry]) -> None:
-        for name, link in list(self.links.items()):
-            if entries.get(name) != link.entry:
-                log.warning("%s at %s is gone", name, link.entry.address)
-                for task in list(link.tasks):
+    def _update_handles(self, entries: dict[str, Entry]) -> None:
+        for name, server in list(self.handles.items()):
+            if entries.get(name) != server.entry:
+                log.warning("%s at %s is gone", name, server.entry.address)
+                for task in list(server.tasks):
                     task.cancel()
-                del self.links[name]
+                del self.handles[name]
                 self.times.gone(name)
                 self._pool.server_gone(name)
-                self.changed.ring()
+                self.changed.notify()
         for name, entry in entries.items():
-            if name not in self.links:
+            if name not in self.handles:
                 log.info("%s is at %s", name, entry.address)
-                self._pool.server_came(name, entry.address)
-                self.links[name] = link = ServerHandle(name, entry)
-                link.run(self._spawn(self._keep_up_to_date(link)))
-                self.changed.ring()
+                self._pool.server_added(name, entry.address)
+                self.handles[name] = server = ServerHandle(name, entry)
+                server.run(self._spawn(self._keep_up_to_date(server)))
+                self.changed.notify()
 
     # What they serve.
 
     def publish(self, publication: Publication) -> None:
         if self.publications.add(publication):
-            self.changed.ring()
+            self.changed.notify()
 
     def hold(self, version: int | None) -> None:
         """Servers keep this version until another is held, or none: an evaluation needs it."""
         if self.publications.hold(version):
-            self.changed.ring()
+            self.changed.notify()
 
-    def wanted(self) -> Publication | None:
+    def target(self) -> Publication | None:
         """What all servers should have now."""
-        return self.publications.wanted({link.loaded for link in self.links.values()})
+        return self.publications.target({server.loaded for server in self.handles.values()})
 
-    async def _keep_up_to_date(self, link: ServerHandle) -> None:
+    async def _keep_up_to_date(self, server: ServerHandle) -> None:
         """By files. What the trainer sends itself goes to many at once: see `sending`."""
         while True:
-            publication = self.wanted()
-            if publication is None or publication.is_sent or publication.version <= link.loaded:
+            publication = self.target()
+            if publication is None or publication.is_sent or publication.version <= server.loaded:
                 await self.changed.next()
                 continue
-            command = partial(self._command_update, link, publication, "update_weights")
-            await self.load(link, publication, command)
+            command = partial(self._command_update, server, publication, "update_weights")
+            await self.load(server, publication, command)
 
     async def load(
-        self, link: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
+        self, server: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
     ) -> None:
         """Has the server take a version into use."""
-        said = await self._patiently(link, publication, command)
+        said = await self._with_retries(server, publication, command)
         if said is None:
             return
-        link.loaded = publication.version
+        server.loaded = publication.version
         now = time.monotonic()
         if said:
-            self.times.updated(link.name, said, now)
-        if all(other.loaded >= publication.version for other in self.links.values()):
+            self.times.updated(server.name, said, now)
+        if all(other.loaded >= publication.version for other in self.handles.values()):
             self.times.serve_delay_s.append(now - publication.at)
-        self._pool.server_loaded(link.name, publication.version)
-        self.changed.ring()
+        self._pool.server_loaded(server.name, publication.version)
+        self.changed.notify()
 
-    async def commit(self, link: ServerHandle, publication: Publication) -> None:
+    async def commit(self, server: ServerHandle, publication: Publication) -> None:
         """The same, of what the server has beside the weights that it uses."""
-        await self.load(link, publication, partial(self._command_update, link, publication, "commit_weights"))
+        await self.load(server, publication, partial(self._command_update, server, publication, "commit_weights"))
 
-    async def _patiently(
-        self, link: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
+    async def _with_retries(
+        self, server: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any] | None:
         """What the server says of it: nothing where only its answer was lost, None where the version was discarded
         before it came to load it, or has to be sent anew. Weights that it refuses end the run; a server that does not
         answer, or whose engine does not, is tried again until it is known to be gone."""
         version, rollout = publication.version, self._rollout
-        what = f"{link.name} to load weights v{version}"
+        what = f"{server.name} to load weights v{version}"
         waiting = NamedWait(what, rollout.request_timeout, "rollout.request_timeout")
         failures, again = 0, False
         while True:
             try:
-                if again and await self._has(link, version):
-                    await self._resume(link, publication)
+                if again and await self._serves(server, version):
+                    await self._resume(server, publication)
                     return {}
                 return await command()
             except (HttpError, BadWeights) as refusal:
-                if self.publications.newer_than(version) is not None and not publication.is_there():
+                if self.publications.newer_than(version) is not None and not publication.exists():
                     return None
                 status = refusal.status if isinstance(refusal, HttpError) else 0
                 if status == NOT_STAGED and publication.is_sent:
-                    link.lost[version] += 1
-                    if link.lost[version] <= rollout.request_retries:
-                        log.warning("%s has lost weights v%d, which are sent again: %s", link.name, version, refusal)
+                    server.lost[version] += 1
+                    if server.lost[version] <= rollout.request_retries:
+                        log.warning("%s has lost weights v%d, which are sent again: %s", server.name, version, refusal)
                         return None
                 if status == UNAVAILABLE:
                     waiting.what = f"{what} ({refusal})"
-                    self.look_now()
-                elif not (again and 0 < status < 500 and await self._has(link, version)):
+                    self.check_now()
+                elif not (again and 0 < status < 500 and await self._serves(server, version)):
                     # else it is only refused because the call before this one came through after all
                     failures += 1
                     if (status < 500 and status != NOT_STAGED) or failures > rollout.request_retries:
-                        raise Failure(f"{link.name} cannot serve weights v{version}: {refusal}") from refusal
-                log.warning("%s failed to load weights v%d: %s", link.name, version, refusal)
+                        raise Failure(f"{server.name} cannot serve weights v{version}: {refusal}") from refusal
+                log.warning("%s failed to load weights v%d: %s", server.name, version, refusal)
             except Unreachable as silence:
-                log.warning("%s does not answer: %s", link.name, silence.why)
-                self.look_now()
+                log.warning("%s does not answer: %s", server.name, silence.why)
+                self.check_now()
             waiting.check()
             await asyncio.sleep(RETRY_S)
             again = True
 
-    async def _command_update(self, link: ServerHandle, publication: Publication, what: str) -> dict[str, Any]:
+    async def _command_update(self, server: ServerHandle, publication: Publication, what: str) -> dict[str, Any]:
         probe, mode = publication.probe, self._rollout.update_mode
         if self._pauses_for(publication):
-            await self._command(link, "pause", None if mode == "auto" else {"mode": mode})
+            await self._command(server, "pause", None if mode == "auto" else {"mode": mode})
             await asyncio.sleep(self._rollout.pause_grace_period)
-        said: dict[str, Any] = await self._command(link, what, publication.body(mode), self._rollout.request_timeout)
+        said: dict[str, Any] = await self._command(server, what, publication.body(mode), self._rollout.request_timeout)
         if probe is not None:
             check_probe(probe, said["probe_logprobs"], said.get("dtype", self._dtype))
-        await self._resume(link, publication)
+        await self._resume(server, publication)
         return said
 
     def _pauses_for(self, publication: Publication) -> bool:
         """An adapter comes beside what runs, and may have to wait until some of that has ended."""
         return bool(self._rollout.pause_grace_period > 0 and publication.transport != ADAPTER)
 
-    async def _resume(self, link: ServerHandle, publication: Publication) -> None:
+    async def _resume(self, server: ServerHandle, publication: Publication) -> None:
         """Where it was paused for the update; also where only the answer to that was lost."""
         if self._pauses_for(publication):
-            await self._command(link, "resume")
+            await self._command(server, "resume")
 
-    async def _has(self, link: ServerHandle, version: int) -> bool:
+    async def _serves(self, server: ServerHandle, version: int) -> bool:
         """Whether only the answer was lost."""
         try:
-            said = await self.health(link)
+            said = await self.health(server)
         except (HttpError, Unreachable):
             return False
         return bool(said.get("version") == version)
 
-    async def health(self, link: ServerHandle) -> dict[str, Any]:
-        said: dict[str, Any] = await self._caller.json("GET", link.entry.address, "/health")
+    async def health(self, server: ServerHandle) -> dict[str, Any]:
+        said: dict[str, Any] = await self._caller.json("GET", server.entry.address, "/health")
         return said
 
-    async def stage(self, link: ServerHandle, body: dict[str, Any], timeout_s: float) -> None:
+    async def stage(self, server: ServerHandle, body: dict[str, Any], timeout_s: float) -> None:
         """Comes back when all of the weights are there beside those in use."""
-        await self._command(link, "stage_weights", body, timeout_s)
+        await self._command(server, "stage_weights", body, timeout_s)
 
-    async def _command(self, link: ServerHandle, what: str, body: Any = None, timeout_s: float = 60.0) -> Any:
-        return await self._caller.json("POST", link.entry.address, f"/control/{what}", body, timeout_s)
+    async def _command(self, server: ServerHandle, what: str, body: Any = None, timeout_s: float = 60.0) -> Any:
+        return await self._caller.json("POST", server.entry.address, f"/control/{what}", body, timeout_s)
 
     async def abort_all(self) -> None:
         """Ends whatever the servers generate now. One that does not answer has nothing to end."""
-        calls = (self._command(link, "abort", {"ids": "all"}, ABORT_TIMEOUT_S) for link in list(self.links.values()))
+        calls = (
+            self._command(server, "abort", {"ids": "all"}, ABORT_TIMEOUT_S) for server in list(self.handles.values())
+        )
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, HttpError | Unreachable):
                 raise outcome

@@ -43,7 +43,7 @@ class BroadcastRound:
 
     meeting: Rendezvous
     version: int
-    taken: bool = False
+    joined: bool = False
     over: bool = False
     why: str = ""
 
@@ -78,7 +78,7 @@ class WeightBroadcast:
         self._servers, self._spawn, self._is_over, self._attempt = servers, spawn, is_over, attempt
         self._members: dict[ServerHandle, BroadcastMember] = {}
         self._round: BroadcastRound | None = None
-        self._bell = ChangeSignal()
+        self._changed = ChangeSignal()
         self._number = 0
         self._asked = NO_VERSION
         """The version that the trainer came with; it may not have published it yet, but has no older one any more."""
@@ -100,11 +100,11 @@ class WeightBroadcast:
             if current.version < version:
                 self._end(current, f"the trainer has weights v{version} by now")
                 return None
-            current.taken = True
-            self._bell.ring()
+            current.joined = True
+            self._changed.notify()
             return {"meeting": current.meeting._asdict()}
 
-        return await self._bell.until(look, hold_s) or {"wait": True, "end": self._is_over()}
+        return await self._changed.until(look, hold_s) or {"wait": True, "end": self._is_over()}
 
     async def end_of_round(self, group: str, hold_s: float) -> dict[str, Any]:
         """The trainer sends, and asks whether all have it."""
@@ -115,11 +115,11 @@ class WeightBroadcast:
                 return {"over": True, "why": "it is of the past"}
             return {"over": True, "why": current.why} if current.over else None
 
-        return await self._bell.until(look, hold_s) or {"over": False}
+        return await self._changed.until(look, hold_s) or {"over": False}
 
-    def look_again(self) -> None:
+    def check_now(self) -> None:
         """Something that `is_over` depends on has changed."""
-        self._bell.ring()
+        self._changed.notify()
 
     # Rounds.
 
@@ -127,77 +127,79 @@ class WeightBroadcast:
         """Until cancelled."""
         waiting: NamedWait | None = None
         while True:
-            publication, links = await self._due()
+            publication, handles = await self._due()
             what = f"servers to take weights v{publication.version}"
             if waiting is None or waiting.what != what:
                 waiting = NamedWait(what, self._rollout.request_timeout, "rollout.request_timeout")
             waiting.check()
-            if await self._send(publication, links):
+            if await self._send(publication, handles):
                 waiting = None
 
     async def _due(self) -> tuple[Publication, list[ServerHandle]]:
         """As soon as there is a server that lacks the newest version."""
         while True:
-            publication = self._servers.wanted()
+            publication = self._servers.target()
             self._members = {
-                link: self._members[link] for link in self._servers.links.values() if link in self._members
+                server: self._members[server] for server in self._servers.handles.values() if server in self._members
             }
             limit_s = None
             if publication is not None and publication.is_sent:
-                behind = [link for link in self._servers.links.values() if link.loaded < publication.version]
-                if publication.version >= self._asked and (due := self._together(behind)):
+                behind = [server for server in self._servers.handles.values() if server.loaded < publication.version]
+                if publication.version >= self._asked and (due := self._next_group(behind)):
                     return publication, due
-                if any(link not in self._members or not self._members[link].busy for link in behind):
+                if any(server not in self._members or not self._members[server].busy for server in behind):
                     limit_s = RETRY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
                     await self._servers.changed.next()
 
-    def _together(self, links: Sequence[ServerHandle]) -> list[ServerHandle]:
+    def _next_group(self, handles: Sequence[ServerHandle]) -> list[ServerHandle]:
         """Those of them that can be in one group now. Who broke the last one up is by itself, after the others."""
         now = time.monotonic()
-        found = [(link, self._members.get(link)) for link in links]
-        free = [(link, member) for link, member in found if not member or not (member.busy or member.not_before > now)]
-        sound = [link for link, member in free if not member or not member.is_alone]
-        return sound or [link for link, _ in free[:1]]
+        found = [(server, self._members.get(server)) for server in handles]
+        free = [
+            (server, member) for server, member in found if not member or not (member.busy or member.not_before > now)
+        ]
+        sound = [server for server, member in free if not member or not member.is_alone]
+        return sound or [server for server, _ in free[:1]]
 
-    async def _send(self, publication: Publication, links: Sequence[ServerHandle]) -> bool:
+    async def _send(self, publication: Publication, handles: Sequence[ServerHandle]) -> bool:
         """One round; whether all that were in it have the weights."""
-        members = [link for link in links if await self._knows(link)]
+        members = [server for server in handles if await self._ensure_member(server)]
         if not members:
             return False
         current = self._round = self._open(publication, members)
-        self._bell.ring()
-        if not await self._trainer_comes(current):
+        self._changed.notify()
+        if not await self._wait_for_trainer(current):
             return False
         log.debug("%s: weights v%d to %s", current.meeting.title, current.version, _names(members))
         outcomes = await self._stage(current, publication, members)
-        self._judge(publication.version, {link: fault for link, fault in outcomes.items() if fault is not None})
-        for link, fault in outcomes.items():
+        self._blame(publication.version, {server: fault for server, fault in outcomes.items() if fault is not None})
+        for server, fault in outcomes.items():
             if fault is None and not current.why:
-                member = self._members[link]
+                member = self._members[server]
                 member.busy, member.is_alone, member.breaks = True, False, 0
-                link.run(self._spawn(self._commit(link, publication)))
+                server.run(self._spawn(self._commit(server, publication)))
         return not current.why
 
-    async def _knows(self, link: ServerHandle) -> bool:
-        if link in self._members:
+    async def _ensure_member(self, server: ServerHandle) -> bool:
+        if server in self._members:
             return True
         try:
-            facts = await self._servers.health(link)
+            facts = await self._servers.health(server)
         except (HttpError, Unreachable) as silence:
-            log.warning("%s does not answer: %s", link.name, silence)
-            self._servers.look_now()
+            log.warning("%s does not answer: %s", server.name, silence)
+            self._servers.check_now()
             await asyncio.sleep(RETRY_S)
             return False
-        self._members[link] = BroadcastMember(int(facts.get("processes", 1)), list(facts.get("devices", [])))
+        self._members[server] = BroadcastMember(int(facts.get("processes", 1)), list(facts.get("devices", [])))
         return True
 
-    def _open(self, publication: Publication, links: Sequence[ServerHandle]) -> BroadcastRound:
+    def _open(self, publication: Publication, handles: Sequence[ServerHandle]) -> BroadcastRound:
         place = publication.place
         assert place is not None, "weights that are sent come with the place where the trainer is"
         self._number += 1
-        members = [self._members[link] for link in links]
+        members = [self._members[server] for server in handles]
         devices = [*place["devices"], *(device for member in members for device in member.devices)]
         have_own = place["devices"] and all(len(member.devices) == member.processes for member in members)
         meeting = Rendezvous(
@@ -211,37 +213,39 @@ class WeightBroadcast:
         )
         return BroadcastRound(meeting, publication.version)
 
-    async def _trainer_comes(self, current: BroadcastRound) -> bool:
+    async def _wait_for_trainer(self, current: BroadcastRound) -> bool:
         """Whether it does; it is at a newer version where it does not."""
         waiting = NamedWait("the trainer to send weights", self._timeout_s, "weights.broadcast.timeout_s")
-        while not (current.taken or current.over):
+        while not (current.joined or current.over):
             waiting.check()
-            await self._bell.until(lambda: current.taken or current.over or None, RETRY_S)
-        return current.taken
+            await self._changed.until(lambda: current.joined or current.over or None, RETRY_S)
+        return current.joined
 
     async def _stage(
-        self, current: BroadcastRound, publication: Publication, links: Sequence[ServerHandle]
+        self, current: BroadcastRound, publication: Publication, handles: Sequence[ServerHandle]
     ) -> "dict[ServerHandle, Exception | None]":
         """What came of it, by server. The first that fails breaks the group up, which ends the others."""
         tasks: dict[asyncio.Task[Any], ServerHandle] = {}
         rank = 1
-        for link in links:
+        for server in handles:
             body = publication.body(self._rollout.update_mode)
             assert publication.index is not None
             meeting = current.meeting._replace(first_rank=rank)
             body |= {"index": dump_index(publication.index), "meeting": meeting._asdict()}
-            rank += self._members[link].processes
-            tasks[link.run(asyncio.create_task(_result(self._servers.stage(link, body, self._timeout_s))))] = link
+            rank += self._members[server].processes
+            tasks[server.run(asyncio.create_task(_result(self._servers.stage(server, body, self._timeout_s))))] = server
         outcomes: dict[ServerHandle, Exception | None] = {}
         pending, ends = set(tasks), None
         while pending:
             limit_s = None if ends is None else max(0.0, ends - time.monotonic())
             done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                link = tasks[task]
-                outcomes[link] = Unreachable(link.entry.address, "it is gone") if task.cancelled() else task.result()
-                if outcomes[link] is not None and ends is None:
-                    self._end(current, f"{link.name}: {outcomes[link]}")
+                server = tasks[task]
+                outcomes[server] = (
+                    Unreachable(server.entry.address, "it is gone") if task.cancelled() else task.result()
+                )
+                if outcomes[server] is not None and ends is None:
+                    self._end(current, f"{server.name}: {outcomes[server]}")
                     ends = time.monotonic() + BREAKUP_TIMEOUT_S
             if not done:
                 for task in pending:
@@ -252,46 +256,46 @@ class WeightBroadcast:
     def _end(self, current: BroadcastRound, why: str) -> None:
         if not current.over:
             current.over, current.why = True, why
-            self._bell.ring()
+            self._changed.notify()
 
-    def _judge(self, version: int, faults: dict[ServerHandle, Exception]) -> None:
+    def _blame(self, version: int, faults: dict[ServerHandle, Exception]) -> None:
         """`faults` in the order in which they came. Those who are to blame are left out of the next round: who is
         gone and who refuses; where nobody is and nobody does, the first to break the group up took the others along."""
-        own = [link for link, fault in faults.items() if not _is_broken(fault)]
+        own = [server for server, fault in faults.items() if not _is_broken(fault)]
         to_blame = own or list(faults)[:1]
-        for link, fault in faults.items():
-            if link in to_blame:
-                self._failed(link, version, fault)
+        for server, fault in faults.items():
+            if server in to_blame:
+                self._failed(server, version, fault)
             else:
-                log.info("%s did not get weights v%d: %s", link.name, version, fault)
+                log.info("%s did not get weights v%d: %s", server.name, version, fault)
 
-    def _failed(self, link: ServerHandle, version: int, fault: Exception) -> None:
-        member = self._members[link]
+    def _failed(self, server: ServerHandle, version: int, fault: Exception) -> None:
+        member = self._members[server]
         member.is_alone, rest_s = True, RETRY_S
         if isinstance(fault, Unreachable):
-            log.warning("%s does not answer: %s", link.name, fault)
-            self._servers.look_now()
+            log.warning("%s does not answer: %s", server.name, fault)
+            self._servers.check_now()
         elif isinstance(fault, HttpError) and not _is_broken(fault):
             count = member.refusals[version] = member.refusals.get(version, 0) + 1
             if count >= MAX_REFUSALS:
-                raise Failure(f"{link.name} cannot serve weights v{version}: {fault.message}")
-            log.warning("%s refuses weights v%d, which are sent again: %s", link.name, version, fault.message)
+                raise Failure(f"{server.name} cannot serve weights v{version}: {fault.message}")
+            log.warning("%s refuses weights v%d, which are sent again: %s", server.name, version, fault.message)
         else:
             member.breaks += 1
             if member.breaks >= MAX_BREAKUPS:
                 times = f"the group was broken up {member.breaks} times in a row"
-                raise Failure(f"{link.name} cannot receive weights v{version}, {times}: {fault}")
-            log.warning("%s did not get weights v%d, which are sent again: %s", link.name, version, fault)
+                raise Failure(f"{server.name} cannot receive weights v{version}, {times}: {fault}")
+            log.warning("%s did not get weights v%d, which are sent again: %s", server.name, version, fault)
             rest_s = min(RETRY_S * 2 ** (member.breaks - 1), MAX_RETRY_S)
         member.not_before = time.monotonic() + rest_s
 
-    async def _commit(self, link: ServerHandle, publication: Publication) -> None:
+    async def _commit(self, server: ServerHandle, publication: Publication) -> None:
         try:
-            await self._servers.commit(link, publication)
+            await self._servers.commit(server, publication)
         finally:
-            if link in self._members:
-                self._members[link].busy = False
-            self._servers.changed.ring()
+            if server in self._members:
+                self._members[server].busy = False
+            self._servers.changed.notify()
 
 
 async def _result(call: Awaitable[None]) -> Exception | None:
@@ -307,5 +311,5 @@ def _is_broken(fault: Exception) -> bool:
     return isinstance(fault, HttpError) and fault.status == 503
 
 
-def _names(links: Sequence[ServerHandle]) -> str:
-    return ", ".join(link.name for link in links)
+def _names(handles: Sequence[ServerHandle]) -> str:
+    return ", ".join(server.name for server in handles)

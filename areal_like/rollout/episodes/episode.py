@@ -75,7 +75,7 @@ class Episode:
     """Where the time of the lease went."""
 
     def __post_init__(self) -> None:
-        self._seat = LeaseRoute(self.lease["id"], self.lease["server"])
+        self._route = LeaseRoute(self.lease["id"], self.lease["server"])
         self._num_calls = 0
 
     @property
@@ -123,9 +123,9 @@ class Episode:
         }
         self.trace("asks for %d answers to %d tokens", group["n"], len(prompt_ids))
         began = time.monotonic()
-        answers = await self.tools.client.generate(self._seat, group)
+        answers = await self.tools.client.generate(self._route, group)
         self._count("generate_s", time.monotonic() - began)
-        self.trace("has its answers, from %s", self._seat.server)
+        self.trace("has its answers, from %s", self._route.server)
         samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
         stops = how.get("stop") or ()
         found = finished_texts(

@@ -63,29 +63,29 @@ class GenerationClient:
         self._calls: dict[str, list[_Call]] = {}
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def generate(self, seat: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
+    async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
         reason = ""
         for number in range(self._retries + 1):
             if number:
-                log.warning("%s at %s: %s; trying again", group["id"], seat.server, reason)
+                log.warning("%s at %s: %s; trying again", group["id"], route.server, reason)
                 await asyncio.sleep(RETRY_DELAY_S * 2 ** (number - 1))
             try:
-                return await self._ask(seat.server, group)
+                return await self._ask(route.server, group)
             except GenerationError as fault:
                 reason = str(fault)
             except HttpError as refusal:
                 reason = refusal.message
                 if refusal.status in SUPERSEDED_STATUSES:
-                    raise Superseded(f"server {seat.server} refuses this process: {reason}") from None
+                    raise Superseded(f"server {route.server} refuses this process: {reason}") from None
                 if refusal.status < 500 and refusal.status not in RETRYABLE:
-                    raise GenerationError(f"{seat.server} refuses the request: {reason}") from None
+                    raise GenerationError(f"{route.server} refuses the request: {reason}") from None
             except Unreachable as fault:
                 reason = fault.why
-                if not await self._is_alive(seat.server):
-                    log.warning("server %s is gone (%s): asking for another one", seat.server, reason)
-                    seat.server = await self._another_server(seat.lease, seat.server)
+                if not await self._is_alive(route.server):
+                    log.warning("server %s is gone (%s): asking for another one", route.server, reason)
+                    route.server = await self._another_server(route.lease, route.server)
         tries = f"{self._retries + 1} tries (rollout.request_retries)" if self._retries else "one try"
-        raise GenerationError(f"no answer from {seat.server} after {tries}: {reason}")
+        raise GenerationError(f"no answer from {route.server} after {tries}: {reason}")
 
     async def close(self) -> None:
         for request in list(self._requests):

@@ -47,16 +47,18 @@ async def _main(run: Run, me: Identity) -> None:
             raise problem("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as caller:
-                link = ControllerClient(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
-                client = GenerationClient(caller, rollout.request_timeout, rollout.request_retries, link.another_server)
+                controller = ControllerClient(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
+                client = GenerationClient(
+                    caller, rollout.request_timeout, rollout.request_retries, controller.another_server
+                )
                 tools = WorkerTools(
                     *(tokenizer, client, rewards), rollout.allow_mismatched_sampling, rollout.enable_rollout_tracing
                 )
-                await link.json("/hello", _hello(me, datasets))
+                await controller.json("/hello", _hello(me, datasets))
                 log.info("at work: %d rows of %s", len(datasets.train), datasets.train.source)
                 episodes = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
                 try:
-                    await EpisodeWorker(link, episodes, max_in_flight(config)).work()
+                    await EpisodeWorker(controller, episodes, max_in_flight(config)).work()
                 finally:
                     await client.close()
     except ConfigError as error:

@@ -45,13 +45,13 @@ class EpisodeRunner:
 
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
         began = time.monotonic()
-        engine = Episode(self.tools, lease)
-        engine.trace("begins: row %d of %s", lease["row"], lease["split"])
+        episode = Episode(self.tools, lease)
+        episode.trace("begins: row %d of %s", lease["row"], lease["split"])
         said: dict[str, Any] = {"lease": lease["id"]}
         blob: bytes | None = None
         try:
             row = copy.deepcopy(self.datasets.of(lease["split"]).rows[lease["row"]])
-            returned = await self.workflow.run(engine, row)
+            returned = await self.workflow.run(episode, row)
             if returned is None:
                 said["status"] = REJECTED
             else:
@@ -62,8 +62,8 @@ class EpisodeRunner:
         except (Exception, SystemExit) as fault:
             said |= {"status": FAILED, "error_kind": _kind(fault), "error": self._words(fault, lease)}
             self._tell(fault, said)
-        said["timings"] = {**engine.seconds, "total_s": time.monotonic() - began}
-        engine.trace("ends: %s", said["status"])
+        said["timings"] = {**episode.seconds, "total_s": time.monotonic() - began}
+        episode.trace("ends: %s", said["status"])
         return EpisodeResult(said, blob)
 
     def _pack(self, returned: Any, lease: dict[str, Any]) -> tuple[list[dict[str, Any]], bytes]:

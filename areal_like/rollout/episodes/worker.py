@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class EpisodeWorker:
     """Up to `num_hands` leases at once."""
 
-    def __init__(self, link: ControllerClient, episodes: EpisodeRunner, num_hands: int) -> None:
-        self._link, self._episodes, self._num_hands = link, episodes, num_hands
+    def __init__(self, controller: ControllerClient, episodes: EpisodeRunner, max_in_flight: int) -> None:
+        self._controller, self._runner, self._max_in_flight = controller, episodes, max_in_flight
         self._running: dict[str, asyncio.Task[None]] = {}
         self._results: list[EpisodeResult] = []
         self._hand_free, self._something_finished = asyncio.Event(), asyncio.Event()
@@ -45,8 +45,8 @@ class EpisodeWorker:
     async def _take(self) -> None:
         while True:
             await self._free_hand()
-            want = self._num_hands - len(self._running)
-            said = await self._link.json("/lease", {"worker": self._link.me.name, "want": want})
+            want = self._max_in_flight - len(self._running)
+            said = await self._controller.json("/lease", {"worker": self._controller.me.name, "want": want})
             if said.get("end"):
                 return
             for lease in said["leases"]:
@@ -55,14 +55,14 @@ class EpisodeWorker:
     async def _free_hand(self) -> None:
         if self._running:
             await asyncio.sleep(BURST_DELAY_S)
-        while len(self._running) >= self._num_hands:
+        while len(self._running) >= self._max_in_flight:
             self._hand_free.clear()
             await self._hand_free.wait()
             await asyncio.sleep(BURST_DELAY_S)
 
     async def _run(self, lease: dict[str, Any]) -> None:
         try:
-            result = await self._episodes.run(lease)
+            result = await self._runner.run(lease)
             self._results.append(result)  # looked up only now: the list was handed in meanwhile
             self._something_finished.set()
         except LeaseCancelled:
@@ -83,10 +83,14 @@ class EpisodeWorker:
             if not self._results and not self._running:
                 continue
             results, self._results = self._results, []
-            counts = vars(self._episodes.tools.rewards.counts)
-            header = {"worker": self._link.me.name, "results": [result.said for result in results], "counts": counts}
+            counts = vars(self._runner.tools.rewards.counts)
+            header = {
+                "worker": self._controller.me.name,
+                "results": [result.said for result in results],
+                "counts": counts,
+            }
             blobs = [result.blob for result in results if result.blob is not None]
-            said = await self._link.json("/finish", pack(header, blobs))
+            said = await self._controller.json("/finish", pack(header, blobs))
             for lease in said.get("void", ()):
                 if lease in self._running:
                     self._running[lease].cancel()

@@ -55,9 +55,9 @@ def free_address():
 def test_calls_of_one_moment_are_one_request_and_later_ones_another():
     async def main():
         async with open_server() as server, open_client() as client:
-            seat = LeaseRoute("0.1", server.address)
-            first = await asyncio.gather(*(client.generate(seat, group(number)) for number in range(20)))
-            await client.generate(seat, group(99))
+            route = LeaseRoute("0.1", server.address)
+            first = await asyncio.gather(*(client.generate(route, group(number)) for number in range(20)))
+            await client.generate(route, group(99))
             return first, server.requests
 
     first, requests = asyncio.run(main())
@@ -99,8 +99,8 @@ def test_a_group_is_answered_as_soon_as_it_is_there():
 
         server.says = says
         async with open_server(server), open_client() as client:
-            seat = LeaseRoute("0.1", server.address)
-            calls = [asyncio.create_task(client.generate(seat, group(number))) for number in range(2)]
+            route = LeaseRoute("0.1", server.address)
+            calls = [asyncio.create_task(client.generate(route, group(number))) for number in range(2)]
             await calls[0]
             assert not calls[1].done()
             gate.set()
@@ -227,11 +227,11 @@ def test_another_server_is_asked_for_only_when_this_one_is_gone():
                 return new.address
 
             async with open_client(another_server=another_server) as client:
-                seat = LeaseRoute("7.1", free_address())
-                old = seat.server
-                samples = await client.generate(seat, group(7))
-                await client.generate(seat, group(8))
-            return samples, asked == [("7.1", old)], seat.server == new.address
+                route = LeaseRoute("7.1", free_address())
+                old = route.server
+                samples = await client.generate(route, group(7))
+                await client.generate(route, group(8))
+            return samples, asked == [("7.1", old)], route.server == new.address
 
     samples, asked, moved = asyncio.run(main())
     assert len(samples) == 2 and asked and moved
@@ -264,8 +264,8 @@ def test_calls_that_are_given_up_are_given_up_at_the_server_too():
         server = Server()
         server.gate = asyncio.Event()
         async with open_server(server), open_client() as client:
-            seat = LeaseRoute("0.1", server.address)
-            calls = [asyncio.create_task(client.generate(seat, group(number))) for number in range(2)]
+            route = LeaseRoute("0.1", server.address)
+            calls = [asyncio.create_task(client.generate(route, group(number))) for number in range(2)]
             while not server.requests:
                 await asyncio.sleep(0.01)
             calls[0].cancel()

@@ -12,8 +12,8 @@ class SingleTurn:
     An answer that was cut off is rewarded like any other: it is `finish` that tells the trainer.
     """
 
-    async def run(self, engine: Episode, row: dict[str, Any]) -> list[Trajectory]:
-        prompt_ids = engine.encode(row["prompt"], row.get("tools"))
-        samples = await engine.generate(prompt_ids)
-        rewards = await engine.score(row, samples)
-        return [engine.trajectory(prompt_ids, sample, reward) for sample, reward in zip(samples, rewards, strict=True)]
+    async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
+        prompt_ids = episode.encode(row["prompt"], row.get("tools"))
+        samples = await episode.generate(prompt_ids)
+        rewards = await episode.score(row, samples)
+        return [episode.trajectory(prompt_ids, sample, reward) for sample, reward in zip(samples, rewards, strict=True)]
