@@ -44,9 +44,9 @@ from areal_like.config.sources import library
 from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
 from areal_like.models import model_folder
 from areal_like.observe.summary import summarize_run
+from areal_like.process import checkpoint_manifest
 from areal_like.process.checkpoint_layout import RESUME
 from areal_like.process.run import LEDGER
-from areal_like.training import manifest
 from launcher.cli import main
 from launcher.commands import chat, sweep
 from launcher.plan import Plan
@@ -244,7 +244,7 @@ class Session:
                 described.write_text(described.read_text().replace("ForCausalLM", "ForSequenceClassification"))
             (folder / RESUME).mkdir()
             (folder / RESUME / "trainer.json").write_text("{}")
-            manifest.seal(folder, MADE_STEPS)
+            checkpoint_manifest.write_manifest(folder, MADE_STEPS)
             claimed.run.rollouts.mkdir(exist_ok=True)
             (claimed.run.rollouts / LEDGER).touch()
         print(summarize_run(self.made, "done", 0, time.time(), claimed.start.attempt))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.packed import last_token, renumbered, sequence_of_token
+from areal_like.algorithms.packed import last_token, renumber_groups, sequence_of_token
 
 STD_EPS = 1e-8
 
@@ -82,7 +82,7 @@ def group_advantages(
     """Rewards less a baseline of their group, one per sequence, as `actor.advantage` has it and in this order: baseline
     (weighted by answer length or not), leave-one-out, negatives to 0, division by the deviation of the group (`local`)
     or of all (`global`)."""
-    num_groups, group = renumbered(groups)
+    num_groups, group = renumber_groups(groups)
 
     def group_sum(x: Tensor) -> Tensor:
         return x.new_zeros(num_groups).index_add(0, group, x)[group]

@@ -6,7 +6,7 @@ so the same batch gives the same gradient however it is cut.
 
 from torch import Tensor
 
-from areal_like.algorithms.packed import over_tokens, sum_of_sequence
+from areal_like.algorithms.packed import repeat_per_token, sum_of_sequence
 
 AGGREGATIONS = ("token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean", "fixed_length")
 
@@ -17,7 +17,7 @@ def token_weights(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor) -> Te
     counted = loss_mask.bool().float()
     if aggregation != "sequence_mean_token_mean":
         return counted
-    return counted / over_tokens(sum_of_sequence(counted, cu_seqlens).clamp(min=1), cu_seqlens)
+    return counted / repeat_per_token(sum_of_sequence(counted, cu_seqlens).clamp(min=1), cu_seqlens)
 
 
 def denominator(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor, fixed_length: int | None = None) -> float:

@@ -34,14 +34,14 @@ def token_logprobs(
         at_once = LOGITS_AT_ONCE.get(hidden_TH.device.type, LOGITS_AT_ONCE["cuda"])
         chunk_tokens = max(1, at_once // len(head_VH))
     if len(hidden_TH) <= chunk_tokens and not _multiplies_half(head_VH):
-        return _as_a_whole(hidden_TH, head_VH, targets_T, temperature, with_entropy, softcap)
+        return _in_one_chunk(hidden_TH, head_VH, targets_T, temperature, with_entropy, softcap)
     logprobs_T, entropy_T = _InChunks.apply(  # type: ignore[no-untyped-call]
         hidden_TH, head_VH, targets_T, temperature, with_entropy, softcap, chunk_tokens
     )
     return logprobs_T, entropy_T
 
 
-def _as_a_whole(
+def _in_one_chunk(
     hidden_TH: Tensor,
     head_VH: Tensor,
     targets_T: Tensor,
@@ -49,7 +49,7 @@ def _as_a_whole(
     with_entropy: bool,
     softcap: float | None,
 ) -> tuple[Tensor, Tensor | None]:
-    dtype = _precise(head_VH.dtype)
+    dtype = _accumulation_dtype(head_VH.dtype)
     logits_TV = hidden_TH.to(dtype) @ head_VH.to(dtype).t()
     if softcap is not None:
         logits_TV = softcap * torch.tanh(logits_TV / softcap)
@@ -118,14 +118,14 @@ class _InChunks(torch.autograd.Function):
         return grads.hidden_TH, grads.of_head(), None, None, None, None, None
 
 
-def _precise(dtype: torch.dtype) -> torch.dtype:
+def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def _multiplies_half(head_VH: Tensor) -> bool:
     """In half precision a GPU multiplies as it is and adds up in float32; a CPU is faster, and as exact, with a float32
     copy of the head."""
-    return head_VH.is_cuda and _precise(head_VH.dtype) != head_VH.dtype
+    return head_VH.is_cuda and _accumulation_dtype(head_VH.dtype) != head_VH.dtype
 
 
 class _Chunks:
@@ -134,7 +134,7 @@ class _Chunks:
     def __init__(
         self, hidden_TH: Tensor, head_VH: Tensor, temperature: float, softcap: float | None, chunk_tokens: int
     ) -> None:
-        self.dtype = _precise(head_VH.dtype)
+        self.dtype = _accumulation_dtype(head_VH.dtype)
         self.multiplies_half = _multiplies_half(head_VH)
         self.head_VH = head_VH if self.multiplies_half else head_VH.to(self.dtype)
         self.given_dtype = head_VH.dtype

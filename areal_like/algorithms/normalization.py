@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.packed import renumbered
+from areal_like.algorithms.packed import renumber_groups
 
 LEVELS = ("batch", "group")
 
@@ -73,14 +73,14 @@ class _Sums:
         grouped: bool,
     ) -> None:
         self._kept = kept.double()
-        self._reduce = reduce if reduce is not None else _alone
+        self._reduce = reduce if reduce is not None else _no_reduce
         if grouped:
             if groups is None:
                 raise ValueError("groups: the level `group` needs the group of each row")
             if reduce is not None and num_groups is None:
                 raise ValueError("num_groups: over several ranks, the number of groups must be said")
             if num_groups is None:
-                num_groups, groups = renumbered(groups)
+                num_groups, groups = renumber_groups(groups)
             missing = x.dim() - groups.dim()
             self._groups = groups.long().reshape(groups.shape + (1,) * missing).expand_as(x)
             self._num_groups = num_groups
@@ -96,5 +96,5 @@ class _Sums:
         return self.of(self._kept, level)
 
 
-def _alone(values: Tensor) -> Tensor:
+def _no_reduce(values: Tensor) -> Tensor:
     return values

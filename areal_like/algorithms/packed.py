@@ -15,7 +15,7 @@ def sequence_of_token(cu_seqlens: Tensor) -> Tensor:
     return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
-def over_tokens(values: Tensor, cu_seqlens: Tensor) -> Tensor:
+def repeat_per_token(values: Tensor, cu_seqlens: Tensor) -> Tensor:
     """A value of each sequence, repeated for each of its tokens."""
     return values.repeat_interleave(lengths(cu_seqlens))
 
@@ -32,7 +32,7 @@ def last_token(mask: Tensor, cu_seqlens: Tensor) -> Tensor:
     return found.scatter_reduce(0, sequence_of_token(cu_seqlens)[places], places, "amax")
 
 
-def renumbered(groups: Tensor) -> tuple[int, Tensor]:
+def renumber_groups(groups: Tensor) -> tuple[int, Tensor]:
     """How many groups there are, and for each row its own, from 0 on: group numbers count over a whole run."""
     known, group = torch.unique(groups, return_inverse=True)
     return len(known), group

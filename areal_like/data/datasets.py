@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_like.data.checked import Rows, check
-from areal_like.data.folders import too_few
-from areal_like.data.named import Places, problem, where
-from areal_like.data.record import known_of
-from areal_like.data.sources import Found, Source
+from areal_like.data.checked_rows import CheckedRows, check_rows
+from areal_like.data.data_record import open_section
+from areal_like.data.dataset_files import too_few_message
+from areal_like.data.dataset_source import DatasetSource, RawRows
 from areal_like.data.tasks import BUILT_IN, TEST, TRAIN, Task, make_task
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders, config_error, describe_error
 
-__all__ = ["Datasets", "Rows", "load_datasets", "task_name"]
+__all__ = ["CheckedRows", "Datasets", "load_datasets", "task_name"]
 
 TASK_SPLIT = {"train": TRAIN, "valid": TEST}
 """Which split of a task the two datasets of an experiment are."""
@@ -21,11 +21,11 @@ TASK_SPLIT = {"train": TRAIN, "valid": TEST}
 
 @dataclass(frozen=True)
 class Datasets:
-    train: Rows
-    valid: Rows | None
+    train: CheckedRows
+    valid: CheckedRows | None
     task: Task | None
 
-    def of(self, split: str) -> Rows:
+    def of(self, split: str) -> CheckedRows:
         rows = {"train": self.train, "valid": self.valid}[split]
         if rows is None:
             raise ValueError("valid_dataset: this run has none")
@@ -40,23 +40,25 @@ def task_name(config: Any) -> str | None:
 
 
 def load_datasets(
-    config: Any, places: Places, tokenizer: TextTokenizer, record: Path | None = None, with_tokens: bool = False
+    config: Any, places: SearchFolders, tokenizer: TextTokenizer, record: Path | None = None, with_tokens: bool = False
 ) -> Datasets:
     """Both datasets of an experiment. `record` is where a run writes down what its rows are; `with_tokens` is
     for a trainer, which needs those of all rows."""
     name = task_name(config)
     task = None if name is None else make_task(name, dict(config.task.args), places)
 
-    def load(split: str, dataset: Any) -> Rows:
+    def load(split: str, dataset: Any) -> CheckedRows:
         section = f"{split}_dataset"
         if task is not None and dataset.path in ("", name):
-            Source(section, split, dataset).refuse(f"rows are of task {name}, which", "split", "subset", "revision")
+            DatasetSource(section, split, dataset).refuse(
+                f"rows are of task {name}, which", "split", "subset", "revision"
+            )
             source = f"the {TASK_SPLIT[split]} split of task {name}"
-            found = Found(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
+            found = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
         else:
-            found = Source(section, split, dataset, record).find(places, BUILT_IN)
-        rows = check(section, dataset, found, tokenizer, with_tokens)
-        with known_of(record, section) as known:
+            found = DatasetSource(section, split, dataset, record).find(places, BUILT_IN)
+        rows = check_rows(section, dataset, found, tokenizer, with_tokens)
+        with open_section(record, section) as known:
             known |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
             known["has_messages"] = rows.has_messages
         return rows
@@ -66,7 +68,7 @@ def load_datasets(
     valid = None if chosen is None or chosen.fake is not None else load("valid", chosen)
     size = config.train_dataset.batch_size
     if config.train_dataset.drop_last and len(train) < size:
-        raise problem("train_dataset.batch_size", too_few(size, train.source, len(train)))
+        raise config_error("train_dataset.batch_size", too_few_message(size, train.source, len(train)))
     return Datasets(train, valid, task)
 
 
@@ -77,8 +79,8 @@ def _rows_of(task: Task, split: str, name: str) -> Sequence[Any]:
     except BaseException as fault:
         if isinstance(fault, KeyboardInterrupt):
             raise
-        raise problem("task.name", f"rows({asked!r}) of {name} failed: {where(fault)}", fault) from fault
+        raise config_error("task.name", f"rows({asked!r}) of {name} failed: {describe_error(fault)}", fault) from fault
     if not isinstance(rows, Sequence):
         said = f"rows({asked!r}) of {name} returned {type(rows).__name__}"
-        raise problem("task.name", f"{said}; return a list, or another sequence with a length")
+        raise config_error("task.name", f"{said}; return a list, or another sequence with a length")
     return rows

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.hub_cache import cached_dataset, not_there
-from areal_like.data.named import problem
-from areal_like.data.record import known_of
-from areal_like.data.tables import TableRows, library
+from areal_like.data.arrow_tables import TableRows, import_package
+from areal_like.data.data_record import open_section
+from areal_like.data.hub_cache import cached_dataset, not_cached_message
+from areal_like.data.user_code import config_error
 from areal_like.models import hub_cache
-from areal_like.models.fetch import NotGiven, fetch_dataset
+from areal_like.models.fetch import FetchFailed, fetch_dataset
 
-MAIN = "main"
+DEFAULT_SUBSET = "main"
 """The part of a dataset that is meant, where its authors name several and none as the default."""
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def snapshot(key: str, name: str, revision: str | None, record: Path | None) -> Path:
     """The folder of it in the local cache, fetched where it is not there. All processes of a run, and all its later
     attempts, take the revision that the first of them took."""
-    with known_of(record, key.partition(".")[0]) as known:
+    with open_section(record, key.partition(".")[0]) as known:
         earlier = known.get("hub", {})
         if (earlier.get("name"), earlier.get("asked")) == (name, revision):
             return _snapshot(key, name, earlier["revision"])
@@ -35,19 +35,19 @@ def snapshot(key: str, name: str, revision: str | None, record: Path | None) -> 
 def _snapshot(key: str, name: str, revision: str | None) -> Path:
     if (folder := cached_dataset(name, revision, hub_cache())) is not None:
         return folder
-    library(key, "huggingface_hub.utils", name).disable_progress_bars()
+    import_package(key, "huggingface_hub.utils", name).disable_progress_bars()
     log.info("%s: fetching %s from the Hugging Face Hub", key, name)
     try:
         return fetch_dataset(name, revision)
-    except NotGiven as refusal:
+    except FetchFailed as refusal:
         why = f"the Hub does not give it ({refusal})"
-        raise problem(key, not_there(name, revision, hub_cache(), why), refusal) from refusal
+        raise config_error(key, not_cached_message(name, revision, hub_cache(), why), refusal) from refusal
 
 
 def read_hub(key: str, folder: Path, subset: str | None, wanted: Sequence[str]) -> tuple[TableRows, str]:
     """One split of a snapshot, by what the dataset says of its own files: the first of `wanted` that there is. Returns
     its name too."""
-    datasets = library(key, "datasets", folder)
+    datasets = import_package(key, "datasets", folder)
     datasets.disable_progress_bars()
     try:
         subset = subset or _only_subset(datasets, key, folder)
@@ -58,8 +58,8 @@ def read_hub(key: str, folder: Path, subset: str | None, wanted: Sequence[str]) 
     except ConfigError:
         raise
     except Exception as fault:  # of the library, or of any of the readers that it has
-        raise problem(key, f"{folder} cannot be read as a dataset: {_short(fault)}", fault) from fault
-    raise problem(
+        raise config_error(key, f"{folder} cannot be read as a dataset: {_short(fault)}", fault) from fault
+    raise config_error(
         key.replace(".path", ".split"), f"there is no split {' or '.join(wanted)}; there are {', '.join(there)}"
     )
 
@@ -69,10 +69,10 @@ def _only_subset(datasets: Any, key: str, folder: Path) -> str | None:
     names = datasets.get_dataset_config_names(str(folder))
     if len(names) < 2 or datasets.get_dataset_default_config_name(str(folder)) is not None:
         return None
-    if MAIN in names:
-        return MAIN
+    if DEFAULT_SUBSET in names:
+        return DEFAULT_SUBSET
     subset = key.replace(".path", ".subset")
-    raise problem(subset, f"the dataset has several parts and none by default; name one of {', '.join(names)}")
+    raise config_error(subset, f"the dataset has several parts and none by default; name one of {', '.join(names)}")
 
 
 def _short(fault: BaseException) -> str:

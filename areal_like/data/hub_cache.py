@@ -30,7 +30,7 @@ def _missing_files(repository: Path, folder: Path) -> list[str]:
     return [file for file in files if not (folder / file).exists()]
 
 
-def not_there(name: str, revision: str | None, cache: Path, why: str) -> str:
+def not_cached_message(name: str, revision: str | None, cache: Path, why: str) -> str:
     """What is wrong where a dataset is not in the cache, and what to do about it."""
     which = name if revision is None else f"{name} at revision {revision}"
     command = f"python -m areal_like.models.fetch --dataset {name}" + (f" --revision {revision}" if revision else "")

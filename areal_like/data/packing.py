@@ -9,12 +9,12 @@ from operator import itemgetter
 
 import numpy as np
 
-LIMIT = "actor.mb_spec.max_tokens_per_mb"
+LIMIT_KEY = "actor.mb_spec.max_tokens_per_mb"
 
-Plan = list[list[int]]
+RowGroups = list[list[int]]
 
 
-def first_fit_decreasing(sizes: Sequence[int], capacity: int | None, min_groups: int = 1) -> Plan:
+def first_fit_decreasing(sizes: Sequence[int], capacity: int | None, min_groups: int = 1) -> RowGroups:
     """Groups of at most `capacity` (None: any), and at least `min_groups` of them.
 
     The largest come first. One goes where it fits among the fewest others (then: where the least is); a new group is
@@ -24,7 +24,7 @@ def first_fit_decreasing(sizes: Sequence[int], capacity: int | None, min_groups:
         raise ValueError(f"{len(sizes)} sizes cannot fill {min_groups} groups")
     if capacity is not None and max(sizes, default=0) > capacity:
         raise ValueError(f"a size of {max(sizes)} does not fit into a group of {capacity}")
-    plan: Plan = []
+    plan: RowGroups = []
     loads = np.zeros(len(sizes), dtype=np.int64)
     counts = np.zeros(len(sizes), dtype=np.int64)
     for row in np.argsort(-np.asarray(sizes, dtype=np.int64), kind="stable").tolist():
@@ -49,11 +49,11 @@ def micro_batches(
     n_mbs: int | None = 1,
     units: Sequence[int] | None = None,
     max_tokens: int | None = None,
-    key: str = LIMIT,
-) -> Plan:
+    key: str = LIMIT_KEY,
+) -> RowGroups:
     """Micro-batches of at most `max_tokens` tokens, at least `n_mbs` of them (but none without a sequence). Neighbours
     of one unit stay together; None: each is its own. `key` is what an error calls the limit."""
-    members = neighbours(range(len(lengths)) if units is None else units)
+    members = group_neighbours(range(len(lengths)) if units is None else units)
     sizes = [sum(lengths[row] for row in unit) for unit in members]
     if max_tokens is not None and max(sizes, default=0) > max_tokens:
         unit = members[sizes.index(max(sizes))]
@@ -66,17 +66,17 @@ def micro_batches(
     return [[row for unit in group for row in members[unit]] for group in plan]
 
 
-def neighbours(units: Iterable[int]) -> Plan:
+def group_neighbours(units: Iterable[int]) -> RowGroups:
     """Rows of one unit that stand next to each other."""
     return [[row for row, _ in members] for _, members in groupby(enumerate(units), key=itemgetter(1))]
 
 
-def balance(sizes: Sequence[int], num_parts: int, granularity: int = 1) -> Plan:
+def balance(sizes: Sequence[int], num_parts: int, granularity: int = 1) -> RowGroups:
     """Exactly `num_parts` parts of about the same sum, such as the shares of ranks: the largest first, each to where
     the least is. So many as `granularity` neighbours stay together. Parts are empty where there are fewer sizes."""
-    members = neighbours(row // granularity for row in range(len(sizes)))
+    members = group_neighbours(row // granularity for row in range(len(sizes)))
     whole = [sum(sizes[row] for row in unit) for unit in members]
-    plan: Plan = [[] for _ in range(num_parts)]
+    plan: RowGroups = [[] for _ in range(num_parts)]
     loads = [0] * num_parts
     for unit in sorted(range(len(members)), key=lambda unit: (-whole[unit], unit)):
         chosen = min(range(num_parts), key=lambda part: (loads[part], len(plan[part]), part))
@@ -85,7 +85,7 @@ def balance(sizes: Sequence[int], num_parts: int, granularity: int = 1) -> Plan:
     return [sorted(part) for part in plan]
 
 
-def minibatches(lengths: Sequence[int], n: int, granularity: int = 1) -> Plan:
+def minibatches(lengths: Sequence[int], n: int, granularity: int = 1) -> RowGroups:
     """The batch in `n` parts of about the same number of tokens, one optimizer step each; fewer where there are fewer
     sequences, and neighbours together as in `balance`."""
     return balance(lengths, max(1, min(n, -(-len(lengths) // granularity))), granularity)

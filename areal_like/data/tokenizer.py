@@ -9,11 +9,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from areal_like.data.chat import ChatTemplate, Message, read_template
+from areal_like.data.chat_template import ChatTemplate, Message, read_template
 
 KEY = "tokenizer_path"
 TEXTS_AT_ONCE = 4096
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Tokens that `tokenizer_config.json` names, and that chat templates may."""
 
 
@@ -80,7 +80,7 @@ class TextTokenizer:
     @cached_property
     def named_tokens(self) -> dict[str, str]:
         """The tokens of the folder's tokenizer that have a role, by its name."""
-        said = {name: self._config.get(name) for name in NAMED}
+        said = {name: self._config.get(name) for name in ROLE_TOKENS}
         texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in said.items()}
         return {name: text for name, text in texts.items() if isinstance(text, str)}
 

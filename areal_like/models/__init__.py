@@ -45,7 +45,7 @@ def prepared_folder(name: str) -> Path:
     return cache / "areal-like" / "models" / f"{name}-1"
 
 
-def unprepared(path: str) -> str | None:
+def missing_weights_hint(path: str) -> str | None:
     """What is to be done before the weights of a built-in model are there."""
     name = path.removeprefix(BUILT_IN)
     if name not in PREPARED_BY or prepared_folder(name).is_dir():
@@ -58,7 +58,7 @@ def _built_in(path: str) -> Path:
     if name not in built_in_models():
         there = ", ".join(BUILT_IN + known for known in built_in_models())
         raise ValueError(f"{path}: no such model comes with the package; there are: {there}")
-    if why := unprepared(path):
+    if why := missing_weights_hint(path):
         raise ValueError(why)
     return prepared_folder(name) if name in PREPARED_BY else config_file(name).parent
 
@@ -82,7 +82,7 @@ def snapshots(name: str, hub: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda snapshot: (snapshot.name != chosen, snapshot.name))
 
 
-def shown_name(path: str) -> str:
+def display_name(path: str) -> str:
     """What people call the model of a path: that of a snapshot in the Hub's cache is its name there."""
     parts = Path(path).parts
     if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith(REPOSITORY):

@@ -16,15 +16,15 @@ from areal_like.models import hub_cache
 ALWAYS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 WEIGHTS = ("*.safetensors", "*.bin")
 """The better first: of a model that is there in both, the second is not fetched."""
-ELSEWHERE = "*/*"
+SUBFOLDERS = "*/*"
 """Folders within a repository hold the same model for other programs."""
-ANSWER_S = 10.0
+TIMEOUT_S = 10.0
 """How long the Hub may take to say that it has something, before anything is fetched."""
 LIBRARIES = ("huggingface_hub", "httpx", "httpcore", "requests")
 """Whose errors mean that the Hub did not give it; a number behind the name is a later generation."""
 
 
-class NotGiven(Exception):
+class FetchFailed(Exception):
     """The text says why, in a line."""
 
 
@@ -32,27 +32,27 @@ def fetch(name: str) -> Path:
     """The snapshot of a model that `main` is now, with all that a run needs of it."""
 
     def work(hub: Any) -> Path:
-        said = hub.HfApi().model_info(name, timeout=ANSWER_S)
-        there = [file.rfilename for file in said.siblings or () if not fnmatch(file.rfilename, ELSEWHERE)]
+        said = hub.HfApi().model_info(name, timeout=TIMEOUT_S)
+        there = [file.rfilename for file in said.siblings or () if not fnmatch(file.rfilename, SUBFOLDERS)]
         weights = next((kind for kind in WEIGHTS if any(fnmatch(file, kind) for file in there)), WEIGHTS[0])
         wanted = [*ALWAYS, weights]
-        folder = hub.snapshot_download(name, cache_dir=hub_cache(), allow_patterns=wanted, ignore_patterns=[ELSEWHERE])
+        folder = hub.snapshot_download(name, cache_dir=hub_cache(), allow_patterns=wanted, ignore_patterns=[SUBFOLDERS])
         return Path(folder)
 
-    return _asked(work)
+    return _call_hub(work)
 
 
 def fetch_dataset(name: str, revision: str | None = None) -> Path:
     """The snapshot of a dataset that a revision (None: `main`) is now, whole."""
 
     def work(hub: Any) -> Path:
-        hub.HfApi().dataset_info(name, revision=revision, timeout=ANSWER_S)
+        hub.HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
         return Path(hub.snapshot_download(name, repo_type="dataset", revision=revision, cache_dir=hub_cache()))
 
-    return _asked(work)
+    return _call_hub(work)
 
 
-def _asked(work: Callable[[Any], Path]) -> Path:
+def _call_hub(work: Callable[[Any], Path]) -> Path:
     """`work` asks once whether the Hub has it, which fails at once without a network: downloads try again for half a
     minute, and log every try."""
     import huggingface_hub
@@ -62,7 +62,7 @@ def _asked(work: Callable[[Any], Path]) -> Path:
     except Exception as fault:
         library = type(fault).__module__.partition(".")[0].rstrip("0123456789")
         if isinstance(fault, OSError | ValueError) or library in LIBRARIES:
-            raise NotGiven(reason(fault)) from fault
+            raise FetchFailed(reason(fault)) from fault
         raise
 
 
@@ -82,7 +82,7 @@ def main() -> int:
         parser.error("--revision is of a dataset; models are taken as main has them")
     try:
         print(fetch_dataset(said.name, said.revision) if said.dataset else fetch(said.name))
-    except NotGiven as refusal:
+    except FetchFailed as refusal:
         print(refusal)
         return 1
     return 0

@@ -15,18 +15,18 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 """Kind of a value -> its letter for `struct`."""
 
 
-class Blocks(NamedTuple):
+class BlockFormat(NamedTuple):
     """How a kind of tensor stands in the file: `numbers` of it take `size` bytes."""
 
     numbers: int
     size: int
 
 
-KINDS = {0: Blocks(1, 4), 3: Blocks(32, 20), 8: Blocks(32, 34)}
+BLOCK_FORMATS = {0: BlockFormat(1, 4), 3: BlockFormat(32, 20), 8: BlockFormat(32, 34)}
 """float32, Q4_1 and Q8_0."""
 
 
-class _Place(NamedTuple):
+class _TensorEntry(NamedTuple):
     shape: tuple[int, ...]
     kind: int
     start: int
@@ -53,9 +53,9 @@ class GGUF:
             (num_dimensions,) = self._take("I")
             shape = self._take(f"{num_dimensions}Q")[::-1]  # the dimension that changes fastest is named first
             kind, start = self._take("IQ")
-            if kind not in KINDS:
+            if kind not in BLOCK_FORMATS:
                 raise ValueError(f"{path}: {name} is of the kind {kind}, which cannot be read here")
-            places[name] = _Place(shape, kind, start)
+            places[name] = _TensorEntry(shape, kind, start)
         alignment = int(self.said.get("general.alignment", 32))
         self._data = -(-self._at // alignment) * alignment
         self._places = places
@@ -66,7 +66,7 @@ class GGUF:
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         place = self._places[name]
-        numbers, size = KINDS[place.kind]
+        numbers, size = BLOCK_FORMATS[place.kind]
         count = int(np.prod(place.shape)) // numbers
         raw = np.frombuffer(self._bytes, np.uint8, count * size, self._data + place.start).reshape(count, size)
         return {0: _float32, 3: _q4_1, 8: _q8_0}[place.kind](raw).reshape(place.shape)

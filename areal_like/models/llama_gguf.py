@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from areal_like.models.gguf import GGUF
 
-OUTSIDE = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
-IN_LAYER = {
+MODEL_TENSORS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+LAYER_TENSORS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -27,7 +27,7 @@ CONTROL = 3
 """The type of a token that no text may become."""
 
 
-def config_of(source: GGUF) -> dict[str, Any]:
+def model_config(source: GGUF) -> dict[str, Any]:
     """The content of `config.json`."""
 
     def said(name: str) -> Any:
@@ -64,7 +64,7 @@ def config_of(source: GGUF) -> dict[str, Any]:
 def write_weights(source: GGUF, file: Path) -> None:
     """As safetensors: a header with the place of each tensor, then all of them. Their library needs torch for
     bfloat16."""
-    tensors = {name: _bfloat16(tensor) for name, tensor in sorted(_named(source))}
+    tensors = {name: _bfloat16(tensor) for name, tensor in sorted(_hf_tensors(source))}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -103,24 +103,24 @@ def write_tokenizer(source: GGUF, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
-def _named(source: GGUF) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def _hf_tensors(source: GGUF) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Under the names of transformers; a tied head is not there twice."""
     heads = {
         "attn_q": source.said["llama.attention.head_count"],
         "attn_k": source.said["llama.attention.head_count_kv"],
     }
     for name, tensor in source.tensors():
-        if name in OUTSIDE:
-            yield OUTSIDE[name], tensor
+        if name in MODEL_TENSORS:
+            yield MODEL_TENSORS[name], tensor
             continue
         _, layer, part, kind = name.split(".")
         yield (
-            f"model.layers.{layer}.{IN_LAYER[part]}.{kind}",
-            _unfolded(tensor, heads[part]) if part in heads else tensor,
+            f"model.layers.{layer}.{LAYER_TENSORS[part]}.{kind}",
+            _hf_rotary_order(tensor, heads[part]) if part in heads else tensor,
         )
 
 
-def _unfolded(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def _hf_rotary_order(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """GGUF has the two halves that are rotated together as neighbours; transformers has one half after the other."""
     half = len(weight) // heads // 2
     return weight.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(weight.shape)

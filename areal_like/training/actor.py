@@ -12,23 +12,23 @@ from torch import Tensor
 
 from areal_like.algorithms import aggregation, losses
 from areal_like.config.actor import PPOActorConfig
-from areal_like.data.named import Places
+from areal_like.data.user_code import SearchFolders
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed
-from areal_like.training.batch import ADVANTAGES, PROXIMAL, REFERENCE, RETURNS, SAMPLER, Batch
-from areal_like.training.credit import token_advantages, without_truncated
-from areal_like.training.engine import Engine
-from areal_like.training.export_tokens import TokenExport, policy_arrays
-from areal_like.training.health import Health
+from areal_like.training.batch import ADVANTAGES, PROXIMAL, REFERENCE, RETURNS, SAMPLER, TrainingBatch
+from areal_like.training.batch_advantages import mask_truncated, token_advantages
+from areal_like.training.engine import TrainEngine
 from areal_like.training.micro_batches import minibatches
+from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
 from areal_like.training.policy_loss import policy_loss
 from areal_like.training.sequences import MicroBatch, Sequences
-from areal_like.training.updates import Update, update_metrics
+from areal_like.training.step_metrics import StepMetrics
+from areal_like.training.token_export import TokenExport, policy_arrays
 
 if TYPE_CHECKING:
-    from areal_like.training.lora import WithoutAdapter
+    from areal_like.training.lora import BaseModelReference
 
-HERE = Places(Path(), Path())
+CURRENT_FOLDER = SearchFolders(Path(), Path())
 
 
 class Actor:
@@ -37,11 +37,11 @@ class Actor:
 
     def __init__(
         self,
-        engine: Engine,
-        reference: "Engine | WithoutAdapter | None",
+        engine: TrainEngine,
+        reference: "TrainEngine | BaseModelReference | None",
         config: PPOActorConfig,
         seed: int,
-        places: Places = HERE,
+        places: SearchFolders = CURRENT_FOLDER,
         export: TokenExport | None = None,
     ) -> None:
         self.engine, self.reference, self.config = engine, reference, config
@@ -51,12 +51,12 @@ class Actor:
         # log-probabilities are those of the forward pass that the loss makes anyway.
         self._measures_first = config.ppo_n_minibatches > 1 and (self._loss.needs_proximal or config.recompute_logprob)
 
-    def step(self, batch: Batch, watch: Stopwatch) -> dict[str, float]:
+    def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
         """Trains on the batch; all ranks together."""
-        health = Health(self._world, batch, self._loss.reports)
+        health = StepMetrics(self._world, batch, self._loss.reports)
         with watch("prepare"):
             if self.config.mask_truncated_completions:
-                without_truncated(batch)
+                mask_truncated(batch)
         with watch("logprobs"):
             self._add_logprobs(batch)
         with watch("prepare"):
@@ -72,11 +72,11 @@ class Actor:
         if self._export is not None:
             self._export.write_batch(batch)
         return {
-            **update_metrics("train", updates),
+            **optimizer_metrics("train", updates),
             **health.metrics(signal_N),
         }
 
-    def _add_logprobs(self, batch: Batch) -> None:
+    def _add_logprobs(self, batch: TrainingBatch) -> None:
         """Of the policy before the first update, and of the reference, where they have to be computed by themselves."""
         if self._measures_first or (self.reference is not None and self._replaces_sampler):
             batch.sequences.fields[PROXIMAL] = self._logprobs(self.engine, batch.sequences)
@@ -88,11 +88,11 @@ class Actor:
         """Whether the trainer's own log-probabilities stand in for the sampler's."""
         return self.config.recompute_logprob and not self.config.use_decoupled_loss
 
-    def _logprobs(self, engine: "Engine | WithoutAdapter", sequences: Sequences) -> NDArray[np.float32]:
-        micros = engine.cut(sequences, np.flatnonzero(sequences.counts_N))
+    def _logprobs(self, engine: "TrainEngine | BaseModelReference", sequences: Sequences) -> NDArray[np.float32]:
+        micros = engine.cut(sequences, np.flatnonzero(sequences.loss_tokens_N))
         return sequences.scatter(micros, engine.logprobs(micros, self.config.temperature))
 
-    def _add_advantages(self, batch: Batch) -> NDArray[np.bool_]:
+    def _add_advantages(self, batch: TrainingBatch) -> NDArray[np.bool_]:
         """Returns which sequences something is to be learnt from. What a critic said is in the batch, and what it
         should have said is left there."""
         fields = batch.sequences.fields
@@ -100,18 +100,23 @@ class Actor:
         credit = token_advantages(batch, self.config, self._world, old)
         fields[ADVANTAGES], fields[RETURNS] = credit
         if self._loss.needs_all:
-            return batch.sequences.counts_N > 0
+            return batch.sequences.loss_tokens_N > 0
         sizes_N = batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.counted)
         has_signal_N: NDArray[np.bool_] = sizes_N != 0  # so is NaN: the loss has to hear of it
         return has_signal_N
 
     def _update(
-        self, batch: Batch, rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: Health, is_first: bool
-    ) -> Update:
+        self,
+        batch: TrainingBatch,
+        rows: NDArray[np.int64],
+        signal_N: NDArray[np.bool_],
+        health: StepMetrics,
+        is_first: bool,
+    ) -> OptimizerStep:
         """One optimizer step. Sequences whose advantages are all 0 have no gradient: they are left out of the work, and
         still count in what the loss is divided by."""
         config, sequences = self.config, batch.sequences
-        counts = sequences.counts_N[rows]
+        counts = sequences.loss_tokens_N[rows]
         own = aggregation.denominator(config.loss_aggregation, *_shape(counts), config.max_new_tokens)
         divisor = max(1.0, self._world.sum([own])[0])
         micros = self.engine.cut(sequences, rows[signal_N[rows]])
@@ -129,7 +134,7 @@ class Actor:
         return self.engine.step(batch.step, total)
 
     def _inputs(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> losses.Inputs:
-        mask, cu_seqlens = _shape(micro.counts_N, logprobs.device)
+        mask, cu_seqlens = _shape(micro.loss_tokens_N, logprobs.device)
         proximal = micro.fields.get(PROXIMAL, logprobs.detach())
         return losses.Inputs(
             logprobs=logprobs,
@@ -144,7 +149,7 @@ class Actor:
         )
 
     def _measure_sample_if_needed(
-        self, batch: Batch, first_rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: Health
+        self, batch: TrainingBatch, first_rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: StepMetrics
     ) -> None:
         """Where the first update has nothing to learn, its forward pass shows nothing: a few sequences tell how far
         sampler and trainer are apart all the same."""

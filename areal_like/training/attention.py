@@ -19,21 +19,21 @@ from transformers import AttentionInterface
 from areal_like.config.attention import choose, installed
 from areal_like.config.train_engine import TrainEngineConfig
 
-OURS = {"sdpa": "areal_like_packed", "eager": "areal_like_packed_eager"}
+REGISTERED_NAMES = {"sdpa": "areal_like_packed", "eager": "areal_like_packed_eager"}
 """Value of `attn_impl` -> the name under which transformers finds it. It has the others itself, and these find the
 borders of sequences in what `MicroBatch.borders` tells them, or in the positions."""
 
-CHANGES_SCORES = ("s_aux", "position_bias")
+SCORE_MODIFIERS = ("s_aux", "position_bias")
 """What some models pass along, and no attention here knows."""
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
-LARGEST_HEAD = 256
+MAX_HEAD_SIZE = 256
 """What the flash kernel of torch takes."""
 
 log = logging.getLogger(__name__)
 
 
-def attention_of(config: TrainEngineConfig, where: str, device: torch.device) -> str:
+def resolve_attention(config: TrainEngineConfig, where: str, device: torch.device) -> str:
     """The value of `attn_impl`; what `auto` becomes is logged with its reason."""
     if config.attn_impl != "auto":
         return config.attn_impl
@@ -43,7 +43,7 @@ def attention_of(config: TrainEngineConfig, where: str, device: torch.device) ->
     return value
 
 
-class Run(NamedTuple):
+class LengthGroup(NamedTuple):
     """Neighbouring sequences of one length."""
 
     start: int
@@ -51,12 +51,12 @@ class Run(NamedTuple):
     length: int
 
 
-def runs_of(lengths: Sequence[int]) -> tuple[Run, ...]:
+def length_groups(lengths: Sequence[int]) -> tuple[LengthGroup, ...]:
     """Where each stretch of equal lengths begins, how many sequences it has, and of which length."""
     runs, start = [], 0
     for length, members in groupby(lengths):
         num = len(list(members))
-        runs.append(Run(start, num, length))
+        runs.append(LengthGroup(start, num, length))
         start += num * length
     return tuple(runs)
 
@@ -71,7 +71,7 @@ def packed_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    runs: tuple[Run, ...] = (),
+    runs: tuple[LengthGroup, ...] = (),
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int = 0,
     is_eager: bool = False,
@@ -79,14 +79,14 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """As transformers calls it: `query`, `key` and `value` are [1, heads, T, head size]. `dropout` is 0 unless the
     model is in training."""
-    _refuse(module, unused)
+    _check_supported(module, unused)
     is_plain = is_eager or softcap is not None
-    if not is_plain and not dropout and cu_seq_lens_q is not None and _has_kernel(query):
+    if not is_plain and not dropout and cu_seq_lens_q is not None and _flash_supports(query):
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        return _kernel(q, k, v, cu_seq_lens_q, max_length_q, sliding_window, scaling).unsqueeze(0), None
+        return _flash_attention(q, k, v, cu_seq_lens_q, max_length_q, sliding_window, scaling).unsqueeze(0), None
     attend: Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
     if is_plain:
-        attend = partial(_by_hand, scaling=scaling, dropout=dropout, softcap=softcap)
+        attend = partial(_eager_attention, scaling=scaling, dropout=dropout, softcap=softcap)
     else:
         attend = partial(_sdpa, scaling=scaling, dropout=dropout)
     out = []
@@ -101,24 +101,24 @@ def packed_attention(
     return torch.cat(out).unsqueeze(0), None
 
 
-def _refuse(module: nn.Module, unused: dict[str, Any]) -> None:
+def _check_supported(module: nn.Module, unused: dict[str, Any]) -> None:
     name = type(module).__name__
-    for changes in CHANGES_SCORES:
+    for changes in SCORE_MODIFIERS:
         if unused.get(changes) is not None:
             raise ValueError(f"{name} changes its attention scores ({changes}), which is not supported yet")
     if not getattr(module, "is_causal", True):
         raise ValueError(f"{name} lets tokens see later ones, which is not supported: it could not be sampled from")
 
 
-def _has_kernel(query: Tensor) -> bool:
+def _flash_supports(query: Tensor) -> bool:
     """Whether torch's flash kernel takes it: half precision on an NVIDIA GPU from Ampere on."""
     if not query.is_cuda or query.dtype not in KERNEL_DTYPES or torch.version.cuda is None:
         return False
     size = query.shape[-1]
-    return size <= LARGEST_HEAD and size % 8 == 0 and torch.cuda.get_device_properties(query.device).major >= 8
+    return size <= MAX_HEAD_SIZE and size % 8 == 0 and torch.cuda.get_device_properties(query.device).major >= 8
 
 
-def _kernel(
+def _flash_attention(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, window: int | None, scaling: float
 ) -> Tensor:
     """All sequences at once; [T, heads, head size]."""
@@ -131,13 +131,13 @@ def _kernel(
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, window: int | None, *, scaling: float, dropout: float) -> Tensor:
-    mask = None if window is None else seen(q.shape[-2], window, q.device)
+    mask = None if window is None else causal_mask(q.shape[-2], window, q.device)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
 
 
-def _by_hand(
+def _eager_attention(
     q: Tensor, k: Tensor, v: Tensor, window: int | None, *, scaling: float, dropout: float, softcap: float | None
 ) -> Tensor:
     """Step by step as it is written in papers: what other ways are compared with, and where scores are capped."""
@@ -146,12 +146,12 @@ def _by_hand(
     scores = q @ k.transpose(-1, -2) * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~seen(length, window or length, q.device), float("-inf"))
+    scores = scores.masked_fill(~causal_mask(length, window or length, q.device), float("-inf"))
     chances = F.dropout(scores.softmax(-1, dtype=torch.float32).to(q.dtype), dropout)
     return chances @ v
 
 
-def seen(length: int, width: int, device: torch.device) -> Tensor:
+def causal_mask(length: int, width: int, device: torch.device) -> Tensor:
     """Each position sees itself and the `width - 1` before it."""
     position = torch.arange(length, device=device)
     behind = position[:, None] - position[None, :]
@@ -159,5 +159,5 @@ def seen(length: int, width: int, device: torch.device) -> Tensor:
 
 
 # No masks are registered under these names, so that transformers makes none.
-AttentionInterface.register(OURS["sdpa"], packed_attention)
-AttentionInterface.register(OURS["eager"], partial(packed_attention, is_eager=True))
+AttentionInterface.register(REGISTERED_NAMES["sdpa"], packed_attention)
+AttentionInterface.register(REGISTERED_NAMES["eager"], partial(packed_attention, is_eager=True))

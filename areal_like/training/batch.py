@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from areal_like.training.sequences import Sequences, join
+from areal_like.training.sequences import Sequences, concatenate
 
 SAMPLER, VERSIONS = "logprobs", "versions"
 """What the controller sends of each token."""
@@ -21,7 +21,7 @@ step, where they are computed by themselves."""
 
 
 @dataclass
-class Batch:
+class TrainingBatch:
     """Suffixes: _A all samples of the step over all ranks, in one order on every rank; _N those of this rank."""
 
     step: int
@@ -47,15 +47,15 @@ class Batch:
         return int(self.groups_A.max(initial=-1)) + 1
 
 
-def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> Batch:
+def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> TrainingBatch:
     """`blobs` are the groups of this rank's shard, as `areal_like.rollout.trajectory.pack_group` made them."""
     samples = header["samples"]
     _, groups_A = np.unique([sample["group"] for sample in samples], return_inverse=True)
     shard = np.array(header["shard"], dtype=np.int64)
-    sequences = join([load(bytes(blob)) for blob in blobs], (SAMPLER, VERSIONS)) if blobs else _none()
+    sequences = concatenate([load(bytes(blob)) for blob in blobs], (SAMPLER, VERSIONS)) if blobs else _no_sequences()
     if len(sequences) != len(shard):
         raise ValueError(f"batch {header['step']}: {len(shard)} samples came with arrays of {len(sequences)}")
-    return Batch(
+    return TrainingBatch(
         step=header["step"],
         rewards_A=np.array([sample["reward"] for sample in samples], dtype=np.float32),
         groups_A=groups_A,
@@ -68,7 +68,7 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> Batch:
     )
 
 
-def _none() -> Sequences:
+def _no_sequences() -> Sequences:
     """A rank may get nothing of a small batch."""
     empty = np.zeros(0, np.int32)
     return Sequences(empty, empty, np.zeros(0, np.int64), {SAMPLER: np.zeros(0, np.float32), VERSIONS: empty})

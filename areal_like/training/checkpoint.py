@@ -26,26 +26,26 @@ from areal_like.process.checkpoint_layout import (
     complete_checkpoints,
     folder_name,
 )
+from areal_like.process.checkpoint_manifest import can_resume, drop_resume_parts, resume_problem, write_manifest
 from areal_like.process.errors import Failure, FinalFailure
+from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
-from areal_like.training.agreement import Agreement
-from areal_like.training.engine import Engine
-from areal_like.training.manifest import can_resume, damage, forget_resume, seal
-from areal_like.training.progress import Progress
-from areal_like.training.resume_state import engine_facts, restore_engine
-from areal_like.training.saved import Saved
-from areal_like.training.timers import Timer
+from areal_like.training.engine import TrainEngine
+from areal_like.training.engine_snapshot import EngineSnapshot
+from areal_like.training.progress import TrainingProgress
+from areal_like.training.rank_vote import RankVote
+from areal_like.training.resume_state import engine_scalars, restore_engine
 from areal_like.training.world import World
 
 log = logging.getLogger(__name__)
 
 
-class Unwritable(FinalFailure):
+class CheckpointNotWritten(FinalFailure):
     """A checkpoint that is due cannot be written."""
 
 
-class Due(NamedTuple):
+class CheckpointPurpose(NamedTuple):
     """What a step's checkpoint is for: to go on from, and to be kept for good."""
 
     to_resume: bool
@@ -55,76 +55,76 @@ class Due(NamedTuple):
         return self.to_resume or self.to_keep
 
 
-NOTHING = Due(False, False)
+NOT_DUE = CheckpointPurpose(False, False)
 
 
-class Written(NamedTuple):
+class LastCheckpoint(NamedTuple):
     """The newest checkpoint of this attempt."""
 
     step: int
-    due: Due
+    due: CheckpointPurpose
 
-    def covers(self, step: int, due: Due) -> bool:
+    def covers(self, step: int, due: CheckpointPurpose) -> bool:
         """Whether it is all that this step's would be."""
         return self.step == step and self.due.to_resume >= due.to_resume and self.due.to_keep >= due.to_keep
 
 
-class Checkpoints:
+class CheckpointManager:
     def __init__(
-        self, run: Run, world: World, steps_per_epoch: int, others: Mapping[str, Timer] = MappingProxyType({})
+        self, run: Run, world: World, steps_per_epoch: int, others: Mapping[str, IntervalTimer] = MappingProxyType({})
     ) -> None:
         """`others` are clocks that have to be put back too. All ranks must make one."""
         self._run, self._root, self._world = run, run.checkpoints, world
         self._start, self._config, self._how = run.start_point(), run.config.recover, run.config.weights
         self._resumes = run.config.recover.mode != "disabled"
-        self._recover = Timer(run.config.recover, steps_per_epoch)
-        self._saver = Timer(run.config.saver, steps_per_epoch)
+        self._recover = IntervalTimer(run.config.recover, steps_per_epoch)
+        self._saver = IntervalTimer(run.config.saver, steps_per_epoch)
         self._timers = {"recover": self._recover, "saver": self._saver, **others}
         trained = "actor" if hasattr(run.config, "actor") else "model"
-        self._agreement = Agreement(world, getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s")
+        self._agreement = RankVote(world, getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s")
         self._tokenizer = model_folder(run.config.tokenizer_path, run.cwd) if run.config.tokenizer_path else None
-        self._written = Written(-1, NOTHING)
+        self._written = LastCheckpoint(-1, NOT_DUE)
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         if world.is_first:
-            _clear(self._root)
+            _remove_leftovers(self._root)
 
-    def due(self, step: int, is_last: bool) -> Due:
+    def due(self, step: int, is_last: bool) -> CheckpointPurpose:
         """After `step` completed steps; the last one is always kept. The first rank's clocks decide for all. What went
         wrong with the one before is raised here as soon as it is known."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
         recover, saver = self._recover.is_due(step), self._saver.is_due(step)
         if self._run.config.bench:
-            return NOTHING
+            return NOT_DUE
         said = self._world.first([self._resumes and (recover or is_last), saver or is_last])
-        due = Due(*map(bool, said))
-        return NOTHING if self._written.covers(step, due) else due
+        due = CheckpointPurpose(*map(bool, said))
+        return NOT_DUE if self._written.covers(step, due) else due
 
     def write(
         self,
         step: int,
-        due: Due,
-        engines: Mapping[str, Engine],
-        progress: Progress,
+        due: CheckpointPurpose,
+        engines: Mapping[str, TrainEngine],
+        progress: TrainingProgress,
         parts: Mapping[str, bytes] | None = None,
     ) -> None:
         """The first of `engines` is the one that the checkpoint's folder is, the others get a folder of their name in
         it. `parts` (by name) are what others need to resume. All ranks must call it."""
         self.wait()
-        self._written = Written(step, due)
+        self._written = LastCheckpoint(step, due)
         half = self._root / f".{folder_name(step)}.half"
         if self._world.is_first:
             _discard(half)
             half.mkdir(parents=True)
             if due.to_resume and (elsewhere := self._run.resume_states) is not None:
                 (half / RESUME).symlink_to(make_free_folder(elsewhere / folder_name(step)))
-        saved = {name: Saved.of(engine, due.to_resume, self._how) for name, engine in engines.items()}
+        saved = {name: EngineSnapshot.of(engine, due.to_resume, self._how) for name, engine in engines.items()}
         self._world.barrier()  # nothing of before is there any more
         facts = {
             "step": step,
             "attempt": self._start.attempt,
-            "engines": {name: engine_facts(engine) for name, engine in engines.items()},
+            "engines": {name: engine_scalars(engine) for name, engine in engines.items()},
             "timers": {name: timer.state() for name, timer in self._timers.items()},
             "progress": progress.facts(),
         }
@@ -149,13 +149,15 @@ class Checkpoints:
             fault, self._fault = self._fault, None
             if isinstance(fault, OSError | SafetensorError):
                 hint = "free some space, or write fewer (saver.freq_steps, recover.keep)"
-                raise Unwritable(f"{self._root}: a checkpoint could not be written: {fault}; {hint}") from fault
+                raise CheckpointNotWritten(
+                    f"{self._root}: a checkpoint could not be written: {fault}; {hint}"
+                ) from fault
             raise fault
 
-    def resume(self, checkpoint: Path, engines: Mapping[str, Engine], progress: Progress) -> None:
+    def resume(self, checkpoint: Path, engines: Mapping[str, TrainEngine], progress: TrainingProgress) -> None:
         """Puts everything back as it was, but for what `recover` says to skip; the engines have the checkpoint's
         weights already."""
-        facts, step = read_facts(checkpoint), self._start.step
+        facts, step = read_trainer_state(checkpoint), self._start.step
         for name, engine in engines.items():
             if name not in facts["engines"]:
                 hint = "go on with a configuration like the one that wrote it"
@@ -168,7 +170,7 @@ class Checkpoints:
         for name, timer in self._timers.items():
             timer.restore(facts["timers"][name])
         progress.restore(facts["progress"])
-        self._written = Written(step, Due(True, (checkpoint / KEPT).is_file()))
+        self._written = LastCheckpoint(step, CheckpointPurpose(True, (checkpoint / KEPT).is_file()))
 
     def _begin(self, work: Callable[[], None], step: int) -> None:
         def watched() -> None:
@@ -180,7 +182,7 @@ class Checkpoints:
         self._thread = threading.Thread(target=watched, name=f"checkpoint {step}")
         self._thread.start()
 
-    def _write_together(self, half: Path, saved: Mapping[str, Saved]) -> None:
+    def _write_together(self, half: Path, saved: Mapping[str, EngineSnapshot]) -> None:
         """Every rank its own files; nobody goes on before all are there."""
         fault = None
         try:
@@ -188,14 +190,19 @@ class Checkpoints:
                 each.write_resume(half / RESUME / name)
         except Exception as found:
             fault = found
-        all_are_well = self._agreement.all_are_well(fault is None)
+        all_succeeded = self._agreement.all_succeeded(fault is None)
         if fault is not None:
             raise fault
-        if not all_are_well:
-            raise Unwritable(f"{half}: another rank could not write its part of it; its own log says why")
+        if not all_succeeded:
+            raise CheckpointNotWritten(f"{half}: another rank could not write its part of it; its own log says why")
 
     def _write_rest(
-        self, half: Path, due: Due, saved: Mapping[str, Saved], facts: dict[str, Any], parts: Mapping[str, bytes]
+        self,
+        half: Path,
+        due: CheckpointPurpose,
+        saved: Mapping[str, EngineSnapshot],
+        facts: dict[str, Any],
+        parts: Mapping[str, bytes],
     ) -> None:
         for number, (name, each) in enumerate(saved.items()):
             each.write_folder(half / name if number else half, self._tokenizer)
@@ -205,7 +212,7 @@ class Checkpoints:
                 (half / RESUME / name).write_bytes(content)
         if due.to_keep:
             (half / KEPT).touch()
-        seal(half, facts["step"])
+        write_manifest(half, facts["step"])
         target = self._root / folder_name(facts["step"])
         if target.exists():  # of a lineage that was given up
             _remove(target)
@@ -221,21 +228,21 @@ class Checkpoints:
         resumable = [folder for _, folder in reversed(complete_checkpoints(self._root)) if can_resume(folder)]
         for folder in resumable[self._config.keep :]:
             if (folder / KEPT).is_file():
-                for path in forget_resume(folder):
+                for path in drop_resume_parts(folder):
                     _discard(path)
             else:
                 _remove(folder)
 
 
-def read_facts(checkpoint: Path) -> dict[str, Any]:
+def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
     """What the trainer wrote down of itself."""
     facts: dict[str, Any] = json.loads((checkpoint / RESUME / TRAINER).read_text(encoding="utf-8"))
     return facts
 
 
-def check_whole(checkpoint: Path) -> None:
+def check_complete(checkpoint: Path) -> None:
     """A damaged checkpoint is a failure that names what is wrong with it."""
-    if wrong := damage(checkpoint, with_hashes=True):
+    if wrong := resume_problem(checkpoint, with_hashes=True):
         raise Failure(f"resume: nothing can go on from {checkpoint}: {wrong}; choose another with resume_step")
 
 
@@ -259,7 +266,7 @@ def _discard(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _clear(root: Path) -> None:
+def _remove_leftovers(root: Path) -> None:
     """What an earlier process had half written or half removed."""
     for path in root.glob(".step_*.*"):
         if CHECKPOINT_FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):

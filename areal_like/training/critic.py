@@ -11,20 +11,20 @@ from areal_like.algorithms import losses
 from areal_like.config.critic import PPOCriticConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed
-from areal_like.training.batch import RETURNS, VALUES, Batch
-from areal_like.training.engine import Engine
+from areal_like.training.batch import RETURNS, VALUES, TrainingBatch
+from areal_like.training.engine import TrainEngine
 from areal_like.training.micro_batches import minibatches
+from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
 from areal_like.training.sequences import MicroBatch, Sequences
-from areal_like.training.updates import Update, update_metrics
 
-LEAST_SPREAD = 1e-12
+MIN_VARIANCE = 1e-12
 """Of returns: a variance below it is an error of rounding."""
 
 
-class Part(NamedTuple):
+class CriticStep(NamedTuple):
     """One optimizer step, and how many tokens of this rank the clip held back in it."""
 
-    update: Update
+    update: OptimizerStep
     num_clipped: float
 
 
@@ -32,7 +32,7 @@ class Critic:
     """`judge` comes before the policy learns, since advantages are measured against its values; `step` when the
     returns are known. Without an optimizer it only judges."""
 
-    def __init__(self, engine: Engine, config: PPOCriticConfig, seed: int) -> None:
+    def __init__(self, engine: TrainEngine, config: PPOCriticConfig, seed: int) -> None:
         self.engine, self.config = engine, config
         self._seed, self._world = seed, engine.world
 
@@ -40,14 +40,14 @@ class Critic:
     def learns(self) -> bool:
         return self.config.optimizer is not None
 
-    def judge(self, batch: Batch, watch: Stopwatch) -> None:
+    def compute_values(self, batch: TrainingBatch, watch: Stopwatch) -> None:
         """Gives the batch the values of the states in which its tokens were chosen; all ranks together."""
         sequences = batch.sequences
         with watch("values"):
-            micros = self.engine.cut(sequences, np.flatnonzero(sequences.counts_N))
+            micros = self.engine.cut(sequences, np.flatnonzero(sequences.loss_tokens_N))
             sequences.fields[VALUES] = sequences.scatter(micros, self.engine.values(micros))
 
-    def step(self, batch: Batch, watch: Stopwatch) -> dict[str, float]:
+    def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
         """Learns from the returns of the batch; all ranks together."""
         fit = self._fit(batch.sequences)
         if not self.learns:
@@ -57,19 +57,19 @@ class Critic:
             rows = minibatches(batch.sequences, self.config, self._world)
             parts = [self._update(batch, rows_N) for rows_N in rows]
         clipped, count = self._world.sum(
-            [sum(part.num_clipped for part in parts), float(batch.sequences.counts_N.sum())]
+            [sum(part.num_clipped for part in parts), float(batch.sequences.loss_tokens_N.sum())]
         )
         updates = [part.update for part in parts]
         return {
-            **update_metrics("critic", updates),
+            **optimizer_metrics("critic", updates),
             "critic/clip_fraction": clipped / max(1.0, count),
             **fit,
         }
 
-    def _update(self, batch: Batch, rows_N: NDArray[np.int64]) -> Part:
+    def _update(self, batch: TrainingBatch, rows_N: NDArray[np.int64]) -> CriticStep:
         """The loss is the mean over the tokens of these sequences on all ranks."""
         sequences, num_clipped = batch.sequences, 0.0
-        divisor = max(1.0, self._world.sum([float(sequences.counts_N[rows_N].sum())])[0])
+        divisor = max(1.0, self._world.sum([float(sequences.loss_tokens_N[rows_N].sum())])[0])
 
         def loss(micro: MicroBatch, values: Tensor, _: Tensor | None) -> Tensor:
             nonlocal num_clipped
@@ -79,8 +79,8 @@ class Critic:
             num_clipped += float(found.statistics.sums["clip_fraction"])
             return found.total / divisor
 
-        micros = self.engine.cut(sequences, rows_N[sequences.counts_N[rows_N] > 0])
-        return Part(self.engine.step(batch.step, self.engine.accumulate(micros, loss)), num_clipped)
+        micros = self.engine.cut(sequences, rows_N[sequences.loss_tokens_N[rows_N] > 0])
+        return CriticStep(self.engine.step(batch.step, self.engine.accumulate(micros, loss)), num_clipped)
 
     def _fit(self, sequences: Sequences) -> dict[str, float]:
         """How well the returns were foretold."""
@@ -95,5 +95,5 @@ class Critic:
             "critic/value_mean": values_mean,
             "critic/return_mean": returns_mean,
             # Where all returns are alike there is nothing to explain.
-            **({"critic/explained_variance": 1 - unexplained / spread} if spread > LEAST_SPREAD else {}),
+            **({"critic/explained_variance": 1 - unexplained / spread} if spread > MIN_VARIANCE else {}),
         }

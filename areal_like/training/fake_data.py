@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from areal_like.config.dataset import FakeDataConfig
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.seeds import derive_seed
-from areal_like.training.batch import SAMPLER, VERSIONS, Batch
-from areal_like.training.engine import Engine
-from areal_like.training.rollouts import Facts
+from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch
+from areal_like.training.controller_client import RunLength
+from areal_like.training.engine import TrainEngine
 from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
 
@@ -24,18 +24,18 @@ SAMPLER_SPREAD = 0.1
 """Of made-up log-probabilities around those of a sampler that knows nothing."""
 
 
-class FakeRollouts:
+class FakeController:
     """Stands where the controller does, as one rank sees it. There is no server, so that weights go nowhere."""
 
-    def __init__(self, config: Any, engine: Engine) -> None:
+    def __init__(self, config: Any, engine: TrainEngine) -> None:
         self._fake, self._world = _checked(config.train_dataset.fake, engine.world), engine.world
         self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
         self._vocab_size, self._total_steps = engine.vocabulary, total_steps(config)
 
-    def facts(self) -> Facts:
-        return Facts(self._total_steps, self._total_steps)
+    def facts(self) -> RunLength:
+        return RunLength(self._total_steps, self._total_steps)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TrainingBatch:
         """This rank's part. Rewards are random as well; each group has two sequences or more, as far as there are so
         many, so that there is something to compare."""
         size, length = self._fake.batch_size, self._fake.seq_len
@@ -47,7 +47,7 @@ class FakeRollouts:
         logprobs = np.ravel(noise) * SAMPLER_SPREAD - math.log(self._vocab_size)
         sequences.fields[SAMPLER] = logprobs.astype(np.float32)
         sequences.fields[VERSIONS] = np.full(len(sequences.token_ids), step, dtype=np.int32)
-        return Batch(
+        return TrainingBatch(
             step=step,
             rewards_A=_generator(self._seed, "rewards", step).standard_normal(size).astype(np.float32),
             groups_A=np.minimum(rows_A // self._group_size, max(0, size // self._group_size - 1)),
@@ -73,7 +73,7 @@ class FakeRollouts:
         pass
 
 
-class FakeDeal:
+class FakeBatchSampler:
     """New rows in every step, without end."""
 
     def __init__(self, batch_size: int, steps_per_epoch: int) -> None:
@@ -86,7 +86,7 @@ class FakeDeal:
         return np.arange(self._batch_size) + step * self._batch_size
 
 
-class FakeStore:
+class FakeTokenDataset:
     """As many rows as anybody takes; `len` is how many are evaluated."""
 
     def __init__(self, fake: FakeDataConfig, seed: int, vocab: int) -> None:
@@ -99,16 +99,16 @@ class FakeStore:
         return random_sequences(self._seed, rows_R, self._fake.seq_len, self._vocab)
 
 
-class FakeData:
+class FakeSupervisedData:
     """Stands where the rows of a supervised run do."""
 
     PART = "data.json"
 
-    def __init__(self, config: Any, engine: Engine) -> None:
+    def __init__(self, config: Any, engine: TrainEngine) -> None:
         fake = _checked(config.train_dataset.fake, engine.world)
         self.total_steps = total_steps(config)
-        self.deal = FakeDeal(fake.batch_size, self.total_steps)
-        self.train = FakeStore(fake, derive_seed(config.seed, "train"), engine.vocabulary)
+        self.deal = FakeBatchSampler(fake.batch_size, self.total_steps)
+        self.train = FakeTokenDataset(fake, derive_seed(config.seed, "train"), engine.vocabulary)
         self.valid = fake_valid(config, engine.vocabulary)
 
     def __str__(self) -> str:
@@ -122,12 +122,12 @@ class FakeData:
         pass
 
 
-def fake_valid(config: Any, vocab: int) -> FakeStore | None:
+def fake_valid(config: Any, vocab: int) -> FakeTokenDataset | None:
     """Random tokens to evaluate on, where the experiment asks for them."""
     valid = config.valid_dataset
     if valid is None or valid.fake is None:
         return None
-    return FakeStore(valid.fake, derive_seed(config.seed, "valid"), vocab)
+    return FakeTokenDataset(valid.fake, derive_seed(config.seed, "valid"), vocab)
 
 
 def random_sequences(seed: int, rows: NDArray[np.int64], length: int, vocab: int) -> Sequences:

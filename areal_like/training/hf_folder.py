@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from areal_like.config.weights import WeightsConfig
-from areal_like.training.file_sizes import cut_by_size
+from areal_like.training.file_split import split_by_size
 
 FILES = {"safetensors": ("model", "safetensors"), "torch": ("pytorch_model", "bin")}
 """By `weights.save_format`: what transformers calls a file of weights."""
-NOT_COPIED = ("config.json", "origin.json", "manifest.json", "adapter_config.json", "README.md", ".gitattributes")
-COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
+EXCLUDED_FILES = ("config.json", "origin.json", "manifest.json", "adapter_config.json", "README.md", ".gitattributes")
+COPIED_SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """Endings of what belongs to a model beside its weights: tokenizer, chat template, generation defaults, own code."""
 GENERATION = "generation_config.json"
 
@@ -35,7 +35,7 @@ def write_hf_folder(
 ) -> None:
     """`source` is the folder that the model was loaded from, `tokenizer` that of its tokenizer where it is another."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(folder, _as_published(model, weights), how)
+    write_weights(folder, _checkpoint_tensors(model, weights), how)
     config = type(model.config).from_dict(model.config.to_dict())
     config.dtype = dtype
     config.save_pretrained(folder)
@@ -49,7 +49,7 @@ def write_hf_folder(
         model.generation_config.save_pretrained(folder)
 
 
-def _as_published(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _checkpoint_tensors(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """In memory transformers has some models otherwise than their checkpoints, such as experts in one tensor."""
     found: dict[str, Tensor] = revert_weight_conversion(model, dict(weights))
     return {name: tensor.contiguous() for name, tensor in found.items()}
@@ -58,7 +58,7 @@ def _as_published(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict
 def write_weights(folder: Path, weights: Mapping[str, Tensor], how: WeightsConfig | None = None) -> None:
     """In one file, or with `weights.save_sharded` in several and an index of them, where they are that large."""
     stem, ending = FILES[how.save_format if how is not None else "safetensors"]
-    files = cut_by_size(weights, how.max_shard_gb * 1e9 if how is not None and how.save_sharded else math.inf)
+    files = split_by_size(weights, how.max_shard_gb * 1e9 if how is not None and how.save_sharded else math.inf)
     names = [f"{stem}.{ending}"]
     if len(files) > 1:
         names = [f"{stem}-{number:05}-of-{len(files):05}.{ending}" for number in range(1, len(files) + 1)]
@@ -91,4 +91,4 @@ def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
 
 def _belongs(file: Path) -> bool:
     is_index = file.name.endswith(".index.json")
-    return file.is_file() and file.suffix in COPIED and file.name not in NOT_COPIED and not is_index
+    return file.is_file() and file.suffix in COPIED_SUFFIXES and file.name not in EXCLUDED_FILES and not is_index

@@ -10,17 +10,17 @@ from areal_like.process.entrypoint import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
-from areal_like.training.checkpoint import Checkpoints
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
 from areal_like.training.critic import Critic
-from areal_like.training.fake_data import FakeRollouts
-from areal_like.training.progress import Progress
-from areal_like.training.publisher import Publisher
-from areal_like.training.rollouts import Rollouts, Stop
-from areal_like.training.samples import Samples
+from areal_like.training.fake_data import FakeController
+from areal_like.training.progress import TrainingProgress
+from areal_like.training.samples import SampleLog
 from areal_like.training.stop import StopRequest
+from areal_like.training.weight_publisher import WeightPublisher
 from areal_like.training.world import World
 
-CONTROLLER_PART = "controller.frame"
+CONTROLLER_STATE = "controller.frame"
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def train(
     me: Identity,
     world: World,
     actor: Actor,
-    rollouts: Rollouts | FakeRollouts,
+    rollouts: TrainerControllerClient | FakeController,
     stop: StopRequest,
     critic: Critic | None = None,
 ) -> int:
@@ -41,9 +41,9 @@ def train(
         engines["critic"] = critic.engine
     for engine in engines.values():
         engine.set_schedule(facts.total_steps)
-    publisher = Publisher(run, actor.engine, rollouts) if isinstance(rollouts, Rollouts) else None
-    checkpoints, progress = Checkpoints(run, world, facts.steps_per_epoch), Progress(run, me, world)
-    samples = Samples(run, me, world)
+    publisher = WeightPublisher(run, actor.engine, rollouts) if isinstance(rollouts, TrainerControllerClient) else None
+    checkpoints, progress = CheckpointManager(run, world, facts.steps_per_epoch), TrainingProgress(run, me, world)
+    samples = SampleLog(run, me, world)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, engines, progress)
 
@@ -54,7 +54,7 @@ def train(
     def checkpoint(completed: int, is_last: bool) -> None:
         if due := checkpoints.due(completed, is_last):
             keeps_controller = world.is_first and due.to_resume
-            parts = {CONTROLLER_PART: rollouts.state(completed)} if keeps_controller else {}
+            parts = {CONTROLLER_STATE: rollouts.state(completed)} if keeps_controller else {}
             checkpoints.write(completed, due, engines, progress, parts)
 
     way = publisher.reason if publisher is not None else "nothing: no server wants them"
@@ -62,14 +62,14 @@ def train(
     publish(start.step)
     completed = start.step
     progress.watch.take()
-    while completed < facts.total_steps and not stop.was_asked_for():
+    while completed < facts.total_steps and not stop.is_requested():
         with progress.watch("wait"):
             batch = rollouts.batch(completed)
-        if isinstance(batch, Stop):
+        if isinstance(batch, NoMoreBatches):
             log.info("there is no further batch: %s", batch.reason)
             break
         if critic is not None:
-            critic.judge(batch, progress.watch)
+            critic.compute_values(batch, progress.watch)
         metrics = actor.step(batch, progress.watch)
         completed += 1
         with progress.watch("publish"):

@@ -19,31 +19,31 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.training.lora_modules import modules_to_save, targets
-from areal_like.training.micro_batches import cut
-from areal_like.training.model import problem
+from areal_like.training.full_tensor import full_tensor
+from areal_like.training.lora_modules import modules_to_save, target_modules
+from areal_like.training.micro_batches import make_micro_batches
+from areal_like.training.model import config_error
 from areal_like.training.sequences import MicroBatch, Sequences
-from areal_like.training.whole import whole
 from areal_like.weights.persistent_buffers import persistent_buffers
 
 if TYPE_CHECKING:
-    from areal_like.training.engine import Engine
+    from areal_like.training.engine import TrainEngine
 
-NAME = "default"
+ADAPTER_NAME = "default"
 """What peft calls the only adapter there is."""
 
 BASE, ORIGINAL = ".base_layer.", ".original_module."
-ADDED = re.compile(rf"\.(lora_A|lora_B|modules_to_save)\.{NAME}\.")
-IN_A_FILE = "base_model.model."
+ADAPTER_PARAMETER = re.compile(rf"\.(lora_A|lora_B|modules_to_save)\.{ADAPTER_NAME}\.")
+FILE_PREFIX = "base_model.model."
 """What names in adapter files begin with."""
 
 
-def is_added(name: str) -> bool:
+def is_adapter_parameter(name: str) -> bool:
     """Whether a parameter belongs to an adapter, and not to the model."""
-    return ADDED.search(name) is not None
+    return ADAPTER_PARAMETER.search(name) is not None
 
 
-def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: int) -> "Adapter":
+def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: int) -> "LoraAdapter":
     """Changes the model: its linear layers get adapters that change nothing yet, and only these are trained."""
     saved = modules_to_save(model, config, where)
     alpha: Any = config.lora_alpha  # peft declares whole numbers, and computes with any
@@ -51,7 +51,7 @@ def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: 
         r=config.lora_rank,
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,
         lora_dropout=config.lora_dropout,
-        target_modules=targets(model, config, where, saved),
+        target_modules=target_modules(model, config, where, saved),
         modules_to_save=saved or None,
     )
     with torch.random.fork_rng(devices=()):
@@ -59,17 +59,17 @@ def put_in(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: 
         get_peft_model(model, settings)
     if any(isinstance(module, ParamWrapper) for module in model.modules()):
         message = "reaches experts that the model holds in one tensor, whose adapters cannot be merged yet"
-        raise problem(f"{where}.target_modules", f"{message}; name attention's layers alone, such as [o_proj]")
+        raise config_error(f"{where}.target_modules", f"{message}; name attention's layers alone, such as [o_proj]")
     # Only now: with it peft would wrap the model in a class of its own for that task.
     settings.task_type = "SEQ_CLS" if config.is_critic else "CAUSAL_LM"
     settings.base_model_name_or_path = config.path  # peft would have the folder, and warns where that is another
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(getattr(torch, config.master_dtype))
-    return Adapter(model, settings)
+    return LoraAdapter(model, settings)
 
 
-class Adapter:
+class LoraAdapter:
     """What was put into a model."""
 
     def __init__(self, model: PreTrainedModel, settings: LoraConfig) -> None:
@@ -85,17 +85,17 @@ class Adapter:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The adapter alone, by the names that peft's files have. All ranks must go through it."""
         for name, parameter in self._model.named_parameters():
-            if is_added(name):
-                short = name.replace(f".modules_to_save.{NAME}.", ".").replace(f".{NAME}.", ".")
-                yield IN_A_FILE + short, whole(parameter.detach())
+            if is_adapter_parameter(name):
+                short = name.replace(f".modules_to_save.{ADAPTER_NAME}.", ".").replace(f".{ADAPTER_NAME}.", ".")
+                yield FILE_PREFIX + short, full_tensor(parameter.detach())
 
     def base_parameters(self) -> Iterator[nn.Parameter]:
         """Those that the model has without the adapter."""
-        return (parameter for name, parameter in self._model.named_parameters() if not is_added(name))
+        return (parameter for name, parameter in self._model.named_parameters() if not is_adapter_parameter(name))
 
     def base_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Those that the model's checkpoints have, by the names that they have without the adapter."""
-        found = ((name, buffer) for name, buffer in persistent_buffers(self._model) if not is_added(name))
+        found = ((name, buffer) for name, buffer in persistent_buffers(self._model) if not is_adapter_parameter(name))
         return ((name.replace(BASE, ".").replace(ORIGINAL, "."), buffer) for name, buffer in found)
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
@@ -103,16 +103,16 @@ class Adapter:
         go through it."""
         layers = dict(self._model.named_modules())
         for name, parameter in self._model.named_parameters():
-            if is_added(name):
+            if is_adapter_parameter(name):
                 continue
             owner, _, kind = name.rpartition(".")
             if name.endswith(f"{BASE}weight"):
                 yield name.replace(BASE, "."), _merged(layers[owner.removesuffix(BASE[:-1])])
             elif ORIGINAL in name:
-                trained = layers[owner.removesuffix(ORIGINAL[:-1])].modules_to_save[NAME]
-                yield name.replace(ORIGINAL, "."), whole(getattr(trained, kind).detach())
+                trained = layers[owner.removesuffix(ORIGINAL[:-1])].modules_to_save[ADAPTER_NAME]
+                yield name.replace(ORIGINAL, "."), full_tensor(getattr(trained, kind).detach())
             else:
-                yield name.replace(BASE, "."), whole(parameter.detach())
+                yield name.replace(BASE, "."), full_tensor(parameter.detach())
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
@@ -132,23 +132,23 @@ class Adapter:
 
 def _merged(layer: nn.Module) -> Tensor:
     assert isinstance(layer, LoraLayer)
-    matrices: list[Any] = [layer.get_base_layer(), layer.lora_A[NAME], layer.lora_B[NAME]]
-    base, low, high = (whole(each.weight.detach()).float() for each in matrices)
-    return base + float(layer.scaling[NAME]) * (high @ low)
+    matrices: list[Any] = [layer.get_base_layer(), layer.lora_A[ADAPTER_NAME], layer.lora_B[ADAPTER_NAME]]
+    base, low, high = (full_tensor(each.weight.detach()).float() for each in matrices)
+    return base + float(layer.scaling[ADAPTER_NAME]) * (high @ low)
 
 
-class WithoutAdapter:
+class BaseModelReference:
     """The model that an engine started from, as a reference: no second one need be in memory. `config` is the section
     `where`, which says how it computes."""
 
-    def __init__(self, engine: "Engine", config: TrainEngineConfig, where: str) -> None:
+    def __init__(self, engine: "TrainEngine", config: TrainEngineConfig, where: str) -> None:
         self._engine, self._config, self._where = engine, config, where
 
     def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
         """As `Engine.cut`."""
-        return cut(sequences, rows, self._config, self._where, self._engine.world.device)
+        return make_micro_batches(sequences, rows, self._config, self._where, self._engine.world.device)
 
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         """As `Engine.logprobs`."""
-        with self._engine.adapter_off():
+        with self._engine.adapter_disabled():
             return self._engine.logprobs(micros, temperature)

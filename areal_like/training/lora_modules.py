@@ -7,12 +7,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.training.model import VALUE_HEAD, output_head, problem
+from areal_like.training.model import VALUE_HEAD, config_error, output_head
 
 ALL_LINEAR = "all-linear"
 
 
-def targets(model: PreTrainedModel, config: TrainEngineConfig, where: str, saved: Sequence[str]) -> list[str]:
+def target_modules(model: PreTrainedModel, config: TrainEngineConfig, where: str, saved: Sequence[str]) -> list[str]:
     """The layers that get an adapter: by their last names where that says enough, as servers want it."""
     key = f"{where}.target_modules"
     modules = dict(model.named_modules())
@@ -22,9 +22,9 @@ def targets(model: PreTrainedModel, config: TrainEngineConfig, where: str, saved
     linear = [name for name in linear if not any(name == each or name.startswith(f"{each}.") for each in saved)]
     chosen: set[str] = set()
     for wanted in config.target_modules or [ALL_LINEAR]:
-        found = linear if wanted == ALL_LINEAR else [name for name in modules if _fits(name, wanted)]
+        found = linear if wanted == ALL_LINEAR else [name for name in modules if _matches(name, wanted)]
         if not set(found) & set(linear):
-            raise problem(key, _misfit(wanted, found, heads, modules, linear, where))
+            raise config_error(key, _mismatch_message(wanted, found, heads, modules, linear, where))
         chosen |= set(found) & set(linear)
     last = {name.rpartition(".")[2] for name in chosen}
     says_enough = chosen == {name for name in linear if name.rpartition(".")[2] in last}
@@ -42,17 +42,17 @@ def modules_to_save(model: PreTrainedModel, config: TrainEngineConfig, where: st
         found = [name for name in found if any(True for _ in modules[name].parameters())]
         if not found:
             there = ", ".join(sorted({name.rpartition(".")[2] for name in modules if not name[-1].isdigit()}))
-            raise problem(key, f"the model has no module {wanted}; there are {there}")
+            raise config_error(key, f"the model has no module {wanted}; there are {there}")
         if shared := [name for name in found if any(weight.startswith(f"{name}.") for weight in tied)]:
             message = f"{shared[0]} shares its weight with another module, and could not be trained apart from it"
-            raise problem(key, f"{message}; leave it out")
+            raise config_error(key, f"{message}; leave it out")
         if lists := [name for name in found if isinstance(modules[name], nn.ModuleList)]:
-            raise problem(key, f"{lists[0]} is a list of modules; name those in it")
+            raise config_error(key, f"{lists[0]} is a list of modules; name those in it")
         chosen |= set(found)
     return sorted(chosen)
 
 
-def _misfit(
+def _mismatch_message(
     wanted: str, found: Sequence[str], heads: set[str], modules: dict[str, nn.Module], linear: Sequence[str], where: str
 ) -> str:
     if set(found) & heads:
@@ -70,7 +70,7 @@ def _ends_with(name: str, wanted: str) -> bool:
     return name == wanted or name.endswith(f".{wanted}")
 
 
-def _fits(name: str, wanted: str) -> bool:
+def _matches(name: str, wanted: str) -> bool:
     """By its last names, or as a regular expression for all of its name."""
     if _ends_with(name, wanted):
         return True

@@ -35,7 +35,7 @@ class LossScale:
             self.value = max(self.value * BACKOFF, self._least)
 
     @property
-    def can_fall(self) -> bool:
+    def can_decrease(self) -> bool:
         """Whether an overflow can be the scale's fault: at its least it is the model's."""
         return self.value > self._least
 
@@ -46,7 +46,7 @@ class LossScale:
         self.value, self._good, self._patience = state["value"], state["good"], state["patience"]
 
 
-class NoScale(LossScale):
+class NoLossScale(LossScale):
     """For precisions that have the range of float32."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class NoScale(LossScale):
 def make_scale(config: OptimizerConfig, *dtypes: str) -> LossScale:
     """`dtypes` are those in which gradients are computed and added up."""
     if "float16" not in dtypes:
-        return NoScale()
+        return NoLossScale()
     return LossScale(
         config.initial_loss_scale, config.min_loss_scale, config.loss_scale_window, max(1, config.hysteresis)
     )

@@ -13,8 +13,8 @@ from areal_like.process.run import Run
 
 if TYPE_CHECKING:
     from areal_like.config.train_engine import TrainEngineConfig
-    from areal_like.training.engine import Engine
-    from areal_like.training.lora import WithoutAdapter
+    from areal_like.training.engine import TrainEngine
+    from areal_like.training.lora import BaseModelReference
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import World
 
@@ -54,81 +54,81 @@ def main(run: Run, me: Identity) -> int:
 
 
 def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> int:
-    from areal_like.training.export_tokens import TokenExport
-    from areal_like.training.fake_data import FakeData
-    from areal_like.training.reward_model import RewardModel
-    from areal_like.training.supervised import Supervised, train
+    from areal_like.training.fake_data import FakeSupervisedData
+    from areal_like.training.reward_model import RewardModelLearner
+    from areal_like.training.supervised import SupervisedLearner, train
     from areal_like.training.supervised_data import SupervisedData
+    from areal_like.training.token_export import TokenExport
 
     config = run.config
     # Nothing else runs yet: all threads of this process may make tokens of a large dataset.
     os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     rows = None if config.train_dataset.fake is not None else SupervisedData(run)
-    engine = load_trained(run, config.model, "model", world)
-    learns = RewardModel if config.train_dataset.type == "rw" else Supervised
+    engine = load_trained_engine(run, config.model, "model", world)
+    learns = RewardModelLearner if config.train_dataset.type == "rw" else SupervisedLearner
     export = TokenExport(run, world) if config.enable_token_export else None
-    return train(run, me, world, learns(engine, config.seed, export), rows or FakeData(config, engine), stop)
+    return train(run, me, world, learns(engine, config.seed, export), rows or FakeSupervisedData(config, engine), stop)
 
 
 def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") -> int:
-    from areal_like.data.named import Places
+    from areal_like.data.user_code import SearchFolders
     from areal_like.training.actor import Actor
+    from areal_like.training.controller_client import TrainerControllerClient
     from areal_like.training.critic import Critic
-    from areal_like.training.export_tokens import TokenExport
-    from areal_like.training.fake_data import FakeRollouts
+    from areal_like.training.fake_data import FakeController
     from areal_like.training.loop import train
-    from areal_like.training.rollouts import Rollouts
+    from areal_like.training.token_export import TokenExport
 
     config = run.config
-    engine, reference, critic = load_trained(run, config.actor, "actor", world), None, None
+    engine, reference, critic = load_trained_engine(run, config.actor, "actor", world), None, None
     if config.actor.kl_ctl > 0:
         reference = _reference(run, engine)
     if hasattr(config, "critic"):
-        critic = Critic(load_trained(run, config.critic, "critic", world, "critic"), config.critic, config.seed)
+        critic = Critic(load_trained_engine(run, config.critic, "critic", world, "critic"), config.critic, config.seed)
     export = TokenExport(run, world) if config.enable_token_export else None
-    actor = Actor(engine, reference, config.actor, config.seed, Places(run.folder, run.cwd), export)
+    actor = Actor(engine, reference, config.actor, config.seed, SearchFolders(run.folder, run.cwd), export)
     fake = config.train_dataset.fake is not None
-    rollouts = FakeRollouts(config, engine) if fake else Rollouts(run, me, world.rank, world.size)
+    rollouts = FakeController(config, engine) if fake else TrainerControllerClient(run, me, world.rank, world.size)
     try:
         return train(run, me, world, actor, rollouts, stop, critic)
     finally:
         rollouts.close()
 
 
-def _reference(run: Run, actor: "Engine") -> "Engine | WithoutAdapter":
+def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelReference":
     """What the policy is held near to: a model of its own, unless it is the one that the actor's adapter stands in."""
     from areal_like.config.allocation.experiment import reference_is_base
     from areal_like.models import model_folder
-    from areal_like.training.engine import Engine
+    from areal_like.training.engine import TrainEngine
 
     frozen = replace(run.config.ref, optimizer=None)
     if reference_is_base(run.config):
-        from areal_like.training.lora import WithoutAdapter
+        from areal_like.training.lora import BaseModelReference
 
         log.info("ref is the actor with its adapter switched off: no second model is loaded")
-        return WithoutAdapter(actor, frozen, "ref")
-    return Engine(frozen, "ref", model_folder(frozen.path, run.cwd), actor.world, run.config.seed)
+        return BaseModelReference(actor, frozen, "ref")
+    return TrainEngine(frozen, "ref", model_folder(frozen.path, run.cwd), actor.world, run.config.seed)
 
 
-def load_trained(
+def load_trained_engine(
     run: Run, config: "TrainEngineConfig", where: str, world: "World", part: str | None = None
-) -> "Engine":
+) -> "TrainEngine":
     """A model that is trained: as the attempt's checkpoint has it (in the folder `part`, where it is not the one that
     the checkpoint is), else as the configuration says. One that is frozen is in no checkpoint."""
     from areal_like.models import model_folder
-    from areal_like.training.checkpoint import check_whole
-    from areal_like.training.engine import Engine
+    from areal_like.training.checkpoint import check_complete
+    from areal_like.training.engine import TrainEngine
 
     checkpoint = run.start_point().checkpoint if config.optimizer is not None else None
     if checkpoint is not None and part is None:
         if world.is_first:
-            check_whole(checkpoint)
+            check_complete(checkpoint)
         world.barrier()
     elif checkpoint is not None and part is not None:
         whole, checkpoint = checkpoint, checkpoint / part
         if not checkpoint.is_dir():
             raise Failure(f"resume: {whole} was written by a run without a {where}; go on with a file like that run's")
-    return Engine(config, where, model_folder(config.path, run.cwd), world, run.config.seed, checkpoint)
+    return TrainEngine(config, where, model_folder(config.path, run.cwd), world, run.config.seed, checkpoint)
 
 
 if __name__ == "__main__":

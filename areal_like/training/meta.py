@@ -8,17 +8,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from areal_like.training.rows import local
+from areal_like.training.row_shards import local_tensor
 from areal_like.training.world import World
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Weights and buffers, also those that no checkpoint has, such as the frequencies of rotary embeddings."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 @torch.no_grad()
-def receive(model: nn.Module, loaded: Mapping[str, Tensor] | None, world: World, device: torch.device) -> None:
+def load_from_first_rank(
+    model: nn.Module, loaded: Mapping[str, Tensor] | None, world: World, device: torch.device
+) -> None:
     """Fills a model that was sharded without memory; parameters go to `device`. Only the first rank has what was
     `loaded`. All ranks must call it."""
     shared = _shared_parameters(model)
@@ -34,7 +36,7 @@ def receive(model: nn.Module, loaded: Mapping[str, Tensor] | None, world: World,
         if loaded is not None:
             whole.copy_(loaded[name])
         own = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=0)
-        local(parameter).copy_(local(own))
+        local_tensor(parameter).copy_(local_tensor(own))
 
 
 def _from_first(buffer: Tensor, loaded: Tensor | None, world: World) -> Tensor:

@@ -16,7 +16,7 @@ from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.world import World
 
 
-def cut(
+def make_micro_batches(
     sequences: Sequences,
     rows: Sequence[int] | NDArray[np.int64],
     config: TrainEngineConfig,
@@ -31,7 +31,7 @@ def cut(
         return []
     try:
         plan = packing.micro_batches(
-            sequences.inputs_N[rows_N].tolist(),
+            sequences.input_lengths_N[rows_N].tolist(),
             n_mbs=spec.n_mbs,
             units=(rows_N // spec.granularity if units is None else units).tolist(),
             max_tokens=spec.max_tokens_per_mb,

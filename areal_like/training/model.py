@@ -14,10 +14,10 @@ from transformers.utils import logging
 from areal_like.algorithms.logprobs import token_logprobs
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.training.attention import OURS
+from areal_like.training.attention import REGISTERED_NAMES
 from areal_like.training.sequences import MicroBatch
 
-CHANGES_LOGITS = ("logit_scale", "logits_scaling")
+LOGIT_SCALES = ("logit_scale", "logits_scaling")
 """Entries of a model's configuration by which its logits are not the plain product of hidden states and head."""
 
 
@@ -32,7 +32,7 @@ class PackedModel(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.gives_values = value_head(model) is not None
+        self.predicts_values = value_head(model) is not None
         self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
     def forward(self, micro: MicroBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
@@ -40,7 +40,7 @@ class PackedModel(nn.Module):
             input_ids=micro.input_ids_T[None],
             position_ids=micro.position_ids_T[None],
             use_cache=False,
-            **micro.borders(),
+            **micro.attention_kwargs(),
         ).last_hidden_state[0]
         hidden_P = hidden_T[micro.predicts_P]
         if (score := value_head(self.model)) is not None:
@@ -67,11 +67,11 @@ def load_model(
     is_frozen = config.optimizer is None or config.use_lora
     dtype = getattr(torch, config.dtype if is_frozen else config.master_dtype)
     code = {"trust_remote_code": config.trust_remote_code}
-    shared: dict[str, Any] = {"attn_implementation": OURS.get(attention, attention), **code}
+    shared: dict[str, Any] = {"attn_implementation": REGISTERED_NAMES.get(attention, attention), **code}
     described = AutoConfig.from_pretrained(folder, local_files_only=True, **code)
     _check_head(described.get_text_config(), where, config.path)
     if config.debug is not None and config.debug.num_layers is not None:
-        _keep_layers(described.get_text_config(), config.debug.num_layers)
+        _truncate_layers(described.get_text_config(), config.debug.num_layers)
     if not config.moe_use_grouped_mm:
         shared["experts_implementation"] = "eager"
     kind: Any = AutoModelForCausalLM
@@ -82,18 +82,18 @@ def load_model(
             torch.manual_seed(seed or 0)
             model: PreTrainedModel = kind.from_config(described, dtype=dtype, **shared)
         if config.is_critic:
-            _begin_at_zero(model)
+            _zero_value_head(model)
     else:
-        with _said_by_us():
+        with _quiet_transformers():
             model, found = kind.from_pretrained(
                 folder, config=described, dtype=dtype, local_files_only=True, output_loading_info=True, **shared
             )
         missing = set(found["missing_keys"])
         if config.is_critic and config.optimizer is not None and f"{VALUE_HEAD}.weight" in missing:
-            _begin_at_zero(model)
+            _zero_value_head(model)
             missing.discard(f"{VALUE_HEAD}.weight")
         if missing:
-            raise problem(
+            raise config_error(
                 f"{where}.path",
                 f"{folder} lacks {len(missing)} of the model's weights, such as {min(missing)}; take a complete "
                 f"checkpoint, or {where}.init_from_scratch=true for random weights",
@@ -101,14 +101,14 @@ def load_model(
     model.config.architectures = [type(model).__name__]
     _check_head(model.config.get_text_config(), where, config.path)
     if not config.is_critic and output_head(model).bias is not None:
-        raise problem(f"{where}.path", f"{config.path} has an output head with a bias, which is not supported")
+        raise config_error(f"{where}.path", f"{config.path} has an output head with a bias, which is not supported")
     if config.disable_dropout:
         remove_dropout(model)
     _check_dropout(model, attention, where)
     return model
 
 
-def _keep_layers(described: Any, num_layers: int) -> None:
+def _truncate_layers(described: Any, num_layers: int) -> None:
     """The first so many. Lists with an entry for each layer are cut as well."""
     before, described.num_hidden_layers = described.num_hidden_layers, min(num_layers, described.num_hidden_layers)
     for name, value in vars(described).items():
@@ -117,7 +117,7 @@ def _keep_layers(described: Any, num_layers: int) -> None:
 
 
 @contextlib.contextmanager
-def _said_by_us() -> Iterator[None]:
+def _quiet_transformers() -> Iterator[None]:
     """What a folder lacks is an error here, or as it should be: transformers need not warn of it."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -132,7 +132,7 @@ def value_head(model: PreTrainedModel) -> nn.Linear | None:
     return getattr(model, VALUE_HEAD, None)
 
 
-def _begin_at_zero(model: PreTrainedModel) -> None:
+def _zero_value_head(model: PreTrainedModel) -> None:
     """A new head says 0 of everything. Random ones would add noise to the first advantages, in large models more than
     rewards are worth; at 0 these are what they are without a value model, and the head learns from the first step on,
     the layers below it from the second."""
@@ -148,9 +148,11 @@ def output_head(model: PreTrainedModel) -> nn.Linear:
 
 
 def _check_head(described: Any, where: str, path: str) -> None:
-    for name in CHANGES_LOGITS:
+    for name in LOGIT_SCALES:
         if getattr(described, name, None) not in (None, 1.0):
-            raise problem(f"{where}.path", f"{path} changes its logits ({name} in its config.json): not supported yet")
+            raise config_error(
+                f"{where}.path", f"{path} changes its logits ({name} in its config.json): not supported yet"
+            )
 
 
 def remove_dropout(model: nn.Module) -> None:
@@ -167,8 +169,8 @@ def _check_dropout(model: nn.Module, attention: str, where: str) -> None:
     drops = any(getattr(module, "attention_dropout", 0.0) for module in model.modules())
     if attention == "flex_attention" and drops:
         message = "flex_attention leaves no attention out, and this model's attention_dropout says so"
-        raise problem(f"{where}.attn_impl", f"{message}; take sdpa, or set {where}.disable_dropout=true")
+        raise config_error(f"{where}.attn_impl", f"{message}; take sdpa, or set {where}.disable_dropout=true")
 
 
-def problem(key: str, message: str) -> ConfigError:
+def config_error(key: str, message: str) -> ConfigError:
     return ConfigError([Problem(key, message)])

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from areal_like.training.rows import local, owners, split
+from areal_like.training.row_shards import local_tensor, shard_group, split_rows
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration by Keller Jordan: all singular values end up near 1 after few rounds."""
-ROUNDS = 5
-AS_ADAM = 0.2
+ITERATIONS = 5
+ADAM_UPDATE_RMS = 0.2
 """Typical size of an element of AdamW's update. Orthogonalized updates are brought to it, so that learning rate and
 weight decay mean the same for both."""
 
@@ -60,50 +60,56 @@ class Muon(torch.optim.AdamW):
         found: dict[dist.ProcessGroup | None, list[nn.Parameter]] = {}
         for matrix in matrices:
             # Experts of one layer are a stack of matrices, and a rank has whole ones of it.
-            found.setdefault(owners(matrix) if matrix.dim() == 2 else None, []).append(matrix)
+            found.setdefault(shard_group(matrix) if matrix.dim() == 2 else None, []).append(matrix)
         for ranks, of_them in found.items():
             at_once = 1 if ranks is None else ranks.size()
             for few in (of_them[place : place + at_once] for place in range(0, len(of_them), at_once)):
                 steps = [self._with_momentum(matrix) for matrix in few]
-                updates = _shared(few, steps, ranks) if ranks is not None else [*map(orthogonalized, steps)]
+                updates = (
+                    _orthogonalize_across_ranks(few, steps, ranks)
+                    if ranks is not None
+                    else [*map(orthogonalize, steps)]
+                )
                 for matrix, update in zip(few, updates, strict=True):
-                    weight = local(matrix)
+                    weight = local_tensor(matrix)
                     weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    length = AS_ADAM * max(matrix.shape[-2:]) ** 0.5
+                    length = ADAM_UPDATE_RMS * max(matrix.shape[-2:]) ** 0.5
                     weight.add_(update.to(weight), alpha=-group["lr"] * length)
 
     def _with_momentum(self, matrix: nn.Parameter) -> Tensor:
         """This rank's part of the step that momentum would make."""
         assert matrix.grad is not None
-        gradient: Tensor = local(matrix.grad)
+        gradient: Tensor = local_tensor(matrix.grad)
         state: dict[str, Tensor] = self.state[matrix]
         if self._momentum == 0:
             return gradient
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(matrix)
-        moving = local(state["momentum_buffer"]).mul_(self._momentum).add_(gradient)
+        moving = local_tensor(state["momentum_buffer"]).mul_(self._momentum).add_(gradient)
         return gradient.add(moving, alpha=self._momentum) if self._nesterov else moving
 
 
-def orthogonalized(matrix: Tensor) -> Tensor:
+def orthogonalize(matrix: Tensor) -> Tensor:
     """About U V^T of the matrix U S V^T; each one of a stack. In bfloat16 where that is fast."""
     found: Tensor = matrix.bfloat16() if matrix.is_cuda else matrix.float()
     is_tall = matrix.shape[-2] > matrix.shape[-1]
     found = found.mT if is_tall else found
     found = found / found.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         gram = found @ found.mT
         found = a * found + (b * gram + c * gram @ gram) @ found
     return found.mT if is_tall else found
 
 
-def _shared(matrices: Sequence[Tensor], steps: Sequence[Tensor], ranks: dist.ProcessGroup) -> list[Tensor]:
+def _orthogonalize_across_ranks(
+    matrices: Sequence[Tensor], steps: Sequence[Tensor], ranks: dist.ProcessGroup
+) -> list[Tensor]:
     """The i-th rank gets the i-th matrix whole, orthogonalizes it, and gives each rank its rows back."""
     if ranks.size() == 1:
-        return [orthogonalized(step) for step in steps]
+        return [orthogonalize(step) for step in steps]
     me, device = ranks.rank(), _device_of(matrices[0])
-    parts = [split(len(matrix), ranks.size()) for matrix in matrices]
+    parts = [split_rows(len(matrix), ranks.size()) for matrix in matrices]
     own = [part[me].num * matrix.shape[1] for part, matrix in zip(parts, matrices, strict=True)]
     idle = [0] * (ranks.size() - len(matrices))
     if me < len(matrices):
@@ -115,7 +121,7 @@ def _shared(matrices: Sequence[Tensor], steps: Sequence[Tensor], ranks: dist.Pro
     whole = sent.new_empty(sum(theirs))
     dist.all_to_all_single(whole, sent, theirs, own + idle, group=ranks)
     if me < len(matrices):
-        whole = orthogonalized(whole.view(mine)).to(sent.dtype).flatten()
+        whole = orthogonalize(whole.view(mine)).to(sent.dtype).flatten()
     back = torch.empty_like(sent)
     dist.all_to_all_single(back, whole.contiguous(), own + idle, theirs, group=ranks)
     pieces = torch.split(back, own)

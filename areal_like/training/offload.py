@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from areal_like.training.rows import local, owners
+from areal_like.training.row_shards import local_tensor, shard_group
 
 HOST = torch.device("cpu")
 STATE_AT_ONCE = 1 << 28
 """Bytes of parameters whose state is on the GPU at a time."""
-SMALLEST = 1 << 10
+MIN_ELEMENTS = 1 << 10
 """Elements of an activation below which moving it is not worth the while."""
 
 
@@ -28,7 +28,7 @@ def step_from_host(optimizer: torch.optim.Optimizer, at_once: int = STATE_AT_ONC
                     group["params"] = []
                 groups[number]["params"] = few
                 for parameter in few:
-                    _move(optimizer, parameter, local(parameter).device)
+                    _move(optimizer, parameter, local_tensor(parameter).device)
                 optimizer.step()
                 for parameter in few:
                     _move(optimizer, parameter, HOST)
@@ -48,7 +48,7 @@ def _in_parts(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.
     part: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        ranks = owners(parameter)
+        ranks = shard_group(parameter)
         own = parameter.numel() * parameter.element_size() // (1 if ranks is None else ranks.size())
         if part and size + own > at_once:
             yield part
@@ -63,11 +63,11 @@ def _move(optimizer: torch.optim.Optimizer, parameter: Tensor, device: torch.dev
     state: dict[str, Any] = optimizer.state.get(parameter, {})
     for kind, value in state.items():
         # A tensor without dimensions is a count of steps, and stays where its optimizer wants it.
-        if isinstance(value, Tensor) and value.dim() and local(value).device != device:
+        if isinstance(value, Tensor) and value.dim() and local_tensor(value).device != device:
             state[kind] = value.to(device)
 
 
-class Moved(NamedTuple):
+class HostCopy(NamedTuple):
     """An activation in host memory, and when it is all there."""
 
     values: Tensor
@@ -85,14 +85,14 @@ class HostActivations(saved_tensors_hooks):
     def __init__(self, pin_memory: bool, most_in_flight: int) -> None:
         super().__init__(self._pack, self._unpack)
         self._pins, self._most = pin_memory and torch.cuda.is_available(), most_in_flight
-        self._in_flight: deque[tuple[Tensor, Moved]] = deque()
+        self._in_flight: deque[tuple[Tensor, HostCopy]] = deque()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         self._land(0)
 
-    def _pack(self, tensor: Tensor) -> Tensor | Moved:
+    def _pack(self, tensor: Tensor) -> Tensor | HostCopy:
         if not self._is_moved(tensor):
             return tensor.detach()  # the tensor itself would keep alive what made it
         self._land(self._most - 1)
@@ -106,11 +106,11 @@ class HostActivations(saved_tensors_hooks):
                 arrived = stream.record_event()
         else:
             values.copy_(tensor)
-        moved = Moved(values, tensor.device, arrived)
+        moved = HostCopy(values, tensor.device, arrived)
         self._in_flight.append((tensor, moved))
         return moved
 
-    def _unpack(self, saved: Tensor | Moved) -> Tensor:
+    def _unpack(self, saved: Tensor | HostCopy) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
         if saved.arrived is not None:
@@ -127,7 +127,7 @@ class HostActivations(saved_tensors_hooks):
     def _is_moved(self, tensor: Tensor) -> bool:
         """Weights stay: FSDP takes care of them."""
         base = tensor._base if tensor._base is not None else tensor
-        is_large = tensor.numel() >= SMALLEST and tensor.layout == torch.strided
+        is_large = tensor.numel() >= MIN_ELEMENTS and tensor.layout == torch.strided
         return is_large and not isinstance(base, nn.Parameter) and self._is_away(tensor)
 
     def _is_away(self, tensor: Tensor) -> bool:

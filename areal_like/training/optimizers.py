@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from areal_like.config.optimizer import OptimizerConfig
 from areal_like.training.muon import Muon
-from areal_like.training.rows import local, rows_of
+from areal_like.training.row_shards import local_rows, local_tensor
 
-GOLDEN = 0x9E3779B1
+GOLDEN_RATIO_32 = 0x9E3779B1
 """2**32 over the golden ratio: multiples of it are spread evenly."""
 
 
@@ -62,8 +62,8 @@ class AdamWBf16(torch.optim.Optimizer):
                 state[kind] = torch.zeros_like(parameter, dtype=torch.bfloat16)
         state["step"] += 1
         step, (beta1, beta2) = int(state["step"].item()), group["betas"]
-        mean, square = (local(state[kind]) for kind in ("exp_avg", "exp_avg_sq"))
-        weight, gradient = local(parameter), local(parameter.grad).float()
+        mean, square = (local_tensor(state[kind]) for kind in ("exp_avg", "exp_avg_sq"))
+        weight, gradient = local_tensor(parameter), local_tensor(parameter.grad).float()
         dither = _dither(parameter, step)
         new_mean = mean.float().lerp_(gradient, 1 - beta1)
         new_square = square.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -78,10 +78,12 @@ def _dither(parameter: Tensor, step: int) -> Tensor:
     """A number below 2**16 for each element of this rank's part: how much of a bfloat16's last digit is added before
     what follows is cut off. It follows from the element's place and the step alone, so that any number of ranks, and a
     run that was resumed, round alike; over the steps it visits all values evenly (golden ratio)."""
-    part, (start, _) = local(parameter), rows_of(parameter)
+    part, (start, _) = local_tensor(parameter), local_rows(parameter)
     width = part[0].numel() if part.dim() and len(part) else 1
-    shift = _wrapped(start * width * GOLDEN)
-    places = torch.arange(part.numel(), device=part.device, dtype=torch.int32).mul_(_wrapped(GOLDEN)).add_(shift)
+    shift = _wrapped(start * width * GOLDEN_RATIO_32)
+    places = (
+        torch.arange(part.numel(), device=part.device, dtype=torch.int32).mul_(_wrapped(GOLDEN_RATIO_32)).add_(shift)
+    )
     return places.bitwise_right_shift_(7).add_(step * 0x9E37 & 0xFFFF).bitwise_and_(0xFFFF).view(part.shape)
 
 
@@ -120,7 +122,7 @@ def make_optimizer(
     raise ValueError(f"optimizer.type: {config.type} is not built; take adam, adam_bf16, muon or sgd")
 
 
-def tables_of(model: nn.Module) -> list[nn.Parameter]:
+def embedding_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Embeddings and output heads: each of their rows belongs to one token, and they are no maps from one space to
     another."""
     found = [

@@ -6,10 +6,14 @@ import torch
 
 from areal_like.algorithms import losses
 from areal_like.config.actor import PPOActorConfig
-from areal_like.data.named import Places, is_built_in, pick
-from areal_like.training.own_loss import OwnLoss
+from areal_like.data.user_code import SearchFolders, is_built_in, pick_built_in
+from areal_like.training.user_loss import UserLoss
 
-REPORTS = {"clip_fraction": "train/clip_fraction", "taken_out": "train/taken_out", "truncated": "train/truncated"}
+REPORTED_METRICS = {
+    "clip_fraction": "train/clip_fraction",
+    "taken_out": "train/taken_out",
+    "truncated": "train/truncated",
+}
 
 
 class PolicyLoss(Protocol):
@@ -25,13 +29,13 @@ class PolicyLoss(Protocol):
     def __call__(self, inputs: losses.Inputs) -> losses.Loss: ...
 
 
-class BuiltIn:
+class BuiltInLoss:
     """PPO's loss and its kin, as the keys of `actor` have it; `clips` is whether it clips its ratio."""
 
     def __init__(self, config: PPOActorConfig, has_reference: bool, clips: bool) -> None:
         self._config, self._clips = config, clips
         self._holds_near = has_reference and config.kl_in == "loss"
-        self.reports = REPORTS
+        self.reports = REPORTED_METRICS
         self.needs_proximal = config.use_decoupled_loss
         self.needs_all = self._holds_near or config.entropy_coef > 0
 
@@ -69,8 +73,8 @@ CLIPS = {"ppo": True, "importance_sampling": False}
 """Our losses, and whether they clip their ratio."""
 
 
-def policy_loss(config: PPOActorConfig, places: Places, has_reference: bool, device: torch.device) -> PolicyLoss:
+def policy_loss(config: PPOActorConfig, places: SearchFolders, has_reference: bool, device: torch.device) -> PolicyLoss:
     """`places` is where the user's code is looked for."""
     if is_built_in(config.loss):
-        return BuiltIn(config, has_reference, pick("actor.loss", config.loss, CLIPS))
-    return OwnLoss(config, places, has_reference, device)
+        return BuiltInLoss(config, has_reference, pick_built_in("actor.loss", config.loss, CLIPS))
+    return UserLoss(config, places, has_reference, device)

@@ -11,13 +11,13 @@ from areal_like.observe.timing import Stopwatch
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
-from areal_like.training.profile import Profile
+from areal_like.training.profiler import TrainerProfiler
 from areal_like.training.world import World
 
-PARTS = ("wait", "values", "prepare", "logprobs", "train", "publish", "critic", "checkpoint", "evaluate")
+STEP_PARTS = ("wait", "values", "prepare", "logprobs", "train", "publish", "critic", "checkpoint", "evaluate")
 
 
-class Progress:
+class TrainingProgress:
     """Counts samples and tokens over the whole run; the first rank writes the metrics."""
 
     def __init__(self, run: Run, me: Identity, world: World) -> None:
@@ -25,7 +25,7 @@ class Progress:
         self.samples = self.tokens = 0
         self._world, self._cpu_s = world, time.process_time()
         self._writer = MetricWriter(run, me)
-        self._profile = Profile(run, world)
+        self._profile = TrainerProfiler(run, world)
 
     def step(self, completed: int, metrics: Mapping[str, float]) -> None:
         """The metrics of the step that made it `completed` steps; where its time went is added to them."""
@@ -36,10 +36,10 @@ class Progress:
         self.samples, self.tokens = self.samples + int(samples), self.tokens + int(tokens)
         performance = {
             "perf/step_s": elapsed,
-            **{f"perf/{part}_s": seconds.get(part, 0.0) for part in PARTS if part in seconds},
+            **{f"perf/{part}_s": seconds.get(part, 0.0) for part in STEP_PARTS if part in seconds},
             "perf/samples_per_s": samples / elapsed,
             "perf/tokens_per_s": tokens / elapsed,
-            "perf/memory_gb": most_memory_gb(self._world.device),
+            "perf/memory_gb": peak_memory_gb(self._world.device),
             "perf/threads": float(torch.get_num_threads()),
             "perf/cpu_s": cpu_s - self._cpu_s,
         }
@@ -63,7 +63,7 @@ class Progress:
         self.samples, self.tokens = facts["samples"], facts["tokens"]
 
 
-def most_memory_gb(device: torch.device) -> float:
+def peak_memory_gb(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

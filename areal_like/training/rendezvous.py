@@ -17,7 +17,7 @@ c10d: Any = dist
 """Whose annotations leave out what is used here."""
 
 
-def meeting_store(rank: int, size: int, timeout_s: float) -> Any:
+def rendezvous_store(rank: int, size: int, timeout_s: float) -> Any:
     """The store by which the ranks find each other; None where torch finds the right one by itself. Left to itself
     torch lets a store listen on every address of the machine, and gloo on that of its host name."""
     if size == 1:  # a rank by itself needs no port to meet on

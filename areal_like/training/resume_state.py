@@ -9,31 +9,31 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from areal_like.process.errors import Failure
-from areal_like.training.engine import Engine
-from areal_like.training.shards import Piece, Unlike, described, piece_of, read_into
+from areal_like.training.engine import TrainEngine
+from areal_like.training.sharded_files import StateMismatch, TensorShard, load_into, shard_of, stored_tensors
 
 MASTER = "master"
 """Prefix of the weights themselves; that of a state is what the optimizer calls it."""
 
 
-def engine_state(engine: Engine, is_first: bool) -> dict[str, Piece]:
+def engine_state(engine: TrainEngine, is_first: bool) -> dict[str, TensorShard]:
     """This rank's part of it, as it is now."""
     found = {f"{kind}/{name}": tensor for name, kind, tensor in _tensors(engine)}
-    pieces = {key: piece_of(tensor, is_first) for key, tensor in found.items()}
+    pieces = {key: shard_of(tensor, is_first) for key, tensor in found.items()}
     return {key: piece for key, piece in pieces.items() if piece is not None}
 
 
-def engine_facts(engine: Engine) -> dict[str, Any]:
+def engine_scalars(engine: TrainEngine) -> dict[str, Any]:
     """What is no tensor."""
     return {
         "optimizer": type(engine.optimizer).__name__,
-        "skipped_in_a_row": engine.skipped_in_a_row,
+        "skipped_in_a_row": engine.consecutive_skips,
         "schedule_start": engine.schedule_start,
         "loss_scale": engine.scale.state(),
     }
 
 
-def restore_engine(engine: Engine, folder: Path, facts: dict[str, Any]) -> None:
+def restore_engine(engine: TrainEngine, folder: Path, facts: dict[str, Any]) -> None:
     """Into an engine whose weights were loaded from the same checkpoint."""
     checkpoint = folder.parent.parent
     if facts["optimizer"] != (name := type(engine.optimizer).__name__):
@@ -41,23 +41,23 @@ def restore_engine(engine: Engine, folder: Path, facts: dict[str, Any]) -> None:
             f"{engine.where}.optimizer.type: the checkpoint {checkpoint} was written by {facts['optimizer']}, and "
             f"this run has {name}; go on with the same optimizer"
         )
-    engine.skipped_in_a_row, engine.schedule_start = facts["skipped_in_a_row"], facts["schedule_start"]
+    engine.consecutive_skips, engine.schedule_start = facts["skipped_in_a_row"], facts["schedule_start"]
     engine.scale.restore(facts["loss_scale"])
-    parameters, targets, stored = dict(engine.model.named_parameters()), {}, described(folder)
+    parameters, targets, stored = dict(engine.model.named_parameters()), {}, stored_tensors(folder)
     try:
         if engine.adapter is not None and not any(key.startswith(f"{MASTER}/") for key in stored):
-            raise Unlike("it holds no adapter")
+            raise StateMismatch("it holds no adapter")
         for key, (shape, dtype) in stored.items():
             kind, _, name = key.partition("/")
             if name not in parameters:
-                raise Unlike(f"this model has no {name}")
+                raise StateMismatch(f"this model has no {name}")
             parameter = parameters[name]
             if kind == MASTER:
                 targets[key] = parameter.detach()
             else:
-                targets[key] = engine.optimizer.state[parameter][kind] = _room(engine, parameter, shape, dtype)
-        read_into(folder, targets)
-    except Unlike as unlike:
+                targets[key] = engine.optimizer.state[parameter][kind] = _empty_state(engine, parameter, shape, dtype)
+        load_into(folder, targets)
+    except StateMismatch as unlike:
         hint = f"go on with the model and the settings of the run that wrote it ({engine.where})"
         if engine.adapter is not None or any(".lora_A." in key for key in stored):
             keys = ("use_lora", "lora_rank", "target_modules", "lora_modules_to_save")
@@ -65,7 +65,7 @@ def restore_engine(engine: Engine, folder: Path, facts: dict[str, Any]) -> None:
         raise Failure(f"resume: {folder} does not fit: {unlike}; {hint}") from unlike
 
 
-def _tensors(engine: Engine) -> list[tuple[str, str, Tensor]]:
+def _tensors(engine: TrainEngine) -> list[tuple[str, str, Tensor]]:
     """Name of a parameter, kind of state, and the tensor."""
     found = []
     # An adapter is published as a part of other weights.
@@ -81,12 +81,12 @@ def _tensors(engine: Engine) -> list[tuple[str, str, Tensor]]:
     return found
 
 
-def _room(engine: Engine, parameter: nn.Parameter, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def _empty_state(engine: TrainEngine, parameter: nn.Parameter, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """What is shaped as its parameter is spread as that is; a count stands where the optimizer wants it."""
     if shape == parameter.shape and (shape or isinstance(parameter, DTensor)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     if shape:
-        raise Unlike(f"a state of {tuple(shape)} belongs to no parameter of {tuple(parameter.shape)}")
+        raise StateMismatch(f"a state of {tuple(shape)} belongs to no parameter of {tuple(parameter.shape)}")
     (group,) = [group for group in engine.optimizer.param_groups if any(parameter is each for each in group["params"])]
     on_device = group.get("fused") or group.get("capturable")
     return torch.zeros(shape, dtype=dtype, device=parameter.device if on_device else "cpu")

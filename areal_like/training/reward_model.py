@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from areal_like.algorithms.losses import pairwise
-from areal_like.training.engine import Loss
-from areal_like.training.pairs import sides
+from areal_like.training.engine import LossFunction
+from areal_like.training.preference_pairs import chosen_and_rejected
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.supervised import Learner
 
 
-class RewardModel(Learner):
+class RewardModelLearner(Learner):
     """The model learns to score answers, of which pairs are given."""
 
     per_row = 2
@@ -29,9 +29,9 @@ class RewardModel(Learner):
         metrics["train/tokens"] -= metrics.pop("train/loss_tokens")
         return {**metrics, **{f"train/{name}": value / self.units(batch) for name, value in means}}
 
-    def loss(self, num_units: int) -> Loss:
+    def loss(self, num_units: int) -> LossFunction:
         def loss(micro: MicroBatch, scores: Tensor, entropy: Tensor | None) -> Tensor:
-            better, worse = sides(micro)
+            better, worse = chosen_and_rejected(micro)
             found = pairwise(scores[better], scores[worse])
             for name in self._sums:
                 self._sums[name] += found.statistics.sums[name].item()
@@ -42,7 +42,7 @@ class RewardModel(Learner):
     def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
         sums = {"loss": 0.0, "accuracy": 0.0, "margin": 0.0}
         for micro, scores in zip(micros, self.engine.values(micros), strict=True):
-            better, worse = sides(micro)
+            better, worse = chosen_and_rejected(micro)
             found = pairwise(scores[better].double(), scores[worse].double())
             sums["loss"] += found.total.item()
             for name in ("accuracy", "margin"):

@@ -6,19 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_like.config.log_extras import LogExtras
-from areal_like.data.sampled import SampledText
+from areal_like.data.sampled_text import SampledText
 from areal_like.observe.extras import TRAIN, Extras, ExtrasWriter, enabled_extras, is_due
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
-from areal_like.training.batch import ADVANTAGES, VERSIONS, Batch
+from areal_like.training.batch import ADVANTAGES, VERSIONS, TrainingBatch
 from areal_like.training.world import World
 
-MOST_SAMPLES = 8
+MAX_SAMPLES = 8
 """Of a group."""
 
 
-class Samples:
+class SampleLog:
     """Of one rank. `write` takes a batch that was trained on; all ranks must call it, and the first one writes."""
 
     def __init__(self, run: Run, me: Identity, world: World) -> None:
@@ -29,7 +29,7 @@ class Samples:
         shows_text = world.is_first and any(each.samples for each in self._wanted)
         self._text = SampledText(run.config.tokenizer_path, run.cwd) if shows_text else None
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: TrainingBatch) -> None:
         completed = batch.step + 1
         due = [each for each in self._wanted if is_due(each, completed)]
         if not due:
@@ -41,19 +41,19 @@ class Samples:
         samples = [self._describe(batch, row, tag, advantages_A) for tag, row in shown]
         self._writer.write(Extras(completed, TRAIN, samples, _distributions(batch, advantages_A)))
 
-    def _advantages(self, batch: Batch) -> NDArray[np.float64]:
+    def _advantages(self, batch: TrainingBatch) -> NDArray[np.float64]:
         """Of all samples over all ranks, each the mean over its tokens; nan where none counts."""
         sequences = batch.sequences
         sums_A, counts_A = np.zeros(batch.num_samples), np.zeros(batch.num_samples)
         if len(sequences):
             sums_A[batch.mine_N] = sequences.sums(sequences.fields[ADVANTAGES] * sequences.counted)
-            counts_A[batch.mine_N] = sequences.counts_N
+            counts_A[batch.mine_N] = sequences.loss_tokens_N
         together = np.array(self._world.sum([*sums_A, *counts_A]))
         sums_A, counts_A = together[: batch.num_samples], together[batch.num_samples :]
         means_A: NDArray[np.float64] = np.full(batch.num_samples, np.nan)
         return np.divide(sums_A, counts_A, out=means_A, where=counts_A > 0)
 
-    def _choose(self, batch: Batch) -> list[tuple[str, int]]:
+    def _choose(self, batch: TrainingBatch) -> list[tuple[str, int]]:
         """A tag and one of this rank's samples: the groups with the lowest and the highest reward, and any other."""
         groups_N = batch.groups_A[batch.mine_N]
         rewards_N = batch.rewards_A[batch.mine_N]
@@ -67,10 +67,10 @@ class Samples:
         if rest:
             generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "samples", batch.step)))
             chosen[rest[int(generator.integers(len(rest)))]] = "random"
-        rows = {index: np.flatnonzero(at_N == index)[:MOST_SAMPLES] for index in chosen}
+        rows = {index: np.flatnonzero(at_N == index)[:MAX_SAMPLES] for index in chosen}
         return [(tag, int(row)) for index, tag in chosen.items() for row in rows[index]]
 
-    def _describe(self, batch: Batch, row: int, tag: str, advantages_A: NDArray[np.float64]) -> dict[str, Any]:
+    def _describe(self, batch: TrainingBatch, row: int, tag: str, advantages_A: NDArray[np.float64]) -> dict[str, Any]:
         assert self._text is not None
         sequences, sample = batch.sequences, int(batch.mine_N[row])
         start = int(sequences.starts_N[row])
@@ -93,7 +93,7 @@ class Samples:
         }
 
 
-def _distributions(batch: Batch, advantages_A: NDArray[np.float64]) -> dict[str, list[float]]:
+def _distributions(batch: TrainingBatch, advantages_A: NDArray[np.float64]) -> dict[str, list[float]]:
     groups_A = batch.groups_A
     return {
         "reward": batch.rewards_A.tolist(),

@@ -11,7 +11,7 @@ Schedule = Callable[[int], float]
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     """The learning rate rises from the lowest to `lr` during warm-up, then follows its course to the last step."""
-    lowest = config.min_lr_ratio if config.min_lr is None else _share(config.min_lr, config.lr)
+    lowest = config.min_lr_ratio if config.min_lr is None else _min_ratio(config.min_lr, config.lr)
     warmup = config.warmup_steps
     if warmup is None:
         warmup = int(config.warmup_steps_proportion * total_steps)
@@ -31,7 +31,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     return learning_rate
 
 
-def _share(lowest: float, highest: float) -> float:
+def _min_ratio(lowest: float, highest: float) -> float:
     return min(1.0, lowest / highest) if highest else 1.0
 
 

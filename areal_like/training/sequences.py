@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_like.training.attention import Run, runs_of
+from areal_like.training.attention import LengthGroup, length_groups
 
-FAKE_TOKENS = 128
+MAX_PADDING_SEQUENCE = 128
 """Most tokens of a sequence that only fills up: what attention kernels take at once."""
 
 
@@ -25,13 +25,13 @@ class MicroBatch(NamedTuple):
 
     input_ids_T: Tensor
     position_ids_T: Tensor
-    runs: tuple[Run, ...]
+    runs: tuple[LengthGroup, ...]
     cu_seqlens: Tensor
     """Where each sequence begins among the input tokens, and where the last one ends; int32, as kernels take it."""
     predicts_P: Tensor
     """From which input positions a token is predicted that counts."""
     targets_P: Tensor
-    counts_N: tuple[int, ...]
+    loss_tokens_N: tuple[int, ...]
     """Predictions of each sequence; they stand in the order of the sequences."""
     fields: dict[str, Tensor]
     """What else is known of the predicted tokens, each [P]."""
@@ -40,7 +40,7 @@ class MicroBatch(NamedTuple):
     tokens_P: NDArray[np.int64]
     """Where the predicted tokens stand among all tokens of the sequences."""
 
-    def borders(self) -> dict[str, Any]:
+    def attention_kwargs(self) -> dict[str, Any]:
         """Where sequences begin and end, as attention is told: ours by its runs, that of transformers by names of its
         own."""
         longest = max((run.length for run in self.runs), default=0)
@@ -76,12 +76,12 @@ class Sequences:
         return counted
 
     @cached_property
-    def counts_N(self) -> NDArray[np.int64]:
+    def loss_tokens_N(self) -> NDArray[np.int64]:
         """How many tokens count, of each sequence."""
         return self.sums(self.counted).astype(np.int64)
 
     @cached_property
-    def inputs_N(self) -> NDArray[np.int64]:
+    def input_lengths_N(self) -> NDArray[np.int64]:
         """How many tokens of each sequence have to be computed: those before the last that counts."""
         place = np.where(self.counted, self.places, 0)
         return np.array([place[s : s + n].max(initial=0) for s, n in self._spans()], dtype=np.int64)
@@ -102,28 +102,28 @@ class Sequences:
         """Of these sequences, sorted by length: neighbours of one length are computed together. Where these are fewer
         than `pad_to` tokens, sequences follow from which nothing is predicted."""
         rows_N = np.asarray(rows, dtype=np.int64)
-        rows_N = rows_N[np.argsort(self.inputs_N[rows_N], kind="stable")]
-        inputs_N = self.inputs_N[rows_N]
-        offsets_N = np.cumsum(inputs_N) - inputs_N
-        places_T = np.arange(int(inputs_N.sum())) - np.repeat(offsets_N, inputs_N)
-        tokens_T = np.repeat(self.starts_N[rows_N], inputs_N) + places_T
+        rows_N = rows_N[np.argsort(self.input_lengths_N[rows_N], kind="stable")]
+        input_lengths_N = self.input_lengths_N[rows_N]
+        offsets_N = np.cumsum(input_lengths_N) - input_lengths_N
+        places_T = np.arange(int(input_lengths_N.sum())) - np.repeat(offsets_N, input_lengths_N)
+        tokens_T = np.repeat(self.starts_N[rows_N], input_lengths_N) + places_T
         predicts_P = np.flatnonzero(self.counted[tokens_T + 1])
         tokens_P = tokens_T[predicts_P] + 1
 
         def tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
 
-        lengths = inputs_N.tolist()
-        fake = _fake_lengths(pad_to - len(tokens_T), max(lengths, default=1))
+        lengths = input_lengths_N.tolist()
+        fake = _padding_lengths(pad_to - len(tokens_T), max(lengths, default=1))
         fake_places = np.concatenate([np.arange(length) for length in fake]) if fake else np.zeros(0, np.int64)
         return MicroBatch(
             input_ids_T=tensor(np.concatenate([self.token_ids[tokens_T], 0 * fake_places]), torch.int64),
             position_ids_T=tensor(np.concatenate([places_T, fake_places]), torch.int64),
-            runs=runs_of(lengths + fake),
+            runs=length_groups(lengths + fake),
             cu_seqlens=tensor(np.cumsum([0, *lengths, *fake]), torch.int32),
             predicts_P=tensor(predicts_P, torch.int64),
             targets_P=tensor(self.token_ids[tokens_P], torch.int64),
-            counts_N=tuple(self.counts_N[rows_N].tolist()),
+            loss_tokens_N=tuple(self.loss_tokens_N[rows_N].tolist()),
             fields={name: tensor(values[tokens_P], torch.float32) for name, values in self.fields.items()},
             rows_N=rows_N,
             tokens_P=tokens_P,
@@ -137,7 +137,7 @@ class Sequences:
         return out
 
 
-def join(parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str]) -> Sequences:
+def concatenate(parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str]) -> Sequences:
     """Of several groups of arrays `token_ids`, `loss_mask`, `lengths` and `fields`."""
 
     def all_of(name: str) -> NDArray[Any]:
@@ -147,15 +147,15 @@ def join(parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str]) -> 
     return Sequences(all_of("token_ids"), all_of("loss_mask"), lengths_N, {name: all_of(name) for name in fields})
 
 
-def _fake_lengths(num_tokens: int, longest: int) -> list[int]:
+def _padding_lengths(num_tokens: int, longest: int) -> list[int]:
     """Of sequences that fill a micro-batch up. They are no longer than the real ones, which a model can have limits
     for, and short, so that attention among them costs little."""
-    length = min(longest, FAKE_TOKENS)
+    length = min(longest, MAX_PADDING_SEQUENCE)
     whole, rest = divmod(max(0, num_tokens), length)
     return [length] * whole + [rest] * (rest > 0)
 
 
-def one_token(device: torch.device) -> MicroBatch:
+def dummy_micro_batch(device: torch.device) -> MicroBatch:
     """The smallest micro-batch there is, for a rank that has none left while others do."""
     alone = Sequences(np.zeros(2, np.int32), np.ones(2, np.uint8), np.array([2]))
     return alone.micro_batch([0], device)

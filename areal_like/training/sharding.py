@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.training.compiled import compile_layers
-from areal_like.training.model import PackedModel, problem
+from areal_like.training.compile import compile_layers
+from areal_like.training.model import PackedModel, config_error
 from areal_like.training.offload import HostActivations
 from areal_like.training.world import World
 
@@ -21,7 +21,7 @@ def shard(
     """Layer by layer, then what is left. Losses come divided already: gradients are added up, not averaged."""
     if world.size % config.fsdp.dp_replicate:
         message = f"{config.fsdp.dp_replicate} replicas cannot be made of {world.size} ranks; take a divisor of it"
-        raise problem(f"{where}.fsdp.dp_replicate", message)
+        raise config_error(f"{where}.fsdp.dp_replicate", message)
     units = sharding_units(model, _wrapped(config), where)
     if config.gradient_checkpointing and config.optimizer is not None:
         freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
@@ -40,7 +40,7 @@ def shard(
     for unit in (*reversed(units), module):  # of one inside another the inner one comes first
         sharded = fully_shard(
             unit,
-            mesh=world.mesh_of(config.fsdp.dp_replicate),
+            mesh=world.mesh_with_replicas(config.fsdp.dp_replicate),
             reshard_after_forward=config.fsdp.reshard_after_forward,
             mp_policy=precision,
             offload_policy=offload,
@@ -50,7 +50,7 @@ def shard(
     return module
 
 
-def around_forward(config: TrainEngineConfig) -> contextlib.AbstractContextManager[object]:
+def forward_context(config: TrainEngineConfig) -> contextlib.AbstractContextManager[object]:
     """What the forward pass of training runs in."""
     if config.activation_offloading is None:
         return contextlib.nullcontext()
@@ -66,7 +66,7 @@ def sharding_units(model: PreTrainedModel, wanted: list[str] | None, where: str)
     units = [module for module in model.modules() if type(module).__name__ in names]
     if wanted and len(names) > len(found := {type(unit).__name__ for unit in units}):
         known = sorted({type(module).__name__ for module in model.modules()})
-        raise problem(
+        raise config_error(
             f"{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap",
             f"{', '.join(sorted(names - found))} is no module of this model; it has {', '.join(known)}",
         )

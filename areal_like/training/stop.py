@@ -22,7 +22,7 @@ class StopRequest:
     def ask(self) -> None:
         self._asked = True
 
-    def was_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """All ranks must call it."""
         return bool(self._world.max([self._asked])[0])
 

@@ -14,32 +14,37 @@ from areal_like.data.packing import balance
 from areal_like.observe.milestones import write_total_steps
 from areal_like.process.entrypoint import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
+from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.seeds import derive_seed
-from areal_like.training.checkpoint import Checkpoints
-from areal_like.training.engine import Engine, Loss
-from areal_like.training.export_tokens import TokenExport
-from areal_like.training.fake_data import FakeData, FakeStore
-from areal_like.training.progress import Progress
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.engine import LossFunction, TrainEngine
+from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
+from areal_like.training.optimizer_step import optimizer_metrics
+from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.stop import StopRequest
-from areal_like.training.supervised_data import Store, SupervisedData
-from areal_like.training.timers import Timer
-from areal_like.training.updates import update_metrics
+from areal_like.training.supervised_data import SupervisedData, TokenDataset
+from areal_like.training.token_export import TokenExport
 from areal_like.training.world import World
 
 log = logging.getLogger(__name__)
 
 
 def train(
-    run: Run, me: Identity, world: World, learner: "Learner", data: SupervisedData | FakeData, stop: StopRequest
+    run: Run,
+    me: Identity,
+    world: World,
+    learner: "Learner",
+    data: SupervisedData | FakeSupervisedData,
+    stop: StopRequest,
 ) -> int:
     """From where the attempt begins to the end of the run, or to where it is stopped. Returns the exit code."""
     start, total_steps, engines = run.start_point(), data.total_steps, {"model": learner.engine}
     learner.engine.set_schedule(total_steps)
-    evaluator = Timer(run.config.evaluator, data.deal.steps_per_epoch)
-    checkpoints = Checkpoints(run, world, data.deal.steps_per_epoch, {"evaluator": evaluator})
-    progress = Progress(run, me, world)
+    evaluator = IntervalTimer(run.config.evaluator, data.deal.steps_per_epoch)
+    checkpoints = CheckpointManager(run, world, data.deal.steps_per_epoch, {"evaluator": evaluator})
+    progress = TrainingProgress(run, me, world)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, engines, progress)
         data.resume(start.step, start.checkpoint, run.skips("dataloader"))
@@ -49,7 +54,7 @@ def train(
 
     completed = start.step
     progress.watch.take()
-    while completed < total_steps and not stop.was_asked_for():
+    while completed < total_steps and not stop.is_requested():
         with progress.watch("train"):
             metrics = learner.step(data.train.take(data.deal.rows(completed)), completed)
         completed += 1
@@ -77,7 +82,7 @@ class Learner(ABC):
     per_row = 1
     """So many sequences of a batch belong together."""
 
-    def __init__(self, engine: Engine, seed: int, export: TokenExport | None = None) -> None:
+    def __init__(self, engine: TrainEngine, seed: int, export: TokenExport | None = None) -> None:
         self.engine, self._seed, self._world, self._export = engine, seed, engine.world, export
 
     @abstractmethod
@@ -85,7 +90,7 @@ class Learner(ABC):
         """What the loss of a batch is a mean over."""
 
     @abstractmethod
-    def loss(self, num_units: int) -> Loss:
+    def loss(self, num_units: int) -> LossFunction:
         """Of a micro-batch of a batch of so many."""
 
     @abstractmethod
@@ -100,13 +105,13 @@ class Learner(ABC):
             self._export.write_rows(completed + 1, batch)
         update = self.engine.step(completed, part)
         return {
-            **update_metrics("train", [update]),
+            **optimizer_metrics("train", [update]),
             "train/samples": float(len(batch)),
             "train/tokens": float(batch.lengths_N.sum()),
-            "train/loss_tokens": float(batch.counts_N.sum()),
+            "train/loss_tokens": float(batch.loss_tokens_N.sum()),
         }
 
-    def evaluate(self, held_out: Store | FakeStore, batch_size: int, most: int) -> dict[str, float]:
+    def evaluate(self, held_out: TokenDataset | FakeTokenDataset, batch_size: int, most: int) -> dict[str, float]:
         """Means over held-out rows, `batch_size` of them at a time; over the first `most`, if that is not -1."""
         rows = np.arange(len(held_out) if most < 0 else min(most, len(held_out)))
         sums: dict[str, float] = {}
@@ -123,19 +128,19 @@ class Learner(ABC):
     def _mine(self, batch: Sequences) -> list[MicroBatch]:
         """Of this rank's share: about as many tokens as the others have, and together what belongs together."""
         granularity = math.lcm(self.engine.config.mb_spec.granularity, self.per_row)
-        shares = balance(batch.inputs_N.tolist(), self._world.size, granularity)
+        shares = balance(batch.input_lengths_N.tolist(), self._world.size, granularity)
         mine = np.array(shares[self._world.rank], dtype=np.int64)
-        mine = mine[batch.counts_N[mine] > 0]
+        mine = mine[batch.loss_tokens_N[mine] > 0]
         return self.engine.cut(batch, mine, mine // granularity)
 
 
-class Supervised(Learner):
+class SupervisedLearner(Learner):
     """The model learns to write answers."""
 
     def units(self, batch: Sequences) -> int:
-        return int(batch.counts_N.sum())
+        return int(batch.loss_tokens_N.sum())
 
-    def loss(self, num_units: int) -> Loss:
+    def loss(self, num_units: int) -> LossFunction:
         def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
             if self._export is not None:
                 self._export.add(micro, {"trainer_logprobs": logprobs})

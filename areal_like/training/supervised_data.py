@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.data.datasets import Rows, load_datasets
-from areal_like.data.examples import Tokens, sequences_of
-from areal_like.data.named import Places
-from areal_like.data.record import RECORD
+from areal_like.data.data_record import RECORD
+from areal_like.data.datasets import CheckedRows, load_datasets
+from areal_like.data.row_tokenizer import TokenSequences, sequences_of
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
-from areal_like.training.fake_data import FakeStore, fake_valid
-from areal_like.training.pairs import scored
+from areal_like.training.fake_data import FakeTokenDataset, fake_valid
+from areal_like.training.preference_pairs import scoring_sequences
 from areal_like.training.sequences import Sequences
 
 
-class Deal:
+class BatchSampler:
     """Rows in a new order in every epoch, the same for the same seed."""
 
     def __init__(self, num_rows: int, batch_size: int, shuffle: bool, drop_last: bool, seed: int) -> None:
@@ -48,10 +48,10 @@ class Deal:
         return self._order[place * self._batch_size : (place + 1) * self._batch_size]
 
 
-class Store:
+class TokenDataset:
     """All rows of a dataset in tokens; those of some become sequences when a step takes them."""
 
-    def __init__(self, tokens: Tokens, is_pairs: bool) -> None:
+    def __init__(self, tokens: TokenSequences, is_pairs: bool) -> None:
         self._tokens, self._is_pairs, self._per_row = tokens, is_pairs, 2 if is_pairs else 1
 
     def __len__(self) -> int:
@@ -60,7 +60,11 @@ class Store:
     def take(self, rows_R: NDArray[np.int64]) -> Sequences:
         """Of a pair two sequences, first the better one."""
         tokens = self._tokens.take(sequences_of(rows_R, self._per_row))
-        return scored(tokens) if self._is_pairs else Sequences(tokens.token_ids, tokens.counts, tokens.lengths_N)
+        return (
+            scoring_sequences(tokens)
+            if self._is_pairs
+            else Sequences(tokens.token_ids, tokens.counts, tokens.lengths_N)
+        )
 
 
 class SupervisedData:
@@ -72,17 +76,17 @@ class SupervisedData:
         config, chosen = run.config, run.config.train_dataset
         folder = model_folder(config.tokenizer_path or config.model.path, run.cwd)
         tokenizer = TextTokenizer(folder)
-        places = Places(run.folder, run.cwd)
+        places = SearchFolders(run.folder, run.cwd)
         found = load_datasets(config, places, tokenizer, run.directory / RECORD, with_tokens=True)
         is_pairs = chosen.type == "rw"
         if not is_pairs and tokenizer.eos_id is None and not found.train.has_messages:
             raise ConfigError([Problem("tokenizer_path", f"{folder} names no eos_token, so that no answer could end")])
-        self.train = _stored("train_dataset", found.train, is_pairs)
-        self.valid: Store | FakeStore | None = fake_valid(config, tokenizer.size)
+        self.train = _token_dataset("train_dataset", found.train, is_pairs)
+        self.valid: TokenDataset | FakeTokenDataset | None = fake_valid(config, tokenizer.size)
         if found.valid is not None:
-            self.valid = _stored("valid_dataset", found.valid, is_pairs)
+            self.valid = _token_dataset("valid_dataset", found.valid, is_pairs)
         self._digest = found.train.digest
-        self.deal = Deal(len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed)
+        self.deal = BatchSampler(len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed)
         sequences = chosen.batch_size * (2 if is_pairs else 1)
         limits = [config.total_train_epochs * self.deal.steps_per_epoch, config.total_train_steps]
         if config.total_train_n_seqs is not None:
@@ -115,10 +119,10 @@ class SupervisedData:
         self.deal.begin(step, dealt)
 
 
-def _stored(section: str, rows: Rows, is_pairs: bool) -> Store:
+def _token_dataset(section: str, rows: CheckedRows, is_pairs: bool) -> TokenDataset:
     assert rows.tokens is not None, "they were asked for"
     if is_pairs and not rows.tokens.lengths_N.all():
         place = rows.place(int(np.flatnonzero(rows.tokens.lengths_N == 0)[0]) // 2)
         message = f"{place} has a text without a single token, at which nothing can be scored; leave it out"
         raise ConfigError([Problem(f"{section}.path", message)])
-    return Store(rows.tokens, is_pairs)
+    return TokenDataset(rows.tokens, is_pairs)

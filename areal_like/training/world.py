@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from areal_like.training.rendezvous import meeting_store
+from areal_like.training.rendezvous import rendezvous_store
 
 
 class World:
@@ -24,7 +24,7 @@ class World:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def mesh_of(self, replicas: int) -> DeviceMesh:
+    def mesh_with_replicas(self, replicas: int) -> DeviceMesh:
         """The ranks as they hold a model: all of them share one, or groups of neighbours share a whole one each."""
         if replicas not in self._meshes:
             ranks = torch.arange(self.size).view(replicas, -1)
@@ -80,7 +80,7 @@ def open_world(timeout_s: float, shares_host_memory: bool = False) -> World:
     of_gpus = "cpu:gloo,cuda:nccl" if shares_host_memory else "nccl"
     dist.init_process_group(
         "gloo" if device.type == "cpu" else of_gpus,
-        store=meeting_store(rank, size, timeout_s),
+        store=rendezvous_store(rank, size, timeout_s),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=timeout_s),

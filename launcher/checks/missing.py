@@ -9,7 +9,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
-from areal_like.models import BUILT_IN, built_in_models, unprepared
+from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.process.run_links import other_roots
 from launcher.checks.attached import missing_api_key
 from launcher.checks.engines import engine_problems
@@ -113,7 +113,7 @@ def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
             there = ", ".join(BUILT_IN + known for known in built_in_models())
             found.append(PlanProblem(key, f"no {path} comes with the package; there are: {there}"))
-        if path.startswith(BUILT_IN) and (why := unprepared(path)):
+        if path.startswith(BUILT_IN) and (why := missing_weights_hint(path)):
             found.append(PlanProblem(key, why))
     found += [
         *offline_model_problems(config, host),

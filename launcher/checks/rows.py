@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.checks.named import BUILT_IN
 from areal_like.config.problems import ConfigError
-from areal_like.data.folders import ONE_SPLIT, SPLIT_NAMES, SPLITS, is_empty, no_split, split_files, too_few
+from areal_like.data.dataset_files import (
+    SAVED_DATASET,
+    SAVED_DATASET_DICT,
+    SPLIT_NAMES,
+    empty_message,
+    no_split_message,
+    split_files,
+    too_few_message,
+)
 from launcher.plan.plan import PlanProblem
 
 if TYPE_CHECKING:
@@ -25,20 +33,20 @@ MIN_TASK_ROWS = 1000
 def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[PlanProblem]:
     """Of a file or folder that is there."""
     if place.is_dir():
-        if (place / SPLITS).is_file() or (place / ONE_SPLIT).is_file():
+        if (place / SAVED_DATASET_DICT).is_file() or (place / SAVED_DATASET).is_file():
             return
         names = SPLIT_NAMES[section.removesuffix("_dataset")] if data.split is None else (data.split,)
         files = split_files(place, names)
         if not files:
-            yield PlanProblem(f"{section}.path", no_split(place, names))
+            yield PlanProblem(f"{section}.path", no_split_message(place, names))
             return
         place = files[0]
     most = data.batch_size if section == TRAIN_SECTION and data.drop_last else 1
     count = _count(place.resolve(), most)
     if count == 0:
-        yield PlanProblem(f"{section}.path", is_empty(str(place.resolve())))
+        yield PlanProblem(f"{section}.path", empty_message(str(place.resolve())))
     elif count is not None and count < most:
-        yield PlanProblem(SIZE_KEY, too_few(most, str(place.resolve()), count))
+        yield PlanProblem(SIZE_KEY, too_few_message(most, str(place.resolve()), count))
 
 
 def task_row_problems(
@@ -48,15 +56,15 @@ def task_row_problems(
     usual = min(MIN_TASK_ROWS, int(args.get("num_rows", MIN_TASK_ROWS)) // 2)
     if name not in BUILT_IN["task"] or not data.drop_last or data.batch_size <= usual:
         return []
-    from areal_like.data.named import Places
     from areal_like.data.tasks import TRAIN, make_task
+    from areal_like.data.user_code import SearchFolders
 
     try:
-        count = len(make_task(name, args, Places(*places)).rows(TRAIN))
+        count = len(make_task(name, args, SearchFolders(*places)).rows(TRAIN))
     except ConfigError as refused:
         return [PlanProblem(each.key, each.message) for each in refused.problems]
     source = f"the {TRAIN} split of task {name}"
-    return [PlanProblem(SIZE_KEY, too_few(data.batch_size, source, count))] if count < data.batch_size else []
+    return [PlanProblem(SIZE_KEY, too_few_message(data.batch_size, source, count))] if count < data.batch_size else []
 
 
 def _count(file: Path, most: int) -> int | None:

@@ -70,7 +70,7 @@ class _ChatModel:
     folder = Path()
 
     def __init__(self, directory: Path, folder: Path) -> None:
-        from areal_like.data.record import has_messages
+        from areal_like.data.data_record import has_messages
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.process.run import open_run
         from areal_like.serving.embedded.core.load_model import load_engine

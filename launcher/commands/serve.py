@@ -13,7 +13,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SHORTEST, without
 from areal_like.discovery import parse_entry
-from areal_like.models import shown_name
+from areal_like.models import display_name
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
 from areal_like.process.identity import SERVER
@@ -137,7 +137,7 @@ class _ServerSupervisor(Supervisor):
 def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:
     """What can be done with them."""
     config = run.config
-    model, variable = shown_name(config.actor.path), config.rollout.api_key_var
+    model, variable = display_name(config.actor.path), config.rollout.api_key_var
     body = json.dumps({"model": model, **EXAMPLE_REQUEST})
     first = addresses[0]
     lines = [f"ready: {', '.join(addresses)}", "", "ask one:"]

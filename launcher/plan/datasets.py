@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.checks.named import BUILT_IN
 from areal_like.config.install import pip_install
-from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_there
+from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import row_problems, task_row_problems
 from launcher.plan.host import HostInfo
@@ -88,7 +88,7 @@ def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
         why = f"{switch} is set, so that nothing is fetched"
-        lacking.append(PlanProblem(each.key, not_there(each.name, each.revision, host.hub, why)))
+        lacking.append(PlanProblem(each.key, not_cached_message(each.name, each.revision, host.hub, why)))
     return [*lacking, *(_of_task(loaded, host) if counts else ())]
 
 

@@ -7,7 +7,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.experiment import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
-from areal_like.models import BUILT_IN, built_in_models, model_folder, unprepared
+from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from launcher.checks.engines import ENGINE_SEPARATOR, EXTERNAL_ENGINES
 from launcher.plan.environment import base_environment, node_address, trainer_environment
@@ -97,7 +97,11 @@ def local_path(path: str, host: HostInfo) -> str:
 
     if not host.is_here:
         return path
-    if path.removeprefix(BUILT_IN) in built_in_models() and path.startswith(BUILT_IN) and not unprepared(path):
+    if (
+        path.removeprefix(BUILT_IN) in built_in_models()
+        and path.startswith(BUILT_IN)
+        and not missing_weights_hint(path)
+    ):
         return str(model_folder(path))
     folder = host.directory / Path(path).expanduser()
     return str(folder.resolve()) if path and folder.is_dir() else path

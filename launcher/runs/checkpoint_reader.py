@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.checkpoint_layout import COMPLETE
-from areal_like.training.manifest import complaints
+from areal_like.process.checkpoint_manifest import checkpoint_problems
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import why_not_resumable
 
@@ -65,6 +65,6 @@ def _mark(folder: Path) -> _CheckpointMark | None:
 
 
 def _refuse_damaged(folder: Path) -> None:
-    wrong = [text for text in complaints(folder, with_hashes=False) if "/resume/" not in text]
+    wrong = [text for text in checkpoint_problems(folder, with_hashes=False) if "/resume/" not in text]
     if wrong:
         raise ConfigError([Problem(str(folder), f"{'; '.join(wrong)}; choose another with step=N")])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name, step_of
-from areal_like.training.manifest import damage
+from areal_like.process.checkpoint_manifest import resume_problem
 
 
 def step_folder(run_dir: Path, step: int) -> Path:
@@ -17,13 +17,13 @@ def complete_steps(run_dir: Path) -> list[int]:
 
 def resumable_steps(run_dir: Path) -> list[int]:
     """Those of them that a run can go on from."""
-    return [step for step in complete_steps(run_dir) if damage(step_folder(run_dir, step)) is None]
+    return [step for step in complete_steps(run_dir) if resume_problem(step_folder(run_dir, step)) is None]
 
 
 def newest_resumable(run_dir: Path) -> tuple[int, Path] | None:
     """The newest checkpoint that is complete, undamaged, and has what is needed to resume."""
     for step in reversed(complete_steps(run_dir)):
-        if damage(step_folder(run_dir, step)) is None:
+        if resume_problem(step_folder(run_dir, step)) is None:
             return step, step_folder(run_dir, step)
     return None
 

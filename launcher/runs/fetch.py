@@ -28,7 +28,7 @@ def fetch_from_hub(loaded: Loaded, host: HostInfo | None = None) -> bool:
     for data in datasets:
         flags = ["--dataset", *(["--revision", data.revision] if data.revision else [])]
         if (why := _fetch(data.key, data.name, host, *flags)) is not None:
-            message = hub_cache.not_there(data.name, data.revision, host.hub, why)
+            message = hub_cache.not_cached_message(data.name, data.revision, host.hub, why)
             problems.append(Problem(data.key, message, loaded.origin(data.key).where))
     if problems:
         raise ConfigError(problems, title="this run cannot start here:")

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.checkpoint_manifest import resume_problem
 from areal_like.process.run import CONFIG, Run
 from areal_like.process.run_links import missing_link_targets
-from areal_like.training.manifest import damage
 from launcher.runs.checkpoints import complete_steps, newest_resumable, step_folder
 
 DISABLED = "disabled"
@@ -44,7 +44,7 @@ def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None
         return f"{there}: recover.mode=disabled saves nothing to resume from, recover.mode=auto does"
     if not steps:
         return "there is no checkpoint to go on from"
-    return f"there is no checkpoint to go on from: {damage(step_folder(run_dir, steps[-1]))}"
+    return f"there is no checkpoint to go on from: {resume_problem(step_folder(run_dir, steps[-1]))}"
 
 
 def run_config_values(run_dir: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ on the terminal says all there is to know of it.
 import shutil
 from pathlib import Path
 
-from areal_like.data.record import RECORD
+from areal_like.data.data_record import RECORD
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS
 from areal_like.process.run_links import LINKS
 from launcher.runs.environment_record import CODE, ENVIRONMENT

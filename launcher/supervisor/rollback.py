@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.process.checkpoint_layout import attempt_of, step_of
+from areal_like.process.checkpoint_manifest import resume_problem
 from areal_like.process.run import ATTEMPT, Run, StartPoint
 from areal_like.process.run_memory import is_private
 from areal_like.process.shared_segments import RECORD
-from areal_like.training.manifest import damage
 from launcher.runs.checkpoints import complete_steps, move_aside_after, step_folder
 from launcher.runs.run_files import write_start_point
 
@@ -26,7 +26,7 @@ def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) ->
     the first attempt of the same command."""
     checkpoint, remarks = None, []
     for candidate in _candidates(run, at_most):
-        if (why := damage(candidate, with_hashes=True)) is None:
+        if (why := resume_problem(candidate, with_hashes=True)) is None:
             checkpoint = candidate
             break
         remarks.append(f"not from step {step_of(candidate.name)}: {why}")

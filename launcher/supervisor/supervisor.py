@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, NameStore, parse_entry
 from areal_like.process.checkpoint_layout import step_of
+from areal_like.process.checkpoint_manifest import resume_problem
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.process_tree import has_handler, reap_orphans
 from areal_like.process.run import Run, StartPoint
-from areal_like.training.manifest import damage
 from launcher.agent.local import LocalAgent
 from launcher.agent.managed_process import ManagedProcess, ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
@@ -314,7 +314,7 @@ class Supervisor:
             self._stillness.stepped()
             self.policy.step()
         newest = max(complete_steps(self.run.directory), default=0)
-        if newest > self._checkpoint and damage(step_folder(self.run.directory, newest)) is None:
+        if newest > self._checkpoint and resume_problem(step_folder(self.run.directory, newest)) is None:
             self._checkpoint = newest
             self.policy.checkpoint()
         self._say_if_still()

@@ -15,7 +15,7 @@ from areal_like.algorithms.aggregation import AGGREGATIONS, denominator, token_w
 from areal_like.algorithms.kl import kl_rewards
 from areal_like.algorithms.losses import Loss, off_policy, pairwise
 from areal_like.algorithms.normalization import normalize
-from areal_like.algorithms.packed import over_tokens, sum_of_sequence
+from areal_like.algorithms.packed import repeat_per_token, sum_of_sequence
 from areal_like.algorithms.statistics import Statistics
 from tests.support.every_loss import (
     EVERY,
@@ -113,10 +113,10 @@ def test_gradients_are_those_of_finite_differences(name, sizes) -> None:
     """A ratio of a whole sequence moves with each of its tokens: there the advantage is that of the answer."""
     tokens, cu = draw_tokens(sizes, torch.float64), cumulative(sizes)
     if "ratio_level" in PPO.get(name, {}):
-        tokens["advantages"] = over_tokens(tokens["advantages"][cu[:-1]], cu)
+        tokens["advantages"] = repeat_per_token(tokens["advantages"][cu[:-1]], cu)
     # The product over n tokens, added up n times, moves n times as much as each token is made to learn.
     is_product = name == "product of a sequence"
-    times = over_tokens(sum_of_sequence(tokens["mask"].double(), cu), cu) if is_product else 1.0
+    times = repeat_per_token(sum_of_sequence(tokens["mask"].double(), cu), cu) if is_product else 1.0
 
     def total(*learnt: Tensor) -> Tensor:
         logprobs, *rest = learnt

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.algorithms import shaping
+from areal_like.algorithms import reward_shaping
 from areal_like.algorithms.advantages import (
     generalized_advantages,
     group_advantages,
@@ -28,28 +28,28 @@ def close(found: torch.Tensor, wanted: torch.Tensor | list[float], tolerance: fl
 
 
 def test_rewards_are_moved_scaled_and_then_clipped() -> None:
-    close(shaping.scale_rewards(torch.tensor([1.0, 0, 9]), bias=-0.5, scaling=10, clip=20), [5, -5, 20])
+    close(reward_shaping.scale_rewards(torch.tensor([1.0, 0, 9]), bias=-0.5, scaling=10, clip=20), [5, -5, 20])
 
 
 def test_answers_near_the_maximum_length_are_penalized() -> None:
     lengths = torch.tensor([4, 6, 8, 10])
     options: dict[str, Any] = {"max_new_tokens": 10, "overlong_tokens": 4, "factor": 1.0}
-    close(shaping.penalize_overlong(torch.ones(4), lengths, **options), [1, 1, 0.5, 0])
-    found = shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), max_new_tokens=10)
+    close(reward_shaping.penalize_overlong(torch.ones(4), lengths, **options), [1, 1, 0.5, 0])
+    found = reward_shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), max_new_tokens=10)
     close(found, [1, 0.5, 0])  # a fifth
     with pytest.raises(ValueError, match=r"^actor\.overlong_tokens: 11 is more"):
-        shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
+        reward_shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
 
 
 def test_the_penalty_of_an_answer_of_several_turns_stops_at_its_full_size_and_does_not_grow_on_as_in_areal() -> None:
     """The tokens of all its turns together may be more than one turn may have."""
-    close(shaping.penalize_overlong(torch.ones(1), torch.tensor([30]), max_new_tokens=10), [0])
+    close(reward_shaping.penalize_overlong(torch.ones(1), torch.tensor([30]), max_new_tokens=10), [0])
 
 
 def test_only_what_was_cut_off_is_truncated_and_not_the_longest_of_the_batch_as_in_areal() -> None:
     truncated = torch.tensor([False, True])
-    close(shaping.zero_truncated(torch.tensor([1.0, 1]), truncated), [1, 0])
-    close(shaping.zero_truncated(torch.tensor([1.0, torch.nan]), truncated), [1, 0])
+    close(reward_shaping.zero_truncated(torch.tensor([1.0, 1]), truncated), [1, 0])
+    close(reward_shaping.zero_truncated(torch.tensor([1.0, torch.nan]), truncated), [1, 0])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_reward_at_the_end_reaches_every_token_without_discount() -> None:
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     close(rewards, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0])
     close(generalized_advantages(rewards, MASK, CU).advantages, [0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
-    rewards = terminal_rewards(shaping.scale_rewards(torch.tensor([1.0, 0]), bias=-0.5, scaling=10), MASK, CU)
+    rewards = terminal_rewards(reward_shaping.scale_rewards(torch.tensor([1.0, 0]), bias=-0.5, scaling=10), MASK, CU)
     close(generalized_advantages(rewards, MASK, CU).advantages, [0, 0, 5, 5, 5, 5, 0, 0, -5, -5])
 
 

@@ -23,9 +23,9 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-from areal_like.data.named import Places  # noqa: E402
 from areal_like.data.tasks import TEST, TRAIN, make_task  # noqa: E402
 from areal_like.data.tokenizer import TextTokenizer  # noqa: E402
+from areal_like.data.user_code import SearchFolders  # noqa: E402
 from areal_like.models import model_folder  # noqa: E402
 from areal_like.observe.timing import Stopwatch  # noqa: E402
 from areal_like.process.run import Run, open_run  # noqa: E402
@@ -37,9 +37,9 @@ from areal_like.serving.embedded.core.llm_engine import LLMEngine as Server  # n
 from areal_like.serving.embedded.core.load_model import load_engine  # noqa: E402
 from areal_like.serving.requests import FinishedGroup, GroupRequest, Sampling, parse_sampling  # noqa: E402
 from areal_like.training.actor import Actor  # noqa: E402
-from areal_like.training.batch import SAMPLER, VERSIONS, Batch  # noqa: E402
-from areal_like.training.engine import Engine  # noqa: E402
-from areal_like.training.sequences import join  # noqa: E402
+from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch  # noqa: E402
+from areal_like.training.engine import TrainEngine  # noqa: E402
+from areal_like.training.sequences import concatenate  # noqa: E402
 from areal_like.training.world import open_world  # noqa: E402
 
 
@@ -50,14 +50,14 @@ class Loop:
         config = run.config
         self.settings, self.steps = rollout_settings(config), steps
         folder = model_folder(config.actor.path, run.cwd)
-        task: Any = make_task(config.task.name, config.task.args, Places(run.folder, run.cwd))
+        task: Any = make_task(config.task.name, config.task.args, SearchFolders(run.folder, run.cwd))
         self.reward = RewardCall(task.reward, config.task.name, {})
         self.rows, self.held_out = task.rows(TRAIN), task.rows(TEST)
         self.tokenizer = TextTokenizer(model_folder(config.tokenizer_path, run.cwd))
         length = run_length(self.settings, len(self.rows))
         self.order = RowOrder(config.seed, length.rows, length.rows_per_epoch, self.settings.shuffle)
         self.server: Server = load_engine(config.embedded, folder)
-        engine = Engine(config.actor, "actor", folder, open_world(60.0), config.seed)
+        engine = TrainEngine(config.actor, "actor", folder, open_world(60.0), config.seed)
         engine.set_schedule(length.total_steps)
         self.actor = Actor(engine, None, config.actor, config.seed)
         torch.set_num_threads(threads)  # both engines run in this thread, by turns
@@ -113,7 +113,7 @@ class Loop:
         texts = self.tokenizer.decode_all(answers)
         return [self.reward(row["prompt"], text, row) for row, text in zip(rows, texts, strict=True)]
 
-    def batch(self, step: int, groups: Sequence[GroupRequest], finished: Sequence[FinishedGroup]) -> Batch:
+    def batch(self, step: int, groups: Sequence[GroupRequest], finished: Sequence[FinishedGroup]) -> TrainingBatch:
         """As the trainer gets it from the controller."""
         arrays: dict[str, list[Any]] = {name: [] for name in ("token_ids", "loss_mask", SAMPLER, VERSIONS, "lengths")}
         samples = [(group, sample) for group, of in zip(groups, finished, strict=True) for sample in of.samples]
@@ -130,7 +130,7 @@ class Loop:
         self.rewards.append(sum(rewards) / len(rewards))
         kinds = {"token_ids": np.int32, "loss_mask": np.uint8, SAMPLER: np.float32, VERSIONS: np.int32}
         packed = {name: np.array(values, kinds.get(name, np.int32)) for name, values in arrays.items()}
-        return Batch(
+        return TrainingBatch(
             step=step,
             rewards_A=np.array(rewards, np.float32),
             groups_A=np.repeat(np.arange(len(groups)), self.settings.n_samples),
@@ -138,7 +138,7 @@ class Loop:
             truncated_A=np.array([sample.finish == "length" for _, sample in samples], bool),
             oldest_version=step,
             mine_N=np.arange(len(rewards)),
-            sequences=join([packed], (SAMPLER, VERSIONS)),
+            sequences=concatenate([packed], (SAMPLER, VERSIONS)),
             num_tokens=int(packed["lengths"].sum()),
         )
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from areal_like.training.engine import Engine
+from areal_like.training.engine import TrainEngine
+from areal_like.training.full_tensor import full_tensor
 from areal_like.training.sequences import MicroBatch, Sequences
-from areal_like.training.whole import whole
 from tests.support.training_runs import make_engine
 
 SHAPE: dict[str, Any] = {
@@ -56,7 +56,7 @@ def measure(num: int = 32, shortest: int = 16, longest: int = 512, repeats: int 
     for _ in range(repeats):
         seconds["padded"].append(_timed(lambda: padded(model, sequences)))
         seconds["packed"].append(_timed(lambda: packed(engine, sequences)))
-    ours = {name: whole(one.grad) for name, one in engine.model.named_parameters() if one.grad is not None}
+    ours = {name: full_tensor(one.grad) for name, one in engine.model.named_parameters() if one.grad is not None}
     theirs = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     gaps = [((ours[name] - other).norm() / other.norm()).item() for name, other in theirs.items()]
     best = {name: min(found) for name, found in seconds.items()}
@@ -71,14 +71,14 @@ def measure(num: int = 32, shortest: int = 16, longest: int = 512, repeats: int 
     }
 
 
-def packed(engine: Engine, sequences: Sequences) -> None:
+def packed(engine: TrainEngine, sequences: Sequences) -> None:
     engine.optimizer.zero_grad(set_to_none=True)
     micros = engine.cut(sequences, range(len(sequences)))
     engine.accumulate(micros, mean_of(sequences))
 
 
 def mean_of(sequences: Sequences) -> Callable[[MicroBatch, Tensor, Tensor | None], Tensor]:
-    num = int(sequences.counts_N.sum())
+    num = int(sequences.loss_tokens_N.sum())
     return lambda micro, logprobs, entropy: -logprobs.sum() / num
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from areal_like.data.chat import ChatTemplate
+from areal_like.data.chat_template import ChatTemplate
 from areal_like.data.tokenizer import TextTokenizer
 from tests.support.chat_models import (
     AGAIN,

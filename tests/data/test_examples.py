@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from areal_like.data.examples import Examples, Tokens, sequences_of
+from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences, sequences_of
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from tests.support.chat_models import AGAIN, ANSWER, BARE, LAST, MARKED, PLAIN, SHORTENS, TALK, USER, chat_tokenizer
@@ -11,7 +11,7 @@ from tests.support.chat_models import AGAIN, ANSWER, BARE, LAST, MARKED, PLAIN, 
 PLAIN_TEXT = TextTokenizer(model_folder("builtin:tiny-addition"))
 
 
-def shown(tokenizer: TextTokenizer, tokens: Tokens) -> list[tuple[str, str]]:
+def shown(tokenizer: TextTokenizer, tokens: TokenSequences) -> list[tuple[str, str]]:
     """Each sequence, and what of it is learnt (the rest as dots)."""
     found, at = [], 0
     for length in tokens.lengths_N.tolist():
@@ -24,7 +24,7 @@ def shown(tokenizer: TextTokenizer, tokens: Tokens) -> list[tuple[str, str]]:
 
 def one(tokenizer: TextTokenizer, prompt: object, answer: object, loss_on: str = "answers") -> tuple[str, str]:
     rows = [{"prompt": prompt, "answer": answer}]
-    [found] = shown(tokenizer, Examples(tokenizer, "sft", loss_on).tokens(rows))
+    [found] = shown(tokenizer, RowTokenizer(tokenizer, "sft", loss_on).tokens(rows))
     return found
 
 
@@ -66,14 +66,14 @@ def test_where_no_token_ends_an_answer_one_is_added(tmp_path):
 
 def test_answers_that_a_template_shortens_are_counted(tmp_path):
     thought = {"role": "assistant", "content": "[one and one]2"}
-    examples = Examples(chat_tokenizer(tmp_path / "m", SHORTENS), "sft")
+    examples = RowTokenizer(chat_tokenizer(tmp_path / "m", SHORTENS), "sft")
     rows = [{"prompt": [USER, thought, AGAIN], "answer": [LAST]}] * 3
     assert examples.tokens(rows).hidden == 3
 
 
 def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):
     texts = [{"prompt": "1+1=", "chosen": "2", "rejected": "30"}]
-    assert [whole for whole, _ in shown(PLAIN_TEXT, Examples(PLAIN_TEXT, "rw").tokens(texts))] == [
+    assert [whole for whole, _ in shown(PLAIN_TEXT, RowTokenizer(PLAIN_TEXT, "rw").tokens(texts))] == [
         "1+1=2<eos>",
         "1+1=30<eos>",
     ]
@@ -88,29 +88,29 @@ def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):
         ([], [USER, ANSWER], [USER, wrong]),
     ):
         rows = [{"prompt": prompt, "chosen": chosen, "rejected": rejected}]
-        assert [whole for whole, _ in shown(tokenizer, Examples(tokenizer, "rw").tokens(rows))] == wanted
+        assert [whole for whole, _ in shown(tokenizer, RowTokenizer(tokenizer, "rw").tokens(rows))] == wanted
 
 
 def test_the_length_of_a_row_is_that_of_its_longest_sequence():
     pairs = [{"prompt": "1+1=", "chosen": "2", "rejected": "30"}, {"prompt": "", "chosen": "123", "rejected": "3"}]
-    assert Examples(PLAIN_TEXT, "rw").longest(pairs).tolist() == [7, 4]
-    assert Examples(PLAIN_TEXT, "rl").longest([{"prompt": "1+1="}]).tolist() == [4]
-    assert Examples(PLAIN_TEXT, "rl").longest([]).tolist() == []
+    assert RowTokenizer(PLAIN_TEXT, "rw").longest(pairs).tolist() == [7, 4]
+    assert RowTokenizer(PLAIN_TEXT, "rl").longest([{"prompt": "1+1="}]).tolist() == [4]
+    assert RowTokenizer(PLAIN_TEXT, "rl").longest([]).tolist() == []
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_rows_may_be_put_into_tokens_a_few_at_a_time(monkeypatch, at_once):
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(5)]
-    wanted = Examples(PLAIN_TEXT, "sft").tokens(rows)
-    monkeypatch.setattr("areal_like.data.examples.ROWS_AT_ONCE", at_once)
-    found = Examples(PLAIN_TEXT, "sft").tokens(iter(rows))
+    wanted = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows)
+    monkeypatch.setattr("areal_like.data.row_tokenizer.ROWS_AT_ONCE", at_once)
+    found = RowTokenizer(PLAIN_TEXT, "sft").tokens(iter(rows))
     for name in ("token_ids", "counts", "lengths_N"):
         assert np.array_equal(getattr(found, name), getattr(wanted, name))
 
 
 def test_some_sequences_are_taken_in_the_order_that_is_asked_for():
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in (1, 10, 3)]
-    tokens = Examples(PLAIN_TEXT, "sft").tokens(rows).take(np.array([2, 0, 2]))
+    tokens = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows).take(np.array([2, 0, 2]))
     assert [whole for whole, _ in shown(PLAIN_TEXT, tokens)] == ["3+3=6<eos>", "1+1=2<eos>", "3+3=6<eos>"]
     assert len(tokens.take(np.array([], np.int64))) == 0
     assert sequences_of(np.array([3, 1]), 2).tolist() == [6, 7, 2, 3]

@@ -12,10 +12,10 @@ import pytest
 
 from areal_like.config.dataset import DatasetConfig
 from areal_like.config.problems import ConfigError
-from areal_like.data import tables
+from areal_like.data import arrow_tables
 from areal_like.data.datasets import Datasets, load_datasets
-from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from tests.support.chat_models import ANSWER, PLAIN, TALK, USER, chat_folder
@@ -35,7 +35,7 @@ def load(folder: Path, path: str, valid: str | None = None, model: Path | None =
         valid_dataset=None if valid is None else DatasetConfig(**{"path": valid, "type": "sft", **said, **own}),
     )
     tokenizer = TextTokenizer(model or model_folder("builtin:tiny-addition"))
-    return load_datasets(config, Places(folder, folder), tokenizer, folder / "data.json")
+    return load_datasets(config, SearchFolders(folder, folder), tokenizer, folder / "data.json")
 
 
 def complaint(folder: Path, path: str, **said: Any) -> str:
@@ -186,7 +186,7 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, mo
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(tables, "import_module", missing)
+    monkeypatch.setattr(arrow_tables, "import_module", missing)
     (tmp_path / "rows.parquet").touch()
     told = complaint(tmp_path, "rows.parquet")
     assert (

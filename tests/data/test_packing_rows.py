@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_like.data.packing import balance, first_fit_decreasing, micro_batches, minibatches, neighbours
+from areal_like.data.packing import balance, first_fit_decreasing, group_neighbours, micro_batches, minibatches
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
@@ -58,7 +58,7 @@ def test_micro_batches_hold_every_sequence_once_fit_and_keep_neighbours_together
 def test_what_is_left_of_a_pair_is_a_unit_too() -> None:
     """Of pairs (0, 1), (2, 3), (4, 5) the rows 1 and 2 were left out."""
     assert micro_batches([9, 8, 7, 6], n_mbs=3, units=[0, 1, 2, 2]) == [[2, 3], [0], [1]]
-    assert neighbours([0, 1, 2, 2]) == [[0], [1], [2, 3]]
+    assert group_neighbours([0, 1, 2, 2]) == [[0], [1], [2, 3]]
 
 
 def test_no_number_of_micro_batches_means_as_few_as_fit() -> None:

@@ -7,8 +7,8 @@ import pytest
 from areal_like.config.dataset import DatasetConfig
 from areal_like.config.problems import ConfigError
 from areal_like.data.datasets import load_datasets, task_name
-from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 
 TASK = """
@@ -48,7 +48,7 @@ def read(tmp_path):
             train_dataset=dataset(path),
             valid_dataset=None if valid is None else dataset(valid),
         )
-        return load_datasets(config, Places(tmp_path, tmp_path), tokenizer)
+        return load_datasets(config, SearchFolders(tmp_path, tmp_path), tokenizer)
 
     return read
 

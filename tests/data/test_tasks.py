@@ -8,13 +8,13 @@ import pytest
 
 from areal_like.config.checks import named
 from areal_like.config.problems import ConfigError
-from areal_like.data.named import Places
-from areal_like.data.shapes import WANTED
+from areal_like.data.row_format import REQUIRED_FIELDS
 from areal_like.data.tasks import BUILT_IN, TEST, TRAIN, make_task
 from areal_like.data.tasks.counting import Counting
 from areal_like.data.tasks.reversing import Reversing
 from areal_like.data.tasks.sorting import Sorting
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 
 DRAWN = {name: kind for name, kind in BUILT_IN.items() if name != "addition"}
@@ -43,7 +43,7 @@ def test_rows_are_the_same_each_time_and_made_when_they_are_asked_for(task):
 
 def test_rows_serve_every_kind_of_training(task):
     for row in itertools.islice(task.rows(TRAIN), 500):
-        assert all(isinstance(row[name], str) for names in WANTED.values() for name in names)
+        assert all(isinstance(row[name], str) for names in REQUIRED_FIELDS.values() for name in names)
         assert row["chosen"] == row["answer"] != row["rejected"]
 
 
@@ -129,7 +129,7 @@ def test_a_task_whose_rows_cannot_be_asked_for_by_split_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"^task\.name: rows of mine\.py:Mine takes \(\) and is called as rows\(split\):"
     ):
-        make_task("mine.py:Mine", {}, Places(tmp_path, tmp_path))
+        make_task("mine.py:Mine", {}, SearchFolders(tmp_path, tmp_path))
 
 
 def test_a_split_that_is_not_there_is_refused(task):

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from areal_like.config.train_engine import CompileConfig
 from areal_like.training import attention
-from areal_like.training.attention import packed_attention, runs_of
-from areal_like.training.engine import Engine
+from areal_like.training.attention import length_groups, packed_attention
+from areal_like.training.engine import TrainEngine
+from areal_like.training.full_tensor import full_tensor
 from areal_like.training.sequences import Sequences
-from areal_like.training.whole import whole
 from tests.gpu.models import TINY, engine_of, learn, on_cpu, sequences_of
 from tests.support.training_runs import section
 
@@ -70,7 +70,7 @@ def varlen(device: torch.device, small: bool) -> Found:
     inputs = [torch.randn(1, n, sum(lengths), size, generator=generator) for n in (heads, kv_heads, kv_heads)]
     weight = torch.randn(1, sum(lengths), heads, size, generator=generator).to(device)
     borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
-    told: dict[str, Any] = {"runs": runs_of(lengths), "cu_seq_lens_q": borders, "max_length_q": max(lengths)}
+    told: dict[str, Any] = {"runs": length_groups(lengths), "cu_seq_lens_q": borders, "max_length_q": max(lengths)}
     gaps, kernel = {}, False
     for window in (None, 100):
         outs = {}
@@ -83,7 +83,7 @@ def varlen(device: torch.device, small: bool) -> Found:
             torch.autograd.backward((out.float() * weight).sum())
             gradients = [tensor.grad for tensor in (q, k, v) if tensor.grad is not None]
             outs[way] = [out.detach().float(), *(gradient.float() for gradient in gradients)]
-            kernel = kernel or (not is_eager and attention._has_kernel(q))
+            kernel = kernel or (not is_eager and attention._flash_supports(q))
         pairs = zip(outs["packed"], outs["by hand"], strict=True)
         gaps[str(window)] = max(((a - b).norm() / b.norm()).item() for a, b in pairs)
     most = 0.02 if dtype == torch.bfloat16 else 1e-5
@@ -91,14 +91,14 @@ def varlen(device: torch.device, small: bool) -> Found:
     return {"passed": passed, "kernel": kernel, "off_by_window": gaps, "limit": most}
 
 
-def _in_order(engine: Engine, sequences: Sequences) -> Tensor:
+def _in_order(engine: TrainEngine, sequences: Sequences) -> Tensor:
     """Log-probabilities of what counts, sequence after sequence."""
     micros = engine.cut(sequences, range(len(sequences)))
     found = sequences.scatter(micros, engine.logprobs(micros, 1.0))
     return torch.from_numpy(found[sequences.counted])
 
 
-def _gradient(engine: Engine, name: str) -> Tensor:
+def _gradient(engine: TrainEngine, name: str) -> Tensor:
     found = engine.model.get_parameter(name).grad
     assert found is not None
-    return whole(found).float().cpu()
+    return full_tensor(found).float().cpu()

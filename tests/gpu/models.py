@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-from areal_like.training.engine import Engine
+from areal_like.training.engine import TrainEngine
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.support.training_runs import make_engine
 
@@ -49,7 +49,7 @@ def sequences_of(lengths: list[int], vocabulary: int) -> Sequences:
 
 
 @contextmanager
-def engine_of(shape: Qwen3Config, folder: Path | None = None, **settings: Any) -> Iterator[Engine]:
+def engine_of(shape: Qwen3Config, folder: Path | None = None, **settings: Any) -> Iterator[TrainEngine]:
     """With the weights in `folder`, else random ones; `settings` are of its section."""
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
         if folder is None:
@@ -60,9 +60,9 @@ def engine_of(shape: Qwen3Config, folder: Path | None = None, **settings: Any) -
         torch.cuda.empty_cache()
 
 
-def learn(engine: Engine, sequences: Sequences) -> float:
+def learn(engine: TrainEngine, sequences: Sequences) -> float:
     """Forward and backward pass over all of them; the loss is the mean over what counts."""
-    num = int(sequences.counts_N.sum())
+    num = int(sequences.loss_tokens_N.sum())
 
     def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
         return -logprobs.sum() / num
@@ -76,7 +76,7 @@ def on_cpu(folder: Path, sequences: Sequences) -> tuple[Tensor, dict[str, Tensor
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32
     )
-    found, num = [], int(sequences.counts_N.sum())
+    found, num = [], int(sequences.loss_tokens_N.sum())
     for start, length in zip(sequences.starts_N, sequences.lengths_N, strict=True):
         ids = torch.tensor(sequences.token_ids[start : start + length], dtype=torch.int64)
         logprobs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)

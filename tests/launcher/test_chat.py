@@ -14,9 +14,9 @@ from areal_like.config.loaded import build
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
 from areal_like.process.checkpoint_layout import RESUME
+from areal_like.process.checkpoint_manifest import write_manifest
 from areal_like.serving.embedded.core import load_model as embedded
-from areal_like.training.checkpoint import Checkpoints, _remove
-from areal_like.training.manifest import seal
+from areal_like.training.checkpoint import CheckpointManager, _remove
 from launcher.commands import chat
 from launcher.plan import build_plan
 from launcher.runs import checkpoint_reader
@@ -31,7 +31,7 @@ def checkpoint(run_dir: Path, step: int) -> Path:
     shutil.copytree(model_folder("builtin:tiny-addition"), folder)
     (folder / RESUME).mkdir()
     (folder / RESUME / "trainer.json").write_text("{}")
-    seal(folder, step)
+    write_manifest(folder, step)
     return folder
 
 
@@ -137,7 +137,7 @@ def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its
     assert remark == f"actor.path: {first} is kept from now on, its own run does not remove it any more"
     assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()
     checkpoint(run_dir, 6)
-    Checkpoints._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore
+    CheckpointManager._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore
     assert complete_steps(run_dir) == [2, 6]
     removed(run_dir, 2, 8)
     with pytest.raises(ConfigError, match=r"actor.path: .*step_000002 was just removed by its run; start again"):

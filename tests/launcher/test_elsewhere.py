@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.problems import ConfigError
+from areal_like.process.checkpoint_manifest import checkpoint_problems, drop_resume_parts, write_manifest
 from areal_like.process.run import Run
 from areal_like.process.run_links import link_target, make_free_folder, other_roots
-from areal_like.training.checkpoint import _clear, _remove
-from areal_like.training.manifest import complaints, forget_resume, seal
+from areal_like.training.checkpoint import _remove, _remove_leftovers
 from launcher.checks.linked_folders import kept_folder_warnings, moved_folder_problems
 from launcher.runs.checkpoint_reader import read_checkpoint
 from launcher.runs.linked_folders import create_links, remove_linked_folders
@@ -137,14 +137,14 @@ def checkpoint(begun):
     (folder / "resume").symlink_to(make_free_folder(begun.resume_states / folder.name))
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "resume" / "trainer.json").write_bytes(b"{}")
-    seal(folder, 1)
+    write_manifest(folder, 1)
     return folder
 
 
 def test_what_is_on_another_disk_is_part_of_the_manifest(checkpoint, begun):
-    assert complaints(checkpoint) == []
+    assert checkpoint_problems(checkpoint) == []
     (begun.resume_states / "step_000001" / "trainer.json").write_bytes(b"[]")
-    assert complaints(checkpoint) == ["step_000001/resume/trainer.json has other content than was written"]
+    assert checkpoint_problems(checkpoint) == ["step_000001/resume/trainer.json has other content than was written"]
 
 
 def test_nothing_is_left_on_another_disk(checkpoint, begun):
@@ -154,14 +154,14 @@ def test_nothing_is_left_on_another_disk(checkpoint, begun):
 
 def test_nor_by_a_process_that_died_on_the_way(checkpoint, begun):
     checkpoint.rename(checkpoint.with_name(".step_000001.half"))
-    _clear(begun.checkpoints)
+    _remove_leftovers(begun.checkpoints)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
 
 
 def test_a_kept_checkpoint_loses_its_resume_state_there(checkpoint, begun):
     from areal_like.training.checkpoint import _discard
 
-    for path in forget_resume(checkpoint):
+    for path in drop_resume_parts(checkpoint):
         _discard(path)
-    assert list(begun.resume_states.iterdir()) == [] and complaints(checkpoint) == []
+    assert list(begun.resume_states.iterdir()) == [] and checkpoint_problems(checkpoint) == []
     assert not (checkpoint / "resume").is_symlink() and (checkpoint / "model.safetensors").is_file()

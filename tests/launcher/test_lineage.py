@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from areal_like.process.checkpoint_layout import attempt_of
+from areal_like.process.checkpoint_manifest import write_manifest
 from areal_like.process.run import Run
-from areal_like.training.manifest import seal
 from launcher.supervisor.rollback import Rollback, roll_back
 
 
@@ -23,7 +23,7 @@ def checkpoint(run: Run, step: int, attempt: int = 1) -> Path:
     (folder / "resume").mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "resume" / "trainer.json").write_text(json.dumps({"attempt": attempt}))
-    seal(folder, step)
+    write_manifest(folder, step)
     return folder
 
 

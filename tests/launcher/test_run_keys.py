@@ -10,17 +10,17 @@ import pytest
 from areal_like.config.compose import load
 from areal_like.discovery import name_store_for
 from areal_like.models.characters import write_tokenizer
+from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run
 from areal_like.rollout.episodes.main import _tokenizer
 from areal_like.rollout.settings import rollout_settings, run_length
 from areal_like.training import checkpoint, supervised
-from areal_like.training.checkpoint import Checkpoints
-from areal_like.training.main import load_trained
-from areal_like.training.reward_model import RewardModel
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.main import load_trained_engine
+from areal_like.training.reward_model import RewardModelLearner
 from areal_like.training.stop import StopRequest
-from areal_like.training.supervised import Supervised
+from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.supervised_data import SupervisedData
-from areal_like.training.timers import Timer
 from launcher.plan import render
 from launcher.supervisor.restart_policy import RestartPolicy
 from tests.launcher.plan.test_run_directory import made
@@ -28,7 +28,7 @@ from tests.support.planning import loaded, plan_of
 from tests.support.rollout_world import World
 from tests.support.training_runs import EXPERIMENTS, ME, make_run, metrics_of, world
 
-SUPERVISED = {"sft": Supervised, "reward_model": RewardModel}
+SUPERVISED = {"sft": SupervisedLearner, "reward_model": RewardModelLearner}
 RUNS = ("grpo", "ppo", *SUPERVISED)
 ROWS = "".join(
     f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}", "chosen": "{2 * n}", "rejected": "{2 * n + 1}"}}\n'
@@ -121,7 +121,7 @@ def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
 # Clocks
 
 
-class Ticking(Timer):
+class Ticking(IntervalTimer):
     """Every step takes 10 s."""
 
     def __init__(self, config: Any, steps_per_epoch: int) -> None:
@@ -135,7 +135,7 @@ class Ticking(Timer):
 
 def kept(section: str, run: Run, kind: str) -> list[int]:
     """After which of nine steps, five to an epoch, a checkpoint is due to be kept, or to go on from."""
-    due = Checkpoints(run, world(), 5).due
+    due = CheckpointManager(run, world(), 5).due
     found = {step: due(step, is_last=False) for step in range(1, 10)}
     return [step for step, each in found.items() if (each.to_keep if section == "saver" else each.to_resume)]
 
@@ -143,7 +143,7 @@ def kept(section: str, run: Run, kind: str) -> list[int]:
 def evaluated(section: str, run: Run, kind: str) -> list[int]:
     """After which steps there is an evaluation; the last of ten has one in any case."""
     if kind in SUPERVISED:
-        learner = SUPERVISED[kind](load_trained(run, run.config.model, "model", world()), run.config.seed)
+        learner = SUPERVISED[kind](load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
         supervised.train(run, ME, world(), learner, SupervisedData(run), StopRequest(world()))
         return sorted(line["step"] for line in metrics_of(run) if "eval/loss" in line)[:-1]
     said = replace(rollout_settings(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from areal_like.config.problems import ConfigError
-from areal_like.models import model_folder, shown_name
+from areal_like.models import display_name, model_folder
 from launcher.plan import build_plan
 from launcher.plan.auto import resolved_values
 from launcher.runs.fetch import fetch_from_hub
@@ -89,9 +89,9 @@ def test_what_can_be_no_name_is_a_folder_that_is_not_there(host):
 
 
 def test_a_snapshot_is_called_by_its_name():
-    assert shown_name(f"/cache/hub/models--org--tiny/snapshots/{REVISION}") == NAME
+    assert display_name(f"/cache/hub/models--org--tiny/snapshots/{REVISION}") == NAME
     for other in (NAME, "builtin:tiny-addition", "/models/mine"):
-        assert shown_name(other) == other
+        assert display_name(other) == other
 
 
 @pytest.fixture

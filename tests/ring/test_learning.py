@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
-from areal_like.models.heads import widen
+from areal_like.models.widen_heads import widen
 from tests.ring.start import run
 from tests.support.commands import REPOSITORY
 from tests.support.greedy import greedy_accuracy

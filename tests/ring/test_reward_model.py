@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.data.examples import Examples
+from areal_like.data.row_tokenizer import RowTokenizer
 from areal_like.data.tasks.addition import Addition
 from areal_like.data.tokenizer import TextTokenizer
 from tests.ring.start import left_behind, run, warnings_in
@@ -25,7 +25,7 @@ def test_the_shipped_file_ranks_nine_of_ten_held_out_pairs_right(tmp_path):
 
     model: Any = transformers.AutoModelForSequenceClassification.from_pretrained(ended.model())
     rows = Addition().rows("test")[:200]
-    tokens = Examples(TextTokenizer(ended.model()), "rw").tokens(rows)
+    tokens = RowTokenizer(TextTokenizer(ended.model()), "rw").tokens(rows)
     ids = torch.from_numpy(tokens.token_ids).long().reshape(len(tokens), -1)
     with torch.no_grad():
         scores = model.eval()(ids).logits[:, 0]

@@ -9,8 +9,8 @@ import torch
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.datasets import load_datasets
-from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
@@ -340,7 +340,9 @@ def rows_of(tmp_path, section: str, *settings: str) -> Any:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1", "answer": "2"}\n{"prompt": "1+1+1=", "answer": "3"}\n')
     words = [f"{section}.{setting}" for setting in ("path=rows.jsonl", "drop_last=false", *settings)]
     config = grpo("train_dataset.batch_size=1", *words)
-    found = load_datasets(config, Places(tmp_path, tmp_path), TextTokenizer(model_folder("builtin:tiny-addition")))
+    found = load_datasets(
+        config, SearchFolders(tmp_path, tmp_path), TextTokenizer(model_folder("builtin:tiny-addition"))
+    )
     return found.train if section == "train_dataset" else found.valid
 
 

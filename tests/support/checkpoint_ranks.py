@@ -14,11 +14,11 @@ import numpy as np
 
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
-from areal_like.training.checkpoint import Checkpoints, Due
-from areal_like.training.main import load_trained
-from areal_like.training.progress import Progress
+from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.main import load_trained_engine
+from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import Sequences
-from areal_like.training.supervised import Supervised
+from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.world import World, open_world
 
 
@@ -32,15 +32,18 @@ def batch_of(step: int) -> Sequences:
 
 def train(run: Run, steps: int, world: World, beside: bool = False) -> None:
     start = run.start_point()
-    engine = load_trained(run, run.config.model, "model", world)
-    checkpoints, progress = Checkpoints(run, world, 100), Progress(run, Identity("trainer", world.rank), world)
-    learner = Supervised(engine, seed=1)
+    engine = load_trained_engine(run, run.config.model, "model", world)
+    checkpoints, progress = (
+        CheckpointManager(run, world, 100),
+        TrainingProgress(run, Identity("trainer", world.rank), world),
+    )
+    learner = SupervisedLearner(engine, seed=1)
     engine.set_schedule(10)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, {"model": engine}, progress)
     for step in range(start.step, steps):
         learner.step(batch_of(step), step)
-    checkpoints.write(steps, Due(True, True), {"model": engine}, progress)
+    checkpoints.write(steps, CheckpointPurpose(True, True), {"model": engine}, progress)
     for step in range(steps, steps + 3 if beside else steps):
         learner.step(batch_of(step), step)
     checkpoints.wait()

@@ -9,9 +9,9 @@ from typing import Any
 
 from areal_like.config.dataset import DatasetConfig
 from areal_like.data.datasets import load_datasets
-from areal_like.data.named import Places
 from areal_like.data.tasks.addition import Addition, addition_reward
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.discovery.base import Entry
 from areal_like.models import model_folder
 from areal_like.process.http import HttpClient
@@ -149,7 +149,7 @@ class Rewards:
 @functools.cache
 def prepared():
     """What no test changes."""
-    here = Places(Path(), Path())
+    here = SearchFolders(Path(), Path())
     made: Any = DatasetConfig
     dataset = made(path="addition")
     task = SimpleNamespace(name="addition", args={})
@@ -167,7 +167,9 @@ async def open_worker(
         link = ControllerClient(caller, WORKER, lambda waiting: Entry(address, 1, 1, 1), limit_s)
         client = GenerationClient(caller, 30.0, retries, link.another_server)
         known = {"allow_mismatched_sampling": False, "is_traced": False} | tools
-        made = make_workflow(None if workflow is None else f"mine.py:{workflow}", args or {}, Places(folder, folder))
+        made = make_workflow(
+            None if workflow is None else f"mine.py:{workflow}", args or {}, SearchFolders(folder, folder)
+        )
         episodes = EpisodeRunner(WorkerTools(tokenizer, client, Rewards(error), **known), datasets, made, check_format)
         try:
             yield EpisodeWorker(link, episodes, hands)

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 
 from areal_like.config.optimizer import OptimizerConfig
 from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.training.engine import Engine
-from areal_like.training.lora import WithoutAdapter
+from areal_like.training.engine import TrainEngine
+from areal_like.training.lora import BaseModelReference
 from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
 from tests.support.training_runs import section
@@ -25,8 +25,8 @@ def run(world: World, folder: str, out: str) -> None:
     draw = np.random.default_rng(5)
     lengths = np.array([3, 9, 4, 7, 2])
     sequences = Sequences(draw.integers(0, 40, lengths.sum()).astype(np.int32), np.ones(lengths.sum()), lengths)
-    engine = Engine(config, "model", Path(folder), world, seed=1)
-    reference = WithoutAdapter(engine, config, "ref")
+    engine = TrainEngine(config, "model", Path(folder), world, seed=1)
+    reference = BaseModelReference(engine, config, "ref")
     rows = np.arange(5)[world.rank :: world.size]
 
     def logprobs(model: Any) -> float:

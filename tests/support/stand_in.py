@@ -67,7 +67,7 @@ def _train(me: Identity, fault: dict[str, Any]) -> int:
 
 
 def _checkpoint(step: int) -> None:
-    from areal_like.training.manifest import seal
+    from areal_like.process.checkpoint_manifest import write_manifest
 
     folder = DIRECTORY / "checkpoints" / f"step_{step:06d}"
     half = folder.with_name(f".{folder.name}")
@@ -76,7 +76,7 @@ def _checkpoint(step: int) -> None:
     if TOLD.get("resumable", True):
         (half / "resume").mkdir()
         (half / "resume" / "state").write_text(str(step))
-    seal(half, step)
+    write_manifest(half, step)
     half.rename(folder)
 
 

@@ -20,12 +20,12 @@ from areal_like.config.optimizer import OptimizerConfig
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.training.actor import Actor
-from areal_like.training.batch import Batch, read_batch
+from areal_like.training.batch import TrainingBatch, read_batch
 from areal_like.training.critic import Critic
-from areal_like.training.engine import Engine
+from areal_like.training.engine import TrainEngine
+from areal_like.training.full_tensor import full_tensor
 from areal_like.training.sequences import Sequences
-from areal_like.training.supervised import Supervised
-from areal_like.training.whole import whole
+from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.world import World
 from tests.support.training_controller import Groups, batch_frame, trajectory
 from tests.support.training_runs import section
@@ -35,7 +35,7 @@ STEPS = 5
 ADAM = {"lr": 0.002}
 SGD = {"type": "sgd", "lr": 0.05, "momentum": 0.9}
 LORA = {"use_lora": True, "lora_rank": 4, "lora_alpha": 8}
-Found = tuple[list[dict[str, float]], Engine]
+Found = tuple[list[dict[str, float]], TrainEngine]
 
 
 def groups_of(step: int) -> Groups:
@@ -53,7 +53,7 @@ def groups_of(step: int) -> Groups:
     ]
 
 
-def batch_of(step: int, world: World) -> Batch:
+def batch_of(step: int, world: World) -> TrainingBatch:
     header, blobs = batch_frame(step, groups_of(step), world.rank, world.size)
     return read_batch(header, [memoryview(blob) for blob in blobs])
 
@@ -76,7 +76,7 @@ def actor_of(folder: Path, world: World) -> Actor:
         reward_norm=section(NormConfig, mean_level="group", std_level="group", group_size=3),
         adv_norm=section(NormConfig, mean_level="batch", std_level="batch", group_size=3),
     )
-    return Actor(Engine(config, "actor", folder, world, seed=1), None, config, seed=1)
+    return Actor(TrainEngine(config, "actor", folder, world, seed=1), None, config, seed=1)
 
 
 def actor_steps(folder: Path, world: World) -> Found:
@@ -88,7 +88,7 @@ def critic_steps(folder: Path, world: World) -> Found:
     """Of a critic beside a policy: it judges each batch, and learns from it."""
     plain = {"path": str(folder), "dtype": "float32", "is_critic": True, "ppo_n_minibatches": 1}
     config = section(PPOCriticConfig, **plain, gradient_checkpointing=False, optimizer=section(OptimizerConfig, **SGD))
-    critic = Critic(Engine(config, "critic", folder, world, seed=1), config, seed=1)
+    critic = Critic(TrainEngine(config, "critic", folder, world, seed=1), config, seed=1)
     actor, steps = actor_of(folder, world), []
     for step in range(ACTOR_STEPS):
         batch = batch_of(step, world)
@@ -97,9 +97,9 @@ def critic_steps(folder: Path, world: World) -> Found:
     return steps, critic.engine
 
 
-def engine_of(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> Engine:
+def engine_of(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> TrainEngine:
     plain = {"path": str(folder), "dtype": "float32", "optimizer": section(OptimizerConfig, **optimizer)}
-    return Engine(section(TrainEngineConfig, **plain, **settings), "model", folder, world, seed=1)
+    return TrainEngine(section(TrainEngineConfig, **plain, **settings), "model", folder, world, seed=1)
 
 
 def learn(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> Found:
@@ -107,7 +107,7 @@ def learn(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any
     draw = np.random.default_rng(5)
     lengths = np.array([3, 9, 4, 7, 2])
     ids = draw.integers(0, 40, lengths.sum()).astype(np.int32)
-    learner = Supervised(engine_of(folder, world, optimizer, **settings), seed=1)
+    learner = SupervisedLearner(engine_of(folder, world, optimizer, **settings), seed=1)
     return [learner.step(Sequences(ids, ids >= 0, lengths), step) for step in range(STEPS)], learner.engine
 
 
@@ -123,8 +123,8 @@ def sent(folder: Path, world: World) -> Found:
     return learn(folder, world, SGD, fsdp=fsdp)
 
 
-def weights(engine: Engine) -> dict[str, Tensor]:
-    return {name: whole(parameter.detach()) for name, parameter in engine.model.named_parameters()}
+def weights(engine: TrainEngine) -> dict[str, Tensor]:
+    return {name: full_tensor(parameter.detach()) for name, parameter in engine.model.named_parameters()}
 
 
 def offloaded(folder: Path, world: World) -> Found:
@@ -161,7 +161,7 @@ def run(world: World, folder: str, out: str, *ways: str) -> None:
         tensors |= {f"{way}/{name}": tensor.clone() for name, tensor in exported.items()}
         for name, parameter in engine.model.named_parameters():
             for kind, value in engine.optimizer.state.get(parameter, {}).items():
-                tensors[f"{way}/{kind}/{name}"] = whole(value).clone()
+                tensors[f"{way}/{kind}/{name}"] = full_tensor(value).clone()
     if world.is_first:
         Path(out).write_text(json.dumps(said))
         save_file(tensors, Path(out).with_suffix(".safetensors"))

@@ -26,7 +26,7 @@ from areal_like.config.optimizer import OptimizerConfig
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
-from areal_like.training.engine import Engine
+from areal_like.training.engine import TrainEngine
 from areal_like.training.world import World, open_world
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -95,17 +95,17 @@ def model_folder(root: Path, name: str) -> Path:
     return root / name
 
 
-def make_engine(folder: Path, checkpoint: Path | None = None, **settings: Any) -> Engine:
+def make_engine(folder: Path, checkpoint: Path | None = None, **settings: Any) -> TrainEngine:
     """A float32 engine in this process; `settings` are of the section or, where it has them, of its optimizer."""
     known = {field.name for field in fields(TrainEngineConfig)}
     ours = {name: settings.pop(name) for name in list(settings) if name in known}
     optimizer = section(OptimizerConfig, **{"lr": 0.01, "weight_decay": 0.0, **settings})
     plain = {"dtype": "float32", "gradient_checkpointing": False, "optimizer": optimizer}
     config = section(TrainEngineConfig, path=str(folder), **{**plain, **ours})
-    return Engine(config, "actor", folder, world(), seed=1, checkpoint=checkpoint)
+    return TrainEngine(config, "actor", folder, world(), seed=1, checkpoint=checkpoint)
 
 
-def weights_of(engine: Engine) -> dict[str, torch.Tensor]:
+def weights_of(engine: TrainEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in engine.export_weights()}
 
 

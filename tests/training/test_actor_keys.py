@@ -17,10 +17,10 @@ from areal_like.config.problems import ConfigError
 from areal_like.observe.timing import Stopwatch
 from areal_like.training import main
 from areal_like.training.actor import Actor
-from areal_like.training.batch import REFERENCE, SAMPLER, VERSIONS, Batch
-from areal_like.training.credit import shaped_rewards, token_advantages
-from areal_like.training.engine import Engine
-from areal_like.training.main import load_trained
+from areal_like.training.batch import REFERENCE, SAMPLER, VERSIONS, TrainingBatch
+from areal_like.training.batch_advantages import shaped_rewards, token_advantages
+from areal_like.training.engine import TrainEngine
+from areal_like.training.main import load_trained_engine
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.support.rollout_world import grpo
 from tests.support.training_runs import make_run, model_folder, world
@@ -44,7 +44,7 @@ def actor_of(*overrides: str) -> PPOActorConfig:
     return config
 
 
-def batch_of(rewards: list[float], generated: list[int], truncated: int | None = None) -> Batch:
+def batch_of(rewards: list[float], generated: list[int], truncated: int | None = None) -> TrainingBatch:
     """Two answers to each prompt; every prompt has one token."""
     count = len(rewards)
     lengths = np.array(generated) + 1
@@ -52,7 +52,7 @@ def batch_of(rewards: list[float], generated: list[int], truncated: int | None =
     mask = np.concatenate([[0] + [1] * length for length in generated]).astype(np.uint8)
     total = int(lengths.sum())
     fields = {SAMPLER: np.zeros(total, np.float32), VERSIONS: np.zeros(total, np.int32)}
-    return Batch(
+    return TrainingBatch(
         step=0,
         rewards_A=np.array(rewards, np.float32),
         groups_A=np.arange(count) // 2,
@@ -131,7 +131,7 @@ def test_the_global_deviation_is_that_of_the_whole_batch_and_not_of_one_call_as_
     assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted.tolist())
 
 
-def advantages(batch: Batch, config: PPOActorConfig, gap: float | None = None) -> list[float]:
+def advantages(batch: TrainingBatch, config: PPOActorConfig, gap: float | None = None) -> list[float]:
     """Of the generated tokens; `gap` is how far the reference lies below the policy."""
     old = np.full(len(batch.sequences.token_ids), -1.0, np.float32)
     if gap is not None:
@@ -191,13 +191,13 @@ def update(
 ) -> dict[str, float]:
     """One step on answers whose ratio to the policy in training is exp(gap)."""
     run = make_run(root / "run", "grpo", f"actor.path={folder_of(root)}", *PLAIN, "gconfig.temperature=0.5", *overrides)
-    actor = Actor(load_trained(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
+    actor = Actor(load_trained_engine(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
     batch = batch_of([reward] * 4, [3, 4, 5, 6])
     batch.sequences.fields[SAMPLER] = sampled(actor, batch, sampled_at, gap)
     return actor.step(batch, Stopwatch())
 
 
-def sampled(actor: Actor, batch: Batch, sampled_at: float, gap: float) -> NDArray[np.float32]:
+def sampled(actor: Actor, batch: TrainingBatch, sampled_at: float, gap: float) -> NDArray[np.float32]:
     """Log-probabilities of a sampler that lies below the policy by `gap`."""
     sequences = batch.sequences
     micro = sequences.micro_batch(range(len(sequences)), world().device)
@@ -375,7 +375,7 @@ def with_reference(root: Path, *words: str) -> dict[str, float]:
     """A step of an actor that is held near to a reference."""
     told = ("actor.kl_ctl=0.1", "ref.init_from_scratch=true", f"actor.path={folder_of(root)}")
     run = make_run(root / "reference", "grpo", *told, *PLAIN, "gconfig.temperature=0.5", *words)
-    engine = load_trained(run, run.config.actor, "actor", world())
+    engine = load_trained_engine(run, run.config.actor, "actor", world())
     actor = Actor(engine, main._reference(run, engine), run.config.actor, run.config.seed)
     return actor.step(batch_of(REWARDS, [3, 4, 5, 6]), Stopwatch())
 
@@ -398,13 +398,13 @@ def test_the_reference_is_reckoned_with_at_the_temperature_of_the_sampler_and_no
 
 
 def test_the_reference_cuts_micro_batches_as_its_own_section_says(root, monkeypatch):
-    told, logprobs = [], Engine.logprobs
+    told, logprobs = [], TrainEngine.logprobs
 
-    def noted(self: Engine, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+    def noted(self: TrainEngine, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         told.append((self.where, len(micros)))
         return logprobs(self, micros, temperature)
 
-    monkeypatch.setattr(Engine, "logprobs", noted)
+    monkeypatch.setattr(TrainEngine, "logprobs", noted)
     with_reference(root, "ref.mb_spec.n_mbs=3", "actor.mb_spec.n_mbs=2")
     assert ("ref", 3) in told
 

@@ -13,16 +13,16 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from areal_like.process import checkpoint_manifest
 from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
-from areal_like.training import manifest
-from areal_like.training.agreement import Agreement
-from areal_like.training.checkpoint import Checkpoints, Due, check_whole
-from areal_like.training.engine import Engine
-from areal_like.training.progress import Progress
-from areal_like.training.saved import Saved
+from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose, check_complete
+from areal_like.training.engine import TrainEngine
+from areal_like.training.engine_snapshot import EngineSnapshot
+from areal_like.training.progress import TrainingProgress
+from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import Sequences
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, weights_of, world
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Run:
     )
 
 
-def learn(engine: Engine, completed: int) -> None:
+def learn(engine: TrainEngine, completed: int) -> None:
     """An update on random tokens, others in each step."""
     draw = np.random.default_rng(completed)
     sequences = Sequences(draw.integers(0, 40, 24).astype(np.int32), np.ones(24), np.array([8, 8, 8]))
@@ -43,21 +43,21 @@ def learn(engine: Engine, completed: int) -> None:
 
 
 def written(
-    run: Run, engine: Engine, step: int, to_keep: bool = False, to_resume: bool = True, **others: Engine
+    run: Run, engine: TrainEngine, step: int, to_keep: bool = False, to_resume: bool = True, **others: TrainEngine
 ) -> Path:
-    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
+    checkpoints, progress = CheckpointManager(run, world(), 100), TrainingProgress(run, ME, world())
     progress.samples = 77
     engines = {"actor": engine, **others}
-    checkpoints.write(step, Due(to_resume, to_keep), engines, progress, {"controller.frame": b"groups"})
+    checkpoints.write(step, CheckpointPurpose(to_resume, to_keep), engines, progress, {"controller.frame": b"groups"})
     checkpoints.wait()
     return run.checkpoints / folder_name(step)
 
 
-def resumed(run: Run, folder: Path, **engines: Engine) -> Progress:
+def resumed(run: Run, folder: Path, **engines: TrainEngine) -> TrainingProgress:
     """The run begins where the checkpoint stood."""
     start_from(run, folder, step_of(folder.name) or 0, attempt=2)
-    progress = Progress(run, ME, world())
-    Checkpoints(run, world(), 100).resume(folder, engines, progress)
+    progress = TrainingProgress(run, ME, world())
+    CheckpointManager(run, world(), 100).resume(folder, engines, progress)
     return progress
 
 
@@ -83,7 +83,7 @@ def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
     for completed in range(3, 6):
         learn(engine, completed)
 
-    check_whole(folder)
+    check_complete(folder)
     again = make_engine(engine.folder, folder, **settings)
     progress = resumed(run, folder, actor=again)
     for completed in range(3, 6):
@@ -118,7 +118,7 @@ def test_several_engines_stand_in_one_checkpoint(run):
         assert all(torch.equal(tensor, wanted[key]) for key, tensor in weights_of(again[name]).items())
     critic: Any = AutoModelForSequenceClassification.from_pretrained(folder / "critic")
     assert critic.score.weight.abs().sum() > 0
-    check_whole(folder)
+    check_complete(folder)
 
 
 def test_a_checkpoint_is_a_folder_that_transformers_loads(run):
@@ -145,7 +145,7 @@ def test_a_damaged_part_is_found_and_named(run, part, how):
     engine = make_engine(Path(run.config.model.path))
     learn(engine, 1)
     folder = written(run, engine, 2)
-    assert manifest.complaints(folder) == [] and manifest.can_resume(folder)
+    assert checkpoint_manifest.checkpoint_problems(folder) == [] and checkpoint_manifest.can_resume(folder)
     file, content = folder / part, bytearray((folder / part).read_bytes())
     if how == "changed":
         content[-1] ^= 1
@@ -155,16 +155,19 @@ def test_a_damaged_part_is_found_and_named(run, part, how):
     else:
         file.unlink()
 
-    assert len(manifest.complaints(folder)) == 1 and part in manifest.complaints(folder)[0]
+    assert (
+        len(checkpoint_manifest.checkpoint_problems(folder)) == 1
+        and part in checkpoint_manifest.checkpoint_problems(folder)[0]
+    )
     with pytest.raises(Failure, match=part):
-        check_whole(folder)
+        check_complete(folder)
 
 
 def test_a_checkpoint_without_its_mark_is_none(run):
     folder = written(run, make_engine(Path(run.config.model.path)), 2)
     (folder / ".complete").unlink()
 
-    assert manifest.complaints(folder) and not manifest.can_resume(folder)
+    assert checkpoint_manifest.checkpoint_problems(folder) and not checkpoint_manifest.can_resume(folder)
     assert complete_checkpoints(run.checkpoints) == []
 
 
@@ -173,29 +176,35 @@ def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_wei
     for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
         written(run, engine, step, to_keep)
 
-    found = {step: manifest.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
+    found = {step: checkpoint_manifest.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
     assert found == {8: True, 6: True, 4: False}
     kept = run.checkpoints / "step_000004"
-    assert not (kept / "resume").exists() and manifest.complaints(kept) == []
+    assert not (kept / "resume").exists() and checkpoint_manifest.checkpoint_problems(kept) == []
     with pytest.raises(Failure, match="weights alone"):
-        check_whole(kept)
+        check_complete(kept)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_000004", "step_000006", "step_000008"]
 
 
 def test_nothing_is_written_to_resume_from_where_recovery_is_disabled(run):
     run.config.recover.mode, run.config.saver.freq_steps = "disabled", 3
-    checkpoints = Checkpoints(run, world(), 100)
+    checkpoints = CheckpointManager(run, world(), 100)
 
     assert [checkpoints.due(step, is_last=step == 5) for step in range(1, 6)] == [
-        *[Due(False, False), Due(False, False), Due(False, True), Due(False, False), Due(False, True)]
+        *[
+            CheckpointPurpose(False, False),
+            CheckpointPurpose(False, False),
+            CheckpointPurpose(False, True),
+            CheckpointPurpose(False, False),
+            CheckpointPurpose(False, True),
+        ]
     ]
 
 
 def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(run):
     run.config.recover.freq_steps = None
 
-    assert Checkpoints(run, world(), 100).due(7, is_last=True) == Due(True, True)
-    assert not Checkpoints(run, world(), 100).due(7, is_last=False)
+    assert CheckpointManager(run, world(), 100).due(7, is_last=True) == CheckpointPurpose(True, True)
+    assert not CheckpointManager(run, world(), 100).due(7, is_last=False)
 
 
 def test_all_of_a_checkpoint_is_on_the_disk_before_its_mark_and_with_its_name_before_older_ones_go(run, monkeypatch):
@@ -242,9 +251,9 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_its_mark_and_with_its_name_be
 
 
 def test_one_step_is_written_once(run):
-    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
-    assert checkpoints.due(2, is_last=False) == Due(True, False)
-    checkpoints.write(2, Due(True, True), {"actor": make_engine(Path(run.config.model.path))}, progress)
+    checkpoints, progress = CheckpointManager(run, world(), 100), TrainingProgress(run, ME, world())
+    assert checkpoints.due(2, is_last=False) == CheckpointPurpose(True, False)
+    checkpoints.write(2, CheckpointPurpose(True, True), {"actor": make_engine(Path(run.config.model.path))}, progress)
     checkpoints.wait()
 
     assert not checkpoints.due(2, is_last=True)
@@ -257,7 +266,9 @@ def test_a_checkpoint_of_a_lineage_that_was_given_up_is_replaced(run):
     learn(engine, 0)
     written(run, engine, 2)
 
-    assert (folder / "model.safetensors").read_bytes() != before and manifest.complaints(folder) == []
+    assert (folder / "model.safetensors").read_bytes() != before and checkpoint_manifest.checkpoint_problems(
+        folder
+    ) == []
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")])
@@ -265,7 +276,7 @@ def test_a_full_disk_is_a_failure_that_says_what_to_do(fault, run, monkeypatch):
     def full(*_: Any) -> None:
         raise fault
 
-    monkeypatch.setattr(checkpoint_module, "seal", full)
+    monkeypatch.setattr(checkpoint_module, "write_manifest", full)
     with pytest.raises(Failure, match=r"(No space left on device|os error 28); free some space"):
         written(run, make_engine(Path(run.config.model.path)), 2)
     assert complete_checkpoints(run.checkpoints) == []
@@ -295,11 +306,11 @@ def test_another_model_than_the_checkpoint_s_is_refused(run, tmp_path):
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(run, monkeypatch):
     go_on, engine = threading.Event(), make_engine(Path(run.config.model.path))
-    monkeypatch.setattr(Saved, "write_folder", slow(Saved.write_folder, go_on))
+    monkeypatch.setattr(EngineSnapshot, "write_folder", slow(EngineSnapshot.write_folder, go_on))
     learn(engine, 0)
     before = weights_of(engine)
-    checkpoints, progress = Checkpoints(run, world(), 100), Progress(run, ME, world())
-    checkpoints.write(1, Due(True, True), {"actor": engine}, progress)
+    checkpoints, progress = CheckpointManager(run, world(), 100), TrainingProgress(run, ME, world())
+    checkpoints.write(1, CheckpointPurpose(True, True), {"actor": engine}, progress)
     learn(engine, 1)
     assert complete_checkpoints(run.checkpoints) == []
     go_on.set()
@@ -323,14 +334,14 @@ def test_what_a_killed_process_had_half_written_is_removed(run):
     for name in (".step_000003.half", ".step_000002.gone", "step_000001", ".mine"):
         (run.checkpoints / name).mkdir(parents=True)
         (run.checkpoints / name / "model.safetensors").touch()
-    Checkpoints(run, world(), 100)
+    CheckpointManager(run, world(), 100)
 
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [".mine", "step_000001"]
 
 
 def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monkeypatch):
     """Here another one, that tells this one so."""
-    monkeypatch.setattr(Agreement, "all_are_well", lambda self, is_well: False)
+    monkeypatch.setattr(RankVote, "all_are_well", lambda self, is_well: False)
     with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
         written(run, make_engine(Path(run.config.model.path)), 2)
     assert complete_checkpoints(run.checkpoints) == []
@@ -351,11 +362,11 @@ def test_what_could_not_be_written_meanwhile_is_raised_at_the_next_step(run, mon
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Saved, "write_folder", full)
-    checkpoints, engine = Checkpoints(run, world(), 100), make_engine(Path(run.config.model.path))
+    monkeypatch.setattr(EngineSnapshot, "write_folder", full)
+    checkpoints, engine = CheckpointManager(run, world(), 100), make_engine(Path(run.config.model.path))
     assert run.config.weights.save_async
-    checkpoints.write(1, Due(True, False), {"actor": engine}, Progress(run, ME, world()))
+    checkpoints.write(1, CheckpointPurpose(True, False), {"actor": engine}, TrainingProgress(run, ME, world()))
     assert checkpoints._thread is not None
     checkpoints._thread.join()
-    with pytest.raises(checkpoint_module.Unwritable, match="No space left"):
+    with pytest.raises(checkpoint_module.CheckpointNotWritten, match="No space left"):
         checkpoints.due(2, is_last=False)

@@ -15,12 +15,12 @@ from areal_like.observe.timing import Stopwatch
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
-from areal_like.training.batch import ADVANTAGES, RETURNS, VALUES, Batch
-from areal_like.training.credit import token_advantages
+from areal_like.training.batch import ADVANTAGES, RETURNS, VALUES, TrainingBatch
+from areal_like.training.batch_advantages import token_advantages
+from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.critic import Critic
 from areal_like.training.loop import train
-from areal_like.training.main import load_trained
-from areal_like.training.rollouts import Rollouts
+from areal_like.training.main import load_trained_engine
 from areal_like.training.stop import StopRequest
 from tests.support.planning import loaded, of_role, plan_of
 from tests.support.training_controller import FakeController
@@ -59,23 +59,23 @@ def ppo_run(directory: Path, folder: Path, *overrides: str) -> Run:
 
 
 def critic_of(run: Run) -> Critic:
-    critic = Critic(load_trained(run, run.config.critic, "critic", world(), "critic"), run.config.critic, seed=1)
+    critic = Critic(load_trained_engine(run, run.config.critic, "critic", world(), "critic"), run.config.critic, seed=1)
     if critic.learns:
         critic.engine.set_schedule(100)
     return critic
 
 
 def actor_of(run: Run) -> Actor:
-    return Actor(load_trained(run, run.config.actor, "actor", world()), None, run.config.actor, seed=1)
+    return Actor(load_trained_engine(run, run.config.actor, "actor", world()), None, run.config.actor, seed=1)
 
 
-def judged(critic: Critic) -> Batch:
+def judged(critic: Critic) -> TrainingBatch:
     batch = batch_of(REWARDS, GENERATED)
-    critic.judge(batch, Stopwatch())
+    critic.compute_values(batch, Stopwatch())
     return batch
 
 
-def with_returns(batch: Batch, returns: float) -> Batch:
+def with_returns(batch: TrainingBatch, returns: float) -> TrainingBatch:
     """A batch whose returns are so far above the values."""
     fields = batch.sequences.fields
     fields[RETURNS] = np.where(batch.sequences.counted, fields[VALUES] + np.float32(returns), 0).astype(np.float32)
@@ -165,7 +165,7 @@ def test_answers_that_were_cut_off_are_left_out_of_what_it_learns_too(tmp_path, 
     run = ppo_run(tmp_path, folder, "actor.mask_truncated_completions=true", "critic.ppo_n_minibatches=1")
     critic, actor = critic_of(run), actor_of(run)
     batch = batch_of(REWARDS, GENERATED, truncated=1)
-    critic.judge(batch, Stopwatch())
+    critic.compute_values(batch, Stopwatch())
     found = actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch())
     assert found["train/loss_tokens"] == sum(GENERATED) - GENERATED[1]
     kept = [length for row, length in enumerate(GENERATED) if row != 1]
@@ -257,7 +257,7 @@ def serve(run: Run, total_steps: int, stop_at: int | None = None) -> FakeControl
 
 def train_in(run: Run) -> int:
     critic, actor = critic_of(run), actor_of(run)
-    rollouts = Rollouts(run, ME, 0, 1)
+    rollouts = TrainerControllerClient(run, ME, 0, 1)
     try:
         return train(run, ME, world(), actor, rollouts, StopRequest(world()), critic)
     finally:
@@ -293,7 +293,7 @@ def test_policy_and_critic_resume_bit_for_bit(ring_run):
     assert losses[0] == losses[1] and len(losses[0]) == 6
 
     checkpoint = run.checkpoints / "step_000006"
-    critic = load_trained(start_from(run, checkpoint, 6), run.config.critic, "critic", world(), "critic")
+    critic = load_trained_engine(start_from(run, checkpoint, 6), run.config.critic, "critic", world(), "critic")
     model: Any = AutoModelForSequenceClassification.from_pretrained(checkpoint / "critic")
     assert torch.equal(model.score.weight, weights_of(critic)["score.weight"]) and model.score.weight.any()
 
@@ -302,7 +302,7 @@ def test_the_new_policy_is_served_while_the_critic_learns(ring_run, monkeypatch)
     run, seen = ring_run("run"), []
     learn = Critic.step
 
-    def step(self: Critic, batch: Batch, watch: Stopwatch) -> dict[str, float]:
+    def step(self: Critic, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
         seen.append((len(controller.asked("/publish")), len(controller.asked("/done"))))
         return learn(self, batch, watch)
 
@@ -327,4 +327,4 @@ def test_a_checkpoint_without_a_critic_is_named(ring_run, tmp_path):
     (tmp_path / "step_000001").mkdir()
     start_from(run, tmp_path / "step_000001", 1)
     with pytest.raises(Failure, match="written by a run without a critic"):
-        load_trained(run, run.config.critic, "critic", world(), "critic")
+        load_trained_engine(run, run.config.critic, "critic", world(), "critic")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from areal_like.config.fsdp import FSDPEngineConfig, FSDPWrapPolicy
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure
-from areal_like.training.engine import Engine
+from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.model import remove_dropout
 from areal_like.training.sequences import MicroBatch, Sequences
@@ -59,7 +59,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(tmp_path, c
     assert update.is_skipped and "left out" in caplog.text
     assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(engine).items())
     assert not engine.step(1, engine.accumulate([tokens()], mean_loss)).is_skipped
-    assert engine.skipped_in_a_row == 0
+    assert engine.consecutive_skips == 0
 
 
 def test_too_many_of_them_in_a_row_fail_the_run(tmp_path):
@@ -140,7 +140,7 @@ def test_dropout_is_taken_out_wherever_it_stands():
 
 
 def test_a_frozen_engine_has_no_optimizer_and_wants_no_gradient(tmp_path):
-    engine: Engine = make_engine(model_folder(tmp_path, "qwen3"), optimizer=None)
+    engine: TrainEngine = make_engine(model_folder(tmp_path, "qwen3"), optimizer=None)
 
     assert not hasattr(engine, "optimizer") and not any(p.requires_grad for p in engine.module.parameters())
     assert engine.logprobs([tokens()], 1.0)[0].shape == (10,)
@@ -157,7 +157,7 @@ def placeholder(ids: list[list[int]], at_the_end: bool) -> MicroBatch:
     return Sequences(np.concatenate(rows).astype(np.int32), mask, lengths).micro_batch(range(len(rows)), world().device)
 
 
-def learnt_value_model(tmp_path: Path, name: str) -> tuple[Engine, Path]:
+def learnt_value_model(tmp_path: Path, name: str) -> tuple[TrainEngine, Path]:
     """A causal model that got a head, after a few steps, and the folder it was written to."""
     engine = make_engine(model_folder(tmp_path, name), is_critic=True, type="sgd", lr=0.1)
     for step in range(3):

@@ -10,8 +10,8 @@ import torch
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure
 from areal_like.training import attention
-from areal_like.training.engine import Engine
-from areal_like.training.main import load_trained
+from areal_like.training.engine import TrainEngine
+from areal_like.training.main import load_trained_engine
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.support.planning import of_role, plan_of
 from tests.support.training_runs import make_run, model_folder, weights_of, world
@@ -24,25 +24,25 @@ PLAIN = {"dtype": "float32", "gradient_checkpointing": "false"}
 A_WEIGHT = "model.layers.0.mlp.up_proj.weight"
 
 
-def engine_of(root: Path, section: str, path: Path | str, **settings: Any) -> Engine:
+def engine_of(root: Path, section: str, path: Path | str, **settings: Any) -> TrainEngine:
     """The engine of one section, by its keys alone: the reference's path is not that of the actor."""
     kind = KINDS.get(section, "grpo")
     words = [f"{section}.{name}={value}" for name, value in ({"path": path} | PLAIN | settings).items()]
     own = [] if kind == "sft" else ["rollout.backend=embedded", "actor.kl_ctl=0.1"]
     run = make_run(root / "run", kind, *own, *words)
-    engine = load_trained(run, getattr(run.config, section), section, world())
+    engine = load_trained_engine(run, getattr(run.config, section), section, world())
     with torch.no_grad():  # a new head says 0 whatever else is different
         for parameter in (each for name, each in engine.model.named_parameters() if name.startswith("score.")):
             parameter.fill_(0.1)
     return engine
 
 
-def outputs_of(engine: Engine) -> torch.Tensor:
+def outputs_of(engine: TrainEngine) -> torch.Tensor:
     micros = [tokens()]
     return (engine.values(micros) if engine.config.is_critic else engine.logprobs(micros, 1.0))[0]
 
 
-def gradient_of(engine: Engine) -> list[torch.Tensor]:
+def gradient_of(engine: TrainEngine) -> list[torch.Tensor]:
     engine.accumulate([tokens()], mean_loss)
     return [engine._gradient(parameter).clone() for parameter in engine.parameters]
 
@@ -203,7 +203,10 @@ def test_attn_impl_is_what_transformers_is_told(tmp_path, section):
         for said in ("auto", "sdpa", "eager", "flex_attention")
     }
     assert told["flex_attention"] == "flex_attention"
-    assert told["auto"] == told["sdpa"] == attention.OURS["sdpa"] and told["eager"] == attention.OURS["eager"]
+    assert (
+        told["auto"] == told["sdpa"] == attention.REGISTERED_NAMES["sdpa"]
+        and told["eager"] == attention.REGISTERED_NAMES["eager"]
+    )
 
 
 @pytest.mark.shows("{section}.is_critic")
@@ -220,7 +223,7 @@ def test_is_critic_is_what_makes_a_reward_model(tmp_path):
     run = make_run(
         tmp_path / "run", "reward_model", f"model.path={model_folder(tmp_path, 'qwen3')}", "model.dtype=float32"
     )
-    assert "score.weight" in weights_of(load_trained(run, run.config.model, "model", world()))
+    assert "score.weight" in weights_of(load_trained_engine(run, run.config.model, "model", world()))
     with pytest.raises(ConfigError, match=r"model\.is_critic.*leave it out"):
         make_run(tmp_path / "run", "reward_model", "model.is_critic=false")
 
@@ -228,11 +231,11 @@ def test_is_critic_is_what_makes_a_reward_model(tmp_path):
 # Adapters
 
 
-def adapted(root: Path, section: str, **settings: Any) -> Engine:
+def adapted(root: Path, section: str, **settings: Any) -> TrainEngine:
     return engine_of(root, section, model_folder(root, "qwen3"), use_lora="true", disable_dropout="true", **settings)
 
 
-def low_of(engine: Engine) -> torch.Tensor:
+def low_of(engine: TrainEngine) -> torch.Tensor:
     """The first matrix of an adapter."""
     return next(tensor for name, tensor in engine.export_weights(adapter_only=True) if "up_proj.lora_A" in name)
 

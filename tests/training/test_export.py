@@ -13,10 +13,10 @@ from areal_like.observe.timing import Stopwatch
 from areal_like.process.run import Run
 from areal_like.training import main as trainer
 from areal_like.training.actor import Actor
-from areal_like.training.export_tokens import TokenExport
-from areal_like.training.main import load_trained
+from areal_like.training.main import load_trained_engine
 from areal_like.training.sequences import Sequences
 from areal_like.training.stop import StopRequest
+from areal_like.training.token_export import TokenExport
 from tests.support.planning import plan_of
 from tests.support.training_controller import Groups, batch_frame, trajectory
 from tests.support.training_runs import ME, make_run, model_folder, world
@@ -42,7 +42,7 @@ def exported(root: Path, groups: Groups, *words: str) -> tuple[Run, list[dict[st
 
     run = make_run(root / "run", "grpo", *SETTINGS, f"actor.path={model_folder(root, 'qwen3')}", *words)
     actor = Actor(
-        load_trained(run, run.config.actor, "actor", world()),
+        load_trained_engine(run, run.config.actor, "actor", world()),
         None,
         run.config.actor,
         run.config.seed,

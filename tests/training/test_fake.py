@@ -9,9 +9,9 @@ import pytest
 from areal_like.config.problems import ConfigError
 from areal_like.process.run import Run
 from areal_like.training import main as trainer
-from areal_like.training.batch import SAMPLER, VERSIONS, Batch
-from areal_like.training.fake_data import FakeRollouts
-from areal_like.training.rollouts import Stop
+from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch
+from areal_like.training.controller_client import NoMoreBatches
+from areal_like.training.fake_data import FakeController
 from areal_like.training.stop import StopRequest
 from launcher.commands.run import refuse
 from tests.support.planning import loaded, of_role, plan_of
@@ -76,14 +76,14 @@ def test_a_run_on_random_tokens_is_resumed_like_any_other(tmp_path):
     assert again["train/loss"] == whole[-1]["train/loss"]
 
 
-def batches(size: int, *words: str, step: int = 0) -> list[Batch]:
+def batches(size: int, *words: str, step: int = 0) -> list[TrainingBatch]:
     """Of all ranks."""
     config = loaded("grpo", *FAKE, *words).config
     found = []
     for rank in range(size):
         engine: Any = SimpleNamespace(vocabulary=40, world=SimpleNamespace(rank=rank, size=size))
-        batch = FakeRollouts(config, engine).batch(step)
-        assert not isinstance(batch, Stop)
+        batch = FakeController(config, engine).batch(step)
+        assert not isinstance(batch, NoMoreBatches)
         found.append(batch)
     return found
 

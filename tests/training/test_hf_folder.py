@@ -15,10 +15,10 @@ from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder as shipped
 from areal_like.process.run import Run
 from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer
-from areal_like.training.checkpoint import Checkpoints, Due
-from areal_like.training.engine import Engine
+from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_hf_folder
-from areal_like.training.progress import Progress
+from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import Sequences
 from areal_like.training.transports.disk import weight_bytes
 from tests.support.planning import loaded
@@ -29,20 +29,20 @@ def run_with(tmp_path: Path, *overrides: str) -> Run:
     return make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", *overrides)
 
 
-def written(run: Run, **settings: Any) -> tuple[Engine, Path]:
+def written(run: Run, **settings: Any) -> tuple[TrainEngine, Path]:
     """An engine of the run's model after one update, and its checkpoint."""
     engine = make_engine(Path(run.config.model.path), **settings)
     draw = np.random.default_rng(0)
     sequences = Sequences(draw.integers(0, 40, 24).astype(np.int32), np.ones(24), np.array([8, 8, 8]))
     micro = sequences.micro_batch([0, 1, 2], world().device)
     engine.step(0, engine.accumulate([micro], lambda micro, logprobs, entropy: -logprobs.mean()))
-    checkpoints = Checkpoints(run, world(), 100)
-    checkpoints.write(1, Due(True, True), {"model": engine}, Progress(run, ME, world()))
+    checkpoints = CheckpointManager(run, world(), 100)
+    checkpoints.write(1, CheckpointPurpose(True, True), {"model": engine}, TrainingProgress(run, ME, world()))
     checkpoints.wait()
     return engine, run.checkpoints / "step_000001"
 
 
-def loads(folder: Path, engine: Engine) -> bool:
+def loads(folder: Path, engine: TrainEngine) -> bool:
     """Whether transformers has the engine's weights from it, and misses none."""
     both: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     model, found = both

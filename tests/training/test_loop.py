@@ -17,10 +17,10 @@ from areal_like.process import frames
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
 from areal_like.training.batch import read_batch
+from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.loop import train
-from areal_like.training.main import load_trained
+from areal_like.training.main import load_trained_engine
 from areal_like.training.micro_batches import minibatches
-from areal_like.training.rollouts import Rollouts
 from areal_like.training.stop import StopRequest
 from areal_like.weights.probe import check_probe
 from tests.support.training_controller import FakeController, Groups, batch_frame, trajectory
@@ -75,9 +75,9 @@ def _logprobs(model: Any, ids: list[int], temperature: float = 0.5) -> list[floa
 
 def train_in(run: Run, stop: StopRequest | None = None) -> int:
     """A trainer of this run in this process."""
-    engine = load_trained(run, run.config.actor, "actor", world())
+    engine = load_trained_engine(run, run.config.actor, "actor", world())
     actor = Actor(engine, None, run.config.actor, run.config.seed)
-    rollouts = Rollouts(run, ME, 0, 1)
+    rollouts = TrainerControllerClient(run, ME, 0, 1)
     try:
         return train(run, ME, world(), actor, rollouts, stop or StopRequest(world()))
     finally:
@@ -188,7 +188,7 @@ def test_a_request_to_stop_ends_after_the_step_with_a_checkpoint(run):
 def actor_for(run: Run, **settings: Any) -> Actor:
     for name, value in settings.items():
         setattr(run.config.actor, name, value)
-    return Actor(load_trained(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
+    return Actor(load_trained_engine(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
 
 
 def batch_of(groups: Groups, step: int = 0) -> Any:
@@ -231,7 +231,7 @@ def test_a_reward_that_is_no_number_is_an_update_that_is_left_out_and_counted(ru
 
     found = actor.step(batch, Stopwatch())
 
-    assert found["train/skipped_updates"] == actor.engine.skipped_in_a_row > 0 == found["train/updates"]
+    assert found["train/skipped_updates"] == actor.engine.consecutive_skips > 0 == found["train/updates"]
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
@@ -300,7 +300,7 @@ def test_a_reference_model_takes_its_distance_off_the_reward(run, tmp_path):
         model.save_pretrained(tmp_path / name)
         reference = make_engine(tmp_path / name, optimizer=None)
         run.config.actor.kl_ctl = 0.5
-        actor = Actor(load_trained(run, run.config.actor, "actor", world()), reference, run.config.actor, seed=1)
+        actor = Actor(load_trained_engine(run, run.config.actor, "actor", world()), reference, run.config.actor, seed=1)
         found[name] = actor.step(batch_of(equal), Stopwatch())["train/grad_norm"]
 
     assert found["another"] > 0.01 and found["the same"] < 1e-4

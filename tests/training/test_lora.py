@@ -12,13 +12,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from areal_like.config.problems import ConfigError
-from areal_like.training.checkpoint import Checkpoints
-from areal_like.training.engine import Engine
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.engine import TrainEngine
+from areal_like.training.full_tensor import full_tensor
 from areal_like.training.hf_folder import write_hf_folder
-from areal_like.training.lora import WithoutAdapter
-from areal_like.training.main import _reference, load_trained
-from areal_like.training.progress import Progress
-from areal_like.training.whole import whole
+from areal_like.training.lora import BaseModelReference
+from areal_like.training.main import _reference, load_trained_engine
+from areal_like.training.progress import TrainingProgress
 from areal_like.weights.disk import publish_weights
 from tests.support import lora_ranks, rank_processes
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
@@ -29,18 +29,18 @@ LORA: dict[str, Any] = {"use_lora": True, "lora_rank": 4, "lora_alpha": 8}
 LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 
 
-def trained(folder: Path, num_steps: int = 3, **settings: Any) -> Engine:
+def trained(folder: Path, num_steps: int = 3, **settings: Any) -> TrainEngine:
     engine = make_engine(folder, **{**LORA, **settings})
     for step in range(num_steps):
         engine.step(step, engine.accumulate([tokens()], mean_loss))
     return engine
 
 
-def adapter_of(engine: Engine) -> dict[str, Tensor]:
+def adapter_of(engine: TrainEngine) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in engine.export_weights(adapter_only=True)}
 
 
-def write_adapter(engine: Engine, folder: Path) -> Path:
+def write_adapter(engine: TrainEngine, folder: Path) -> Path:
     """As peft reads it."""
     assert engine.adapter is not None
     folder.mkdir()
@@ -78,7 +78,7 @@ def test_the_adapter_alone_is_trained_and_has_state(tmp_path, name):
     after = {name.replace(".base_layer.", "."): tensor for name, tensor in engine.model.named_parameters()}
     kept = [name for name in base if name in after]
     assert len(kept) >= len(base) - 1, "all but a tied head"
-    assert all(torch.equal(whole(after[name]), base[name]) for name in kept)
+    assert all(torch.equal(full_tensor(after[name]), base[name]) for name in kept)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
@@ -109,7 +109,7 @@ def test_weights_are_merged_from_the_base_each_time_anew(tmp_path):
     assert "q_proj.lora_A" in low[0] and "q_proj.lora_B" in high[0]
     base = AutoModelForCausalLM.from_pretrained(engine.folder, dtype=torch.bfloat16).state_dict()[name]
     own = dict(engine.model.named_parameters())
-    a, b = (whole(own[f"model.layers.0.self_attn.q_proj.lora_{which}.default.weight"]) for which in "AB")
+    a, b = (full_tensor(own[f"model.layers.0.self_attn.q_proj.lora_{which}.default.weight"]) for which in "AB")
     assert torch.equal(first[name], (base.float() + 2.0 * (b @ a)).bfloat16())
 
 
@@ -119,10 +119,10 @@ def test_without_the_adapter_the_model_is_the_one_it_began_as(tmp_path, dtype):
     folder = model_folder(tmp_path, "llama")
     base = make_engine(folder, optimizer=None, dtype=dtype).logprobs([tokens()], 1.0)[0]
     engine = make_engine(folder, **LORA, lora_modules_to_save=["lm_head"], dtype=dtype)
-    with engine.adapter_off():
+    with engine.adapter_disabled():
         assert torch.equal(engine.logprobs([tokens()], 1.0)[0], base)
     losses = [engine.step(step, engine.accumulate([tokens()], mean_loss)).loss for step in range(3)]
-    with engine.adapter_off():
+    with engine.adapter_disabled():
         assert torch.equal(engine.logprobs([tokens()], 1.0)[0], base)
     losses.append(engine.step(3, engine.accumulate([tokens()], mean_loss)).loss)
 
@@ -141,11 +141,11 @@ def test_a_reference_with_the_same_base_is_the_adapter_switched_off(tmp_path, ch
         **changed,
     }
     run = make_run(tmp_path / "run", "grpo", "rollout.backend=embedded", *(f"{k}={v}" for k, v in settings.items()))
-    actor = load_trained(run, run.config.actor, "actor", world())
+    actor = load_trained_engine(run, run.config.actor, "actor", world())
     actor.step(0, actor.accumulate([tokens()], mean_loss))
     reference = _reference(run, actor)
 
-    assert isinstance(reference, WithoutAdapter) == is_shared
+    assert isinstance(reference, BaseModelReference) == is_shared
     wanted = make_engine(folder, optimizer=None, dtype=run.config.ref.dtype).logprobs([tokens()], 1.0)[0]
     assert torch.equal(reference.logprobs([tokens()], 1.0)[0], wanted)
 
@@ -250,7 +250,7 @@ def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(tmp_path):
         learn(engine, completed)
 
     again = make_engine(folder, checkpoint, **settings)
-    Checkpoints(run, world(), 100).resume(checkpoint, {"actor": again}, Progress(run, ME, world()))
+    CheckpointManager(run, world(), 100).resume(checkpoint, {"actor": again}, TrainingProgress(run, ME, world()))
     for completed in range(2, 4):
         learn(again, completed)
 

@@ -13,13 +13,13 @@ from areal_like.algorithms.losses import Inputs
 from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.named import BUILT_IN, LOSS_INPUTS
 from areal_like.config.problems import ConfigError
-from areal_like.data.named import Places
+from areal_like.data.user_code import SearchFolders
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.errors import FinalFailure
 from areal_like.training.actor import Actor
-from areal_like.training.main import load_trained
-from areal_like.training.own_loss import OwnLoss, example
+from areal_like.training.main import load_trained_engine
 from areal_like.training.policy_loss import CLIPS, policy_loss
+from areal_like.training.user_loss import UserLoss, example
 from tests.support.training_runs import make_run, world
 from tests.training.test_actor_keys import PLAIN, batch_of, folder_of, sampled
 
@@ -118,8 +118,8 @@ def config_of(loss: str, **settings: Any) -> PPOActorConfig:
     return PPOActorConfig(path="", loss=loss, **{"kl_ctl": 0.0, "entropy_coef": 0.0} | settings)
 
 
-def own(root: Path, loss: str, has_reference: bool = False, **settings: Any) -> OwnLoss:
-    return OwnLoss(config_of(loss, **settings), Places(root, root), has_reference, torch.device("cpu"))
+def own(root: Path, loss: str, has_reference: bool = False, **settings: Any) -> UserLoss:
+    return UserLoss(config_of(loss, **settings), SearchFolders(root, root), has_reference, torch.device("cpu"))
 
 
 @cache
@@ -127,8 +127,8 @@ def step(root: Path, *overrides: str, rewards: tuple[float, ...] = (1.0, 0.5, 0.
     """On answers from a policy somewhat apart."""
     words = (f"actor.path={folder_of(root)}", *PLAIN, "gconfig.temperature=0.5", "actor.eps_clip=1e6", *overrides)
     run = make_run(root / "run", "grpo", *words)
-    engine = load_trained(run, run.config.actor, "actor", world())
-    actor = Actor(engine, None, run.config.actor, run.config.seed, Places(root, root))
+    engine = load_trained_engine(run, run.config.actor, "actor", world())
+    actor = Actor(engine, None, run.config.actor, run.config.seed, SearchFolders(root, root))
     batch = batch_of(list(rewards), [3, 4, 5, 6])
     batch.sequences.fields["logprobs"] = sampled(actor, batch, 0.5, gap=0.1)
     return actor.step(batch, Stopwatch())
@@ -190,7 +190,10 @@ def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) ->
     inputs = example(True, torch.device("cpu"))
     found = own(root, "mine.py:drawn_back", True, kl_ctl=0.5, kl_estimator="k2", kl_in="loss")(inputs)
     ours = policy_loss(
-        config_of("ppo", kl_ctl=0.5, kl_estimator="k2", kl_in="loss"), Places(root, root), True, torch.device("cpu")
+        config_of("ppo", kl_ctl=0.5, kl_estimator="k2", kl_in="loss"),
+        SearchFolders(root, root),
+        True,
+        torch.device("cpu"),
     )
     assert found.total.item() == pytest.approx(ours(inputs._replace(advantages=torch.zeros(5))).total.item())
 

@@ -10,8 +10,8 @@ import torch
 from areal_like.config.optimizer import OptimizerConfig
 from areal_like.process.errors import Failure
 from areal_like.training.loss_scale import LossScale, make_scale
-from areal_like.training.resume_state import engine_facts
-from areal_like.training.updates import Update, update_metrics
+from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
+from areal_like.training.resume_state import engine_scalars
 from tests.support.training_runs import make_engine, model_folder, section, weights_of
 from tests.training.test_engine import mean_loss, tokens
 
@@ -41,7 +41,7 @@ def test_it_halves_from_as_many_overflows_on_as_hysteresis_says_until_it_has_dou
 def test_it_never_falls_below_its_least():
     scale = LossScale(8, 3, window=5, hysteresis=1)
     assert values(scale, "xxx") == [4, 3, 3]
-    assert not scale.can_fall
+    assert not scale.can_decrease
 
 
 def test_where_it_was_left_it_goes_on():
@@ -89,10 +89,10 @@ def test_the_scale_changes_the_gradient_in_nothing_but_its_rounding(tmp_path):
 def test_steps_by_which_the_scale_finds_its_size_change_nothing_and_do_not_count_as_broken(tmp_path, caplog):
     engine = make_engine(model_folder(tmp_path, "qwen3"), dtype="float16", hysteresis=1, max_skipped_in_a_row=1)
     before = weights_of(engine)
-    updates: list[Update] = []
+    updates: list[OptimizerStep] = []
     with caplog.at_level(logging.WARNING):
         while not updates or updates[-1].is_overflow:
-            assert engine.skipped_in_a_row == 0
+            assert engine.consecutive_skips == 0
             if updates:
                 assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(engine).items())
             updates.append(engine.step(len(updates), engine.accumulate([tokens()], mean_loss)))
@@ -114,13 +114,16 @@ def test_an_overflow_at_the_least_scale_is_the_model_s_fault(tmp_path):
         model_folder(tmp_path, "qwen3"), dtype="float16", initial_loss_scale=2.0**40, min_loss_scale=2.0**40
     )
     update = engine.step(0, engine.accumulate([tokens()], mean_loss))
-    assert update.is_skipped and not update.is_overflow and engine.skipped_in_a_row == 1
+    assert update.is_skipped and not update.is_overflow and engine.consecutive_skips == 1
 
 
 def test_overflows_are_counted_apart_and_their_norms_left_out():
-    good, overflow = Update(1.0, 2.0, 0.1, False, False, 8.0), Update(1.0, math.inf, 0.1, True, True, 16.0)
-    broken = Update(math.nan, math.nan, 0.1, True, False, 8.0)
-    assert update_metrics("train", [overflow, good]) == {
+    good, overflow = (
+        OptimizerStep(1.0, 2.0, 0.1, False, False, 8.0),
+        OptimizerStep(1.0, math.inf, 0.1, True, True, 16.0),
+    )
+    broken = OptimizerStep(math.nan, math.nan, 0.1, True, False, 8.0)
+    assert optimizer_metrics("train", [overflow, good]) == {
         "train/loss": 1.0,
         "train/grad_norm": 2.0,
         "train/lr": 0.1,
@@ -129,11 +132,11 @@ def test_overflows_are_counted_apart_and_their_norms_left_out():
         "train/overflows": 1.0,
         "train/loss_scale": 8.0,
     }
-    assert update_metrics("critic", [broken])["critic/skipped_updates"] == 1.0
-    assert "train/loss_scale" not in update_metrics("train", [good._replace(loss_scale=1.0)])
+    assert optimizer_metrics("critic", [broken])["critic/skipped_updates"] == 1.0
+    assert "train/loss_scale" not in optimizer_metrics("train", [good._replace(loss_scale=1.0)])
 
 
 def test_it_is_part_of_what_a_checkpoint_says(tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), loss_scale_window=1, **HALF)
     engine.step(0, engine.accumulate([tokens()], mean_loss))
-    assert engine_facts(engine)["loss_scale"]["value"] == 2048
+    assert engine_scalars(engine)["loss_scale"]["value"] == 2048

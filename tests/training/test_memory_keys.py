@@ -18,10 +18,10 @@ from areal_like.config.optimizer import OptimizerConfig
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure
 from areal_like.process.identity import TOKEN
-from areal_like.training import compiled, main, sharding
+from areal_like.training import compile, main, sharding
 from areal_like.training import engine as engine_module
-from areal_like.training.engine import Engine
-from areal_like.training.meta import receive
+from areal_like.training.engine import TrainEngine
+from areal_like.training.meta import load_from_first_rank
 from areal_like.training.sequences import MicroBatch
 from tests.support.planning import loaded
 from tests.support.training_runs import ME, make_run, model_folder, section, world
@@ -72,13 +72,13 @@ def told(where: str) -> Any:
     return getattr(make_run(Path(mkdtemp()) / "run", kind, *own, *words, *plain).config, where)
 
 
-def made(where: str, *names: str, half: bool = False, **others: Any) -> Engine:
+def made(where: str, *names: str, half: bool = False, **others: Any) -> TrainEngine:
     """With these keys as they were said, and the rest as they are usually."""
     said = told(where)
     optimizer = section(OptimizerConfig, **BASE)
     optimizer = replace(optimizer, **others, **{name: getattr(said.optimizer, name) for name in names})
     config = replace(said, optimizer=optimizer, dtype="float16" if half else "float32")
-    return Engine(config, where, folder(), world(), seed=1)
+    return TrainEngine(config, where, folder(), world(), seed=1)
 
 
 def loss(micro: MicroBatch, found: Tensor, entropy: Tensor | None) -> Tensor:
@@ -89,16 +89,16 @@ def nothing(micro: MicroBatch, found: Tensor, entropy: Tensor | None) -> Tensor:
     return found.sum() * 0.0
 
 
-def stepped(engine: Engine, of: Any = loss) -> Engine:
+def stepped(engine: TrainEngine, of: Any = loss) -> TrainEngine:
     engine.step(0, engine.accumulate([tokens()], of))
     return engine
 
 
-def state(engine: Engine, kind: str) -> Tensor:
+def state(engine: TrainEngine, kind: str) -> Tensor:
     return torch.cat([local(engine.optimizer.state[parameter][kind]).flatten() for parameter in engine.parameters])
 
 
-def weights(engine: Engine) -> Tensor:
+def weights(engine: TrainEngine) -> Tensor:
     return torch.cat([local(parameter.detach()).flatten() for parameter in engine.parameters])
 
 
@@ -106,12 +106,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def moved(engine: Engine) -> Tensor:
+def moved(engine: TrainEngine) -> Tensor:
     before = weights(engine)
     return weights(stepped(engine)) - before
 
 
-def rates(engine: Engine) -> list[float]:
+def rates(engine: TrainEngine) -> list[float]:
     engine.set_schedule(10)
     return [round(engine.schedule(step) / 0.01, 4) for step in range(11)]
 
@@ -312,9 +312,9 @@ def test_load_using_meta_builds_the_model_without_memory(tmp_path, monkeypatch):
 
     def noted(module: nn.Module, *given: Any) -> None:
         devices.extend({parameter.device.type for parameter in module.parameters()})
-        receive(module, *given)
+        load_from_first_rank(module, *given)
 
-    monkeypatch.setattr(engine_module, "receive", noted)
+    monkeypatch.setattr(engine_module, "load_from_first_rank", noted)
     engine = engine_of(tmp_path, "actor", folder(), **{"fsdp.load_using_meta": "true"})
     assert devices == ["meta"] and {parameter.device.type for parameter in engine.parameters} == {"cpu"}
 
@@ -336,7 +336,7 @@ def test_moe_use_grouped_mm_multiplies_all_experts_at_once(tmp_path):
 @pytest.mark.shows("actor.compile.fullgraph")
 def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
     asked: list[bool] = []
-    monkeypatch.setattr(compiled, "has_compiler", lambda: True)
+    monkeypatch.setattr(compile, "has_compiler", lambda: True)
     monkeypatch.setattr(nn.Module, "compile", lambda module, fullgraph, dynamic: asked.append(fullgraph))
     for said in ("false", "true"):
         engine_of(tmp_path, "actor", folder(), **{"compile.fullgraph": said})

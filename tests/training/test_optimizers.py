@@ -11,7 +11,7 @@ from torch import nn
 from areal_like.config.optimizer import OptimizerConfig
 from areal_like.training import offload
 from areal_like.training.offload import step_from_host, to_host
-from areal_like.training.optimizers import AdamWBf16, make_optimizer, tables_of
+from areal_like.training.optimizers import AdamWBf16, embedding_parameters, make_optimizer
 from tests.support.checkpoint_ranks import train
 from tests.support.training_runs import make_engine, make_run, model_folder, section, start_from, world
 
@@ -122,7 +122,7 @@ def test_embeddings_and_heads_are_found_in_any_model(tmp_path):
     ]
     for name, settings, wanted in cases:
         model = make_engine(model_folder(tmp_path, name), **settings).model
-        tables = {id(parameter) for parameter in tables_of(model)}
+        tables = {id(parameter) for parameter in embedding_parameters(model)}
         assert {name for name, parameter in model.named_parameters() if id(parameter) in tables} == wanted
 
 
@@ -219,10 +219,10 @@ def test_no_more_state_is_brought_in_at_a_time_than_asked_for():
 
 def test_ranks_that_hold_unequal_rows_bring_in_the_same_parts(monkeypatch):
     """Seven rows over two ranks are four and three."""
-    monkeypatch.setattr(offload, "owners", lambda _: SimpleNamespace(size=lambda: 2))
+    monkeypatch.setattr(offload, "shard_group", lambda _: SimpleNamespace(size=lambda: 2))
     found = []
     for rows in (4, 3):
-        monkeypatch.setattr(offload, "local", lambda tensor, rows=rows: tensor[:rows])
+        monkeypatch.setattr(offload, "local_tensor", lambda tensor, rows=rows: tensor[:rows])
         parameters = [nn.Parameter(torch.zeros(7, 8)) for _ in range(7)]
         found.append([len(part) for part in offload._in_parts(parameters, 250)])
     assert found == [[2, 2, 2, 1]] * 2

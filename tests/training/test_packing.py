@@ -13,9 +13,9 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from areal_like.config.micro_batch import MicroBatchSpec
 from areal_like.config.problems import ConfigError
 from areal_like.training import attention
-from areal_like.training.attention import Run, packed_attention, runs_of
+from areal_like.training.attention import LengthGroup, length_groups, packed_attention
+from areal_like.training.full_tensor import full_tensor
 from areal_like.training.sequences import MicroBatch, Sequences
-from areal_like.training.whole import whole
 from tests.support.training_runs import make_engine, model_folder, section, world
 
 LENGTHS = [7, 3, 12, 7, 2, 7, 9]
@@ -38,7 +38,7 @@ def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
 
 def gradient_of(parameter: torch.nn.Parameter) -> Tensor:
     assert parameter.grad is not None
-    return whole(parameter.grad)
+    return full_tensor(parameter.grad)
 
 
 def one_by_one(folder, sequences: Sequences, temperature: float) -> tuple[dict[int, Tensor], dict[str, Tensor]]:
@@ -121,7 +121,7 @@ def test_what_fills_a_micro_batch_up_is_no_longer_than_what_is_in_it_and_predict
     assert padded.position_ids_T.max() == plain.position_ids_T.max()
     for name in ("predicts_P", "targets_P"):
         assert torch.equal(getattr(padded, name), getattr(plain, name))
-    assert padded.counts_N == plain.counts_N
+    assert padded.loss_tokens_N == plain.loss_tokens_N
     assert len(sequences.micro_batch([1, 6], world().device, pad_to=3).input_ids_T) == len(plain.input_ids_T)
 
 
@@ -133,14 +133,14 @@ def test_what_stands_behind_the_last_token_that_counts_is_not_computed():
     assert micro.input_ids_T.tolist() == [0, 1, 5, 6, 7]
     assert micro.targets_P.tolist() == [2, 6, 8]
     assert micro.predicts_P.tolist() == [1, 2, 4]
-    assert micro.counts_N == (1, 2)
+    assert micro.loss_tokens_N == (1, 2)
 
 
 def test_the_first_token_of_a_sequence_never_counts():
     sequences = Sequences(np.arange(6, dtype=np.int32), np.ones(6), np.array([2, 4]))
 
     assert sequences.counted.tolist() == [False, True, False, True, True, True]
-    assert sequences.counts_N.tolist() == [1, 3]
+    assert sequences.loss_tokens_N.tolist() == [1, 3]
 
 
 def test_values_of_predicted_tokens_come_back_to_their_places():
@@ -153,13 +153,13 @@ def test_values_of_predicted_tokens_come_back_to_their_places():
 
 
 def test_neighbours_of_one_length_are_one_run():
-    assert runs_of([2, 2, 5, 7, 7, 7]) == (Run(0, 2, 2), Run(4, 1, 5), Run(9, 3, 7))
-    assert runs_of([]) == ()
+    assert length_groups([2, 2, 5, 7, 7, 7]) == (LengthGroup(0, 2, 2), LengthGroup(4, 1, 5), LengthGroup(9, 3, 7))
+    assert length_groups([]) == ()
 
 
 def attend(**given: Any) -> Tensor:
     part = torch.zeros(1, 2, 3, 4)
-    return packed_attention(torch.nn.Identity(), part, part, part, None, 1.0, runs=runs_of([3]), **given)[0]
+    return packed_attention(torch.nn.Identity(), part, part, part, None, 1.0, runs=length_groups([3]), **given)[0]
 
 
 def test_a_model_that_changes_its_attention_scores_is_refused():
@@ -172,14 +172,14 @@ def test_a_model_that_looks_ahead_is_refused():
     module: Any = torch.nn.Identity()
     module.is_causal = False
     with pytest.raises(ValueError, match="later"):
-        packed_attention(module, part, part, part, None, 1.0, runs=runs_of([3]))
+        packed_attention(module, part, part, part, None, 1.0, runs=length_groups([3]))
 
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_dropout_of_attention_leaves_out_and_keeps_the_mean(is_eager):
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.ones(1, 2, 8, 4)
-    module, runs = torch.nn.Identity(), runs_of([8])
+    module, runs = torch.nn.Identity(), length_groups([8])
     found = [
         packed_attention(module, query, key, value, None, 1.0, dropout=0.5, runs=runs, is_eager=is_eager)[0]
         for _ in range(400)
@@ -199,9 +199,9 @@ def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypat
         return q
 
     monkeypatch.setattr(attention, "varlen_attn", kernel)
-    monkeypatch.setattr(attention, "_has_kernel", lambda query: True)
+    monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
     part, borders = torch.zeros(1, 2, 9, 8), torch.tensor([0, 2, 9], dtype=torch.int32)
-    given = {"runs": runs_of([2, 7]), "cu_seq_lens_q": borders, "max_length_q": 7, "sliding_window": window}
+    given = {"runs": length_groups([2, 7]), "cu_seq_lens_q": borders, "max_length_q": 7, "sliding_window": window}
     packed_attention(torch.nn.Identity(), part, part, part, None, 0.5, **given)
 
     assert told["shape"] == (9, 2, 8) and told["borders"] == ([0, 2, 9], [0, 2, 9]) and told["longest"] == (7, 7)
@@ -218,13 +218,13 @@ def test_flash_attention_of_transformers_is_told_the_borders(monkeypatch, sequen
         return packed_attention(module, query, key, value, attention_mask, **given)
 
     AttentionInterface.register("told_by_a_test", flash)
-    monkeypatch.setitem(attention.OURS, "flash_attention_2", "told_by_a_test")
+    monkeypatch.setitem(attention.REGISTERED_NAMES, "flash_attention_2", "told_by_a_test")
     engine = make_engine(model_folder(tmp_path, "qwen3"), attn_impl="flash_attention_2")
     micro = sequences.micro_batch([1, 0, 3], world().device)
     engine.logprobs([micro], 1.0)
 
     assert len(told) == 2
-    inputs = sequences.inputs_N[micro.rows_N]
+    inputs = sequences.input_lengths_N[micro.rows_N]
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
         assert told[0][name].tolist() == [0, *np.cumsum(inputs).tolist()] and told[0][name].dtype == torch.int32
     assert told[0]["max_length_q"] == told[0]["max_length_k"] == max(inputs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from areal_like.training import main as trainer
-from areal_like.training.profile import Profile
+from areal_like.training.profiler import TrainerProfiler
 from areal_like.training.stop import StopRequest
 from tests.support.planning import plan_of
 from tests.support.training_runs import ME, make_run, start_from, world
@@ -33,7 +33,7 @@ def test_trace_path_is_where_the_timeline_of_all_steps_is(tmp_path, kind):
 def test_a_path_from_the_root_is_taken_as_it_is_and_an_attempt_writes_over_no_other(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SHORT, f"profiler.trace_path={tmp_path / 'elsewhere'}")
     for attempt in (1, 2):
-        Profile(start_from(run, None, 0, attempt), world()).close()
+        TrainerProfiler(start_from(run, None, 0, attempt), world()).close()
     found = {path.name for path in (tmp_path / "elsewhere").iterdir()}
     assert found == {"trace_0.json.gz", "trace_0.attempt-2.json.gz"}
 
@@ -46,7 +46,7 @@ def test_memory_path_is_where_every_step_and_rank_has_a_snapshot(tmp_path, monke
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", calls.append)
     run = make_run(tmp_path / "run", "sft", *SHORT, "profiler.memory_path=memory")
     gpu: Any = SimpleNamespace(rank=3, device=torch.device("cuda", 0))
-    profile = Profile(run, gpu)
+    profile = TrainerProfiler(run, gpu)
     profile.step(1)
     profile.step(2)
     profile.close()
@@ -60,7 +60,7 @@ def test_asked_for_nothing_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: pytest.fail("recorded"))
     run = make_run(tmp_path / "run", "sft", *SHORT)
     gpu: Any = SimpleNamespace(rank=0, device=torch.device("cuda", 0))
-    profile = Profile(run, gpu)
+    profile = TrainerProfiler(run, gpu)
     profile.step(1)
     profile.close()
     assert {path.name for path in run.directory.iterdir()} == {"config.yaml", "run.json", "attempt.json"}

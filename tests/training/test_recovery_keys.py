@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name
+from areal_like.process.checkpoint_manifest import can_resume, write_manifest
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
-from areal_like.training.checkpoint import Checkpoints, Due
-from areal_like.training.main import load_trained
-from areal_like.training.manifest import can_resume, seal
-from areal_like.training.progress import Progress
-from areal_like.training.supervised import Supervised, train
+from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.main import load_trained_engine
+from areal_like.training.progress import TrainingProgress
+from areal_like.training.supervised import SupervisedLearner, train
 from areal_like.training.supervised_data import SupervisedData
 from launcher.supervisor.rollback import roll_back
 from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
@@ -38,7 +38,7 @@ class Seen:
     """What a trainer did, from where it began."""
 
     def __init__(self, run: Run, steps: int) -> None:
-        learner = Supervised(load_trained(run, run.config.model, "model", world()), run.config.seed)
+        learner = SupervisedLearner(load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
         self.data, self.first = SupervisedData(run), run.start_point().step
         before = len(metrics_of(run)) if (run.metrics / "trainer-0.jsonl").is_file() else 0
         self.weights = {name: tensor.clone() for name, tensor in learner.engine.export_weights()}
@@ -162,8 +162,10 @@ def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(
     run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", f"recover.keep={keep}")
     engine = make_engine(Path(run.config.model.path))
     for step in (2, 4, 6, 8):
-        checkpoints = Checkpoints(run, world(), 100)
-        checkpoints.write(step, Due(True, to_keep=step == 2), {"model": engine}, Progress(run, ME, world()))
+        checkpoints = CheckpointManager(run, world(), 100)
+        checkpoints.write(
+            step, CheckpointPurpose(True, to_keep=step == 2), {"model": engine}, TrainingProgress(run, ME, world())
+        )
         checkpoints.wait()
 
     assert {step: can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)} == wanted
@@ -179,12 +181,12 @@ def test_save_async_lets_training_go_on_while_a_checkpoint_is_written(tmp_path, 
 
     def slow(folder: Path, step: int) -> None:
         goes_on_first.wait(10 if is_async else 0.2)
-        seal(folder, step)
+        write_manifest(folder, step)
         order.append("written")
 
-    monkeypatch.setattr(checkpoint_module, "seal", slow)
-    checkpoints = Checkpoints(run, world(), 100)
-    checkpoints.write(1, Due(True, True), {"model": engine}, Progress(run, ME, world()))
+    monkeypatch.setattr(checkpoint_module, "write_manifest", slow)
+    checkpoints = CheckpointManager(run, world(), 100)
+    checkpoints.write(1, CheckpointPurpose(True, True), {"model": engine}, TrainingProgress(run, ME, world()))
     order.append("training")
     goes_on_first.set()
     checkpoints.wait()

@@ -13,15 +13,15 @@ from transformers import AutoModelForSequenceClassification
 
 from areal_like.config.micro_batch import MicroBatchSpec
 from areal_like.config.problems import ConfigError
-from areal_like.data.examples import Tokens
-from areal_like.training.engine import Engine
-from areal_like.training.main import load_trained
-from areal_like.training.pairs import scored, sides
-from areal_like.training.reward_model import RewardModel
+from areal_like.data.row_tokenizer import TokenSequences
+from areal_like.training.engine import TrainEngine
+from areal_like.training.main import load_trained_engine
+from areal_like.training.preference_pairs import chosen_and_rejected, scoring_sequences
+from areal_like.training.reward_model import RewardModelLearner
 from areal_like.training.sequences import Sequences
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised import train
-from areal_like.training.supervised_data import Store, SupervisedData
+from areal_like.training.supervised_data import SupervisedData, TokenDataset
 from tests.support.chat_models import chat_folder
 from tests.support.training_runs import (
     ME,
@@ -40,9 +40,9 @@ LENGTHS = (5, 3, 2, 9, 7, 7, 4, 12)
 """Of four pairs, one after the other."""
 
 
-def pairs() -> Tokens:
+def pairs() -> TokenSequences:
     ids = np.random.default_rng(2).integers(0, 40, sum(LENGTHS)).astype(np.int32)
-    return Tokens(ids, np.zeros(len(ids), np.bool_), np.array(LENGTHS))
+    return TokenSequences(ids, np.zeros(len(ids), np.bool_), np.array(LENGTHS))
 
 
 def texts() -> list[torch.Tensor]:
@@ -59,21 +59,21 @@ def ranker_folder(root: Path) -> Path:
     return root / "ranker"
 
 
-def ranker(folder: Path, **settings: Any) -> Engine:
+def ranker(folder: Path, **settings: Any) -> TrainEngine:
     return make_engine(folder, is_critic=True, **settings)
 
 
 def test_a_text_is_scored_at_its_last_token():
-    found = scored(pairs().take(np.array([2, 1])))
-    assert found.lengths_N.tolist() == [3, 4] and found.inputs_N.tolist() == [2, 3]
+    found = scoring_sequences(pairs().take(np.array([2, 1])))
+    assert found.lengths_N.tolist() == [3, 4] and found.input_lengths_N.tolist() == [2, 3]
     assert np.flatnonzero(found.counted).tolist() == [2, 6]
 
 
 def test_the_two_of_a_pair_find_each_other_although_a_micro_batch_is_sorted_by_length():
-    batch = scored(pairs())
+    batch = scoring_sequences(pairs())
     micro = batch.micro_batch([0, 1, 2, 3, 6, 7], torch.device("cpu"))
     assert micro.rows_N.tolist() == [2, 1, 6, 0, 3, 7]
-    assert sides(micro) == ([0, 2, 3], [4, 5, 1])
+    assert chosen_and_rejected(micro) == ([0, 2, 3], [4, 5, 1])
 
 
 def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):
@@ -82,7 +82,9 @@ def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):
     with torch.no_grad():
         scores = [model(text[None]).logits[0, 0] for text in texts()]
     margins = torch.stack(scores[::2]) - torch.stack(scores[1::2])
-    metrics = RewardModel(ranker(folder), seed=1).step(Store(pairs(), is_pairs=True).take(np.arange(4)), 0)
+    metrics = RewardModelLearner(ranker(folder), seed=1).step(
+        TokenDataset(pairs(), is_pairs=True).take(np.arange(4)), 0
+    )
 
     assert metrics["train/loss"] == pytest.approx(-logsigmoid(margins).mean().item(), rel=1e-5)
     assert metrics["train/margin"] == pytest.approx(margins.mean().item(), rel=1e-4)
@@ -94,17 +96,17 @@ def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):
 def test_however_pairs_are_cut_into_micro_batches_the_step_is_the_same(tmp_path, spec):
     folder = ranker_folder(tmp_path)
     whole, cut = ranker(folder), ranker(folder, mb_spec=section(MicroBatchSpec, **spec))
-    batch = Store(pairs(), is_pairs=True).take(np.arange(4))
-    one, other = (RewardModel(engine, seed=1).step(batch, 0) for engine in (whole, cut))
+    batch = TokenDataset(pairs(), is_pairs=True).take(np.arange(4))
+    one, other = (RewardModelLearner(engine, seed=1).step(batch, 0) for engine in (whole, cut))
 
-    assert len(RewardModel(cut, seed=1)._mine(batch)) > 1
+    assert len(RewardModelLearner(cut, seed=1)._mine(batch)) > 1
     assert other == pytest.approx(one, rel=1e-4)
     wanted = weights_of(whole)
     assert all(torch.allclose(tensor, wanted[name], atol=1e-5) for name, tensor in weights_of(cut).items())
 
 
 def test_an_evaluation_is_of_all_pairs_however_many_at_a_time(tmp_path):
-    learner, store = RewardModel(ranker(ranker_folder(tmp_path)), seed=1), Store(pairs(), is_pairs=True)
+    learner, store = RewardModelLearner(ranker(ranker_folder(tmp_path)), seed=1), TokenDataset(pairs(), is_pairs=True)
     one, other = (learner.evaluate(store, batch_size=size, most=-1) for size in (4, 3))
 
     assert one == pytest.approx(other, rel=1e-6) and one["eval/samples"] == 4
@@ -116,7 +118,7 @@ SETTINGS = ("train_dataset.batch_size=8", "evaluator.freq_steps=2", "evaluator.n
 
 
 def train_in(run: Any, stop: StopRequest | None = None) -> int:
-    learner = RewardModel(load_trained(run, run.config.model, "model", world()), run.config.seed)
+    learner = RewardModelLearner(load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
     return train(run, ME, world(), learner, SupervisedData(run), stop or StopRequest(world()))
 
 

@@ -54,11 +54,11 @@ def written(run: Run, name: str) -> list[Extras]:
 
 
 def test_a_training_step_shows_whole_groups_as_text_with_what_came_of_them(tmp_path: Path) -> None:
-    from areal_like.training.samples import Samples
+    from areal_like.training.samples import SampleLog
     from tests.support.training_runs import world
 
     run = make_run(tmp_path, *TRACKER, "stats_logger.tensorboard.log_extras.interval=5")
-    samples = Samples(run, ME, world())
+    samples = SampleLog(run, ME, world())
     rewards = [[0.5, 0.5], [1.0, 0.5], [0.0, 0.25], [0.5, 0.75], [0.5, 0.25]]
     for step in range(10):
         samples.write(batch_of(run, rewards, step))
@@ -79,15 +79,15 @@ def test_a_training_step_shows_whole_groups_as_text_with_what_came_of_them(tmp_p
 
 
 def test_a_sample_none_of_whose_tokens_counts_has_no_advantage(tmp_path: Path) -> None:
-    from areal_like.training.credit import without_truncated
-    from areal_like.training.samples import Samples
+    from areal_like.training.batch_advantages import mask_truncated
+    from areal_like.training.samples import SampleLog
     from tests.support.training_runs import world
 
     run = make_run(tmp_path, *TRACKER)
     batch = batch_of(run, [[1.0, 0.5]], 0)
     batch.truncated_A[0] = True
-    without_truncated(batch)
-    Samples(run, ME, world()).write(batch)
+    mask_truncated(batch)
+    SampleLog(run, ME, world()).write(batch)
     (extras,) = written(run, "trainer-0")
     assert [each["advantage"] for each in extras.samples] == [None, 0.5]
     assert extras.distributions["advantage"] == [0.5]
@@ -95,11 +95,11 @@ def test_a_sample_none_of_whose_tokens_counts_has_no_advantage(tmp_path: Path) -
 
 @pytest.mark.parametrize("setting", ["stats_logger.tensorboard.path=null", "train_dataset.fake={batch_size: 4}"])
 def test_without_a_tracker_or_with_made_up_data_nothing_is_written(tmp_path: Path, setting: str) -> None:
-    from areal_like.training.samples import Samples
+    from areal_like.training.samples import SampleLog
     from tests.support.training_runs import world
 
     run = make_run(tmp_path, *TRACKER, setting)
-    Samples(run, ME, world()).write(batch_of(run, [[1.0, 0.5]], 0))
+    SampleLog(run, ME, world()).write(batch_of(run, [[1.0, 0.5]], 0))
     assert not (tmp_path / "samples").exists()
 
 
@@ -132,9 +132,9 @@ def test_an_evaluation_shows_the_same_few_rows_and_the_spread_of_all_scores(tmp_
 
 
 def test_where_there_is_no_tokenizer_token_ids_are_shown_and_a_long_text_is_cut(tmp_path: Path) -> None:
-    from areal_like.data.sampled import LONGEST_TEXT, SampledText
+    from areal_like.data.sampled_text import MAX_TEXT, SampledText
 
     assert SampledText("", tmp_path)([5, 6]) == "5 6"
     assert SampledText("./nothing", tmp_path)([5, 6]) == "5 6"
-    text = SampledText("", tmp_path)([10] * LONGEST_TEXT)
-    assert text.endswith(f" ... ({2 * LONGEST_TEXT - 1} more characters)") and len(text) < LONGEST_TEXT + 100
+    text = SampledText("", tmp_path)([10] * MAX_TEXT)
+    assert text.endswith(f" ... ({2 * MAX_TEXT - 1} more characters)") and len(text) < MAX_TEXT + 100

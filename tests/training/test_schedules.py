@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from areal_like.config.frequency import FrequencyConfig
 from areal_like.config.optimizer import OptimizerConfig
+from areal_like.process.interval_timer import IntervalTimer
 from areal_like.training.schedules import make_schedule
-from areal_like.training.timers import Timer
 from tests.support.training_runs import section
 
 
@@ -83,7 +83,7 @@ def test_a_share_of_warm_up_counts_where_no_steps_are_said():
 
 def fired(steps: int, **settings) -> list[int]:
     """The steps, counted from 0, at whose end a timer strikes; an epoch has 4."""
-    timer = Timer(section(FrequencyConfig, **settings), steps_per_epoch=4, now=lambda: 0.0)
+    timer = IntervalTimer(section(FrequencyConfig, **settings), steps_per_epoch=4, now=lambda: 0.0)
     return [step for step in range(steps) if timer.is_due(step + 1)]
 
 
@@ -96,14 +96,14 @@ def test_clocks_strike_each_by_itself():
 
 def test_the_clock_of_seconds_begins_anew_when_it_strikes_and_goes_on_after_a_resume():
     now = 0.0
-    timer = Timer(section(FrequencyConfig, freq_secs=10), 4, now=lambda: now)
+    timer = IntervalTimer(section(FrequencyConfig, freq_secs=10), 4, now=lambda: now)
     assert not timer.is_due(1)
     now = 12.0
     assert timer.is_due(2) and not timer.is_due(3)
     now = 20.0
     state = timer.state()
 
-    again = Timer(section(FrequencyConfig, freq_secs=10), 4, now=lambda: now)
+    again = IntervalTimer(section(FrequencyConfig, freq_secs=10), 4, now=lambda: now)
     again.restore(state)
     now = 21.0
     assert not again.is_due(4)

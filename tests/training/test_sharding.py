@@ -18,13 +18,13 @@ from areal_like.config.train_engine import (
     CompileConfig,
     ModelDebugConfig,
 )
-from areal_like.training import compiled, sharding
-from areal_like.training.compiled import HIDDEN
-from areal_like.training.engine import Engine
-from areal_like.training.offload import HostActivations, Moved
-from areal_like.training.rows import Rows, split
+from areal_like.training import compile, sharding
+from areal_like.training.compile import OPAQUE_ATTENTION
+from areal_like.training.engine import TrainEngine
+from areal_like.training.full_tensor import full_tensor
+from areal_like.training.offload import HostActivations, HostCopy
+from areal_like.training.row_shards import RowRange, split_rows
 from areal_like.training.sequences import MicroBatch, Sequences
-from areal_like.training.whole import whole
 from areal_like.training.world import World
 from tests.support.training_runs import make_engine, model_folder, section, weights_of, world
 from tests.training.test_engine import mean_loss, tokens
@@ -37,13 +37,13 @@ def fsdp(**settings: Any) -> FSDPEngineConfig:
     return found
 
 
-def learnt(engine: Engine, steps: int = 2) -> tuple[list[float], dict[str, Tensor]]:
+def learnt(engine: TrainEngine, steps: int = 2) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and gradient norms, and the weights at the end."""
     updates = [engine.step(step, engine.accumulate([tokens(step)], mean_loss)) for step in range(steps)]
     return [value for update in updates for value in (update.loss, update.grad_norm)], weights_of(engine)
 
 
-def equal(one: Engine, other: Engine) -> bool:
+def equal(one: TrainEngine, other: TrainEngine) -> bool:
     (said, weights), (said_too, weights_too) = learnt(one), learnt(other)
     return said == said_too and all(torch.equal(weights[name], tensor) for name, tensor in weights_too.items())
 
@@ -58,9 +58,11 @@ def test_rows_are_split_as_fsdp_splits_them():
     for num_rows in (1, 5, 8, 40):
         for num_ranks in (1, 2, 3, 4, 7):
             chunks = [len(chunk) for chunk in torch.arange(num_rows).chunk(num_ranks)]
-            parts = split(num_rows, num_ranks)
+            parts = split_rows(num_rows, num_ranks)
             assert [part.num for part in parts] == chunks + [0] * (num_ranks - len(chunks))
-            assert all(Rows(sum(chunks[:rank]), 0).start == part.start for rank, part in enumerate(parts) if part.num)
+            assert all(
+                RowRange(sum(chunks[:rank]), 0).start == part.start for rank, part in enumerate(parts) if part.num
+            )
 
 
 def test_parameters_that_wait_in_host_memory_are_asked_of_fsdp(tmp_path, monkeypatch):
@@ -100,7 +102,7 @@ def test_a_model_built_without_memory_and_filled_later_is_the_same_to_the_last_b
     assert parameters[0].keys() == parameters[1].keys()
     assert len(usual.parameters) == len(filled.parameters)
     for weight, tensor in parameters[0].items():
-        assert torch.equal(whole(tensor.detach()), whole(parameters[1][weight].detach())), weight
+        assert torch.equal(full_tensor(tensor.detach()), full_tensor(parameters[1][weight].detach())), weight
     buffers = [dict(engine.model.named_buffers()) for engine in (usual, filled)]
     assert buffers[0] and all(torch.equal(buffer, buffers[1][name]) for name, buffer in buffers[0].items())
     if way != "critic":
@@ -116,7 +118,7 @@ def test_only_the_first_rank_reads_weights(tmp_path):
     second.__dict__ |= {**world().__dict__, "rank": 1}
     config = make_engine(folder, fsdp=fsdp(load_using_meta=True)).config
 
-    engine = Engine(config, "actor", bare, second, seed=1)
+    engine = TrainEngine(config, "actor", bare, second, seed=1)
     assert all(parameter.device.type == "cpu" for parameter in engine.parameters)
 
 
@@ -194,7 +196,7 @@ class Watched(HostActivations):
 
     def _pack(self, tensor: Tensor) -> Any:
         saved = super()._pack(tensor)
-        if isinstance(saved, Moved):
+        if isinstance(saved, HostCopy):
             self.moved.append(saved.values)
         self.most_at_once = max(self.most_at_once, len(self._in_flight))
         return saved
@@ -202,7 +204,7 @@ class Watched(HostActivations):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_activations_wait_in_host_memory_and_come_back_as_they_were(tmp_path, monkeypatch, again):
-    monkeypatch.setattr("areal_like.training.offload.SMALLEST", 64)
+    monkeypatch.setattr("areal_like.training.offload.MIN_ELEMENTS", 64)
     monkeypatch.setattr(sharding, "HostActivations", Watched)
     folder = model_folder(tmp_path, "qwen3")
     offloading = section(ActivationOffloadingConfig, max_inflight_activations=2)
@@ -239,12 +241,12 @@ looks_at_gradients = pytest.mark.filterwarnings("ignore:The .grad attribute of a
 def as_captured(monkeypatch) -> None:
     """Layers are captured and run as graphs, but not turned into machine code, which takes half a minute."""
     usual = nn.Module.compile
-    monkeypatch.setattr(compiled, "has_compiler", lambda: True)
+    monkeypatch.setattr(compile, "has_compiler", lambda: True)
     monkeypatch.setattr(nn.Module, "compile", lambda *given, **how: usual(*given, **how, backend="eager"))
     torch._dynamo.reset()
 
 
-def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> Engine:
+def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEngine:
     """A compiled engine whose losses and gradients are those of one that is not."""
     compiling = section(CompileConfig, fullgraph=True)
     usual, faster = (make_engine(folder, compile=said, **settings) for said in (None, compiling))
@@ -264,7 +266,7 @@ def test_compiled_layers_are_one_graph_for_micro_batches_of_any_cut(tmp_path, as
     others = [cut(lengths) for lengths in ([3, 9, 2], [11], [4, 4, 4, 7])]
     engine = compared(model_folder(tmp_path, "mistral"), [tokens(), *others], gradient_checkpointing=True)
 
-    assert engine.model.config._attn_implementation == HIDDEN
+    assert engine.model.config._attn_implementation == OPAQUE_ATTENTION
     # What is computed again is captured by itself.
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
@@ -278,7 +280,7 @@ def cut(lengths: list[int]) -> MicroBatch:
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own parts
 @pytest.mark.slow
-@pytest.mark.skipif(not compiled.has_compiler(), reason="there is no C++ compiler here")
+@pytest.mark.skipif(not compile.has_compiler(), reason="there is no C++ compiler here")
 def test_compiled_layers_compute_the_same(tmp_path):
     torch._dynamo.reset()
     compared(model_folder(tmp_path, "qwen3"), [tokens(), cut([3, 9, 2])], gradient_checkpointing=True)
@@ -290,7 +292,7 @@ def test_compiled_layers_compute_the_same(tmp_path):
 )
 def test_what_cannot_be_compiled_here_is_refused_before_training(tmp_path, monkeypatch, name, why):
     folder = model_folder(tmp_path, "gemma2" if name == "gemma2" else "qwen3")
-    monkeypatch.setattr(compiled, "has_compiler", lambda: name != "bare")
+    monkeypatch.setattr(compile, "has_compiler", lambda: name != "bare")
     if name == "dropping":
         config = folder / "config.json"
         config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
-from areal_like.models.heads import widen
+from areal_like.models.widen_heads import widen
 from tests.support.greedy import greedy_accuracy
 
 FOLDER = model_folder("builtin:tiny-addition")
@@ -60,7 +60,7 @@ def test_wider_heads_compute_the_same(tmp_path):
 
 
 def test_what_cannot_be_widened_is_said(tmp_path):
-    words = [sys.executable, "-m", "areal_like.models.heads", str(FOLDER), str(tmp_path / "new"), "31"]
+    words = [sys.executable, "-m", "areal_like.models.widen_heads", str(FOLDER), str(tmp_path / "new"), "31"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert done.returncode == 2 and "31 is no even number above 32" in done.stderr

@@ -14,11 +14,11 @@ from areal_like.observe.observer import Observer
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training import supervised_data
-from areal_like.training.main import load_trained
+from areal_like.training.main import load_trained_engine
 from areal_like.training.sequences import Sequences
 from areal_like.training.stop import StopRequest
-from areal_like.training.supervised import Supervised, train
-from areal_like.training.supervised_data import Deal, SupervisedData
+from areal_like.training.supervised import SupervisedLearner, train
+from areal_like.training.supervised_data import BatchSampler, SupervisedData
 from tests.support.chat_models import chat_folder
 from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
 
@@ -31,7 +31,7 @@ SETTINGS = (
 
 
 def train_in(run: Run, stop: StopRequest | None = None) -> int:
-    learner = Supervised(load_trained(run, run.config.model, "model", world()), run.config.seed)
+    learner = SupervisedLearner(load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
     return train(run, ME, world(), learner, SupervisedData(run), stop or StopRequest(world()))
 
 
@@ -42,7 +42,7 @@ class StopAfter(StopRequest):
         super().__init__(world())
         self._left = steps
 
-    def was_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         self._left -= 1
         return self._left < 0
 
@@ -96,14 +96,14 @@ def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
 
 
 def test_every_epoch_deals_every_row_once_in_an_order_of_its_own():
-    deal = Deal(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
+    deal = BatchSampler(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
     epochs = [np.concatenate([deal.rows(3 * epoch + step) for step in range(3)]) for epoch in range(2)]
 
     assert deal.steps_per_epoch == 3
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert epochs[0].tolist() != epochs[1].tolist()
-    assert Deal(10, 4, True, False, seed=4).rows(0).tolist() != deal.rows(0).tolist()
-    assert Deal(10, 4, True, False, seed=3).rows(0).tolist() == deal.rows(0).tolist()
+    assert BatchSampler(10, 4, True, False, seed=4).rows(0).tolist() != deal.rows(0).tolist()
+    assert BatchSampler(10, 4, True, False, seed=3).rows(0).tolist() == deal.rows(0).tolist()
 
 
 def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
@@ -115,30 +115,30 @@ def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
         return len(drawn)
 
     monkeypatch.setattr(supervised_data, "derive_seed", seed_of)
-    deal = Deal(10, 2, shuffle=True, drop_last=True, seed=1)
+    deal = BatchSampler(10, 2, shuffle=True, drop_last=True, seed=1)
     for step in range(10):
         deal.rows(step)
     assert len(drawn) == 2
 
 
 def test_data_may_go_on_at_another_place_than_steps(monkeypatch):
-    deal, other = (Deal(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
+    deal, other = (BatchSampler(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
     other.begin(step=5, batches=2)
     assert [other.rows(step).tolist() for step in (5, 6)] == [deal.rows(step).tolist() for step in (2, 3)]
     assert (deal.dealt(5), other.dealt(5)) == (5, 2)
 
 
 def test_a_last_batch_that_is_not_full_is_left_out_where_that_is_asked_for():
-    assert Deal(10, 4, shuffle=False, drop_last=True, seed=1).steps_per_epoch == 2
-    assert Deal(10, 4, shuffle=False, drop_last=True, seed=1).rows(2).tolist() == [0, 1, 2, 3]
-    assert Deal(10, 4, shuffle=False, drop_last=False, seed=1).rows(2).tolist() == [8, 9]
+    assert BatchSampler(10, 4, shuffle=False, drop_last=True, seed=1).steps_per_epoch == 2
+    assert BatchSampler(10, 4, shuffle=False, drop_last=True, seed=1).rows(2).tolist() == [0, 1, 2, 3]
+    assert BatchSampler(10, 4, shuffle=False, drop_last=False, seed=1).rows(2).tolist() == [8, 9]
 
 
 def test_the_loss_counts_the_answer_and_its_end(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS)
     sequences = SupervisedData(run).train.take(np.arange(50))
 
-    assert set(sequences.lengths_N.tolist()) == {10} and set(sequences.counts_N.tolist()) == {4}
+    assert set(sequences.lengths_N.tolist()) == {10} and set(sequences.loss_tokens_N.tolist()) == {4}
     assert sequences.token_ids[9] == 1 and sequences.loss_mask[:10].tolist() == [0] * 6 + [1] * 4
 
 
@@ -149,7 +149,7 @@ def test_loss_on_says_which_tokens_are_learnt(tmp_path):
         run = make_run(tmp_path / said, "sft", *SETTINGS, f"train_dataset.loss_on={said}")
         data = SupervisedData(run)
         assert data.valid is not None
-        counts[said] = [set(store.take(np.arange(9)).counts_N.tolist()) for store in (data.train, data.valid)]
+        counts[said] = [set(store.take(np.arange(9)).loss_tokens_N.tolist()) for store in (data.train, data.valid)]
     assert counts == {"answers": [{4}, {4}], "all": [{9}, {9}]}
 
 
@@ -234,6 +234,6 @@ def test_the_loss_is_the_mean_over_all_tokens_that_count(tmp_path):
     def loss(*lengths: int) -> float:
         ids = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
         batch = Sequences(ids, ids > 0, np.array(lengths))
-        return Supervised(make_engine(folder), seed=1).step(batch, 0)["train/loss"]
+        return SupervisedLearner(make_engine(folder), seed=1).step(batch, 0)["train/loss"]
 
     assert loss(2, 10) == pytest.approx((loss(2) + 9 * loss(10)) / 10, rel=1e-6)

@@ -13,8 +13,8 @@ import torch
 
 from areal_like.config.problems import ConfigError
 from areal_like.training.transports import open_transport
-from areal_like.training.transports.collective import Collective
-from areal_like.training.transports.sender import Sender
+from areal_like.training.transports.collective import CollectiveTransport
+from areal_like.training.transports.sender import WeightSender
 from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.index import parse_index
 from areal_like.weights.probe import Probe
@@ -36,7 +36,7 @@ class Controller:
         self.versions: list[int] = []
         self.ends = False
 
-    def another_caller(self) -> Callable[[str, dict[str, object]], dict[str, object]]:
+    def caller_for_thread(self) -> Callable[[str, dict[str, object]], dict[str, object]]:
         return self.ask
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, object]:
@@ -58,9 +58,9 @@ def run_of(*overrides: str) -> Any:
     return SimpleNamespace(config=grpo("actor.weight_update_mode=collective", *overrides), run_id="run-1")
 
 
-def opened(*overrides: str) -> Collective:
+def opened(*overrides: str) -> CollectiveTransport:
     found = open_transport(run_of(*overrides), engine(), Controller())  # type: ignore[arg-type]
-    assert isinstance(found, Collective)
+    assert isinstance(found, CollectiveTransport)
     return found
 
 
@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_told_by_its_key() -> None:
 
 def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwhile() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = Sender(host, controller.ask, 30.0)
+    sender = WeightSender(host, controller.ask, 30.0)
     first, at = flat(1), meeting(host, world=2)
     sender.give(first)
     controller.meetings.append(at._replace(first_rank=0)._asdict())
@@ -114,7 +114,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
     while not taken:
         time.sleep(0.01)
     for version in (2, 3, 4, 5):
-        sender.give(flat(version, sender.take_room()))
+        sender.give(flat(version, sender.take_buffer()))
     go_on.set()
     assert server.wait() is None
     controller.over.add(at.group)
@@ -127,7 +127,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
 
 def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_none() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = Sender(host, controller.ask, 30.0)
+    sender = WeightSender(host, controller.ask, 30.0)
     weights = flat(7)
     sender.give(weights)
     for group in ("a", "b"):
@@ -147,7 +147,7 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
 
 def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = Sender(host, controller.ask, 30.0)
+    sender = WeightSender(host, controller.ask, 30.0)
     weights, at = flat(7), meeting(host, world=2)
     nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
     controller.over.add("nowhere")

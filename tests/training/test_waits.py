@@ -10,7 +10,7 @@ import pytest
 from areal_like.process import wait
 from areal_like.process.errors import TimedOut
 from areal_like.process.frames import Frame
-from areal_like.training.rollouts import Rollouts, Stop
+from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
 from areal_like.training.transports import sender
 
 LIMIT_S = 100.0
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-class Answering(Rollouts):
+class Answering(TrainerControllerClient):
     """What a controller would answer, each time after most of the limit."""
 
     def __init__(self, answers: list[dict[str, Any]], clock: Clock) -> None:
@@ -50,7 +50,7 @@ class Answering(Rollouts):
 
 def test_a_batch_is_waited_for_as_long_as_an_evaluation_before_it_goes_on(clock: Clock) -> None:
     answers: list[dict[str, Any]] = [{"wait": True, "evaluating": rows} for rows in ROWS_LEFT]
-    assert Answering([*answers, {"stop": "the end"}], clock).batch(3) == Stop("the end")
+    assert Answering([*answers, {"stop": "the end"}], clock).batch(3) == NoMoreBatches("the end")
 
 
 @pytest.mark.parametrize("rows", [0, 5])
@@ -73,7 +73,7 @@ def test_who_sends_weights_stays_as_long_as_the_last_evaluation_goes_on(
         clock.now += 0.6 * LIMIT_S
         return answers.pop(0) if answers else {"end": True}
 
-    sending = sender.Sender(cast(Any, None), ask, LIMIT_S)
+    sending = sender.WeightSender(cast(Any, None), ask, LIMIT_S)
     sending.give(cast(Any, SimpleNamespace(index=SimpleNamespace(version=3))))
     sending.close(early=False)
     assert answers == []

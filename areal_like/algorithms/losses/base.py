@@ -39,10 +39,10 @@ class Inputs(NamedTuple):
     """What a token's loss is multiplied by before it is added up."""
 
 
-def only(values: Tensor, where: Tensor) -> Tensor:
+def masked(values: Tensor, where: Tensor) -> Tensor:
     """0 elsewhere. Comes before any computation: a product with 0 would still be nan, here or in the backward pass."""
     return torch.where(where, values, 0.0)
 
 
-def exp(log_ratio: Tensor) -> Tensor:
+def clamped_exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.losses.base import Loss, only
+from areal_like.algorithms.losses.base import Loss, masked
 from areal_like.algorithms.statistics import statistics
 
 
@@ -22,7 +22,7 @@ def value(
     also taken as if it had stopped there, and the larger of the two errors counts: going further brings no gain.
     """
     counts = loss_mask.bool()
-    values, old, returns = (only(x, counts) for x in (values, old_values, returns))
+    values, old, returns = (masked(x, counts) for x in (values, old_values, returns))
     loss = (values - returns).square() / 2
     is_clipped = torch.zeros_like(counts)
     if eps_clip is not None:
@@ -30,7 +30,7 @@ def value(
         after = (stopped - returns).square() / 2
         is_clipped = counts & (after > loss)
         loss = torch.maximum(loss, after)
-    weighted = loss if weights is None else loss * only(weights, counts)
+    weighted = loss if weights is None else loss * masked(weights, counts)
     sums = {
         "value_loss": loss,
         "clip_fraction": is_clipped,

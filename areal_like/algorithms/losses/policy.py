@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.losses.base import Loss, only
-from areal_like.algorithms.losses.extras import extras
-from areal_like.algorithms.losses.ratio import importance, ratio_of, within
+from areal_like.algorithms.losses.base import Loss, masked
+from areal_like.algorithms.losses.entropy_and_kl import entropy_and_kl
+from areal_like.algorithms.losses.ratio import importance_weights, ratio_of, within_limits
 from areal_like.algorithms.statistics import statistics
 
 
@@ -46,9 +46,9 @@ def ppo(
     if c_clip is not None and c_clip <= 1:
         raise ValueError(f"actor.c_clip: must be more than 1, but is {c_clip}")
     counts = loss_mask.bool()
-    logprobs, old, advantages = (only(x, counts) for x in (logprobs, old_logprobs, advantages))
-    proximal = old if proximal_logprobs is None else only(proximal_logprobs, counts)
-    weights = torch.ones_like(advantages) if weights is None else only(weights, counts)
+    logprobs, old, advantages = (masked(x, counts) for x in (logprobs, old_logprobs, advantages))
+    proximal = old if proximal_logprobs is None else masked(proximal_logprobs, counts)
+    weights = torch.ones_like(advantages) if weights is None else masked(weights, counts)
 
     ratio = ratio_of(logprobs - proximal, counts, cu_seqlens, ratio_level, ratio_length_norm)
     loss = -advantages * ratio
@@ -64,7 +64,7 @@ def ppo(
 
     behaviour, taken, is_truncated = torch.ones_like(loss), counts, torch.zeros_like(counts)
     if proximal_logprobs is not None:
-        weight, behaviour, taken_out, is_truncated = importance(
+        weight, behaviour, taken_out, is_truncated = importance_weights(
             proximal - old,
             counts,
             cu_seqlens,
@@ -76,10 +76,10 @@ def ppo(
         loss, taken = loss * weight, counts & ~taken_out
     if mask_high is not None or mask_low is not None or sequence_mask_low > 0:
         moved = ratio_of((logprobs - old).detach(), counts, cu_seqlens, ratio_level, ratio_length_norm)
-        taken = taken & within(moved, counts, cu_seqlens, mask_high, mask_low, sequence_mask_low)
+        taken = taken & within_limits(moved, counts, cu_seqlens, mask_high, mask_low, sequence_mask_low)
 
-    policy = only(loss * weights, taken)
-    more, sums_of_more = extras(
+    policy = masked(loss * weights, taken)
+    more, sums_of_more = entropy_and_kl(
         logprobs,
         old,
         counts,
@@ -92,10 +92,10 @@ def ppo(
     )
     sums = {
         "policy_loss": policy,
-        "ratio": only(ratio, counts),
+        "ratio": masked(ratio, counts),
         "clip_fraction": counts & is_clipped,
         "dual_clip_fraction": is_dual_clipped,
-        "behaviour_weight": only(behaviour, counts),
+        "behaviour_weight": masked(behaviour, counts),
         "taken_out": counts & ~taken,
         "truncated": is_truncated,
         **sums_of_more,

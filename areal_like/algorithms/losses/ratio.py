@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.losses.base import exp
-from areal_like.algorithms.packed import over_tokens, sum_of_sequence
+from areal_like.algorithms.losses.base import clamped_exp
+from areal_like.algorithms.packed import repeat_per_token, sum_of_sequence
 
 MODES = ("mask", "truncate")
 LEVELS = {"token": ("token", False), "sequence": ("sequence", False), "geometric": ("sequence", True)}
@@ -17,17 +17,17 @@ def ratio_of(log_ratio: Tensor, counts: Tensor, cu_seqlens: Tensor | None, level
     """One ratio per token; at level `sequence` the same for all tokens of a sequence (their product, or with
     `length_norm` its geometric mean), each of which passes on its own gradient times it."""
     if level == "token":
-        return exp(log_ratio)
+        return clamped_exp(log_ratio)
     if level != "sequence":
         raise ValueError(f"actor.ratio.level: {level!r} is none of token and sequence")
     assert cu_seqlens is not None, "a ratio per sequence needs cu_seqlens"
     joined = sum_of_sequence(log_ratio.detach(), cu_seqlens)
     if length_norm:
         joined = joined / sum_of_sequence(counts.to(joined.dtype), cu_seqlens).clamp(min=1)
-    return exp(over_tokens(joined, cu_seqlens) + (log_ratio - log_ratio.detach()))
+    return clamped_exp(repeat_per_token(joined, cu_seqlens) + (log_ratio - log_ratio.detach()))
 
 
-def within(
+def within_limits(
     ratio: Tensor,
     counts: Tensor,
     cu_seqlens: Tensor | None,
@@ -44,11 +44,11 @@ def within(
     if sequence_mask_low > 0:
         assert cu_seqlens is not None, "taking out whole sequences needs cu_seqlens"
         num_too_low = sum_of_sequence((counts & (ratio < sequence_mask_low)).long(), cu_seqlens)
-        kept = kept & over_tokens(num_too_low == 0, cu_seqlens)
+        kept = kept & repeat_per_token(num_too_low == 0, cu_seqlens)
     return kept
 
 
-class Importance(NamedTuple):
+class ImportanceWeights(NamedTuple):
     """By what each token is multiplied (`weight`), what that was before any limit, and where a limit took hold."""
 
     weight: Tensor
@@ -57,7 +57,7 @@ class Importance(NamedTuple):
     truncated: Tensor
 
 
-def importance(
+def importance_weights(
     log_ratio: Tensor,
     counts: Tensor,
     cu_seqlens: Tensor | None,
@@ -66,7 +66,7 @@ def importance(
     floor: float | None,
     mode: str,
     level: str,
-) -> Importance:
+) -> ImportanceWeights:
     """Weights that correct for another sampler, without a gradient. Outside of the limits a weight is 0 (`mask`), or
     the limit itself (`truncate`). `level` is token, sequence (the product over its tokens) or geometric (their mean).
     """
@@ -82,6 +82,6 @@ def importance(
         outside = outside | (counts & (found < floor))
     nowhere = torch.zeros_like(counts)
     if mode == "mask":
-        return Importance(torch.where(outside, 0.0, found), found, outside, nowhere)
+        return ImportanceWeights(torch.where(outside, 0.0, found), found, outside, nowhere)
     weight = found if cap is None and floor is None else found.clamp(floor, cap)
-    return Importance(weight, found, nowhere, outside)
+    return ImportanceWeights(weight, found, nowhere, outside)

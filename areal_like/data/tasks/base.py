@@ -7,7 +7,7 @@ from typing import Any, Protocol, overload
 TRAIN, TEST = "train", "test"
 
 Row = dict[str, Any]
-Worth = float | dict[str, float]
+RewardValue = float | dict[str, float]
 """A number, or named parts that are added up. A part named `score` is not added: it is what evaluations report."""
 
 

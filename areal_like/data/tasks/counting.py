@@ -1,21 +1,21 @@
 """Counting how often a letter is in a word: easy to say, and hard for a model that does not see letters."""
 
-from areal_like.data.tasks.base import Row, Worth
-from areal_like.data.tasks.made import LETTERS, Drawn, Draws
-from areal_like.data.tasks.worth import by_nearness
+from areal_like.data.tasks.base import RewardValue, Row
+from areal_like.data.tasks.generated import LETTERS, GeneratedTask, HashDraws
+from areal_like.data.tasks.rewards import score_by_distance
 
 KINDS = 4
 """A word has so many different letters at most, so that the one that is counted comes up more than once."""
 
 
-class Counting(Drawn):
+class Counting(GeneratedTask):
     """Words of small letters, as `count a in banana:` and `3`."""
 
     def __init__(self, min_length: int = 3, max_length: int = 12, num_rows: int = 10_000) -> None:
         super().__init__(min_length, max_length, num_rows)
 
     def row(self, number: int) -> Row:
-        draws = Draws(f"counting {self.min_length} to {self.max_length}: {number}")
+        draws = HashDraws(f"counting {self.min_length} to {self.max_length}: {number}")
         kinds = "".join(draws.among(LETTERS) for _ in range(KINDS))
         word = "".join(draws.among(kinds) for _ in range(self.length(draws)))
         letter = draws.among(kinds)
@@ -24,5 +24,5 @@ class Counting(Drawn):
         answer = str(count)
         return {"prompt": f"count {letter} in {word}:", "answer": answer, "chosen": answer, "rejected": str(wrong)}
 
-    def reward(self, prompt: str, completion: str, answer: str) -> Worth:
-        return by_nearness(completion, answer)
+    def reward(self, prompt: str, completion: str, answer: str) -> RewardValue:
+        return score_by_distance(completion, answer)

@@ -1,18 +1,23 @@
 """Writing a text backwards."""
 
-from areal_like.data.tasks.base import Row, Worth
-from areal_like.data.tasks.made import LETTERS, Drawn, Draws, exchanged
-from areal_like.data.tasks.worth import by_places
+from areal_like.data.tasks.base import RewardValue, Row
+from areal_like.data.tasks.generated import LETTERS, GeneratedTask, HashDraws, swap_neighbours
+from areal_like.data.tasks.rewards import score_by_position
 
 
-class Reversing(Drawn):
+class Reversing(GeneratedTask):
     """Small letters of any kind, as `reverse abcd:` and `dcba`."""
 
     def row(self, number: int) -> Row:
-        draws = Draws(f"reversing {self.min_length} to {self.max_length}: {number}")
+        draws = HashDraws(f"reversing {self.min_length} to {self.max_length}: {number}")
         text = "".join(draws.among(LETTERS) for _ in range(self.length(draws)))
         answer = text[::-1]
-        return {"prompt": f"reverse {text}:", "answer": answer, "chosen": answer, "rejected": exchanged(draws, answer)}
+        return {
+            "prompt": f"reverse {text}:",
+            "answer": answer,
+            "chosen": answer,
+            "rejected": swap_neighbours(draws, answer),
+        }
 
-    def reward(self, prompt: str, completion: str, answer: str) -> Worth:
-        return by_places(completion, answer)
+    def reward(self, prompt: str, completion: str, answer: str) -> RewardValue:
+        return score_by_position(completion, answer)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from areal_like.config.mismatches import distribution
-from areal_like.data.chat import Message
+from areal_like.data.chat_template import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.generation_client import GenerationClient, LeaseRoute

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.datasets import Datasets, Rows, load_datasets, task_name
-from areal_like.data.named import Places, problem
-from areal_like.data.record import RECORD
+from areal_like.data.data_record import RECORD
+from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, task_name
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
 from areal_like.process.http import HttpClient, run_async
@@ -35,7 +35,7 @@ def main(run: Run, me: Identity) -> None:
 
 async def _main(run: Run, me: Identity) -> None:
     config, rollout = run.config, run.config.rollout
-    places = Places(run.folder, run.cwd)
+    places = SearchFolders(run.folder, run.cwd)
     rewards = RewardPool(_wanted(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
     try:
         tokenizer = _tokenizer(config.tokenizer_path or config.actor.path, run.cwd)
@@ -44,7 +44,7 @@ async def _main(run: Run, me: Identity) -> None:
         await rewards.ready(datasets.train.rows[0])
         if not rewards.is_there and config.workflow.name in (None, DEFAULT):
             source = f"task {task_name(config)} brings none" if task_name(config) else "there is no task to bring one"
-            raise problem("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
+            raise config_error("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as caller:
                 controller = ControllerClient(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
@@ -93,7 +93,7 @@ def _tokenizer(path: str, cwd: Path) -> TextTokenizer:
     try:
         return TextTokenizer(model_folder(path, cwd))
     except ValueError as fault:
-        raise problem("tokenizer_path", str(fault).removeprefix("tokenizer_path: "), fault) from fault
+        raise config_error("tokenizer_path", str(fault).removeprefix("tokenizer_path: "), fault) from fault
 
 
 def _find(names: NameStore, waiting: NamedWait) -> Entry:
@@ -106,5 +106,5 @@ def _hello(me: Identity, datasets: Datasets) -> dict[str, Any]:
     return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
 
 
-def _described(rows: Rows) -> dict[str, Any]:
+def _described(rows: CheckedRows) -> dict[str, Any]:
     return {"rows": len(rows), "digest": rows.digest, "row_hashes": rows.row_hashes}

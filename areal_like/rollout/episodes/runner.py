@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from areal_like.data.datasets import Datasets
-from areal_like.data.named import where
 from areal_like.data.tokenizer import KEY
+from areal_like.data.user_code import describe_error
 from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
@@ -81,7 +81,7 @@ class EpisodeRunner:
             raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
 
     def _words(self, fault: BaseException, lease: dict[str, Any]) -> str:
-        text = str(fault) if isinstance(fault, EXPLAINED_ERRORS) else where(fault)
+        text = str(fault) if isinstance(fault, EXPLAINED_ERRORS) else describe_error(fault)
         if not isinstance(fault, RowError) or text.startswith(f"{KEY}: "):
             return text
         split: str = lease["split"]

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from areal_like.discovery import announce, open_name_store
-from areal_like.models import model_folder, shown_name
+from areal_like.models import display_name, model_folder
 from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import Failure
 from areal_like.process.http import run_async, serve
@@ -49,7 +49,7 @@ def main(run: Run, me: Identity) -> None:
         from areal_like.serving.embedded.server import EmbeddedServer
 
         guard = CallGuard(token(), me.attempt)
-        name = shown_name(config.model_path)
+        name = display_name(config.model_path)
         opens = run.opens_generation
         server = EmbeddedServer(engine, guard, run.run_id, name, config.seed, of_any=run.serves, is_open=opens)
         ends = asyncio.Event()

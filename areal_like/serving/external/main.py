@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from aiohttp import web
 
 from areal_like.discovery import announce, open_name_store
-from areal_like.models import shown_name
+from areal_like.models import display_name
 from areal_like.process.errors import Failure
 from areal_like.process.http import run_async, serve
 from areal_like.process.identity import CallGuard, Identity, token
@@ -94,7 +94,7 @@ class ServerProcess:
             stack.push_async_callback(release_pauses, parts.rest, (CONTROLLER, UPDATE))
         proxy = PublicProxy(started.address, secret, parts.gate, parts.rest, parts.in_use, facts, started.proofs)
         stack.push_async_callback(proxy.close)
-        name = shown_name(self._run.config.actor.path)
+        name = display_name(self._run.config.actor.path)
         guard, opens = self._guard, self._run.opens_generation
         server = ExternalEngineServer(engine, facts, started.gone, parts, proxy, guard, self._run.run_id, name, opens)
         log.info(

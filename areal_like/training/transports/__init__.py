@@ -6,22 +6,22 @@ from areal_like.process.run import Run
 from areal_like.training.transports.base import Transport
 
 if TYPE_CHECKING:
-    from areal_like.training.engine import Engine
-    from areal_like.training.rollouts import Rollouts
+    from areal_like.training.controller_client import TrainerControllerClient
+    from areal_like.training.engine import TrainEngine
 
 
-def open_transport(run: Run, engine: "Engine", rollouts: "Rollouts") -> Transport:
+def open_transport(run: Run, engine: "TrainEngine", rollouts: "TrainerControllerClient") -> Transport:
     mode = run.config.actor.weight_update_mode
     if mode in ("disk", "filesystem"):
-        from areal_like.training.transports.disk import Disk
+        from areal_like.training.transports.disk import DiskTransport
 
-        return Disk(run, engine)
+        return DiskTransport(run, engine)
     if mode in ("collective", "xccl", "nccl"):
-        from areal_like.training.transports.collective import Collective
+        from areal_like.training.transports.collective import CollectiveTransport
 
-        return Collective(run, engine, rollouts)
+        return CollectiveTransport(run, engine, rollouts)
     if mode == "adapter":
-        from areal_like.training.transports.adapter import Adapter
+        from areal_like.training.transports.adapter import AdapterTransport
 
-        return Adapter(run, engine)
+        return AdapterTransport(run, engine)
     raise ValueError(f"actor.weight_update_mode: there is no {mode}; there are disk, collective and adapter")

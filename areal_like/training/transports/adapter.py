@@ -13,13 +13,13 @@ from areal_like.weights.probe import Probe
 from areal_like.weights.publication_root import publication_root
 
 if TYPE_CHECKING:
-    from areal_like.training.engine import Engine
+    from areal_like.training.engine import TrainEngine
 
 
-class Adapter:
+class AdapterTransport:
     takes_adapter = True
 
-    def __init__(self, run: Run, engine: "Engine") -> None:
+    def __init__(self, run: Run, engine: "TrainEngine") -> None:
         assert engine.adapter is not None, "the configuration is checked: actor.use_lora"
         self._run_id, self._peft_config = run.run_id, engine.adapter.peft_config
         self._num_bytes = sum(parameter.nbytes for parameter in engine.parameters)

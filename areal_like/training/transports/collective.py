@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from areal_like.process.run import Run
-from areal_like.training.transports.sender import Sender
+from areal_like.training.transports.sender import WeightSender
 from areal_like.weights.collective import BroadcastHost, gpu_ids
 from areal_like.weights.flat_buckets import flatten
 from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
 
 if TYPE_CHECKING:
-    from areal_like.training.engine import Engine
-    from areal_like.training.rollouts import Rollouts
+    from areal_like.training.controller_client import TrainerControllerClient
+    from areal_like.training.engine import TrainEngine
 
 
-class Collective:
+class CollectiveTransport:
     takes_adapter = False
 
-    def __init__(self, run: Run, engine: "Engine", rollouts: "Rollouts") -> None:
+    def __init__(self, run: Run, engine: "TrainEngine", rollouts: "TrainerControllerClient") -> None:
         self._run_id, self._devices = run.run_id, gpu_ids(engine.world.device)
         self.reason = "a group of the trainer and the servers, without files (actor.weight_update_mode)"
-        self._sender: Sender | None = None
+        self._sender: WeightSender | None = None
         if engine.world.is_first:
             broadcast = run.config.weights.broadcast
             try:
@@ -32,11 +32,11 @@ class Collective:
                 at = f"{broadcast.host}:{broadcast.port}"
                 said = f"{at} cannot be listened on: {fault.strerror or fault}; choose another, or port 0"
                 raise ValueError(f"weights.broadcast.port: {said}") from fault
-            self._sender = Sender(self._host, rollouts.another_caller(), run.config.rollout.request_timeout)
+            self._sender = WeightSender(self._host, rollouts.caller_for_thread(), run.config.rollout.request_timeout)
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
         assert self._sender is not None, "the first rank publishes"
-        flat = flatten(version, tensors, probe, self._run_id, self._sender.take_room())
+        flat = flatten(version, tensors, probe, self._run_id, self._sender.take_buffer())
         self._sender.give(flat)
         return {
             "version": version,

@@ -12,16 +12,16 @@ from areal_like.weights.probe import Probe
 from areal_like.weights.publication_root import publication_root
 
 if TYPE_CHECKING:
-    from areal_like.training.engine import Engine
+    from areal_like.training.engine import TrainEngine
 
 VERSIONS_KEPT = 3
 """The newest, the one that a server may still be loading, and the one before."""
 
 
-class Disk:
+class DiskTransport:
     takes_adapter = False
 
-    def __init__(self, run: Run, engine: "Engine") -> None:
+    def __init__(self, run: Run, engine: "TrainEngine") -> None:
         self._run_id, self.num_bytes = run.run_id, weight_bytes(engine)
         self.root, self.reason = publication_root(run, run.config.cluster.n_nodes > 1, self.num_bytes)
 
@@ -34,7 +34,7 @@ class Disk:
         """The files stay until the run has ended."""
 
 
-def weight_bytes(engine: "Engine") -> int:
+def weight_bytes(engine: "TrainEngine") -> int:
     width = torch.finfo(getattr(torch, engine.config.dtype)).bits // 8
     buffers = [buffer for _, buffer in engine.buffers()]
     return engine.num_weights * width + sum(buffer.nbytes - buffer.numel() * width for buffer in buffers)

@@ -25,7 +25,7 @@ Ask = Callable[[str, dict[str, object]], dict[str, object]]
 """Path and body -> the answer of the controller, as a thread by itself calls it."""
 
 
-class Sender:
+class WeightSender:
     """`give` and `take_room` are called by the trainer's own thread."""
 
     def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float) -> None:
@@ -42,7 +42,7 @@ class Sender:
         self._thread = threading.Thread(target=self._main, name="weights: send", daemon=True)
         self._thread.start()
 
-    def take_room(self) -> FlatWeights | None:
+    def take_buffer(self) -> FlatWeights | None:
         """Memory of a version that nobody needs any more."""
         with self._changed:
             room, self._room = self._room, None

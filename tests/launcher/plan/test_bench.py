@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from areal_like.observe.throughput import throughput, throughput_line, throughput_table
-from areal_like.training.checkpoint import NOTHING, Checkpoints
+from areal_like.training.checkpoint import NOT_DUE, CheckpointManager
 from launcher.plan.auto import resolved_values
 from tests.launcher.plan.test_run_directory import made
 from tests.support.planning import loaded, plan_of
@@ -47,7 +47,7 @@ def test_steps_that_were_asked_for_beside_it_are_told_to_have_no_effect():
 
 def test_no_checkpoint_is_due_not_even_the_last(tmp_path):
     run = make_run(tmp_path / "run", "sft", "bench=true", "recover.freq_steps=1")
-    assert Checkpoints(run, world(), 10).due(4, is_last=True) == NOTHING
+    assert CheckpointManager(run, world(), 10).due(4, is_last=True) == NOT_DUE
 
 
 def test_a_run_that_is_there_is_not_gone_on_with(tmp_path: Path):

@@ -7,8 +7,8 @@ import pytest
 
 from areal_like.config.compose import load
 from areal_like.config.problems import ConfigError
-from areal_like.data.named import Places
-from areal_like.data.sources import Source
+from areal_like.data.dataset_source import DatasetSource
+from areal_like.data.user_code import SearchFolders
 from launcher.plan import build_plan
 from launcher.runs.fetch import fetch_from_hub
 from tests.support.model_hub import NAME, REVISION, hub, in_cache
@@ -182,7 +182,7 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     revision = next(each.value for each in plan.auto if each.key == "train_dataset.revision")
     dataset = loaded.config.train_dataset
     dataset.revision = revision
-    found = Source("train_dataset", "train", dataset).find(Places(host.directory, host.directory), [])
+    found = DatasetSource("train_dataset", "train", dataset).find(SearchFolders(host.directory, host.directory), [])
     assert len(found.rows) == 20 and REVISION[:12] in found.source
     assert len(online.asked) == asked, "all of it is in the cache"
 

@@ -9,8 +9,8 @@ from areal_like.config.checks.named import BUILT_IN
 from areal_like.config.compose import load
 from areal_like.data import tasks
 from areal_like.data.datasets import load_datasets
-from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
@@ -45,7 +45,7 @@ def test_a_task_takes_less_than_40_lines(page):
 
 def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
     config = load(page / "modular.yaml").config
-    places = Places(page, page)
+    places = SearchFolders(page, page)
     tokenizer = TextTokenizer(model_folder(config.tokenizer_path))
     datasets = load_datasets(config, places, tokenizer)
     train, valid = ({row["prompt"] for row in rows.rows} for rows in (datasets.of("train"), datasets.of("valid")))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.named import Places
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
@@ -160,7 +160,7 @@ def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(
     more += "class Fails:\n    def __init__(self):\n        raise OSError('away')\n"
     (tmp_path / "mine.py").write_text(MINE + more)
     with pytest.raises(ConfigError) as caught:
-        make_workflow(name, args, Places(tmp_path, tmp_path))
+        make_workflow(name, args, SearchFolders(tmp_path, tmp_path))
     assert str(caught.value).startswith(said.replace("MINE", str(tmp_path / "mine.py")))
 
 

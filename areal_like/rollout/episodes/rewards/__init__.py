@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.config.task import REWARD_MODEL
-from areal_like.data.named import Places, is_built_in, load, make, pick, problem
 from areal_like.data.tasks import make_task
 from areal_like.data.tasks.addition import addition_reward
+from areal_like.data.user_code import SearchFolders, config_error, is_built_in, load_object, make_object, pick_built_in
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError, RewardFunction
 from areal_like.rollout.episodes.rewards.model import ModelReward
 
@@ -31,15 +31,17 @@ def find_reward(wanted: RewardSpec) -> tuple[RewardFunction, dict[str, Any]] | N
 
     A class is made with the arguments, once; what it makes is called.
     """
-    places = Places(Path(wanted.folder), Path(wanted.cwd))
+    places = SearchFolders(Path(wanted.folder), Path(wanted.cwd))
     name, args = wanted.name, wanted.args
     if name is None:
         task = None if wanted.task is None else make_task(wanted.task, wanted.task_args, places)
         found = getattr(task, "reward", None)
         return None if found is None else (found, args)
-    found = pick("reward.name", name, BUILT_IN) if is_built_in(name) else load("reward.name", name, places)
+    found = (
+        pick_built_in("reward.name", name, BUILT_IN) if is_built_in(name) else load_object("reward.name", name, places)
+    )
     if isinstance(found, type):
-        found, args = make("reward.name", "reward.args", name, found, args), {}
+        found, args = make_object("reward.name", "reward.args", name, found, args), {}
     if not callable(found):
-        raise problem("reward.name", f"{name} is {type(found).__name__}; a reward is a function")
+        raise config_error("reward.name", f"{name} is {type(found).__name__}; a reward is a function")
     return found, args

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from areal_like.data.named import problem
+from areal_like.data.user_code import config_error
 from areal_like.rollout.episodes.rewards.base import RewardFunction
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -23,7 +23,9 @@ class RewardCall:
         unknown = [] if self._takes_all else [name for name in args if name not in self._takes]
         if unknown:
             takes = f"it takes {', '.join(sorted(self._takes))}" if self._takes else "it takes none"
-            raise problem("reward.args", f"{name} takes no argument {unknown[0]!r}; besides prompt and answer, {takes}")
+            raise config_error(
+                "reward.args", f"{name} takes no argument {unknown[0]!r}; besides prompt and answer, {takes}"
+            )
         self.needs = sorted(each.name for each in others if _is_needed(each) and each.name not in args)
         """Values that a row must have."""
 
@@ -47,7 +49,9 @@ def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
         parameters = []
     named = [each for each in parameters if each.kind in POSITIONAL]
     if len(named) < 2 and not any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
-        raise problem("reward.name", f"{name} cannot be called as f(prompt, completion): give it these two arguments")
+        raise config_error(
+            "reward.name", f"{name} cannot be called as f(prompt, completion): give it these two arguments"
+        )
     return parameters
 
 

@@ -9,7 +9,7 @@ class ModelReward:
 
     def __init__(self, path: str) -> None:
         # Other rewards, which start as often, need none of this.
-        from areal_like.data.examples import Examples
+        from areal_like.data.row_tokenizer import RowTokenizer
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.discovery import open_name_store
         from areal_like.models import model_folder
@@ -19,7 +19,7 @@ class ModelReward:
 
         run, me = open_run(os.environ[RUN_DIR]), identity()
         config = run.config
-        self._examples = Examples(TextTokenizer(model_folder(path, run.cwd)), "sft")
+        self._examples = RowTokenizer(TextTokenizer(model_folder(path, run.cwd)), "sft")
         limits = config.rollout.setup_timeout, config.reward.timeout_s
         self._client = ScoreClient(open_name_store(run, me), me, token(), *limits)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from areal_like.data.named import problem
+from areal_like.data.user_code import config_error
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.reward_process import RewardProcess
@@ -78,7 +78,7 @@ class RewardPool:
         missing = [name for name in self.needs if name not in row and name != "prompt"]
         if missing:
             said = f"{self._name} needs {missing[0]!r} of a row, but rows have {', '.join(row)}"
-            raise problem("reward.name", f"{said}; give it a default, or set it in reward.args")
+            raise config_error("reward.name", f"{said}; give it a default, or set it in reward.args")
 
     async def measure(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]:
         """One reward for each answer to the row; RewardError where one cannot be had."""
@@ -129,15 +129,15 @@ class RewardPool:
         except TimeoutError:
             await process.end()
             waited = f"importing {self._name} took longer than {self._setup_timeout_s:g} s (rollout.setup_timeout)"
-            raise problem("reward.name", waited) from None
+            raise config_error("reward.name", waited) from None
         if not said:
             how = await process.end(GRACE_S)
-            raise problem("reward.name", f"the process that imported {self._name} ended with {how}")
+            raise config_error("reward.name", f"the process that imported {self._name} ended with {how}")
         if "problem" in said:
             await process.end(GRACE_S)
             if said["trace"]:
                 log.error("%s", said["trace"])
-            raise problem(*said["problem"])
+            raise config_error(*said["problem"])
         self.is_there = said["loaded"]
         if self.is_there:
             self._is_async, self.needs = said["async"], said["needs"]

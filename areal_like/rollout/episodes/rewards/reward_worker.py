@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.named import where
+from areal_like.data.user_code import describe_error
 from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
 from areal_like.rollout.episodes.rewards.base import parse_reward
 from areal_like.rollout.episodes.rewards.call import RewardCall
@@ -117,7 +117,7 @@ def _measured(number: int, returned: Any) -> dict[str, Any]:
 def _failed(number: int, fault: BaseException) -> dict[str, Any]:
     if isinstance(fault, SystemExit):
         return {"id": number, "error": f"it called sys.exit({'' if fault.code is None else repr(fault.code)})"}
-    return {"id": number, "error": where(fault)}
+    return {"id": number, "error": describe_error(fault)}
 
 
 if __name__ == "__main__":

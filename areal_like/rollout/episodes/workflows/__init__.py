@@ -3,7 +3,15 @@
 import inspect
 from typing import Any
 
-from areal_like.data.named import Places, check_call, is_built_in, load, make, pick, problem
+from areal_like.data.user_code import (
+    SearchFolders,
+    check_call,
+    config_error,
+    is_built_in,
+    load_object,
+    make_object,
+    pick_built_in,
+)
 from areal_like.rollout.episodes.workflows.base import Workflow
 from areal_like.rollout.episodes.workflows.single_turn import SingleTurn
 
@@ -14,12 +22,18 @@ DEFAULT = "single_turn"
 BUILT_IN: dict[str, Any] = {DEFAULT: SingleTurn}
 
 
-def make_workflow(name: str | None, args: dict[str, Any], places: Places) -> Workflow:
+def make_workflow(name: str | None, args: dict[str, Any], places: SearchFolders) -> Workflow:
     """The workflow of that name, made with its arguments."""
     name = name or DEFAULT
-    kind = pick("workflow.name", name, BUILT_IN) if is_built_in(name) else load("workflow.name", name, places)
-    workflow: Workflow = make("workflow.name", "workflow.args", name, kind, args)
+    kind = (
+        pick_built_in("workflow.name", name, BUILT_IN)
+        if is_built_in(name)
+        else load_object("workflow.name", name, places)
+    )
+    workflow: Workflow = make_object("workflow.name", "workflow.args", name, kind, args)
     if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
-        raise problem("workflow.name", f"{name} is no workflow: it has no method `async def run(self, engine, row)`")
+        raise config_error(
+            "workflow.name", f"{name} is no workflow: it has no method `async def run(self, engine, row)`"
+        )
     check_call("workflow.name", name, workflow, "run", "engine", "row")
     return workflow

@@ -1,0 +1,81 @@
+"""Rows in columns: parquet files, and folders that `datasets` wrote with `save_to_disk`. Read by pyarrow."""
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.install import pip_install
+from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT
+from areal_like.data.tasks.base import Row, RowSequence
+from areal_like.data.user_code import config_error
+
+ROWS_AT_ONCE = 1024
+
+
+class TableRows(RowSequence):
+    """A row becomes a dict when it is asked for."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        for batch in self._table.to_batches(ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+
+    def row(self, index: int) -> Row:
+        row: Row = self._table.slice(range(len(self))[index], 1).to_pylist()[0]
+        return row
+
+
+def read_parquet(key: str, files: Sequence[Path]) -> TableRows:
+    """All of them, one after the other."""
+    arrow = import_package(key, "pyarrow", files[0])
+    parquet = import_package(key, "pyarrow.parquet", files[0])
+    tables = []
+    for file in files:
+        try:
+            tables.append(parquet.ParquetFile(file).read())
+        except (OSError, ValueError) as fault:
+            raise config_error(key, f"{file} cannot be read as parquet: {fault}", fault) from fault
+    return TableRows(_concatenate(key, arrow, tables, files[0].parent))
+
+
+def read_saved_dataset(key: str, folder: Path) -> TableRows:
+    """What `save_to_disk` wrote of one dataset; mapped into memory, not loaded."""
+    arrow = import_package(key, "pyarrow", folder)
+    try:
+        names = [each["filename"] for each in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
+        tables = [arrow.ipc.open_stream(arrow.memory_map(str(folder / name))).read_all() for name in names]
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise config_error(key, f"{folder} is no whole folder of datasets.save_to_disk: {fault}", fault) from fault
+    return TableRows(_concatenate(key, arrow, tables, folder))
+
+
+def saved_splits(folder: Path) -> list[str]:
+    """Their names, in a folder of several."""
+    found: list[str] = json.loads((folder / SAVED_DATASET_DICT).read_bytes())["splits"]
+    return found
+
+
+def import_package(key: str, name: str, what: Any) -> Any:
+    """A package that only some rows need, imported."""
+    try:
+        return import_module(name)
+    except ImportError as fault:
+        package = name.partition(".")[0]
+        message = f"{what} is read by the package {package}, which is not installed; {pip_install(package)} installs it"
+        raise config_error(key, message, fault) from fault
+
+
+def _concatenate(key: str, arrow: Any, tables: Sequence[Any], where: Path) -> Any:
+    try:
+        return arrow.concat_tables(tables, promote_options="default")
+    except ValueError as misfit:  # pyarrow's own errors are kinds of it
+        raise config_error(
+            key, f"the files of {where} have columns that do not fit together: {misfit}", misfit
+        ) from misfit

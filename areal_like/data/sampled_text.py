@@ -1,0 +1,45 @@
+"""The text of what was sampled, for people to read. Token ids are the truth; where there is no tokenizer they are shown
+as they are."""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal_like.models import model_folder
+
+if TYPE_CHECKING:
+    from areal_like.data.tokenizer import TextTokenizer
+
+MAX_TEXT = 20_000
+
+log = logging.getLogger(__name__)
+
+
+class SampledText:
+    """A tokenizer that is loaded in a thread: nobody waits for a large one before there is something to show."""
+
+    def __init__(self, path: str, cwd: Path) -> None:
+        with_thread = ThreadPoolExecutor(1, "tokenizer")
+        self._loading: Future[TextTokenizer | None] = with_thread.submit(_load, path, cwd)
+        with_thread.shutdown(wait=False)
+
+    def __call__(self, ids: Sequence[int]) -> str:
+        tokenizer = self._loading.result()
+        text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids, skip_special=False)
+        if len(text) <= MAX_TEXT:
+            return text
+        return f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} more characters)"
+
+
+def _load(path: str, cwd: Path) -> "TextTokenizer | None":
+    from areal_like.data.tokenizer import TextTokenizer
+
+    if not path:
+        return None
+    try:
+        return TextTokenizer(model_folder(path, cwd))
+    except ValueError as fault:
+        log.warning("samples are shown as token ids: %s", fault)
+        return None

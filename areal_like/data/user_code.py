@@ -1,0 +1,173 @@
+"""A thing of the user's by its name: `pkg.module:thing` (or `pkg.module.thing`) or `file.py:thing`, imported, and made
+with its arguments.
+
+Every error is a ConfigError that begins with the key and says where in the user's own file it happened.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import xxhash
+
+from areal_like.config.checks.named import is_built_in, spelled
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.suggest import nearest
+
+__all__ = [
+    "SearchFolders",
+    "check_call",
+    "config_error",
+    "describe_error",
+    "is_built_in",
+    "load_object",
+    "make_object",
+    "pick_built_in",
+]
+
+
+class SearchFolders(NamedTuple):
+    """Where a name is looked for: beside the experiment's file, then in the directory the command was given in."""
+
+    folder: Path
+    cwd: Path
+
+
+def config_error(key: str, message: str, cause: BaseException | None = None) -> ConfigError:
+    """The error of one key; `cause` is what a log shows in full."""
+    error = ConfigError([Problem(key, message)])
+    error.__cause__ = cause
+    return error
+
+
+def pick_built_in(key: str, name: str, built_in: dict[str, Any]) -> Any:
+    """A thing of ours by its name."""
+    if name not in built_in:
+        guess = nearest(name, list(built_in))
+        hint = f"; did you mean {guess[0]}?" if guess else "."
+        raise config_error(key, f"{name!r} is not built in{hint} There are: {', '.join(built_in)}")
+    return built_in[name]
+
+
+def load_object(key: str, name: str, places: SearchFolders) -> Any:
+    """What `name` stands for, imported."""
+    place, thing = spelled(name)
+    if not place or not thing.isidentifier():
+        raise config_error(key, f"{name!r} names nothing; write pkg.module:thing or file.py:thing")
+    module = _file(key, place, places) if place.endswith(".py") else _module(key, place, places)
+    if not hasattr(module, thing):
+        guess = nearest(thing, [known for known in vars(module) if not known.startswith("_")])
+        raise config_error(key, f"{module.__file__} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else ""))
+    return getattr(module, thing)
+
+
+def make_object(key: str, args_key: str, name: str, thing: Any, args: dict[str, Any]) -> Any:
+    """`thing(**args)`, its arguments checked first, so that a wrong one is told from an error inside."""
+    if not callable(thing):
+        raise config_error(key, f"{name} is {type(thing).__name__}, not a class")
+    try:
+        inspect.signature(thing).bind(**args)
+    except TypeError as misfit:
+        raise config_error(
+            args_key, f"{name} cannot be made with {args or 'no arguments'}: {misfit}", misfit
+        ) from misfit
+    except ValueError:  # a class of a C extension has no signature to read
+        pass
+    try:
+        return thing(**args)
+    except ConfigError:
+        raise
+    except BaseException as fault:
+        if isinstance(fault, KeyboardInterrupt):
+            raise
+        raise config_error(key, f"{name} could not be made: {describe_error(fault, _source(thing))}", fault) from fault
+
+
+def check_call(key: str, name: str, thing: Any, method: str, *given: str) -> None:
+    """Raises where the method `method` of `thing` cannot be called with the arguments that a run gives it."""
+    try:
+        signature = inspect.signature(getattr(thing, method))
+    except ValueError:  # a method of a C extension may have no signature to read
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as misfit:
+        call = f"{method}({', '.join(given)})"
+        raise config_error(key, f"{method} of {name} takes {signature} and is called as {call}: {misfit}") from None
+
+
+def describe_error(fault: BaseException, file: str | None = None) -> str:
+    """`file line 12, in run: KeyError: 'x'`: the last frame in `file`, else the last that is not a library's."""
+    if isinstance(fault, SyntaxError) and fault.filename:
+        return f"{fault.filename} line {fault.lineno}: {type(fault).__name__}: {fault.msg}"
+    said = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+    frames = traceback.extract_tb(fault.__traceback__)
+    own = [frame for frame in frames if frame.filename == file] or [frame for frame in frames if _is_user_code(frame)]
+    if not own:
+        return said
+    inside = "" if own[-1].name == "<module>" else f", in {own[-1].name}"
+    return f"{own[-1].filename} line {own[-1].lineno}{inside}: {said}"
+
+
+OURS, LIBRARY = str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent)
+"""Folders of this package, and of Python's own modules."""
+
+
+def _is_user_code(frame: traceback.FrameSummary) -> bool:
+    """Whether it is the user's code."""
+    return not frame.filename.startswith((OURS, LIBRARY, "<")) and "site-packages" not in frame.filename
+
+
+def _source(thing: Any) -> str | None:
+    """The file of a user's thing."""
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    return None if file is None or file.startswith(OURS) else file
+
+
+def _file(key: str, place: str, places: SearchFolders) -> ModuleType:
+    path = Path(place).expanduser()
+    candidates = [path] if path.is_absolute() else [folder / path for folder in places]
+    found = next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
+    if found is None:
+        looked = ", ".join(dict.fromkeys(str(candidate) for candidate in candidates))
+        raise config_error(key, f"there is no file {place} (looked for {looked})")
+    name = f"areal_like_user.{found.stem}_{xxhash.xxh3_64_hexdigest(str(found).encode())[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, found)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    _search_in([found.parent, *places])
+    sys.modules[name] = module  # dataclasses look their module up while it is being made
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as fault:
+        del sys.modules[name]
+        if isinstance(fault, KeyboardInterrupt):
+            raise
+        raise config_error(key, f"{place} cannot be imported: {describe_error(fault, str(found))}", fault) from fault
+    return module
+
+
+def _module(key: str, place: str, places: SearchFolders) -> ModuleType:
+    _search_in(places)
+    try:
+        return importlib.import_module(place)
+    except BaseException as fault:
+        if isinstance(fault, KeyboardInterrupt):
+            raise
+        raise config_error(key, f"{place} cannot be imported: {describe_error(fault)}", fault) from fault
+
+
+def _search_in(folders: Iterable[Path]) -> None:
+    """The user's folders come first, as for a script of theirs: the names were checked in that order too."""
+    for folder in reversed(list(folders)):
+        if str(folder) not in sys.path[:4]:
+            sys.path.insert(0, str(folder))

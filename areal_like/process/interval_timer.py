@@ -1,0 +1,41 @@
+"""When something that recurs is due: three clocks, each by itself, and whichever strikes first counts."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from areal_like.config.frequency import FrequencyConfig
+
+
+class IntervalTimer:
+    """Asked once after every completed step."""
+
+    def __init__(
+        self, config: FrequencyConfig, steps_per_epoch: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config, self._steps_per_epoch, self._now = config, max(1, steps_per_epoch), now
+        self._last_step = self._last_epoch = 0
+        self._last_time = now()
+
+    def is_due(self, step: int) -> bool:
+        """`step` steps are completed. A clock that strikes begins anew; the others go on."""
+        config, due = self._config, False
+        epoch = step // self._steps_per_epoch
+        if config.freq_epochs is not None and epoch - self._last_epoch >= config.freq_epochs:
+            self._last_epoch, due = epoch, True
+        if config.freq_steps is not None and step - self._last_step >= config.freq_steps:
+            self._last_step, due = step, True
+        if config.freq_secs is not None and self._now() - self._last_time >= config.freq_secs:
+            self._last_time, due = self._now(), True
+        return due
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "last_step": self._last_step,
+            "last_epoch": self._last_epoch,
+            "elapsed_s": self._now() - self._last_time,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._last_step, self._last_epoch = state["last_step"], state["last_epoch"]
+        self._last_time = self._now() - state["elapsed_s"]

@@ -1,0 +1,105 @@
+"""What each token of a batch is worth: from the rewards of all samples to the advantages of this rank's tokens."""
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from areal_like.algorithms import advantages, kl, normalization, reward_shaping
+from areal_like.config.actor import PPOActorConfig
+from areal_like.config.norm import NormConfig
+from areal_like.training.batch import REFERENCE, VALUES, TrainingBatch
+from areal_like.training.sequences import Sequences
+from areal_like.training.world import World
+
+
+class BatchAdvantages(NamedTuple):
+    """Of this rank's tokens; 0 where they do not count. `returns` are what a critic should have said, before any
+    normalization."""
+
+    advantages: NDArray[np.float32]
+    returns: NDArray[np.float32]
+
+
+def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
+    """Of all samples over all ranks, so that a baseline of the group or the batch is the same on every rank."""
+    rewards = torch.from_numpy(batch.rewards_A)
+    truncated, groups = torch.from_numpy(batch.truncated_A), torch.from_numpy(batch.groups_A)
+    generated = torch.from_numpy(batch.generated_A)
+    if config.zero_truncated_completions:
+        rewards = reward_shaping.zero_truncated(rewards, truncated)
+    if config.overlong_reward_penalty:
+        rewards = reward_shaping.penalize_overlong(
+            rewards,
+            generated,
+            max_new_tokens=config.max_new_tokens,
+            overlong_tokens=config.overlong_tokens,
+            factor=config.overlong_penalty_factor,
+        )
+    rewards = reward_shaping.scale_rewards(
+        rewards, bias=config.reward_bias, scaling=config.reward_scaling, clip=config.reward_clip
+    )
+    if config.reward_norm is not None:
+        rewards = _normalized(rewards, config.reward_norm, groups)
+    if any(asdict(config.advantage).values()):
+        rewards = advantages.group_advantages(rewards, groups, generated, **asdict(config.advantage))
+    if config.mask_no_eos_with_zero:
+        rewards = reward_shaping.zero_truncated(rewards, truncated)
+    return rewards
+
+
+def token_advantages(
+    batch: TrainingBatch, config: PPOActorConfig, world: World, old: NDArray[np.float32]
+) -> BatchAdvantages:
+    """Where the sequences have values of a critic or log-probabilities of a reference, these count. `old` are the
+    log-probabilities of the policy that the KL penalty holds to account."""
+    sequences = batch.sequences
+    fields, mask = sequences.fields, torch.from_numpy(sequences.counted)
+    cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(sequences.lengths_N)]).astype(np.int64))
+    mine = shaped_rewards(batch, config)[torch.from_numpy(batch.mine_N)]
+    rewards = advantages.terminal_rewards(mine, mask, cu_seqlens)
+    if REFERENCE in fields and config.kl_in == "reward":
+        rewards = rewards + kl.kl_rewards(
+            torch.from_numpy(old),
+            torch.from_numpy(fields[REFERENCE]),
+            mask,
+            coefficient=config.kl_ctl,
+            estimator=config.kl_estimator,
+        )
+    found, returns = advantages.generalized_advantages(
+        rewards,
+        mask,
+        cu_seqlens,
+        values=torch.from_numpy(fields[VALUES]) if VALUES in fields else None,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+    )
+    if config.adv_norm is not None:
+        groups = torch.from_numpy(np.repeat(batch.groups_A[batch.mine_N], sequences.lengths_N))
+        found = _normalized(
+            found, config.adv_norm, groups, mask=mask, num_groups=batch.num_groups, reduce=world.sum_tensor
+        )
+    return BatchAdvantages(found.numpy(), returns.numpy())
+
+
+def mask_truncated(batch: TrainingBatch) -> None:
+    """Takes the tokens of answers that were cut off out of the loss."""
+    whole = batch.sequences
+    kept = np.repeat(~batch.truncated_A[batch.mine_N], whole.lengths_N)
+    batch.sequences = Sequences(whole.token_ids, whole.loss_mask.astype(bool) & kept, whole.lengths_N, whole.fields)
+
+
+def _normalized(values: Tensor, config: NormConfig, groups: Tensor, **over: Any) -> Tensor:
+    return normalization.normalize(
+        values,
+        mean_level=config.mean_level,
+        mean_leave1out=config.mean_leave1out,
+        std_level=config.std_level,
+        std_unbiased=config.std_unbiased,
+        eps=config.eps,
+        groups=groups,
+        **over,
+    )

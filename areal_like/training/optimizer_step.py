@@ -1,0 +1,44 @@
+"""What optimizer steps did, and what of it is worth knowing."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class OptimizerStep(NamedTuple):
+    """One optimizer step. `loss` is that of the whole batch, `grad_norm` the norm before clipping."""
+
+    loss: float
+    grad_norm: float
+    lr: float
+    is_skipped: bool
+    is_overflow: bool = False
+    """Skipped because gradients went beyond the range of float16: the scale of losses was too large, not they."""
+    loss_scale: float = 1.0
+
+
+def optimizer_metrics(group: str, updates: Sequence[OptimizerStep]) -> dict[str, float]:
+    """Of the updates of one step, as metrics of this group (`train`, `critic`)."""
+    measured = [update for update in updates if not update.is_overflow]
+    overflows = len(updates) - len(measured)
+    found = {
+        "loss": float(np.mean([update.loss for update in updates])),
+        "grad_norm": float(np.mean([update.grad_norm for update in measured or updates])),
+        "lr": updates[-1].lr,
+        "updates": float(sum(not update.is_skipped for update in updates)),
+        "skipped_updates": float(sum(update.is_skipped for update in measured)),
+    }
+    if overflows or updates[-1].loss_scale != 1.0:
+        found |= {"overflows": float(overflows), "loss_scale": updates[-1].loss_scale}
+    return {f"{group}/{name}": value for name, value in found.items()}
+
+
+def sum_of_squares(tensors: Sequence[Tensor]) -> float:
+    """In double precision, without a copy of each in it."""
+    if not tensors:
+        return 0.0
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+    return float(torch.stack(norms).square().sum().item())
