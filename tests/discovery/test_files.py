@@ -27,8 +27,8 @@ ROUNDS = 20
 
 WORKER = """
 import json, sys, time
-from areal_like.discovery import NameTaken, files_names
-names = files_names(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))
+from areal_like.discovery import NameTaken, file_name_store
+names = file_name_store(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
     name, moment = json.loads(line)

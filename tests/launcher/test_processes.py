@@ -32,14 +32,14 @@ def in_a_process(code, **more):
 def test_all_descendants_end_with_those_that_left_their_session_and_lost_their_parents():
     code = f"""
 import os, subprocess, sys, time
-from areal_like.process.process_tree import become_subreaper, below, end_all
+from areal_like.process.process_tree import become_subreaper, descendants_of, kill_descendants
 become_subreaper()
 middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
 subprocess.run([sys.executable, "-c", middle])
 subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
-assert len(below(os.getpid())) == 2, below(os.getpid())
-assert end_all() == []
-assert below(os.getpid()) == []
+assert len(descendants_of(os.getpid())) == 2, descendants_of(os.getpid())
+assert kill_descendants() == []
+assert descendants_of(os.getpid()) == []
 """
     done = in_a_process(code)
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +48,7 @@ assert below(os.getpid()) == []
 def test_the_leftovers_of_one_process_are_ended_and_those_of_others_are_not():
     code = f"""
 import os, subprocess, sys, time
-from areal_like.process.process_tree import become_subreaper, below, end_leftovers
+from areal_like.process.process_tree import become_subreaper, descendants_of, kill_orphans
 become_subreaper()
 middle = '''
 import subprocess, sys
@@ -59,9 +59,9 @@ pids = {{}}
 for name in ("a/0", "b/0"):
     done = subprocess.run([sys.executable, "-c", middle], env={{**os.environ, "WHO": name}}, stdout=subprocess.PIPE)
     pids[name] = int(done.stdout)
-end_leftovers(-1, {{"WHO": "a/0"}}, set())
+kill_orphans(-1, {{"WHO": "a/0"}}, set())
 def living():
-    return [seen.pid for seen in below(os.getpid()) if seen.state != "Z"]
+    return [seen.pid for seen in descendants_of(os.getpid()) if seen.state != "Z"]
 ends = time.monotonic() + 60
 while len(living()) > 1 and time.monotonic() < ends:
     time.sleep(0.02)
@@ -77,8 +77,8 @@ def test_what_falls_to_the_launcher_while_it_ends_leftovers_goes_too():
     """A process that dies before it is asked for its children has left them to us."""
     code = f"""
 import os, subprocess, sys
-from areal_like.process import descendants
-descendants.become_subreaper()
+from areal_like.process import process_tree
+process_tree.become_subreaper()
 middle = '''
 import subprocess, sys, time
 print(subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True).pid, flush=True)
@@ -87,16 +87,16 @@ time.sleep(60)
 env = {{**os.environ, "WHO": "a/0"}}
 parent = subprocess.Popen([sys.executable, "-c", middle], env=env, stdout=subprocess.PIPE, text=True)
 child = int(parent.stdout.readline())
-look_below = descendants.below
+look_below = process_tree.descendants_of
 def below_the_dead(pid):
     if pid == parent.pid:
-        descendants.kill([pid])
-        while descendants.look(child).parent != os.getpid():
+        process_tree.kill([pid])
+        while process_tree.process_info(child).parent != os.getpid():
             pass
     return look_below(pid)
-descendants.below = below_the_dead
-descendants.end_leftovers(-1, {{"WHO": "a/0"}}, set())
-assert descendants.look(child) is None, descendants.look(child)
+process_tree.descendants_of = below_the_dead
+process_tree.kill_orphans(-1, {{"WHO": "a/0"}}, set())
+assert process_tree.process_info(child) is None, process_tree.process_info(child)
 """
     done = in_a_process(code)
     assert (done.returncode, done.stderr) == (0, "")
@@ -202,20 +202,20 @@ def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path,
 def test_dead_orphans_are_collected_and_children_that_are_known_are_left_to_their_owner():
     code = f"""
 import os, subprocess, sys, time
-from areal_like.process.process_tree import become_subreaper, below, collect_orphans
+from areal_like.process.process_tree import become_subreaper, descendants_of, reap_orphans
 become_subreaper()
-collect_orphans(set())
+reap_orphans(set())
 middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.2)'])"
 subprocess.run([sys.executable, "-c", middle])
 alive = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
 until = time.monotonic() + 60
-while len(below(os.getpid())) > 1 and time.monotonic() < until:
-    collect_orphans({{alive.pid}})
+while len(descendants_of(os.getpid())) > 1 and time.monotonic() < until:
+    reap_orphans({{alive.pid}})
     time.sleep(0.02)
-assert [seen.pid for seen in below(os.getpid())] == [alive.pid]
+assert [seen.pid for seen in descendants_of(os.getpid())] == [alive.pid]
 alive.kill()
 time.sleep(0.2)
-collect_orphans({{alive.pid}})
+reap_orphans({{alive.pid}})
 assert alive.wait() == -9
 """
     done = in_a_process(code)

@@ -83,13 +83,13 @@ def test_the_memory_is_there_until_the_launcher_is_gone(folder: Path, tmp_path: 
     """Whoever could make it anew before the guardian clears it would have it cleared."""
     code = f"""
 import os, pathlib, sys
-from launcher import guardian
-folder, end_all = pathlib.Path({str(folder)!r}), guardian.end_all
+from launcher.supervisor import guardian
+folder, kill_descendants = pathlib.Path({str(folder)!r}), guardian.kill_descendants
 def seen():
-    left = end_all()
+    left = kill_descendants()
     print(folder.exists(), flush=True)
     return left
-guardian.end_all = seen
+guardian.kill_descendants = seen
 sys.exit(guardian.guarded(lambda: 0, folder))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
@@ -129,7 +129,7 @@ def test_nothing_is_written_down_in_a_folder_that_leads_elsewhere(folder: Path, 
 
 
 def clear_in_another_process() -> None:
-    code = "from areal_like.process.abandoned_memory import clear_abandoned\nclear_abandoned()"
+    code = "from areal_like.process.abandoned_memory import remove_abandoned_memory\nremove_abandoned_memory()"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
 
 

@@ -178,9 +178,9 @@ def test_an_engine_that_is_told_to_end_may_end_by_itself(tmp_path: Path) -> None
 def test_an_engine_sees_our_package_and_none_of_our_libraries(tmp_path: Path) -> None:
     source = """
     import os, sys, areal_like
-    from areal_like.process.identity import seal
+    from areal_like.process.identity import start_id
     path = os.environ["PYTHONPATH"]
-    print("found", os.listdir(path), seal(), os.environ["AREAL_LIKE_TOKEN"] == %r)
+    print("found", os.listdir(path), start_id(), os.environ["AREAL_LIKE_TOKEN"] == %r)
     raise SystemExit(1)
     """
     directory = write_run(tmp_path)
