@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from areal_like.door import RunFailed, RunRefused, RunResult, run
+    from areal_like.api import RunFailed, RunRefused, RunResult, run
 
 __all__ = ["RunFailed", "RunRefused", "RunResult", "__version__", "run"]
 
@@ -14,6 +14,6 @@ def __getattr__(name: str) -> Any:
     """The Python door opens when it is asked for: the command line and the processes of a run do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from areal_like import door
+    from areal_like import api
 
-    return getattr(door, name)
+    return getattr(api, name)

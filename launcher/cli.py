@@ -117,8 +117,8 @@ def _answer(arguments: Arguments) -> int:
 
 
 def _single(arguments: Arguments) -> int:
-    from areal_like.config.compose import load
-    from areal_like.config.copies import COPIES
+    from areal_like.config.dependent_keys import DEPENDENT_KEYS
+    from areal_like.config.load import load
     from launcher.runs.dependent_overrides import recorded_references
 
     assert arguments.config is not None
@@ -129,7 +129,7 @@ def _single(arguments: Arguments) -> int:
         elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
         overrides = [*elsewhere.overrides, *overrides]
     known = elsewhere.machine if elsewhere is not None else None
-    copies = {**COPIES, **recorded_references(arguments.config)}
+    copies = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
     loaded = load(arguments.config, overrides, arguments.schema_class, known, copies)
     if arguments.schema is True:
         return _print_schema([loaded.schema])

@@ -31,8 +31,8 @@ def _is_key(word: str, waits: bool) -> bool:
         return False
     if DOTTED.fullmatch(word) and not word.endswith((".json", ".py")):
         return True
-    from areal_like.config.aliases import ALIASES
     from areal_like.config.experiment import EXPERIMENTS
+    from areal_like.config.names import ALIASES
     from areal_like.config.schema import Schema
 
     return word in ALIASES or any(word in Schema.of(cls).keys for cls in EXPERIMENTS.values())

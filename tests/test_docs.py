@@ -32,16 +32,16 @@ from typing import Any
 
 import pytest
 
-from areal_like import door
-from areal_like.config.aliases import ALIASES
+from areal_like import api
 from areal_like.config.allocation import Machine
-from areal_like.config.compose import load
 from areal_like.config.describe import pages
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
+from areal_like.config.names import ALIASES
 from areal_like.config.schema import Schema
 from areal_like.config.sources import library
-from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
+from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 from areal_like.models import model_folder
 from areal_like.observe.summary import summarize_run
 from areal_like.process import checkpoint_manifest
@@ -258,13 +258,13 @@ class Session:
         claimed.names.close()
         return 0
 
-    def follow(self, words: list[str]) -> door.Ended:
-        """In place of `areal_like.door.follow`: in this process."""
+    def follow(self, words: list[str]) -> api.CommandResult:
+        """In place of `areal_like.api.run_command`: in this process."""
         self.made = None
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):
             code = main(words)
-        return door.Ended(code, self.made, errors.getvalue().strip())
+        return api.CommandResult(code, self.made, errors.getvalue().strip())
 
     def answer(self, _prompt: str) -> str:
         """In place of the model of `chat`."""
@@ -380,12 +380,12 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setattr("launcher.plan.host.machine", lambda: LAPTOP)
+    monkeypatch.setattr("launcher.plan.host.detect_machine", lambda: LAPTOP)
     session = Session(folder)
     monkeypatch.setattr(guardian, "run_guarded", lambda run, memory: run())
     monkeypatch.setattr(launching, "launch", session.begin)
     monkeypatch.setattr("launcher.commands.serve.serve", session.serve)
-    for module in (door, sweep):
+    for module in (api, sweep):
         monkeypatch.setattr(module, "follow", session.follow)
     monkeypatch.setattr(chat._ChatModel, "__init__", lambda *_: None)
     monkeypatch.setattr(chat._ChatModel, "answer", session.answer)

@@ -10,12 +10,12 @@ PACKAGES = ("flash_attn", "flash_attn_interface")
 """Of flash attention 2 and 3."""
 
 
-def installed() -> frozenset[str]:
+def installed_packages() -> frozenset[str]:
     """Which of the packages are there."""
     return frozenset(name for name in PACKAGES if find_spec(name) is not None)
 
 
-def choose(dtype: str, gpus: Sequence[str], packages: Collection[str]) -> tuple[str, str]:
+def choose_attention(dtype: str, gpus: Sequence[str], packages: Collection[str]) -> tuple[str, str]:
     """The value, and the reason. `gpus` are the names of those that a model is trained on."""
     if not gpus:
         return "sdpa", "no GPU: torch's own attention, one packed sequence after the other"

@@ -3,7 +3,7 @@
 from areal_like.config.benchmarks import BenchmarksConfig
 from areal_like.config.fields import config, key, section
 from areal_like.config.frequency import FrequencyConfig
-from areal_like.config.generation import MOST_SAMPLES
+from areal_like.config.generation import MAX_SAMPLES
 
 
 @config
@@ -17,7 +17,7 @@ class EvaluatorConfig(FrequencyConfig):
     num_examples: int = key(-1, ge=-1)
     """How many rows of `valid_dataset` each evaluation takes; -1 takes all of them."""
 
-    n_samples: int = key(1, ge=1, le=MOST_SAMPLES)
+    n_samples: int = key(1, ge=1, le=MAX_SAMPLES)
     """Answers generated per row; the metrics are means over them."""
 
     pin: bool = key(False)

@@ -6,11 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.checks.interpolation import WHOLE
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.provenance import Origin, Replay
+from areal_like.config.interpolation import WHOLE
 from areal_like.config.redact import Redactor
 from areal_like.config.schema import Schema, ancestors
+from areal_like.config.sources.layers import MergedLayers, Origin
 from areal_like.config.sources.leaves import Leaf
 
 
@@ -25,7 +25,7 @@ class Loaded:
     schema_name: str | None
     raw: dict[str, Any]
     values: dict[str, Any]
-    replay: Replay
+    merged: MergedLayers
     foreign: tuple[Leaf, ...] = ()
 
     @property
@@ -34,25 +34,25 @@ class Loaded:
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path; `default` where there is none (a section that is null, say)."""
-        return at(self.values, path, default)
+        return value_at(self.values, path, default)
 
     def get_raw(self, path: str, default: Any = None) -> Any:
-        return at(self.raw, path, default)
+        return value_at(self.raw, path, default)
 
     @cached_property
     def config(self) -> Any:
         """The values as an instance of the experiment's dataclass: `loaded.config.actor.optimizer.lr`."""
-        return build(self.cls, self.values)
+        return build_config(self.cls, self.values)
 
     def origin(self, path: str) -> Origin:
         """Where the value at `path` came from, and what it beat."""
-        found = self.replay.origin(path)
+        found = self.merged.origin(path)
         default = self._default_origin(path)
         if found is not None:
             beaten = found.beaten if default is None else (*found.beaten, default)
             return dataclasses.replace(found, beaten=beaten)
         for above in reversed(ancestors(path)):
-            whole = self.replay.origin(above)
+            whole = self.merged.origin(above)
             if whole is not None and not isinstance(whole.value, dict):
                 return Origin(whole.kind, whole.where, self.get_raw(path), whole.beaten)
         return default or Origin("default", "not set", None)
@@ -70,12 +70,12 @@ class Loaded:
     def changed(self) -> list[str]:
         """The paths whose value differs from the schema's default, in the order of the tree."""
         order = {name: index for index, name in enumerate(self.schema.names())}
-        paths = [path for path in self.replay.history if self._is_changed(path)]
+        paths = [path for path in self.merged.history if self._is_changed(path)]
         return sorted(paths, key=lambda path: (order.get(path, order.get(path.rpartition(".")[0], len(order))), path))
 
     def _is_changed(self, path: str) -> bool:
         default = self._default_origin(path)
-        if at(self.raw, path, MISSING) is MISSING:
+        if value_at(self.raw, path, MISSING) is MISSING:
             return False
         if default is None:
             return True
@@ -86,20 +86,20 @@ class Loaded:
     @cached_property
     def redactor(self) -> Redactor:
         """Shows values of this configuration without its secrets."""
-        return redactor(self.schema, self.values, self.replay)
+        return make_redactor(self.schema, self.values, self.merged)
 
 
 MISSING: Any = object()
 
 
-def redactor(schema: Schema, values: dict[str, Any], replay: Replay) -> Redactor:
+def make_redactor(schema: Schema, values: dict[str, Any], merged: MergedLayers) -> Redactor:
     """Knows the secrets among the values, those that a stronger layer has beaten, and those of the environment."""
     marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
-    beaten = [{path: origin.value} for path, said in replay.history.items() for origin in said]
+    beaten = [{path: origin.value} for path, said in merged.history.items() for origin in said]
     return Redactor(marked, values, [*beaten, dict(os.environ)])
 
 
-def at(tree: Any, path: str, default: Any = None) -> Any:
+def value_at(tree: Any, path: str, default: Any = None) -> Any:
     node = tree
     for name in path.split(".") if path else ():
         if isinstance(node, list) and name.isdigit() and int(name) < len(node):
@@ -111,17 +111,17 @@ def at(tree: Any, path: str, default: Any = None) -> Any:
     return node
 
 
-def build(cls: type, values: dict[str, Any]) -> Any:
+def build_config(cls: type, values: dict[str, Any]) -> Any:
     """An instance of a section's dataclass, and of those below it."""
     schema_kinds = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
     arguments = {}
     for name, kind in _kinds(cls).items():
         value = schema_kinds[name]
         if kind.name == "section" and isinstance(value, dict) and kind.cls is not None:
-            value = build(kind.cls, value)
+            value = build_config(kind.cls, value)
         elif kind.name == "list" and kind.item is not None and kind.item.name == "section" and isinstance(value, list):
             assert kind.item.cls is not None
-            value = [build(kind.item.cls, item) for item in value]
+            value = [build_config(kind.item.cls, item) for item in value]
         arguments[name] = value
     return cls(**arguments)
 

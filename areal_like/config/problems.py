@@ -57,7 +57,7 @@ def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
     return [unique[key] for key in sorted(unique)]
 
 
-def fold(problems: Iterable[Problem]) -> list[Problem]:
+def fold_consequences(problems: Iterable[Problem]) -> list[Problem]:
     """Puts a problem whose message starts from another's key under that other one.
 
     A required key that is missing because its name was misspelt is named by the misspelling's suggestion: mending the

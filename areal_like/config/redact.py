@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SECRET = "<secret>"
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 """A shorter value is hidden under its own key, but not looked for in other texts, which it would only garble."""
 
 _HINTS = ("key", "token", "pass", "pwd", "pat", "secret", "credential", "authorization", "cookie", "bearer")
@@ -54,7 +54,7 @@ def redact(path: str, value: Any, marked: bool = False) -> Any:
     return scrub(value) if isinstance(value, str) else value
 
 
-def without(text: str, secrets: tuple[str, ...]) -> str:
+def remove_secrets(text: str, secrets: tuple[str, ...]) -> str:
     """A text without these very values, wherever in it they stand."""
     for secret in secrets:
         text = text.replace(secret, SECRET)
@@ -88,19 +88,19 @@ class Redactor:
     def __init__(self, marked: frozenset[str], values: dict[str, Any], beaten: Sequence[dict[str, Any]] = ()) -> None:
         self.marked = marked
         found = {text for tree in (values, *beaten) for text in secret_values(tree, marked)}
-        found = {text for text in found if len(text) >= SHORTEST and "${" not in text}
+        found = {text for text in found if len(text) >= MIN_SECRET_LENGTH and "${" not in text}
         self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
 
     def value(self, path: str, value: Any) -> Any:
         return self.everywhere(redact(path, value, marked=path in self.marked))
 
     def text(self, text: str) -> str:
-        return without(scrub(text), self.secrets)
+        return remove_secrets(scrub(text), self.secrets)
 
     def everywhere(self, value: Any) -> Any:
         """Texts, and trees of texts, without the values that are known to be secret."""
         if isinstance(value, str):
-            return without(value, self.secrets)
+            return remove_secrets(value, self.secrets)
         if isinstance(value, dict):
             return {key: self.everywhere(item) for key, item in value.items()}
         return [self.everywhere(item) for item in value] if isinstance(value, list) else value

@@ -36,7 +36,7 @@ class StatsLoggerConfig:
     """Seconds that the end of a run waits for trackers to send what they have."""
 
 
-def is_on(name: str, config: StatsLoggerConfig) -> bool:
+def is_enabled(name: str, config: StatsLoggerConfig) -> bool:
     """Whether the configuration wants a tracker."""
     if name == "tensorboard":
         return config.tensorboard.path is not None

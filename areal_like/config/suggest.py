@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.suggest_names import IN_PLACE, synonyms
+from areal_like.config.names import ALIASES
+from areal_like.config.synonyms import LOCAL_SYNONYMS, synonyms
 
-IN_SECTION = 0.75
-ELSEWHERE = 0.86
+SECTION_CUTOFF = 0.75
+GLOBAL_CUTOFF = 0.86
 """How alike two names must be, in one section and in two."""
 
 APART = ("critic", "evaluator", "ref", "valid_dataset")
@@ -126,7 +126,7 @@ class _Tree:
         in_place = above == path.rpartition(".")[0] or path.count(".") == above.count(".") + 1
         if in_place and (found := _match(leaf, self.below[above], at_top=not above)):
             return _join(above, found)
-        if in_place and (short := _alike(leaf, self.short.get(above, {}), IN_SECTION)):
+        if in_place and (short := _alike(leaf, self.short.get(above, {}), SECTION_CUTOFF)):
             return self.short[above][short[0]]
         if not above:
             return self._elsewhere(above, leaf)
@@ -173,7 +173,7 @@ class _Tree:
         if leaf in GENERIC or len(leaf) < 2:
             return None
         leaves = list(dict.fromkeys(name.rpartition(".")[2] for name in self.known))
-        spelt = [leaf] if leaf in leaves else _alike(leaf, leaves, ELSEWHERE) if len(leaf) > 3 else []
+        spelt = [leaf] if leaf in leaves else _alike(leaf, leaves, GLOBAL_CUTOFF) if len(leaf) > 3 else []
         if not spelt or spelt[0] in GENERIC:
             return None
         named = [n for n in self.known if n.rpartition(".")[2] == spelt[0] and (n not in self.below or "." in n)]
@@ -211,8 +211,8 @@ class _Tree:
 def _match(name: str, there: Sequence[str], at_top: bool) -> str | None:
     """The one of the names in a section that `name` means: known by another name, the same words in another order, a
     part of the words or their beginnings (`max_len` is `max_model_len`), or spelt alike."""
-    if IN_PLACE.get(name) in there:
-        return IN_PLACE[name]
+    if LOCAL_SYNONYMS.get(name) in there:
+        return LOCAL_SYNONYMS[name]
     words = sorted(name.split("_"))
     same = [other for other in there if sorted(other.split("_")) == words]
     if len(same) == 1:
@@ -223,7 +223,7 @@ def _match(name: str, there: Sequence[str], at_top: bool) -> str | None:
         for found in (short, last):
             if found and all(other.startswith(found[0]) for other in found):
                 return found[0]
-    spelt = _alike(name, there, IN_SECTION)
+    spelt = _alike(name, there, SECTION_CUTOFF)
     return spelt[0] if spelt else None
 
 

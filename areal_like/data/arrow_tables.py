@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.install import pip_install
+from areal_like.config.install_command import pip_command
 from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.user_code import config_error
@@ -68,7 +68,7 @@ def import_package(key: str, name: str, what: Any) -> Any:
         return import_module(name)
     except ImportError as fault:
         package = name.partition(".")[0]
-        message = f"{what} is read by the package {package}, which is not installed; {pip_install(package)} installs it"
+        message = f"{what} is read by the package {package}, which is not installed; {pip_command(package)} installs it"
         raise config_error(key, message, fault) from fault
 
 

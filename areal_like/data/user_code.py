@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from areal_like.config.checks.named import is_built_in, spelled
+from areal_like.config.checks.user_code import is_built_in, split_name
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
 
@@ -57,7 +57,7 @@ def pick_built_in(key: str, name: str, built_in: dict[str, Any]) -> Any:
 
 def load_object(key: str, name: str, places: SearchFolders) -> Any:
     """What `name` stands for, imported."""
-    place, thing = spelled(name)
+    place, thing = split_name(name)
     if not place or not thing.isidentifier():
         raise config_error(key, f"{name!r} names nothing; write pkg.module:thing or file.py:thing")
     module = _file(key, place, places) if place.endswith(".py") else _module(key, place, places)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import orjson
 
 from areal_like.config.log_extras import LogExtras
-from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_on
+from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_enabled
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 
@@ -98,5 +98,5 @@ def is_due(config: LogExtras, step: int) -> bool:
 
 def enabled_extras(config: StatsLoggerConfig) -> list[LogExtras]:
     """Of the trackers of a run that want any."""
-    found = [getattr(config, name).log_extras for name in TRACKERS if is_on(name, config)]
+    found = [getattr(config, name).log_extras for name in TRACKERS if is_enabled(name, config)]
     return [each for each in found if each.samples or each.distributions]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
 from areal_like.config.experiment import GRPOConfig, SFTConfig
+from areal_like.config.names import ALIASES
 from areal_like.process.checkpoint_layout import RESUME, complete_checkpoints
 from areal_like.process.run import COMMAND, Run
 

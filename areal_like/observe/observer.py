@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.models import generates
 from areal_like.observe.cut import rewind_metrics
 from areal_like.observe.extras import FOLDER, Extras
 from areal_like.observe.joiner import JoinedLine, MetricJoiner

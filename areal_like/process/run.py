@@ -138,7 +138,7 @@ def open_run(directory: str | Path) -> Run:
     import yaml
 
     from areal_like.config.experiment import EXPERIMENTS
-    from areal_like.config.loaded import build
+    from areal_like.config.loaded import build_config
 
     root = Path(directory)
     facts = json.loads((root / RUN_FACTS).read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ def open_run(directory: str | Path) -> Run:
     values = yaml.load((root / CONFIG).read_text(encoding="utf-8"), loader)
     return Run(
         directory=root,
-        config=build(EXPERIMENTS[facts["experiment"]], values),
+        config=build_config(EXPERIMENTS[facts["experiment"]], values),
         experiment=facts["experiment"],
         run_id=facts["run_id"],
         folder=Path(facts["folder"]),

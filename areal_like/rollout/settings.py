@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_like.config.allocation.parse import parse_server
+from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.frequency import FrequencyConfig
 from areal_like.config.generation import GenerationHyperparameters

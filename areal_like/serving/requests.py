@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from areal_like.config.generation import (
-    HIGHEST,
-    LEAST_REPETITION_PENALTY,
-    LEAST_TEMPERATURE,
-    LONGEST_STOP,
-    MOST_SAMPLES,
-    MOST_STOP_TOKENS,
-    MOST_STOPS,
-    MOST_TOKENS,
+    MAX_SAMPLES,
+    MAX_SAMPLING_VALUE,
+    MAX_STOP_LENGTH,
+    MAX_STOP_TEXTS,
+    MAX_STOP_TOKENS,
+    MAX_TOKENS,
+    MIN_REPETITION_PENALTY,
+    MIN_TEMPERATURE,
 )
 
 MAX_SEED = (1 << 64) - 1
@@ -118,7 +118,7 @@ class FinishedGroup:
 
 
 def parse_group(
-    said: Any, vocab_size: int, context_length: int = MOST_TOKENS, length_key: str = "embedded.context_length"
+    said: Any, vocab_size: int, context_length: int = MAX_TOKENS, length_key: str = "embedded.context_length"
 ) -> GroupRequest:
     """A group as it comes over the wire; raises BadRequest. Every number is within what the model and its context can
     use. `length_key` is where the context is set."""
@@ -136,7 +136,7 @@ def parse_group(
     return GroupRequest(
         id=_name("id", said.get("id", "")),
         prompt=tuple(prompt),
-        n=_integer("n", said.get("n", 1), 1, MOST_SAMPLES),
+        n=_integer("n", said.get("n", 1), 1, MAX_SAMPLES),
         seed=_integer("seed", said.get("seed", 0), 0, MAX_SEED),
         sampling=parse_sampling(said.get("sampling") or {}, vocab_size, context_length),
         order=_parse_order(said.get("order")),
@@ -145,7 +145,7 @@ def parse_group(
     )
 
 
-def parse_sampling(said: Any, vocab_size: int, context_length: int = MOST_TOKENS) -> Sampling:
+def parse_sampling(said: Any, vocab_size: int, context_length: int = MAX_TOKENS) -> Sampling:
     """Keys are those of `gconfig`; null is as good as not said."""
     if not isinstance(said, Mapping):
         raise BadRequest(f"sampling: {shorten(said)} is not an object with keys of gconfig")
@@ -160,12 +160,12 @@ def parse_sampling(said: Any, vocab_size: int, context_length: int = MOST_TOKENS
     for key, least, most, above in NUMBERS:
         if key in values:
             _number(f"gconfig.{key}", values[key], least, most, above)
-    if 0 < values.get("temperature", 1) < LEAST_TEMPERATURE:
-        reason = f"{values['temperature']} is too small; take 0 (the likeliest token), or {LEAST_TEMPERATURE} and more"
+    if 0 < values.get("temperature", 1) < MIN_TEMPERATURE:
+        reason = f"{values['temperature']} is too small; take 0 (the likeliest token), or {MIN_TEMPERATURE} and more"
         raise BadRequest(f"gconfig.temperature: {reason}")
     for key, fewest in (("max_new_tokens", 1), ("max_tokens", 1), ("min_new_tokens", 0), ("top_k", -1)):
         if key in values:
-            _integer(f"gconfig.{key}", values[key], fewest, MOST_TOKENS)
+            _integer(f"gconfig.{key}", values[key], fewest, MAX_TOKENS)
     if "min_new_tokens" in values:
         values["min_new_tokens"] = min(values["min_new_tokens"], context_length)
     if not isinstance(values.get("greedy", False), bool):
@@ -180,11 +180,11 @@ def parse_sampling(said: Any, vocab_size: int, context_length: int = MOST_TOKENS
 
 
 NUMBERS: tuple[tuple[str, float, float, bool], ...] = (
-    ("temperature", 0, HIGHEST, False),
+    ("temperature", 0, MAX_SAMPLING_VALUE, False),
     ("top_p", 0, 1, True),
     ("min_p", 0, 1, False),
     ("frequency_penalty", -2, 2, False),
-    ("repetition_penalty", LEAST_REPETITION_PENALTY, HIGHEST, False),
+    ("repetition_penalty", MIN_REPETITION_PENALTY, MAX_SAMPLING_VALUE, False),
 )
 """Of sampling: key, least, most, and whether it must be above the least."""
 
@@ -236,9 +236,9 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise BadRequest(f"{name}: {shorten(value)} is not a list of texts")
-    if len(texts) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in texts):
+    if len(texts) > MAX_STOP_TEXTS or any(len(text) > MAX_STOP_LENGTH for text in texts):
         raise BadRequest(
-            f"{name}: at most {MOST_STOPS} texts of {LONGEST_STOP} characters are looked for; leave some out"
+            f"{name}: at most {MAX_STOP_TEXTS} texts of {MAX_STOP_LENGTH} characters are looked for; leave some out"
         )
     if "" in texts:
         raise BadRequest(f"{name}: an empty text would end every answer at once; leave it out")
@@ -246,9 +246,9 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _stop_tokens(value: Any, vocab_size: int) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or len(value) > MOST_STOP_TOKENS:
+    if not isinstance(value, list | tuple) or len(value) > MAX_STOP_TOKENS:
         raise BadRequest(
-            f"gconfig.stop_token_ids: {shorten(value)} is not a list of at most {MOST_STOP_TOKENS} token ids"
+            f"gconfig.stop_token_ids: {shorten(value)} is not a list of at most {MAX_STOP_TOKENS} token ids"
         )
     _check_tokens("gconfig.stop_token_ids", value, vocab_size)
     return tuple(value)

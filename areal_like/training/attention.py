@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from areal_like.config.attention import choose, installed
+from areal_like.config.attention import choose_attention, installed_packages
 from areal_like.config.train_engine import TrainEngineConfig
 
 REGISTERED_NAMES = {"sdpa": "areal_like_packed", "eager": "areal_like_packed_eager"}
@@ -38,7 +38,7 @@ def resolve_attention(config: TrainEngineConfig, where: str, device: torch.devic
     if config.attn_impl != "auto":
         return config.attn_impl
     gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
-    value, reason = choose(config.dtype, gpus, installed())
+    value, reason = choose_attention(config.dtype, gpus, installed_packages())
     log.info("%s.attn_impl is %s: %s", where, value, reason)
     return value
 

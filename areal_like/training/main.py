@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 def main(run: Run, me: Identity) -> int:
     """Meets the other ranks, loads the model, and trains."""
-    from areal_like.config.allocation.experiment import trained_models
-    from areal_like.config.limits import refuse
+    from areal_like.config.allocation.models import trained_models
+    from areal_like.config.checks.not_built import refuse_not_built
 
-    refuse(run.config)  # before anything heavy is imported
+    refuse_not_built(run.config)  # before anything heavy is imported
     is_supervised = not hasattr(run.config, "actor")
     if not is_supervised and run.config.train_dataset.fake is None and TOKEN not in os.environ:
         raise Failure(
@@ -97,7 +97,7 @@ def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") 
 
 def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelReference":
     """What the policy is held near to: a model of its own, unless it is the one that the actor's adapter stands in."""
-    from areal_like.config.allocation.experiment import reference_is_base
+    from areal_like.config.allocation.models import reference_is_base
     from areal_like.models import model_folder
     from areal_like.training.engine import TrainEngine
 

@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.models import generates
 from launcher.env_file import run_environment
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem

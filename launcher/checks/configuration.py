@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation import Allocation, Finding
-from areal_like.config.allocation.experiment import trained_models
-from areal_like.config.limits import refusals
+from areal_like.config.allocation import Allocation, AllocationProblem
+from areal_like.config.allocation.models import trained_models
+from areal_like.config.checks.not_built import not_built_problems
 from launcher.checks.attached import address_problems
 from launcher.checks.engines import head_size_problems
 from launcher.checks.fake_data import fake_data_problems
@@ -28,7 +28,7 @@ SCHEMA_ORIGINS = ("default", "group of the schema")
 def configuration_problems(
     loaded: "Loaded",
     allocation: Allocation | None,
-    problems: list[Finding],
+    problems: list[AllocationProblem],
     placement: PlacementPlan | None,
     starts: list[ServerStart],
     batch: BatchPlan,
@@ -58,7 +58,7 @@ def configuration_problems(
     found += [*environment.environment_problems(loaded.config), *address_problems(loaded.config)]
     found += head_size_problems(loaded.config, allocation, host)
     found += _processes(loaded.config, placement)
-    found += [PlanProblem(*refusal) for refusal in refusals(loaded.config, allocation)]
+    found += [PlanProblem(*refusal) for refusal in not_built_problems(loaded.config, allocation)]
     return found + _promised(loaded)
 
 

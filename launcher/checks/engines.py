@@ -4,7 +4,7 @@ command line."""
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import starts_servers
+from areal_like.config.allocation.models import starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.serving.installations import TITLES, Installation, unsupported_version, version_range
 from launcher.plan.host import HostInfo

@@ -4,7 +4,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.config.checks.named import BUILT_IN
+from areal_like.config.checks.user_code import BUILT_IN
 from launcher.plan.changes import is_set_by_user
 from launcher.plan.host import HostInfo
 from launcher.plan.plural import plural

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.capacity import GPUS_KEY
-from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
+from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.process.run_links import other_roots

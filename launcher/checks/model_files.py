@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.experiment import generates, trained_models
+from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN
 from areal_like.process.checkpoint_layout import complete_checkpoints

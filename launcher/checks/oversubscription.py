@@ -8,7 +8,7 @@ of the programs as they were measured, and of weights, gradients and optimizer; 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import starts_servers, trained_models
+from areal_like.config.allocation.models import starts_servers, trained_models
 from areal_like.serving.installations import TITLES
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import GIB, size_text

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from areal_like.config.install import pip_install
+from areal_like.config.install_command import pip_command
 from launcher.plan.plan import PlanProblem
 
 REQUIRED_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
@@ -17,5 +17,5 @@ def package_problems(missing: Sequence[str]) -> list[PlanProblem]:
     if not missing:
         return []
     are = "is" if len(missing) == 1 else "are"
-    reason = f"{', '.join(missing)} {are} not installed; {pip_install(*missing)} installs what a run needs"
+    reason = f"{', '.join(missing)} {are} not installed; {pip_command(*missing)} installs what a run needs"
     return [PlanProblem("environment", reason)]

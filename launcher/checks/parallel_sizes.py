@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation import Allocation, Parallel
-from areal_like.config.allocation.experiment import gpus_per_node, starts_servers, trained_models
+from areal_like.config.allocation import Allocation, ParallelStrategy
+from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
@@ -48,7 +48,7 @@ def _key(config: "BaseExperimentConfig", name: str, backend: str) -> str:
     return "allocation_mode" if said_in_mode else f"{name}.backend"
 
 
-def _heads(key: str, parallel: Parallel, path: str, host: HostInfo) -> Iterator[PlanProblem]:
+def _heads(key: str, parallel: ParallelStrategy, path: str, host: HostInfo) -> Iterator[PlanProblem]:
     """Each rank takes whole attention heads; KV heads may also be held by several ranks each."""
     size = parallel.tensor
     shape = shape_of(find_config(path, host)[0]) if size > 1 else None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_like.config.allocation.experiment import trained_models
+from areal_like.config.allocation.models import trained_models
 from launcher.plan.plan import PlanProblem, RunDirectory
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.resumable import run_config_values
@@ -22,8 +22,8 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
     step, run = directory.step, Path(directory.path)
     if directory.state != "continues" or step is None:
         return
-    from areal_like.config.describe.dump import scalar_text  # these bring yaml
-    from areal_like.config.loaded import MISSING, at
+    from areal_like.config.describe.yaml_text import scalar_text  # these bring yaml
+    from areal_like.config.loaded import MISSING, value_at
 
     total = config.total_train_steps
     if total is not None and total < step and not config.recover.skip_progress:
@@ -37,11 +37,11 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
         keys = [
             "optimizer.type",
             "use_lora",
-            *(ADAPTER_KEYS if engine.use_lora and at(before, f"{name}.use_lora") else ()),
+            *(ADAPTER_KEYS if engine.use_lora and value_at(before, f"{name}.use_lora") else ()),
         ]
         folder = step_folder(run, step) / ("critic" if name == "critic" else "")
         for key in keys:
-            was, now = at(before, f"{name}.{key}", MISSING), _now(engine, key)
+            was, now = value_at(before, f"{name}.{key}", MISSING), _now(engine, key)
             if was is not MISSING and _meant(was) != _meant(now):
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
                 ways = f"go on with that, or begin a run of its own from those weights with {name}.path={folder}"

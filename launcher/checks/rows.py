@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_like.config.checks.named import BUILT_IN
+from areal_like.config.checks.user_code import BUILT_IN
 from areal_like.config.problems import ConfigError
 from areal_like.data.dataset_files import (
     SAVED_DATASET,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config import mismatches
-from areal_like.config.allocation.experiment import generates, trained_models
+from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.checks import sampling
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from launcher.plan.plan import BatchPlan, PlanProblem
 from launcher.plan.plural import plural
@@ -19,7 +19,7 @@ def training_problems(config: "BaseExperimentConfig", batch: BatchPlan) -> Itera
     yield from _parts(config, batch)
     if generates(config):
         if not config.rollout.allow_mismatched_sampling:
-            yield from (PlanProblem(*refused) for refused in mismatches.refused(config.gconfig))
+            yield from (PlanProblem(*refused) for refused in sampling.mismatch_problems(config.gconfig))
         yield from _groups(config)
 
 

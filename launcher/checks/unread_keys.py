@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.base import SERVERS
-from areal_like.config.allocation.experiment import generates, starts_servers
-from areal_like.config.limits import without_effect
+from areal_like.config.allocation.models import generates, starts_servers
+from areal_like.config.checks.not_built import no_effect_problems
 from launcher.plan.changes import BODY, OVERRIDE, is_set_by_user
 from launcher.plan.plan import UnreadFileValue
 from launcher.plan.reward_model import has_reward_model
@@ -26,7 +26,7 @@ CHOOSES = "task.name"
 
 
 def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iterator[str]:
-    for key, message in without_effect(loaded.config):
+    for key, message in no_effect_problems(loaded.config):
         if not _is_of_another_algorithm(loaded, key) and (key == CHOOSES or is_set_by_user(loaded, key)):
             yield f"{key}: {message}"
     typed = [key for key in _of_other_engines(loaded, allocation) if loaded.origin(key).kind == OVERRIDE]
@@ -37,7 +37,7 @@ def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iter
 
 def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple[UnreadFileValue, ...]:
     """In the order of the reasons."""
-    found = [(key, why) for key, why in without_effect(loaded.config) if _is_of_another_algorithm(loaded, key)]
+    found = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_of_another_algorithm(loaded, key)]
     if allocation is not None and allocation.rollout is not None:
         why = f"has no effect: {allocation.rollout.backend} is the engine that serves"
         engines = _of_other_engines(loaded, allocation)

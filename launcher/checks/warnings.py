@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates, servers_on_cpu, starts_servers, trained_models
-from areal_like.config.checks.named import is_built_in
+from areal_like.config.allocation.models import generates, servers_on_cpu, starts_servers, trained_models
+from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig
 from launcher.checks.unread_keys import unread_key_warnings
 from launcher.plan.batch import staleness_bound

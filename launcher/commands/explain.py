@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.checks.interpolation import WHOLE
-from areal_like.config.checks.value import is_interpolation
-from areal_like.config.describe.dump import scalar_text
+from areal_like.config.checks.values import is_interpolation
+from areal_like.config.describe.yaml_text import scalar_text
+from areal_like.config.interpolation import WHOLE
 from areal_like.config.loaded import MISSING, Loaded
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.provenance import Origin
 from areal_like.config.redact import SECRET
 from areal_like.config.schema import ancestors
+from areal_like.config.sources.layers import Origin
 from areal_like.config.suggest import did_you_mean
 
 

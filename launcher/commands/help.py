@@ -4,7 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from areal_like.config.aliases import ALIASES
+from areal_like.config.names import ALIASES
 from areal_like.config.sources.shipped import data_folder
 from launcher.arguments import COMMANDS
 from launcher.terminal import bold, width

@@ -11,7 +11,7 @@ from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.redact import SHORTEST, without
+from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
 from areal_like.discovery import parse_entry
 from areal_like.models import display_name
 from areal_like.process.command_result import write_result
@@ -50,14 +50,14 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
         return FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION
     os.environ.update(variables)
     key = os.environ.get(claimed.run.config.rollout.api_key_var, "")
-    hidden = tuple(value for value in (key, *variables.values()) if len(value) >= SHORTEST)
+    hidden = tuple(value for value in (key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH)
 
     def say(text: str) -> None:
-        write_line(without(loaded.redactor.everywhere(text), hidden), sys.stdout)
+        write_line(remove_secrets(loaded.redactor.everywhere(text), hidden), sys.stdout)
 
     ending = _serve(claimed, key, say, plan.command)
     if ending.message:
-        write_line(without(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
+        write_line(remove_secrets(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
     if discard_unused_run(claimed, ending):
         write_line(f"nothing had begun: {claimed.run.directory} is removed again", sys.stderr)
     else:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.checks.value import is_interpolation
-from areal_like.config.describe.dump import Reference, dump, loadable
+from areal_like.config.checks.values import is_interpolation
+from areal_like.config.describe.yaml_text import Reference, escape_references, to_yaml
 from areal_like.config.loaded import MISSING, Loaded
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET
 from areal_like.config.suggest import did_you_mean
@@ -15,7 +15,7 @@ def configuration_text(loaded: Loaded, section: str | None = None) -> str:
     """References are resolved, `auto` stays, a literal secret is null (a reference to one stays a reference)."""
     values = values_without_secrets(loaded, loaded.values)
     if section is None:
-        return dump({"defaults": [{"experiment": loaded.experiment}], **values})
+        return to_yaml({"defaults": [{"experiment": loaded.experiment}], **values})
     path = ALIASES.get(section, section).strip(".")
     tree: Any = values
     for name in path.split("."):
@@ -26,14 +26,14 @@ def configuration_text(loaded: Loaded, section: str | None = None) -> str:
         )
     for name in reversed(path.split(".")):
         tree = {name: tree}
-    return dump(tree)
+    return to_yaml(tree)
 
 
 def values_without_secrets(loaded: Loaded, chosen: dict[str, Any]) -> dict[str, Any]:
     """`chosen` are the values of the configuration, or these with what every `auto` became."""
-    values: dict[str, Any] = loadable(_shown(loaded, "", chosen, loaded.raw))
+    values: dict[str, Any] = escape_references(_shown(loaded, "", chosen, loaded.raw))
     for leaf in loaded.foreign:
-        _put(values, leaf.path, loadable(loaded.redactor.value(leaf.path, leaf.value)))
+        _put(values, leaf.path, escape_references(loaded.redactor.value(leaf.path, leaf.value)))
     return values
 
 

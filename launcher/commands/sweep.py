@@ -6,13 +6,13 @@ import os
 import sys
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.compose import Composition, load
-from areal_like.config.copies import COPIES
+from areal_like.api import run_command
+from areal_like.config.dependent_keys import DEPENDENT_KEYS
+from areal_like.config.load import Composition, load
 from areal_like.config.loaded import Loaded
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.sources.overrides import is_secret, parse_words
-from areal_like.door import follow
+from areal_like.config.sources.overrides import holds_secret, parse_overrides
 from launcher.arguments import Arguments
 from launcher.commands.run import refuse
 from launcher.plan import build_plan
@@ -50,7 +50,7 @@ class _SweepPlanner:
     def __init__(self, arguments: Arguments) -> None:
         assert arguments.config is not None
         self.config, self.schema_class = arguments.config, arguments.schema_class
-        self.copies = {**COPIES, **recorded_references(arguments.config)}
+        self.copies = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
         self.elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
         words = [*self.elsewhere.overrides, *arguments.overrides]
         self.overrides = [word for word in words if not is_hydra_override(word)]
@@ -58,7 +58,7 @@ class _SweepPlanner:
         self.replace, self.form = arguments.replace, arguments.dry_run
         self.dry_run = arguments.dry_run is not None
         self.plans: list[PlannedPoint] = []
-        parsed, problems = parse_words(self.overrides)
+        parsed, problems = parse_overrides(self.overrides)
         if problems:
             raise ConfigError(problems)
         self.fixed = [word.text for word in parsed if not word.parsed.is_sweep_override()]
@@ -97,7 +97,7 @@ class _SweepPlanner:
         """A run of its own, with a guardian of its own; what it says appears here."""
         schema = ["--schema", self.schema_class] if self.schema_class else []
         words = ["--config", self.config, *schema, *(["--replace"] if self.replace else []), *overrides]
-        ended = follow(words)
+        ended = run_command(words)
         if ended.exit_code == BAD_CONFIGURATION:
             raise ConfigError([Problem(trial, ended.errors)])
         summary = ended.summary()
@@ -120,7 +120,7 @@ class _SweepPlanner:
             groups={group: library.options_of(group) or [] for group in library.options_of("") or []},
             names=[name for name in schema.names() if "." not in name],
             aliases=ALIASES,
-            is_secret=lambda key: is_secret(key, schema),
+            is_secret=lambda key: holds_secret(key, schema),
             run_dir=lambda overrides, _trial: build_plan(self.load(overrides)).run_dir,
             dry_run=self.dry_run,
             quiet=self.form == "json",

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates, starts_servers, trained_models
-from areal_like.config.attention import choose
+from areal_like.config.allocation.models import generates, starts_servers, trained_models
+from areal_like.config.attention import choose_attention
 from areal_like.config.experiment import GRPOConfig
 from launcher.checks.engines import resolved_engine, resolved_engine_options
 from launcher.plan.bench import bench_values
@@ -69,7 +69,7 @@ def add_server_threads(found: dict[str, Resolved], config: "BaseExperimentConfig
 def resolved_values(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
     """The values of a configuration with what every `auto` became, also where others refer to it: what the run's
     config.yaml says."""
-    from areal_like.config.checks.interpolation import Resolver, references_in
+    from areal_like.config.interpolation import ReferenceResolver, references_in
 
     raw, values = deepcopy(loaded.raw), deepcopy(loaded.values)
     changed = {resolved.key: resolved.value for resolved in found}
@@ -81,7 +81,7 @@ def resolved_values(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, An
         references = references_in(loaded.get_raw(path))
         return any(reference in changed or follows(reference) for reference in references)
 
-    resolver = Resolver(raw, loaded.schema.names())
+    resolver = ReferenceResolver(raw, loaded.schema.names())
     for path in loaded.schema.keys:
         if path not in changed and follows(path):
             _put(values, path, resolver.resolve(path, loaded.get_raw(path)))
@@ -122,7 +122,7 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
     for name, engine in trained_models(config):
         if engine.attn_impl == "auto":
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
-            value, reason = choose(engine.dtype, names if allocation.num_gpus else [], host.packages)
+            value, reason = choose_attention(engine.dtype, names if allocation.num_gpus else [], host.packages)
             if not host.is_here and allocation.num_gpus:
                 reason = "torch's own: whether flash attention is installed on that machine is not known"
             yield Resolved(f"{name}.attn_impl", value, reason)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.models import generates
 from areal_like.config.experiment import GRPOConfig
 from areal_like.observe.throughput import WARM_UP_STEPS
 from launcher.plan.bench import BENCH_STEPS

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_like.config.allocation import Allocation, Machine, Parallel
-from areal_like.config.allocation import experiment as allocate
+from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
+from areal_like.config.allocation import models as allocate
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.shipped import data_folder
 from launcher.checks.configuration import configuration_problems
@@ -151,9 +151,9 @@ def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
     """The configuration with what was decided, which is what an engine of others is told by its command line."""
-    from areal_like.config.loaded import build  # brings yaml
+    from areal_like.config.loaded import build_config  # brings yaml
 
-    return build(loaded.cls, resolved_values(loaded, auto.values()))
+    return build_config(loaded.cls, resolved_values(loaded, auto.values()))
 
 
 def command_line(loaded: "Loaded", host: HostInfo, replace_existing: bool, serves: bool = False) -> list[str]:
@@ -216,7 +216,7 @@ def _allocation(config: "BaseExperimentConfig", allocation: Allocation | None) -
     }
 
 
-def _part(parallel: Parallel | None) -> dict[str, Any] | None:
+def _part(parallel: ParallelStrategy | None) -> dict[str, Any] | None:
     if parallel is None:
         return None
     return {"backend": parallel.backend, "dims": parallel.dims, "world_size": parallel.world_size}

@@ -7,7 +7,7 @@ from launcher.plan.plan import BaseSetting, ChangedSetting, ReplacedFileValue, R
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
-    from areal_like.config.provenance import Origin
+    from areal_like.config.sources.layers import Origin
 
 BODY, CHOSEN, OVERRIDE = "file", "group of the command line", "override"
 
@@ -78,7 +78,7 @@ def is_set_by_user(loaded: "Loaded", key: str) -> bool:
 
 
 def _strongest(loaded: "Loaded", key: str) -> "Origin":
-    from areal_like.config.provenance import LayerKind  # brings yaml
+    from areal_like.config.sources.layers import LayerKind  # brings yaml
 
     origin = loaded.origin(key)
     if origin.kind != "default":

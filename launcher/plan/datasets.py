@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from areal_like.config.checks.named import BUILT_IN
-from areal_like.config.install import pip_install
+from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.install_command import pip_command
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import row_problems, task_row_problems
@@ -82,7 +82,7 @@ def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list
             )
             for package in (_packages(found) if found is not None or is_hub_name(data.path) else ())
             if find_spec(package) is None
-            for how in (f"{pip_install(package)} installs it",)
+            for how in (f"{pip_command(package)} installs it",)
         ]
         lacking += row_problems(section, data, found) if found is not None and counts else ()
     switch = offline_switch()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.config.allocation import Machine, machine
+from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.attention import PACKAGES as ATTENTION
 from areal_like.observe.trackers.requirements import PACKAGES as TRACKERS
 from areal_like.observe.trackers.requirements import is_installed
@@ -49,7 +49,7 @@ class HostInfo(NamedTuple):
 
 def local_host(known: Machine | None = None) -> HostInfo:
     """This machine; `known` replaces what would be found out about its GPUs and cores."""
-    found = machine() if known is None else known
+    found = detect_machine() if known is None else known
     return HostInfo(
         machine=found,
         cores=_cores(found.num_cpu_cores),

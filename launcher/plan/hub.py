@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.config.allocation.experiment import generates, trained_models
-from areal_like.config.checks.interpolation import references_in
+from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.interpolation import references_in
 from areal_like.models import BUILT_IN, snapshots
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem, Resolved

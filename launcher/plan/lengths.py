@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates, starts_servers
+from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of

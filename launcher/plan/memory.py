@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from areal_like.config.allocation import Allocation, Parallel
-from areal_like.config.allocation.experiment import generates, reference_is_base, trained_models
+from areal_like.config.allocation import Allocation, ParallelStrategy
+from areal_like.config.allocation.models import generates, reference_is_base, trained_models
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
@@ -40,7 +40,7 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
 
 
 def model_memory(
-    name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: Parallel, on_gpu: bool = True
+    name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: ParallelStrategy, on_gpu: bool = True
 ) -> ModelMemory:
     """One model on one rank. FSDP shards over all ranks of a tensor group's replica; a frozen model has no master copy,
     and with LoRA only the adapters have gradients and optimizer state. What a GPU offloads is in host memory."""

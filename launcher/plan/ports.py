@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.experiment import generates, starts_servers
+from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.process.port_check import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK

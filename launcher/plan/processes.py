@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.experiment import generates, starts_servers
+from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.models import generates
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.task import REWARD_MODEL
 from areal_like.process.checkpoint_layout import complete_checkpoints

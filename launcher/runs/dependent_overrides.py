@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.checks.interpolation import WHOLE
-from areal_like.config.copies import following
-from areal_like.config.loaded import MISSING, at
+from areal_like.config.dependent_keys import dependents_of
+from areal_like.config.interpolation import WHOLE
+from areal_like.config.loaded import MISSING, value_at
+from areal_like.config.names import ALIASES
 from areal_like.config.sources.shipped import find_config
 from areal_like.process.run import CONFIG, RUN_FACTS
 
@@ -27,9 +27,9 @@ def dependent_overrides(values: Mapping[str, Any], follows: Mapping[str, str], w
     """Overrides for the keys that follow one of those that `words` change; not for those that have been given a value
     of their own."""
     names = [word.partition("=")[0].lstrip("+") for word in words]
-    flat = {path: at(values, path, MISSING) for path in (*follows, *follows.values())}
+    flat = {path: value_at(values, path, MISSING) for path in (*follows, *follows.values())}
     changed = {ALIASES.get(name, name) for name in names}
-    return [f"{path}=${{{follows[path]}}}" for path in following(flat, follows, changed)]
+    return [f"{path}=${{{follows[path]}}}" for path in dependents_of(flat, follows, changed)]
 
 
 def recorded_references(config: str | Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.allocation.experiment import trained_models
+from areal_like.config.allocation.models import trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.checkpoint_layout import KEPT, step_of

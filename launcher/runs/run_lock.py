@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.config.loaded import Loaded, build
+from areal_like.config.loaded import Loaded, build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
 from areal_like.process.abandoned_memory import remove_abandoned_memory
@@ -36,7 +36,9 @@ class LockedRun(NamedTuple):
 def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, serves: bool = False) -> LockedRun:
     """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
     run is servers alone."""
-    held = keep_checkpoints(build(loaded.cls, resolved_values(loaded, plan.auto)), Path.cwd(), Path(plan.run_dir))
+    held = keep_checkpoints(
+        build_config(loaded.cls, resolved_values(loaded, plan.auto)), Path.cwd(), Path(plan.run_dir)
+    )
     plan, is_new = _make_folder(loaded, plan, replace_existing, serves)
     try:
         claimed = _claimed(loaded, plan, run_id, serves)
@@ -50,7 +52,7 @@ def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, se
 
 def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun:
     directory, cwd = Path(plan.run_dir), Path.cwd()
-    config = build(loaded.cls, resolved_values(loaded, plan.auto))
+    config = build_config(loaded.cls, resolved_values(loaded, plan.auto))
     names = name_store_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
     _announce_launcher(names, config.cluster.name_resolve.ttl_s)
     run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.allocation.experiment import generates
+from areal_like.config.allocation.models import generates
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.config.redact import SHORTEST, without
+from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
 from areal_like.process.checkpoint_layout import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
@@ -57,7 +57,10 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
         )
     secret = secrets.token_hex(32)
     os.environ.update(variables)  # for all processes, and for the trackers in this one
-    hidden = (secret, *sorted((value for value in variables.values() if len(value) >= SHORTEST), key=len, reverse=True))
+    hidden = (
+        secret,
+        *sorted((value for value in variables.values() if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True),
+    )
     return _Launch(loaded, claimed, secret, hidden).run()
 
 
@@ -177,7 +180,7 @@ class _Launch:
             self.say(f"  {end}")
 
     def _clean(self, text: str) -> str:
-        return without(self.loaded.redactor.everywhere(text), self.hidden)
+        return remove_secrets(self.loaded.redactor.everywhere(text), self.hidden)
 
     def _say_what_begins(self) -> None:
         config, start = self.run_.config, self.start

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from areal_like.config.install import pip_install
+from areal_like.config.install_command import pip_command
 from areal_like.config.problems import ConfigError, Problem
 from launcher.sweep.hydra_root import ROOT_NAME, HydraRoot, compose_next
 
@@ -115,7 +115,7 @@ def _explain(error: Exception, overrides: Sequence[str]) -> Problem:
     text = text or type(error).__name__
     for option, package in PACKAGES.items():
         if f"'{option}'" in text:
-            text += f"; it comes with the package {package} ({pip_install(package)})"
+            text += f"; it comes with the package {package} ({pip_command(package)})"
     key, where = "hydra", ""
     for override in overrides:
         name, _, value = override.partition("=")

@@ -23,9 +23,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.config.compose import load  # noqa: E402
-from areal_like.config.describe.dump import dump  # noqa: E402
+from areal_like.config.describe.yaml_text import to_yaml  # noqa: E402
 from areal_like.config.experiment import EXPERIMENTS  # noqa: E402
+from areal_like.config.load import load  # noqa: E402
 from areal_like.config.loaded import Loaded  # noqa: E402
 from areal_like.config.schema import Schema  # noqa: E402
 from areal_like.config.sources.shipped import data_folder  # noqa: E402
@@ -66,7 +66,7 @@ def commands(folder: Path) -> list[Command]:
 def lay_out(folder: Path, loaded: Loaded) -> None:
     """The experiment as plain Hydra files: the schema's defaults as one of them, below the groups and the file."""
     opened = [path for path, section in loaded.schema.sections.items() if section.default_null and loaded.get_raw(path)]
-    (folder / "schema.yaml").write_text(dump(loaded.schema.defaults(opened)), encoding="utf-8")
+    (folder / "schema.yaml").write_text(to_yaml(loaded.schema.defaults(opened)), encoding="utf-8")
     shutil.copytree(data_folder("conf"), folder, dirs_exist_ok=True)
     text = loaded.file.read_text(encoding="utf-8")
     below = f"defaults:\n  - schema\n  - experiment: {loaded.experiment}\n"

@@ -27,8 +27,8 @@ from aiohttp import web
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.config.compose import load  # noqa: E402
-from areal_like.config.describe.dump import dump  # noqa: E402
+from areal_like.config.describe.yaml_text import to_yaml  # noqa: E402
+from areal_like.config.load import load  # noqa: E402
 from areal_like.discovery import announce, open_name_store, parse_entry  # noqa: E402
 from areal_like.process.frames import pack  # noqa: E402
 from areal_like.process.http import HttpClient, application, json_response, read_json, run_async, serve  # noqa: E402
@@ -56,7 +56,7 @@ def make_run(folder: Path, groups_in_flight: int, samples: int, steps: int) -> R
         f"cluster.name_resolve.nfs_record_root={folder}/names",
     ]
     folder.mkdir()
-    (folder / "config.yaml").write_text(dump(load(ROOT / "experiments/grpo.yaml", overrides).values))
+    (folder / "config.yaml").write_text(to_yaml(load(ROOT / "experiments/grpo.yaml", overrides).values))
     said = {"run_id": "bench", "experiment": "grpo", "folder": str(folder), "cwd": str(folder)}
     (folder / "run.json").write_text(json.dumps(said))
     (folder / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))

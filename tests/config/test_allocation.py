@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from areal_like.config.allocation import (
     Allocation,
+    AllocationProblem,
     AllocationSyntaxError,
-    Cluster,
-    Finding,
+    ClusterSize,
     Machine,
-    Parallel,
+    ParallelStrategy,
     parse_mode,
     parse_server,
     parse_trainer,
     resolve,
 )
-from areal_like.config.allocation.base import Dims, Mode, Part
+from areal_like.config.allocation.base import AllocationMode, BackendSpec, ParallelDims
 
 GRPO = {"actor": "auto", "ref": "auto"}
 
@@ -29,14 +29,14 @@ def gpus(count: int, engines: tuple[str, ...] = ("sglang", "vllm"), cores: int =
 
 
 def settle(mode="auto", rollout="auto", train=GRPO, cluster=None, on=None, **more) -> Allocation:
-    allocation, problems = resolve(mode, rollout, train, cluster or Cluster(), on or gpus(64), **more)
+    allocation, problems = resolve(mode, rollout, train, cluster or ClusterSize(), on or gpus(64), **more)
     assert not problems, problems
     assert allocation is not None
     return allocation
 
 
-def refuse(mode="auto", rollout="auto", train=GRPO, cluster=None, on=None) -> list[Finding]:
-    allocation, problems = resolve(mode, rollout, train, cluster or Cluster(), on or gpus(64))
+def refuse(mode="auto", rollout="auto", train=GRPO, cluster=None, on=None) -> list[AllocationProblem]:
+    allocation, problems = resolve(mode, rollout, train, cluster or ClusterSize(), on or gpus(64))
     assert allocation is None
     assert problems
     return problems
@@ -107,7 +107,7 @@ def test_trainer_alone(text, backend, world, expert_data, expert_tensor):
 @pytest.mark.parametrize("text", ["", "  ", "auto", " auto ", "heuristic"])
 def test_words_that_mean_auto(text):
     assert settle(text) == settle("auto")
-    assert parse_mode(text) == Mode(keyword="auto")
+    assert parse_mode(text) == AllocationMode(keyword="auto")
 
 
 def test_eval_and_servers_only_are_told_apart():
@@ -205,11 +205,15 @@ def test_backend_keys_refuse(read, text, words):
 
 def test_backend_keys_take_a_name_with_or_without_sizes():
     for nothing in ("", " ", "auto"):
-        assert parse_server(nothing) == parse_trainer(nothing) == Part()
-    assert parse_server("vllm") == Part("vllm")
-    assert parse_server(" vllm : d2 t4") == parse_server("vllm.d2t4") == Part("vllm", Dims(data=2, tensor=4))
-    assert parse_trainer("fsdp:d4c2") == Part("fsdp", Dims(data=4, context=2))
-    assert parse_trainer("megatron:(attn:d4|ffn:e2)").ffn == Dims(data=2, expert=2)
+        assert parse_server(nothing) == parse_trainer(nothing) == BackendSpec()
+    assert parse_server("vllm") == BackendSpec("vllm")
+    assert (
+        parse_server(" vllm : d2 t4")
+        == parse_server("vllm.d2t4")
+        == BackendSpec("vllm", ParallelDims(data=2, tensor=4))
+    )
+    assert parse_trainer("fsdp:d4c2") == BackendSpec("fsdp", ParallelDims(data=4, context=2))
+    assert parse_trainer("megatron:(attn:d4|ffn:e2)").ffn == ParallelDims(data=2, expert=2)
 
 
 # ---- what can be read and cannot be ----
@@ -349,26 +353,26 @@ def test_megatron_and_server_pipelines_are_planned_and_cannot_start():
     assert reason.key == "rollout.backend" and "vllm:d2t2" in reason.message
 
 
-@pytest.mark.parametrize("cluster", [Cluster(1, 8), Cluster(1, "auto"), Cluster(1, 8, "slurm")])
+@pytest.mark.parametrize("cluster", [ClusterSize(1, 8), ClusterSize(1, "auto"), ClusterSize(1, 8, "slurm")])
 def test_too_large_for_the_cluster_is_no_problem_of_the_plan(cluster):
     found = settle("sglang:d4+fsdp:d8", cluster=cluster, on=gpus(8))
     (need,) = found.needs
     assert need.key == "allocation_mode"
     assert "takes 12 GPUs; the cluster has 8 GPUs" in need.message
-    assert not settle("sglang:d8+fsdp:d8", cluster=Cluster(2, 8), on=gpus(8)).needs
+    assert not settle("sglang:d8+fsdp:d8", cluster=ClusterSize(2, 8), on=gpus(8)).needs
 
 
 def test_a_cluster_that_this_machine_is_not():
-    (need,) = settle("sglang:d4+fsdp:d4", cluster=Cluster(1, 8), on=gpus(0)).needs
+    (need,) = settle("sglang:d4+fsdp:d4", cluster=ClusterSize(1, 8), on=gpus(0)).needs
     assert need.key == "cluster.n_gpus_per_node" and "has none" in need.message
-    assert not settle("sglang:d4+fsdp:d4", cluster=Cluster(1, 8, "slurm"), on=gpus(0)).needs
-    assert not settle("embedded:d1+fsdp:d1", cluster=Cluster(1, 0), on=gpus(0)).needs
-    (warning,) = settle(cluster=Cluster(2, "auto", "slurm"), on=gpus(4)).warnings
+    assert not settle("sglang:d4+fsdp:d4", cluster=ClusterSize(1, 8, "slurm"), on=gpus(0)).needs
+    assert not settle("embedded:d1+fsdp:d1", cluster=ClusterSize(1, 0), on=gpus(0)).needs
+    (warning,) = settle(cluster=ClusterSize(2, "auto", "slurm"), on=gpus(4)).warnings
     assert "like this machine: 4 GPUs" in warning.message
 
 
 def test_a_server_stays_inside_a_node():
-    (need,) = settle("vllm:d1t16", cluster=Cluster(2, 8), on=gpus(8)).needs
+    (need,) = settle("vllm:d1t16", cluster=ClusterSize(2, 8), on=gpus(8)).needs
     assert "takes 16 GPUs and a node has 8" in need.message
 
 
@@ -401,12 +405,12 @@ def test_auto_by_the_number_of_gpus(count, text, shared, words):
 @pytest.mark.parametrize(
     ("cluster", "text"),
     [
-        (Cluster(2, 8), "vllm:d8+fsdp:d8"),
-        (Cluster(3, 8), "vllm:d16+fsdp:d8"),
-        (Cluster(2, 1), "vllm:d1+fsdp:d1"),
-        (Cluster(2, "auto"), "vllm:d4+fsdp:d4"),
-        (Cluster(1, 0), "embedded:d1+fsdp:d1"),
-        (Cluster(1, 2), "vllm:d1+fsdp:d1"),
+        (ClusterSize(2, 8), "vllm:d8+fsdp:d8"),
+        (ClusterSize(3, 8), "vllm:d16+fsdp:d8"),
+        (ClusterSize(2, 1), "vllm:d1+fsdp:d1"),
+        (ClusterSize(2, "auto"), "vllm:d4+fsdp:d4"),
+        (ClusterSize(1, 0), "embedded:d1+fsdp:d1"),
+        (ClusterSize(1, 2), "vllm:d1+fsdp:d1"),
     ],
 )
 def test_auto_on_several_nodes_takes_whole_nodes(cluster, text):
@@ -439,7 +443,7 @@ def test_auto_without_servers_trains_on_all(count, text):
 
 
 def test_one_server_and_one_trainer_share_the_only_gpu():
-    found = settle("sglang.d1p1t1+d1p1t1", cluster=Cluster(1, 1), on=gpus(1))
+    found = settle("sglang.d1p1t1+d1p1t1", cluster=ClusterSize(1, 1), on=gpus(1))
     assert found.shared_device and found.num_gpus == 1 and not found.needs
     assert settle("sglang:d2+fsdp:d1", on=gpus(1)).needs
     assert not settle("sglang:d1+fsdp:d1", on=gpus(2)).shared_device
@@ -453,7 +457,7 @@ def test_servers_on_the_cpu_take_no_gpu():
 
 @given(count=st.integers(0, 40), nodes=st.integers(1, 5))
 def test_auto_always_fits(count, nodes):
-    found = settle(cluster=Cluster(nodes, count), on=gpus(count))
+    found = settle(cluster=ClusterSize(nodes, count), on=gpus(count))
     assert found.rollout and found.actor
     assert not found.needs
     assert found.num_gpus == nodes * count
@@ -463,22 +467,22 @@ def test_auto_always_fits(count, nodes):
 # ---- properties of reading ----
 
 sizes = st.integers(1, 9999)
-server_sizes = st.builds(Dims, data=sizes, tensor=sizes, pipeline=sizes)
-trainer_sizes = st.builds(Dims, data=sizes, tensor=sizes, pipeline=sizes, context=sizes, expert=sizes)
+server_sizes = st.builds(ParallelDims, data=sizes, tensor=sizes, pipeline=sizes)
+trainer_sizes = st.builds(ParallelDims, data=sizes, tensor=sizes, pipeline=sizes, context=sizes, expert=sizes)
 hybrids = st.builds(
-    Part,
+    BackendSpec,
     st.sampled_from([None, "fsdp", "megatron"]),
-    st.builds(Dims, data=sizes, tensor=sizes, pipeline=sizes, context=sizes),
-    st.builds(Dims, data=sizes, tensor=sizes, pipeline=sizes, expert=sizes),
+    st.builds(ParallelDims, data=sizes, tensor=sizes, pipeline=sizes, context=sizes),
+    st.builds(ParallelDims, data=sizes, tensor=sizes, pipeline=sizes, expert=sizes),
 )
-server_parts = st.builds(Part, st.sampled_from(["embedded", "sglang", "vllm"]), server_sizes)
-trainer_parts = st.builds(Part, st.sampled_from([None, "fsdp", "megatron"]), trainer_sizes) | hybrids
+server_parts = st.builds(BackendSpec, st.sampled_from(["embedded", "sglang", "vllm"]), server_sizes)
+trainer_parts = st.builds(BackendSpec, st.sampled_from([None, "fsdp", "megatron"]), trainer_sizes) | hybrids
 modes = st.one_of(
-    st.builds(Mode, keyword=st.sampled_from(["auto", "manual"])),
-    st.builds(Mode, rollout=server_parts),
-    st.builds(Mode, train=trainer_parts),
-    st.builds(Mode, rollout=server_parts, train=trainer_parts, colocated=st.booleans()),
-    st.builds(Mode, rollout=server_parts, client=st.sampled_from(["eval", "cpu"])),
+    st.builds(AllocationMode, keyword=st.sampled_from(["auto", "manual"])),
+    st.builds(AllocationMode, rollout=server_parts),
+    st.builds(AllocationMode, train=trainer_parts),
+    st.builds(AllocationMode, rollout=server_parts, train=trainer_parts, colocated=st.booleans()),
+    st.builds(AllocationMode, rollout=server_parts, client=st.sampled_from(["eval", "cpu"])),
 )
 small = st.integers(1, 4)
 tokens = st.sampled_from([*"dtpce0123479:.+|()[] ", "attn", "ffn", "sglang", "vllm", "embedded", "fsdp", "megatron"])
@@ -499,7 +503,7 @@ def test_the_canonical_form_of_a_backend_key_reads_back_to_the_same(server, trai
 @given(data=small, tensor=small, pipeline=small, context=small, expert=small, expert_tensor=small, copies=small)
 def test_a_settled_trainer_reads_back_to_the_same(data, tensor, pipeline, context, expert, expert_tensor, copies):
     data *= expert * expert_tensor * copies
-    parallel = Parallel(
+    parallel = ParallelStrategy(
         backend="megatron",
         data=data,
         tensor=tensor,
@@ -508,7 +512,7 @@ def test_a_settled_trainer_reads_back_to_the_same(data, tensor, pipeline, contex
         expert=expert,
         expert_tensor=expert_tensor,
     )
-    assert Parallel.of(parse_trainer(str(parallel))) == parallel
+    assert ParallelStrategy.of(parse_trainer(str(parallel))) == parallel
     assert settle(str(parallel), rollout=None, train={"model": ""}).actor == parallel
 
 
@@ -532,13 +536,17 @@ def test_garbage_raises_the_syntax_error_and_nothing_else(text):
 
 @given(garbage, garbage, garbage, garbage)
 def test_resolving_garbage_gives_an_allocation_or_problems(mode, rollout, actor, ref):
-    allocation, problems = resolve(mode, rollout, {"actor": actor, "ref": ref}, Cluster(), gpus(8))
+    allocation, problems = resolve(mode, rollout, {"actor": actor, "ref": ref}, ClusterSize(), gpus(8))
     assert (allocation is None) == bool(problems)
 
 
-@given(modes, server_parts | st.just(Part()), trainer_parts.filter(lambda part: part.backend) | st.just(Part()))
+@given(
+    modes,
+    server_parts | st.just(BackendSpec()),
+    trainer_parts.filter(lambda part: part.backend) | st.just(BackendSpec()),
+)
 def test_what_is_accepted_is_what_is_run(mode, server, trainer):
-    allocation, problems = resolve(str(mode), str(server), {"actor": str(trainer)}, Cluster(1, 8), gpus(8))
+    allocation, problems = resolve(str(mode), str(server), {"actor": str(trainer)}, ClusterSize(1, 8), gpus(8))
     assert (allocation is None) == bool(problems)
     assert all(problem.key and problem.message for problem in problems)
     if allocation and allocation.rollout and mode.rollout:

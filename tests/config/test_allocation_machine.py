@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.allocation import machine
+from areal_like.config.allocation import detect_machine
 
 
 def fake_root(path: Path, cards: int) -> Path:
@@ -21,20 +21,20 @@ def fake_root(path: Path, cards: int) -> Path:
 )
 def test_gpus_are_counted_from_the_environment_then_the_driver(tmp_path, visible, count):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = machine(environ, fake_root(tmp_path, 4))
+    found = detect_machine(environ, fake_root(tmp_path, 4))
     assert found.num_gpus == count
     assert ("CUDA_VISIBLE_DEVICES" in found.how) == (visible is not None)
     assert found.num_cpu_cores >= 1
 
 
 def test_parts_of_gpus_count_by_name(tmp_path):
-    assert machine({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, fake_root(tmp_path, 1)).num_gpus == 2
+    assert detect_machine({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, fake_root(tmp_path, 1)).num_gpus == 2
 
 
 def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine({}, tmp_path).num_gpus == 0
-    found = machine({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
+    assert detect_machine({}, tmp_path).num_gpus == 0
+    found = detect_machine({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
     assert found.num_gpus == 0 and "no GPU driver" in found.how
 
 
@@ -44,7 +44,7 @@ def test_nvidia_smi_is_asked_where_files_are_missing(tmp_path, monkeypatch, scri
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = machine({}, tmp_path)
+    found = detect_machine({}, tmp_path)
     assert (found.num_gpus, found.how) == (count, "nvidia-smi -L")
 
 
@@ -52,12 +52,12 @@ def test_cores_are_those_that_the_container_may_use(tmp_path):
     quota = tmp_path / "sys/fs/cgroup/cpu.max"
     quota.parent.mkdir(parents=True)
     quota.write_text("100000 100000\n")
-    assert machine({}, tmp_path).num_cpu_cores == 1
+    assert detect_machine({}, tmp_path).num_cpu_cores == 1
     quota.write_text("max 100000\n")
-    assert machine({}, tmp_path).num_cpu_cores == len(os.sched_getaffinity(0))
+    assert detect_machine({}, tmp_path).num_cpu_cores == len(os.sched_getaffinity(0))
 
 
 def test_looking_without_a_driver_starts_no_process(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert machine({}, tmp_path).num_gpus == 0
+    assert detect_machine({}, tmp_path).num_gpus == 0

@@ -4,7 +4,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from areal_like.config.dialects.areal import FOREIGN_SECTIONS, cannot_start, infer_experiment, legacy, subclass_keys
+from areal_like.config.dialects.areal import (
+    FOREIGN_SECTIONS,
+    cannot_start,
+    infer_experiment,
+    legacy_file_message,
+    subclass_keys,
+)
 from areal_like.config.problems import ConfigError
 from tests.support.planning import load_text
 
@@ -66,10 +72,10 @@ class TestLegacy:
         ],
     )
     def test_a_mistake_in_a_file_of_ours_is_no_legacy_file(self, body):
-        assert legacy(body) is None
+        assert legacy_file_message(body) is None
 
     def test_a_value_model_leads_to_ppo(self):
-        assert "experiments/ppo.yaml" in str(legacy({"exp_ctrl": {}, "ppo": {"disable_value": False}}))
+        assert "experiments/ppo.yaml" in str(legacy_file_message({"exp_ctrl": {}, "ppo": {"disable_value": False}}))
 
 
 class TestCannotStart:

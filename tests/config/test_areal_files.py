@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from areal_like.config.compose import load
 from areal_like.config.dialects.areal import subclass_keys
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from launcher.cli import main
 from tests.config.areal_files.expected import LEGACY_FILES, MODULE, PLAIN_FILES, SUBCLASS_FILES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.compose import load
-from areal_like.config.generation import LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
+from areal_like.config.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.serving.requests import BadRequest, parse_group
 
@@ -288,10 +288,14 @@ class TestContradictions:
     @pytest.mark.parametrize(
         ("key", "value", "words"),
         [
-            ("stop", ["x"] * (MOST_STOPS + 1), f"has {MOST_STOPS + 1} texts; servers look for {MOST_STOPS} at most"),
-            ("stop", ["x" * (LONGEST_STOP + 1)], f"has a text of {LONGEST_STOP + 1} characters"),
+            (
+                "stop",
+                ["x"] * (MAX_STOP_TEXTS + 1),
+                f"has {MAX_STOP_TEXTS + 1} texts; servers look for {MAX_STOP_TEXTS} at most",
+            ),
+            ("stop", ["x" * (MAX_STOP_LENGTH + 1)], f"has a text of {MAX_STOP_LENGTH + 1} characters"),
             ("stop", [""], "has an empty text"),
-            ("stop_token_ids", [5] * (MOST_STOP_TOKENS + 1), f"has {MOST_STOP_TOKENS + 1} token ids"),
+            ("stop_token_ids", [5] * (MAX_STOP_TOKENS + 1), f"has {MAX_STOP_TOKENS + 1} token ids"),
             ("temperature", 2e6, ""),
             ("max_new_tokens", 1 << 40, ""),
             ("n_samples", 1 << 20, ""),

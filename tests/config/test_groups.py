@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import dump
+from areal_like.config.describe.yaml_text import to_yaml
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.loaded import Loaded, at
+from areal_like.config.load import load
+from areal_like.config.loaded import Loaded, value_at
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.shipped import data_folder
-from areal_like.config.sources.yaml_reader import read_yaml
+from areal_like.config.sources.yaml_file import read_yaml
 from launcher.plan import build_plan
 
 CONF, SHIPPED = data_folder("conf"), sorted(data_folder("experiments").glob("*.yaml"))
@@ -166,7 +166,7 @@ def test_every_two_options_compose_and_both_have_their_say(tmp_path: Path, row: 
 def test_options_mean_the_same_in_the_defaults_of_a_file_and_on_the_command_line(tmp_path: Path, row: Row) -> None:
     online, infile = tmp_path / "online.yaml", tmp_path / "infile.yaml"
     online.write_text("experiment_name: pairs\n")
-    infile.write_text(dump({"defaults": [{group: name} for group, name in row.items()], "experiment_name": "pairs"}))
+    infile.write_text(to_yaml({"defaults": [{group: name} for group, name in row.items()], "experiment_name": "pairs"}))
     assert load(infile).values == load(online, on_the_command_line(row)).values
 
 
@@ -308,7 +308,7 @@ def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_
 ) -> None:
     body, written = filled(option)
     file = tmp_path / "filled.yaml"
-    file.write_text(dump(body))
+    file.write_text(to_yaml(body))
     (tmp_path / "mine.py").write_text("def thing(*given, digits=1): ...\n")
     before, after = load(file), load(file, [str(option)])
     unfilled = {path for path in written if before.origin(path).kind != "file" and before.get(path) != {}}
@@ -324,7 +324,7 @@ def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_
     was_written = {path for path in changed if path in flat(body)}
     assert listed.keys() == was_written
     for path in was_written:
-        assert (listed[path].written, listed[path].value) == (at(body, path), own[path])
+        assert (listed[path].written, listed[path].value) == (value_at(body, path), own[path])
         assert listed[path].where.startswith(before.origin(path).where.rpartition(":")[0])
         assert listed[path].by == after.origin(path).where
         assert f"conf/{option.group}/" in listed[path].by

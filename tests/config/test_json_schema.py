@@ -14,17 +14,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import dump
 from areal_like.config.describe.help import meaning
 from areal_like.config.describe.json_schema import json_schema
+from areal_like.config.describe.yaml_text import to_yaml
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.load import load
 from areal_like.config.loaded import MISSING, Loaded
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from areal_like.config.sources.shipped import data_folder
-from areal_like.config.sources.yaml_reader import read_yaml
+from areal_like.config.sources.yaml_file import read_yaml
 from launcher.cli import main
 from tests.config.areal_files.expected import LEGACY_FILES, PLAIN_FILES, SUBCLASS_FILES
 
@@ -255,7 +255,7 @@ def mutated(path: str, value: Any) -> dict[str, Any]:
 def judged(tmp_path: Path, path: str, value: Any) -> tuple[list[str], Loaded | ConfigError]:
     """What JSON Schema has against a mutated file, and what becomes of it here."""
     file = tmp_path / "mutated.yaml"
-    file.write_text(dump(mutated(path, value)), encoding="utf-8")
+    file.write_text(to_yaml(mutated(path, value)), encoding="utf-8")
     try:
         ours: Loaded | ConfigError = load(file)
     except ConfigError as error:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.config import limits, mismatches
+from areal_like.config.checks import not_built
+from areal_like.config.checks import sampling as mismatches
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.promises import ledger as promises
 from areal_like.config.promises import page as promises_page
@@ -241,10 +242,12 @@ def test_every_key_that_a_start_may_be_refused_for_is_listed_and_no_other() -> N
     listed = {
         bullet.partition("**")[2].partition("**")[0]: set(re.findall(r"`([a-z][\w.]*)", bullet)) for bullet in bullets
     }
-    unbuilt = {rule.key for rule in (*limits.RUN, *limits.MODEL)} | set(limits.SECTIONS)
+    unbuilt = {rule.key for rule in (*not_built.RUN_RULES, *not_built.MODEL_RULES)} | set(not_built.NOT_BUILT_SECTIONS)
     more = {"local", "nfs", "hf", "openai", "rollout.server_type", "scheduler."}
     assert listed["What is not built"] - more == unbuilt
-    assert {rule.key for rule in (*limits.SUPERVISED, *limits.PAIRS)} <= listed["What an experiment cannot mean"]
+    assert {rule.key for rule in (*not_built.SUPERVISED_RULES, *not_built.REWARD_MODEL_RULES)} <= listed[
+        "What an experiment cannot mean"
+    ]
     sampling = {"gconfig.greedy", "top_k", *mismatches.NEUTRAL} - {"greedy"}
     assert sampling <= listed["Sampling that the trainer cannot reproduce"]
 

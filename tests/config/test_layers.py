@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 
 KEY = "model.mb_spec.granularity"
 LAYERS = ["default", "group of the schema", "group of the file", "file", "group of the command line", "override"]

@@ -11,14 +11,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import dump
+from areal_like.config.describe.yaml_text import to_yaml
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
-from areal_like.config.sources.yaml_reader import read_yaml
+from areal_like.config.sources.yaml_file import read_yaml
 from launcher.commands.show_config import configuration_text
 
 SCHEMA = Schema.of(EXPERIMENTS["ppo"])
@@ -151,7 +151,7 @@ def test_mutated_files_load_or_say_why(mutations: list[tuple[str, Any]]) -> None
     tree = deepcopy(BASE)
     for path, value in mutations:
         put(tree, path, value)
-    result = attempt(dump(tree), [])
+    result = attempt(to_yaml(tree), [])
     if isinstance(result, Loaded):
         assert all(is_known(path) for path, _ in mutations)
         assert_comes_back(result)
@@ -163,7 +163,7 @@ def test_files_of_fitting_values_mostly_load_and_come_back(data: st.DataObject) 
     tree = deepcopy(BASE)
     for path in data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=5)):
         put(tree, path, data.draw(fitting(path), label=path))
-    result = attempt(dump(tree), [])
+    result = attempt(to_yaml(tree), [])
     if isinstance(result, Loaded):
         assert_comes_back(result)
 
@@ -172,7 +172,7 @@ def test_files_of_fitting_values_mostly_load_and_come_back(data: st.DataObject) 
 @given(st.lists(st.tuples(st.sampled_from(["", "", "", "+", "++", "~"]), paths, values), min_size=1, max_size=3))
 def test_overrides_load_or_say_why(words: list[tuple[str, str, Any]]) -> None:
     overrides = [f"{sign}{path}" if sign == "~" else f"{sign}{path}={_typed(value)}" for sign, path, value in words]
-    result = attempt(dump(BASE), overrides)
+    result = attempt(to_yaml(BASE), overrides)
     if isinstance(result, Loaded):
         assert all(is_known(path) or path in ("actor", "critic", "rollout", "task", "cluster") for _, path, _ in words)
         assert_comes_back(result)
@@ -195,14 +195,14 @@ def test_any_bytes_are_a_configuration_or_a_problem(content: str | bytes) -> Non
 @composing
 @given(st.text(max_size=30))
 def test_any_word_is_an_override_or_a_problem(word: str) -> None:
-    attempt(dump(BASE), [word])
+    attempt(to_yaml(BASE), [word])
 
 
 @given(st.dictionaries(st.text(max_size=8), values, max_size=4))
 def test_what_is_dumped_reads_back(tree: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "f.yaml"
-        file.write_text(dump({"top": tree}), encoding="utf-8", errors="surrogatepass")
+        file.write_text(to_yaml({"top": tree}), encoding="utf-8", errors="surrogatepass")
         read = read_yaml(file, "f.yaml")
         if read.root is not None:
             assert repr(read.root.plain()) == repr({"top": {str(name): item for name, item in tree.items()}})

@@ -6,7 +6,7 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.promises.prime import PATHS
 from areal_like.config.schema import Schema
 from areal_like.config.suggest import suggest
-from areal_like.config.suggest_names import IN_PLACE, SYNONYMS, synonyms
+from areal_like.config.synonyms import LOCAL_SYNONYMS, SYNONYMS, synonyms
 
 
 def names(kind: str) -> list[str]:
@@ -189,7 +189,7 @@ def test_nothing_hidden_is_suggested_from_outside() -> None:
 
 def test_the_table_is_sorted_and_leads_to_keys() -> None:
     every = {name for kind in EXPERIMENTS for name in names(kind)}
-    assert list(SYNONYMS) == sorted(SYNONYMS) and list(IN_PLACE) == sorted(IN_PLACE)
+    assert list(SYNONYMS) == sorted(SYNONYMS) and list(LOCAL_SYNONYMS) == sorted(LOCAL_SYNONYMS)
     assert set(SYNONYMS.values()) <= every
-    assert set(IN_PLACE.values()) <= {name.rpartition(".")[2] for name in every}
+    assert set(LOCAL_SYNONYMS.values()) <= {name.rpartition(".")[2] for name in every}
     assert set(PATHS["prime_rl", "orch"]) & set(synonyms())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.checks import named
+from areal_like.config.checks import user_code
 from areal_like.config.problems import ConfigError
 from areal_like.data.row_format import REQUIRED_FIELDS
 from areal_like.data.tasks import BUILT_IN, TEST, TRAIN, make_task
@@ -162,7 +162,7 @@ def test_a_part_for_what_is_nearly_right_and_the_rest_for_the_whole(task, answer
 def test_the_configuration_knows_every_task_and_its_arguments():
     """It reads no code of tasks: a list says what there is."""
     taken = {name: frozenset(inspect.signature(kind).parameters) for name, kind in BUILT_IN.items()}
-    assert named.BUILT_IN["task"] == taken
+    assert user_code.BUILT_IN["task"] == taken
 
 
 def test_every_task_is_an_option_of_its_group():

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.compose import load
-from areal_like.config.loaded import build
+from areal_like.config.load import load
+from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
 from areal_like.process.checkpoint_layout import RESUME
@@ -131,7 +131,7 @@ def test_a_reward_model_is_told_what_it_is_for(run_dir, ask):
 def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its_own(run_dir, tmp_path):
     first = run_dir / "checkpoints/step_000002"
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
-    config = build(loaded.cls, loaded.values)
+    config = build_config(loaded.cls, loaded.values)
     assert keep_checkpoints(config, tmp_path, run_dir) == (), "those of its own are its own matter"
     (remark,) = keep_checkpoints(config, tmp_path, tmp_path / "other")
     assert remark == f"actor.path: {first} is kept from now on, its own run does not remove it any more"

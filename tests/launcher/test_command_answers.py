@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.compose import load
+from areal_like.config.load import load
+from areal_like.config.names import ALIASES
 from areal_like.config.sources.shipped import data_folder
-from areal_like.config.sources.yaml_reader import read_yaml
+from areal_like.config.sources.yaml_file import read_yaml
 from launcher.commands.help import first_sentence
 from launcher.commands.show_config import configuration_text
 from tests.config.areal_files.expected import PLAIN_FILES, SUBCLASS_FILES

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.compose import load
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.load import load
 from areal_like.config.schema import Schema
 from tests.support.commands import Run, standing_in
 

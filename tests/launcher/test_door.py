@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from areal_like import RunFailed, door, run
+from areal_like import RunFailed, api, run
 from areal_like.config.problems import ConfigError
 from tests.support.commands import REPOSITORY
 from tests.support.standing_in import environment_of, left_over, stand
@@ -21,7 +21,7 @@ WORDS = ["tracker=none", "recover.mode=auto"]
 def standing_in(tmp_path, monkeypatch):
     """The door leads to a command whose processes are stand-ins."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(door, "COMMAND", (sys.executable, "-m", "tests.support.standing_in"))
+    monkeypatch.setattr(api, "COMMAND", (sys.executable, "-m", "tests.support.standing_in"))
 
     def told(**what):
         for name, value in environment_of(tmp_path, **what).items():
@@ -64,13 +64,13 @@ def test_a_plan_from_python_is_shown_and_no_failure(tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize("word", ["--multirun", "-m", "--help", "--cfg=actor", "--explain=seed", "serve", "keys"])
 def test_what_is_no_single_run_is_refused_before_a_process_starts(word, monkeypatch):
-    monkeypatch.setattr(door, "follow", None)
+    monkeypatch.setattr(api, "run_command", None)
     with pytest.raises(ConfigError, match=f"^overrides: {word} asks for no single run"):
         run("grpo.yaml", ["seed=1,2", word])
 
 
 def test_the_package_itself_opens_no_door():
-    code = "import sys, areal_like; assert 'areal_like.door' not in sys.modules; areal_like.run; areal_like.RunResult"
+    code = "import sys, areal_like; assert 'areal_like.api' not in sys.modules; areal_like.run; areal_like.RunResult"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 

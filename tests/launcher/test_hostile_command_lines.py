@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 
 GOOD = "experiment_name: e\nactor: {path: m}\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.process.atomic_file import replace_with_backup
 from areal_like.process.run import open_run
 from launcher.plan import build_plan
@@ -44,9 +44,9 @@ def test_the_processes_of_a_run_read_the_values_that_it_was_planned_with(tmp_pat
     assert run.config.launcher.env == {"A": "1:30", "B": "yes", "C": "1e5", "D": "007"}
     assert run.config.rollout.backend == "embedded:d1"
     assert (run.run_id, run.folder, run.cwd, run.experiment) == ("id", tmp_path, tmp_path, "grpo")
-    from areal_like.config.loaded import build
+    from areal_like.config.loaded import build_config
 
-    assert run.config == build(loaded.cls, resolved_values(loaded, plan.auto))
+    assert run.config == build_config(loaded.cls, resolved_values(loaded, plan.auto))
 
 
 def test_its_config_yaml_composes_again_to_the_same(tmp_path):

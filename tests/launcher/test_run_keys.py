@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.discovery import name_store_for
 from areal_like.models.characters import write_tokenizer
 from areal_like.process.interval_timer import IntervalTimer

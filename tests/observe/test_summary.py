@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import dump
+from areal_like.config.describe.yaml_text import to_yaml
+from areal_like.config.load import load
 from areal_like.config.sources.shipped import data_folder
 from areal_like.observe.chart import terminal_chart
 from areal_like.observe.charts import Series, step_axis, value_axis
@@ -26,7 +26,7 @@ COMMAND = "python -m launcher --config grpo.yaml actor.lr=3e-4 trial_name=r0001 
 
 @cache
 def configuration(experiment: str) -> str:
-    return dump(load(data_folder("experiments") / f"{experiment}.yaml", ["trial_name=r0001"]).values)
+    return to_yaml(load(data_folder("experiments") / f"{experiment}.yaml", ["trial_name=r0001"]).values)
 
 
 class Ended:

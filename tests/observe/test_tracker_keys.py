@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.stats_logger import is_on
+from areal_like.config.stats_logger import is_enabled
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.fan_out import Trackers
@@ -37,7 +37,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             (tmp_path / FILE).unlink(missing_ok=True)
         words = [f"stats_logger.{name}.{setting}" for setting in settings]
         run = Run(tmp_path, grpo(*NAMES, *words), "grpo", "abc", tmp_path, tmp_path)
-        assert is_on(name, run.config.stats_logger)
+        assert is_enabled(name, run.config.stats_logger)
         tracker = open_tracker(name, run)
         if extras is not None:
             tracker.log_extras(extras)

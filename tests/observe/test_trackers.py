@@ -12,7 +12,7 @@ import pytest
 
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.log_extras import LogExtras as LogExtrasConfig
-from areal_like.config.stats_logger import TRACKERS, is_on
+from areal_like.config.stats_logger import TRACKERS, is_enabled
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import fan_out, open_tracker
 from areal_like.observe.trackers.base import Tracker
@@ -71,7 +71,7 @@ def test_tensorboard_has_samples_as_a_table_and_distributions_as_histograms(run:
 
 
 def test_every_tracker_is_off_by_default(run: Run) -> None:
-    assert [is_on(name, run.config.stats_logger) for name in TRACKERS] == [False, False, False]
+    assert [is_enabled(name, run.config.stats_logger) for name in TRACKERS] == [False, False, False]
     with pytest.raises(ValueError, match=r"^mlflow: no such tracker; there are tensorboard, wandb, swanlab$"):
         open_tracker("mlflow", run)
 

@@ -214,7 +214,7 @@ class TestBody:
     """How a process ends is told by its exit code and by the note that it leaves."""
 
     def run(self, folder: Path, text: str) -> tuple[int, str, dict[str, object] | None]:
-        from areal_like.config.compose import load
+        from areal_like.config.load import load
 
         loaded = load("grpo.yaml", [f"cluster.fileroot={folder}"])
         (folder / "config.yaml").write_text(yaml.safe_dump(loaded.values))

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import dump
+from areal_like.config.describe.yaml_text import to_yaml
+from areal_like.config.load import load
 from areal_like.discovery import open_name_store, parse_entry
 from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import HttpError
@@ -50,7 +50,7 @@ def make_run(directory: Path, *overrides: str) -> Run:
     directory.mkdir(parents=True)
     names = f"cluster.name_resolve.nfs_record_root={directory}/names"
     words = ["trial_name=t", "rollout.backend=embedded", "embedded.threads=1", names, *overrides]
-    (directory / "config.yaml").write_text(dump(load(REPOSITORY / "experiments" / "grpo.yaml", words).values))
+    (directory / "config.yaml").write_text(to_yaml(load(REPOSITORY / "experiments" / "grpo.yaml", words).values))
     facts = {"run_id": directory.name, "experiment": "grpo", "folder": str(directory), "cwd": str(directory)}
     (directory / "run.json").write_text(json.dumps(facts))
     (directory / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))

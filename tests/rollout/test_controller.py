@@ -11,8 +11,8 @@ import sys
 import aiohttp
 import pytest
 
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import dump
+from areal_like.config.describe.yaml_text import to_yaml
+from areal_like.config.load import load
 from areal_like.discovery import open_name_store, parse_entry
 from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import Failure, HttpError, Unreachable
@@ -519,7 +519,7 @@ def test_the_process_announces_itself_and_ends_when_the_trainer_says_so(tmp_path
     values = load(ROOT / "experiments/grpo.yaml", [*SMALL, "rollout.backend=embedded", f"cluster.fileroot={tmp_path}"])
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "config.yaml").write_text(dump(values.values))
+    (folder / "config.yaml").write_text(to_yaml(values.values))
     said = {"run_id": "run1", "experiment": "grpo", "folder": str(tmp_path), "cwd": str(tmp_path)}
     (folder / "run.json").write_text(json.dumps(said))
     (folder / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import loadable
+from areal_like.config.describe.yaml_text import escape_references
+from areal_like.config.load import load
 from areal_like.discovery import open_name_store, parse_entry
 from areal_like.discovery.base import NameMissing
 from areal_like.process.identity import Identity
@@ -34,7 +34,7 @@ def write_run(root: Path, *overrides: str, backend: str = "vllm") -> Path:
     directory.mkdir()
     said = [f"rollout.backend={backend}", f"actor.path={model}", f"cluster.name_resolve.nfs_record_root={root}/names"]
     values = load(REPOSITORY / "experiments" / "grpo.yaml", ["trial_name=t", *said, *overrides]).values
-    (directory / "config.yaml").write_text(yaml.safe_dump(loadable(values)))
+    (directory / "config.yaml").write_text(yaml.safe_dump(escape_references(values)))
     facts = {"experiment": "grpo", "run_id": "run1", "folder": str(root), "cwd": str(root)}
     (directory / "run.json").write_text(json.dumps(facts))
     return directory

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.discovery import open_name_store, parse_entry
 from areal_like.discovery.base import NameMissing
 from areal_like.models.characters import write_tokenizer

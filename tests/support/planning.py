@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from areal_like.config.allocation import Machine
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
 from areal_like.serving.installations import Installation
 from launcher.plan import Plan, build_plan

@@ -13,8 +13,8 @@ import orjson
 import yaml
 from aiohttp import web
 
-from areal_like.config.compose import load
-from areal_like.config.describe.dump import loadable
+from areal_like.config.describe.yaml_text import escape_references
+from areal_like.config.load import load
 from areal_like.process.frames import unpack
 from areal_like.process.http import application, error_response, json_response, read_json, serve
 from areal_like.process.identity import CallGuard, Identity
@@ -185,7 +185,7 @@ def write_run(root: Path, **changes: Any) -> Path:
         functools.reduce(lambda section, part: section[part], above, values)[name] = value
     directory = root / "run"
     directory.mkdir()
-    (directory / "config.yaml").write_text(yaml.safe_dump(loadable(values)))
+    (directory / "config.yaml").write_text(yaml.safe_dump(escape_references(values)))
     facts = {"run_id": "1", "experiment": "grpo", "folder": str(root), "cwd": str(root)}
     (directory / "run.json").write_text(json.dumps(facts))
     (directory / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.process.frames import Frame, pack, unpack
 from areal_like.rollout.audit import Audit
 from areal_like.rollout.groups import Lease, Result

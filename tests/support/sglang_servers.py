@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 import areal_like
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.process.identity import PROCESS, RUN_ID, TOKEN
 from areal_like.process.run_memory import memory_folder
 from areal_like.serving.command_line import ServerSite

@@ -23,14 +23,14 @@ LIMIT_S = 120.0
 
 
 def main(words: list[str]) -> int:
-    from areal_like import door
+    from areal_like import api
     from launcher import cli
     from launcher.runs import run_lock
 
     for name, value in json.loads(os.environ.get("STAND_IN", "{}")).get("patience", {}).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
-    door.COMMAND = (sys.executable, "-m", "tests.support.standing_in")
+    api.COMMAND = (sys.executable, "-m", "tests.support.standing_in")
     for module in (run, run_lock):
         setattr(module, "build_plan", _with_stand_ins)  # noqa: B010
     return cli.main(words)

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.config.optimizer import OptimizerConfig
 from areal_like.config.train_engine import TrainEngineConfig
 from areal_like.process.identity import Identity

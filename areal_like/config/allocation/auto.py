@@ -7,8 +7,8 @@ whole nodes, so that a trainer's collectives stay inside as few nodes as possibl
 
 from dataclasses import dataclass, replace
 
-from areal_like.config.allocation.base import Cluster, Dims, Part
-from areal_like.config.allocation.hardware import HERE, Machine
+from areal_like.config.allocation.base import BackendSpec, ClusterSize, ParallelDims
+from areal_like.config.allocation.machine import THIS_MACHINE, Machine
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Devices:
     n_nodes: int
     gpus_per_node: int
     source: str
-    place: str = HERE
+    place: str = THIS_MACHINE
 
     @property
     def num_gpus(self) -> int:
@@ -36,7 +36,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def devices_of(cluster: Cluster, machine: Machine) -> Devices:
+def devices_of(cluster: ClusterSize, machine: Machine) -> Devices:
     if cluster.n_gpus_per_node == "auto":
         return Devices(cluster.n_nodes, machine.num_gpus, machine.how, machine.place)
     return Devices(
@@ -44,7 +44,7 @@ def devices_of(cluster: Cluster, machine: Machine) -> Devices:
     )
 
 
-def server_name(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tuple[str, str]:
+def choose_server(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tuple[str, str]:
     """Which engine serves where none is named."""
     if on_cpu or not devices.num_gpus:
         return "embedded", "the embedded engine runs on a CPU as it is"
@@ -52,11 +52,14 @@ def server_name(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tup
         return "embedded", "the embedded engine shares one GPU with the trainer"
     for name in ("vllm", "sglang"):
         if name in engines:
-            return name, f"{name} is installed here" if devices.place == HERE else f"{name} is the first of the engines"
+            return (
+                name,
+                f"{name} is installed here" if devices.place == THIS_MACHINE else f"{name} is the first of the engines",
+            )
     return "embedded", "neither vllm nor sglang is installed here"
 
 
-def trainer_name(part: Part) -> tuple[str, str]:
+def choose_trainer(part: BackendSpec) -> tuple[str, str]:
     """Which engine trains where none is named; sizes that only megatron has mean megatron."""
     dims = part.dims
     if dims and (part.ffn or dims.pipeline > 1 or dims.expert > 1):
@@ -64,13 +67,15 @@ def trainer_name(part: Part) -> tuple[str, str]:
     return "fsdp", "fsdp is the trainer of this framework"
 
 
-def size(role: str, part: Part, other: Part | None, devices: Devices, servers_on_cpu: bool) -> tuple[Part, str]:
+def choose_size(
+    role: str, part: BackendSpec, other: BackendSpec | None, devices: Devices, servers_on_cpu: bool
+) -> tuple[BackendSpec, str]:
     """Gives `part` its number of copies. `role` is "rollout" or "actor", `other` the opposite one where that runs."""
     count, reason = _count(role, other, devices, servers_on_cpu)
-    return replace(part, dims=Dims(data=count)), reason
+    return replace(part, dims=ParallelDims(data=count)), reason
 
 
-def _count(role: str, other: Part | None, devices: Devices, servers_on_cpu: bool) -> tuple[int, str]:
+def _count(role: str, other: BackendSpec | None, devices: Devices, servers_on_cpu: bool) -> tuple[int, str]:
     total = devices.num_gpus
     if not total:
         return 1, f"{devices}: one on the CPU"

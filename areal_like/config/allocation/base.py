@@ -13,7 +13,7 @@ DIMENSIONS = {"d": "data", "t": "tensor", "p": "pipeline", "c": "context", "e": 
 
 
 @dataclass(frozen=True)
-class Finding:
+class AllocationProblem:
     """Something to tell the user: about one dotted key, and about the others that it has to do with."""
 
     key: str
@@ -22,7 +22,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dims:
+class ParallelDims:
     """Sizes as they were written; what was not written is 1."""
 
     data: int = 1
@@ -42,12 +42,12 @@ class Dims:
 
 
 @dataclass(frozen=True)
-class Part:
+class BackendSpec:
     """What one place in the configuration says about servers or trainers; None is left open there."""
 
     backend: str | None = None
-    dims: Dims | None = None
-    ffn: Dims | None = None
+    dims: ParallelDims | None = None
+    ffn: ParallelDims | None = None
     """Sizes of the expert layers where a hybrid gives them apart; `dims` are then those of attention."""
 
     def __str__(self) -> str:
@@ -58,12 +58,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Mode:
+class AllocationMode:
     """A parsed `allocation_mode`: either a keyword, or servers, trainers or both."""
 
     keyword: Literal["auto", "manual"] | None = None
-    rollout: Part | None = None
-    train: Part | None = None
+    rollout: BackendSpec | None = None
+    train: BackendSpec | None = None
     client: Literal["eval", "cpu"] | None = None
     """What uses the servers where no trainer does."""
     colocated: bool = False
@@ -74,14 +74,14 @@ class Mode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallel(Dims):
+class ParallelStrategy(ParallelDims):
     """One engine, and how it is divided over its devices."""
 
     backend: str
     expert_tensor: int = 1
 
     @classmethod
-    def of(cls, part: Part) -> "Parallel":
+    def of(cls, part: BackendSpec) -> "ParallelStrategy":
         """`part` with name and sizes."""
         dims = part.dims
         assert part.backend and dims, "names and sizes are settled before this"
@@ -105,8 +105,10 @@ class Parallel(Dims):
         """Everything but the backend, as it is written."""
         if self.expert_tensor == 1:
             return super().__str__()
-        attention = Dims(data=self.data, tensor=self.tensor, pipeline=self.pipeline, context=self.context)
-        experts = Dims(data=self.expert_data, tensor=self.expert_tensor, pipeline=self.pipeline, expert=self.expert)
+        attention = ParallelDims(data=self.data, tensor=self.tensor, pipeline=self.pipeline, context=self.context)
+        experts = ParallelDims(
+            data=self.expert_data, tensor=self.expert_tensor, pipeline=self.pipeline, expert=self.expert
+        )
         return f"(attn:{attention}|ffn:{experts})"
 
     def __str__(self) -> str:
@@ -114,7 +116,7 @@ class Parallel(Dims):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterSize:
     """What `cluster.*` says of the machines: how many nodes, and how many GPUs each has ("auto": look)."""
 
     n_nodes: int = 1
@@ -126,26 +128,26 @@ class Cluster:
 class Allocation:
     """What runs where, and why. `reasons` gives each backend key the words for its value."""
 
-    rollout: Parallel | None = None
-    actor: Parallel | None = None
+    rollout: ParallelStrategy | None = None
+    actor: ParallelStrategy | None = None
     """The trainer: `actor`, or `model` in supervised and reward-model training."""
-    ref: Parallel | None = None
-    critic: Parallel | None = None
+    ref: ParallelStrategy | None = None
+    critic: ParallelStrategy | None = None
     eval_only: bool = False
     shared_device: bool = False
     """One server and one trainer on the same GPU, its memory split between them."""
     num_gpus: int = 0
     """GPUs that servers and trainers take together; 0 where all runs on the CPU."""
     reasons: dict[str, str] = field(default_factory=dict)
-    cannot_start: tuple[Finding, ...] = ()
+    cannot_start: tuple[AllocationProblem, ...] = ()
     """What this framework does not run: said in the plan, an error at a real start."""
-    needs: tuple[Finding, ...] = ()
+    needs: tuple[AllocationProblem, ...] = ()
     """What the cluster or this machine lacks: said in the plan, an error at a real start."""
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[AllocationProblem, ...] = ()
     """What is worth knowing and stops nothing."""
 
     @property
-    def train(self) -> Parallel | None:
+    def train(self) -> ParallelStrategy | None:
         return self.actor
 
     @property

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from areal_like.config.allocation.auto import Devices, devices_of, plural
-from areal_like.config.allocation.base import Allocation, Cluster, Finding
-from areal_like.config.allocation.hardware import Machine
+from areal_like.config.allocation.base import Allocation, AllocationProblem, ClusterSize
+from areal_like.config.allocation.machine import Machine
 
 GPUS_KEY = "cluster.n_gpus_per_node"
 
 
-def against(
-    allocation: Allocation, cluster: Cluster, machine: Machine, keys: Mapping[str, str], servers_on_cpu: bool
+def check_capacity(
+    allocation: Allocation, cluster: ClusterSize, machine: Machine, keys: Mapping[str, str], servers_on_cpu: bool
 ) -> Allocation:
     """`allocation` with its number of GPUs, what it needs beyond those there are, and what to know about it."""
     devices = devices_of(cluster, machine)
@@ -24,18 +24,23 @@ def against(
         allocation,
         shared_device=shared,
         num_gpus=wanted,
-        needs=(*allocation.needs, *_lacking(allocation, wanted, devices, cluster, machine, keys)),
-        warnings=(*allocation.warnings, *_worth_knowing(allocation, shared, devices, cluster, machine, keys)),
+        needs=(*allocation.needs, *_missing_devices(allocation, wanted, devices, cluster, machine, keys)),
+        warnings=(*allocation.warnings, *_warnings(allocation, shared, devices, cluster, machine, keys)),
     )
 
 
-def _lacking(
-    allocation: Allocation, wanted: int, devices: Devices, cluster: Cluster, machine: Machine, keys: Mapping[str, str]
-) -> Iterator[Finding]:
+def _missing_devices(
+    allocation: Allocation,
+    wanted: int,
+    devices: Devices,
+    cluster: ClusterSize,
+    machine: Machine,
+    keys: Mapping[str, str],
+) -> Iterator[AllocationProblem]:
     rollout, per_node = allocation.rollout, devices.gpus_per_node
     key = keys["rollout"] if allocation.rollout else keys["actor"]
     if wanted > devices.num_gpus:
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{allocation} takes {plural(wanted, 'GPU')}; the cluster has {devices}. Write smaller sizes, leave them "
             f"to auto, or raise cluster.n_nodes or {GPUS_KEY}",
@@ -43,7 +48,7 @@ def _lacking(
         )
     elif rollout and per_node and rollout.world_size // rollout.data > per_node:
         one = rollout.world_size // rollout.data
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; a server does not reach "
             f"over nodes. Write a t (and p) of at most {per_node}",
@@ -51,27 +56,34 @@ def _lacking(
         )
     if (cluster.type == "local" or not machine.is_here) and machine.num_gpus < min(per_node, wanted):
         has = plural(machine.num_gpus, "GPU") if machine.num_gpus else "none"
-        yield Finding(
+        yield AllocationProblem(
             GPUS_KEY,
             f"{allocation} wants {plural(min(per_node, wanted), 'GPU')} on {machine.place}, which has {has} "
             f"({machine.how}). Write {GPUS_KEY}=auto to use what is there",
         )
 
 
-def _worth_knowing(
-    allocation: Allocation, shared: bool, devices: Devices, cluster: Cluster, machine: Machine, keys: Mapping[str, str]
-) -> Iterator[Finding]:
+def _warnings(
+    allocation: Allocation,
+    shared: bool,
+    devices: Devices,
+    cluster: ClusterSize,
+    machine: Machine,
+    keys: Mapping[str, str],
+) -> Iterator[AllocationProblem]:
     if allocation.servers_only:
-        yield Finding(
+        yield AllocationProblem(
             "allocation_mode",
             f"{allocation} starts servers and no trainer. To train as well, name one after '+', such as "
             f"{allocation}+fsdp:d1",
         )
     if shared:
-        yield Finding(keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them")
+        yield AllocationProblem(
+            keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them"
+        )
     if cluster.type != "local" and cluster.n_gpus_per_node == "auto" and machine.is_here:
         found = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
-        yield Finding(
+        yield AllocationProblem(
             GPUS_KEY,
             f"the nodes of a {cluster.type} cluster are taken to be like this machine: {found} ({machine.how}). "
             f"Write how many they have",

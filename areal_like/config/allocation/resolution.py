@@ -3,10 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from areal_like.config.allocation import auto, capacity, check
-from areal_like.config.allocation.base import Allocation, Cluster, Finding, Mode, Parallel, Part
-from areal_like.config.allocation.hardware import Machine
-from areal_like.config.allocation.parse import AllocationSyntaxError, parse_mode, parse_server, parse_trainer
+from areal_like.config.allocation import auto, capacity, compatibility
+from areal_like.config.allocation.base import (
+    Allocation,
+    AllocationMode,
+    AllocationProblem,
+    BackendSpec,
+    ClusterSize,
+    ParallelStrategy,
+)
+from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode, parse_server, parse_trainer
+from areal_like.config.allocation.machine import Machine
 
 MODE_KEY = "allocation_mode"
 
@@ -15,11 +22,11 @@ def resolve(
     allocation_mode: str,
     rollout_backend: str | None,
     train_backends: Mapping[str, str],
-    cluster: Cluster,
+    cluster: ClusterSize,
     machine: Machine,
     *,
     servers_on_cpu: bool = False,
-) -> tuple[Allocation | None, list[Finding]]:
+) -> tuple[Allocation | None, list[AllocationProblem]]:
     """What runs where, and all problems; the allocation is None where there is a problem.
 
     `rollout_backend` is None where the experiment starts no servers. `train_backends` gives the `.backend` of each
@@ -32,7 +39,7 @@ def resolve(
         task.fill(auto.devices_of(cluster, machine), machine, servers_on_cpu)
     if task.problems:
         return None, task.problems
-    return capacity.against(task.allocation(), cluster, machine, task.said_in, servers_on_cpu), []
+    return capacity.check_capacity(task.allocation(), cluster, machine, task.sizes_key, servers_on_cpu), []
 
 
 class _Resolution:
@@ -46,33 +53,33 @@ class _Resolution:
         backends = {"rollout": rollout_backend, "actor": train_backends.get(trainer)}
         backends |= {role: train_backends.get(role) for role in ("ref", "critic")}
         self.keys = {role: f"{role}.backend" for role in backends} | {"actor": f"{trainer}.backend"}
-        self.problems: list[Finding] = []
+        self.problems: list[AllocationProblem] = []
         self.unsure: set[str] = set()
         """Keys whose value could not be read, or is contradicted elsewhere."""
-        self.said_in = dict(self.keys)
+        self.sizes_key = dict(self.keys)
         """The key that gives a role its sizes."""
         self.reasons: dict[str, str] = {}
-        self.parallels: dict[str, Parallel] = {}
-        self.mode = Mode(keyword="auto")
+        self.parallels: dict[str, ParallelStrategy] = {}
+        self.mode = AllocationMode(keyword="auto")
         try:
             self.mode = parse_mode(allocation_mode)
         except AllocationSyntaxError as error:
             self._unreadable(MODE_KEY, error)
         self.parts = {role: self._own(role, text) for role, text in backends.items() if text is not None}
 
-    def _own(self, role: str, text: str) -> Part:
+    def _own(self, role: str, text: str) -> BackendSpec:
         try:
             part = parse_server(text) if role == "rollout" else parse_trainer(text)
         except AllocationSyntaxError as error:
             self._unreadable(self.keys[role], error)
-            return Part()
+            return BackendSpec()
         if part.backend:
-            self.problems += check.impossible(part, part.backend, self.keys[role])
+            self.problems += compatibility.impossible_sizes(part, part.backend, self.keys[role])
         return part
 
     def _unreadable(self, key: str, error: AllocationSyntaxError) -> None:
         self.unsure.add(key)
-        self.problems.append(Finding(key, str(error)))
+        self.problems.append(AllocationProblem(key, str(error)))
 
     def combine(self) -> None:
         """Lays what `allocation_mode` says under what each backend key says itself."""
@@ -80,7 +87,7 @@ class _Resolution:
         if mode.keyword == "manual":
             self._demand_sizes()
         if mode.colocated:
-            self.problems.append(check.colocated(mode, MODE_KEY))
+            self.problems.append(compatibility.colocation_problem(mode, MODE_KEY))
         if mode.rollout:
             self._lay("rollout", mode.rollout)
         if mode.train:
@@ -97,31 +104,31 @@ class _Resolution:
                 f"{key}={part} leaves its sizes open, but {MODE_KEY}=manual takes everything from the backend keys. "
                 f"Write a name with sizes ({part.backend or example}:d1), or {MODE_KEY}=auto"
             )
-            self.problems.append(Finding(key, text, (MODE_KEY,)))
+            self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
             self.unsure.add(key)
 
-    def _lay(self, role: str, said: Part) -> None:
+    def _lay(self, role: str, said: BackendSpec) -> None:
         key, own = self.keys[role], self.parts.get(role)
         if own is None:
             self._nothing_to_run(role, said)
-        elif check.differ(own, said):
-            self.problems.append(check.contradiction(key, own, MODE_KEY, self.mode, said))
+        elif compatibility.specs_differ(own, said):
+            self.problems.append(compatibility.contradiction_problem(key, own, MODE_KEY, self.mode, said))
             self.unsure.add(key)
         elif own.dims is None:
-            part = self.parts[role] = check.merged(own, said)
-            self.said_in[role] = MODE_KEY
+            part = self.parts[role] = compatibility.merge_specs(own, said)
+            self.sizes_key[role] = MODE_KEY
             self.reasons[key] = f"{MODE_KEY}={self.mode}"
-            backend = part.backend or auto.trainer_name(part)[0]
+            backend = part.backend or auto.choose_trainer(part)[0]
             also = (key,) if own.backend and not said.backend else ()
-            self.problems += check.impossible(part, backend, MODE_KEY, also)
+            self.problems += compatibility.impossible_sizes(part, backend, MODE_KEY, also)
 
-    def _nothing_to_run(self, role: str, said: Part) -> None:
+    def _nothing_to_run(self, role: str, said: BackendSpec) -> None:
         rest = self.mode.train if role == "rollout" else self.mode.rollout
         runs = "starts no servers" if role == "rollout" else "trains no model"
         text = f"{self.mode} gives devices to {said}, but this experiment {runs}. Write {MODE_KEY}={rest or 'auto'}"
-        self.problems.append(Finding(MODE_KEY, text))
+        self.problems.append(AllocationProblem(MODE_KEY, text))
 
-    def _without_trainer(self, mode: Mode, own: Part) -> None:
+    def _without_trainer(self, mode: AllocationMode, own: BackendSpec) -> None:
         key = self.keys["actor"]
         if own.dims is None:
             self.reasons[key] = f"{MODE_KEY}={mode} names no trainer: nothing is trained"
@@ -131,7 +138,7 @@ class _Resolution:
                 f"{key}={own} asks for a trainer, but {MODE_KEY}={mode} trains nothing. "
                 f"Write {key}=auto, or {MODE_KEY}={mode.rollout}+{own}"
             )
-            self.problems.append(Finding(key, text, (MODE_KEY,)))
+            self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
 
     def fill(self, devices: auto.Devices, machine: Machine, servers_on_cpu: bool) -> None:
         """Names, then sizes that are still open, then the models that follow the trainer."""
@@ -139,49 +146,49 @@ class _Resolution:
         named = {role: part for role, part in self.parts.items() if role in why}
         for role, part in named.items():
             if part.backend is None:
-                servers = auto.server_name(devices, machine.engines, servers_on_cpu)
-                name, reason = servers if role == "rollout" else auto.trainer_name(part)
+                servers = auto.choose_server(devices, machine.engines, servers_on_cpu)
+                name, reason = servers if role == "rollout" else auto.choose_trainer(part)
                 named[role] = replace(part, backend=name)
                 why[role].append(reason)
         for role, part in named.items():
             key, other = self.keys[role], named.get("actor" if role == "rollout" else "rollout")
             if part.dims:
                 why[role].insert(0, self.reasons.get(key, f"as written in {key}"))
-                self.parallels[role] = Parallel.of(part)
+                self.parallels[role] = ParallelStrategy.of(part)
             else:
-                sized, reason = auto.size(role, part, other, devices, servers_on_cpu)
+                sized, reason = auto.choose_size(role, part, other, devices, servers_on_cpu)
                 why[role].append(reason)
-                self.parallels[role] = Parallel.of(sized)
+                self.parallels[role] = ParallelStrategy.of(sized)
             self.reasons[key] = "; ".join(why[role])
         if "actor" in named and self.keys["actor"] not in self.unsure:
             for role in ("ref", "critic"):
                 if role in self.parts:
                     self._follow(role, self.parts[role], self.parallels["actor"])
 
-    def _follow(self, role: str, own: Part, actor: Parallel) -> None:
+    def _follow(self, role: str, own: BackendSpec, actor: ParallelStrategy) -> None:
         key, actor_key = self.keys[role], self.keys["actor"]
         part = own if own.dims else parse_trainer(f"{own.backend or actor.backend}:{actor.dims}")
-        self.parallels[role] = Parallel.of(part)
+        self.parallels[role] = ParallelStrategy.of(part)
         if not own.dims:
             self.reasons[key] = f"runs in the processes of {actor_key}, with its sizes"
             if own.backend and own.backend != actor.backend:
-                self.problems += check.impossible(part, own.backend, key, (actor_key,))
+                self.problems += compatibility.impossible_sizes(part, own.backend, key, (actor_key,))
             return
         self.reasons[key] = f"as written in {key}"
         if own.dims.world_size != actor.world_size:
             text = (
-                f"{key}={own} takes {check.devices(own.dims.world_size)}, but {role} runs in the processes of "
+                f"{key}={own} takes {compatibility.devices(own.dims.world_size)}, but {role} runs in the processes of "
                 f"{actor_key}={actor}, which are {actor.world_size}. Write {key}=auto, or sizes that multiply to "
                 f"{actor.world_size}"
             )
-            self.problems.append(Finding(key, text, (actor_key,)))
+            self.problems.append(AllocationProblem(key, text, (actor_key,)))
 
     def allocation(self) -> Allocation:
         named = [role for role in self.parallels if role in ("rollout", "actor") or self.parts[role].backend]
-        lost: list[Finding] = []
+        lost: list[AllocationProblem] = []
         for role in named:
-            key, own_key = self.said_in[role], self.keys[role]
-            lost += check.not_run_here(self.parallels[role], key, (own_key,) if own_key != key else ())
+            key, own_key = self.sizes_key[role], self.keys[role]
+            lost += compatibility.unsupported(self.parallels[role], key, (own_key,) if own_key != key else ())
         return Allocation(
             rollout=self.parallels.get("rollout"),
             actor=self.parallels.get("actor"),

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from areal_like.config.checks.value import is_interpolation
+from areal_like.config.checks.values import is_interpolation
 from areal_like.config.problems import Problem
-from areal_like.config.provenance import Layer
 from areal_like.config.schema import Schema, accepts_map
+from areal_like.config.sources.layers import Layer
 from areal_like.config.sources.leaves import Leaf
 
 

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.checks.value import expectation
-from areal_like.config.describe.dump import scalar_text
+from areal_like.config.checks.values import expectation
+from areal_like.config.describe.yaml_text import scalar_text
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
 from areal_like.config.describe.help import meaning
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
+from areal_like.config.names import ALIASES
 from areal_like.config.redact import redact
 from areal_like.config.schema import Key, Kind, Schema
 from areal_like.config.sources.shipped import data_folder

@@ -11,14 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.describe.dump import scalar_text
 from areal_like.config.describe.help import default_text, meaning, type_text
+from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.names import ALIASES
 from areal_like.config.promises import page as promises_page
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.sources.shipped import PACKAGE, data_folder
-from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
+from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 
 DOCS = PACKAGE.parent / "docs"
 

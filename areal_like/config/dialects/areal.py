@@ -83,7 +83,7 @@ def infer_experiment(body: Mapping[str, Any]) -> str:
     return "grpo"
 
 
-def legacy(body: Mapping[str, Any]) -> str | None:
+def legacy_file_message(body: Mapping[str, Any]) -> str | None:
     """What to say about a file of AReaL's first generation (realhf); None where `body` is not one."""
     marks = [key for key in _LEGACY_KEYS if key in body]
     marks += [f"{model}.type._class" for model in _LEGACY_MODELS if _at(body, f"{model}.type._class") is not None]

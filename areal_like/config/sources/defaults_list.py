@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal_like.config.problems import Problem
-from areal_like.config.sources.yaml_reader import Node
+from areal_like.config.sources.yaml_file import YamlNode
 from areal_like.config.suggest import nearest
 
 
@@ -27,7 +27,7 @@ class DefaultsList:
 
 
 def read_defaults(
-    node: Node | None,
+    node: YamlNode | None,
     folder: str,
     place: Callable[[int], str],
     exists: Callable[[str], bool],
@@ -54,7 +54,7 @@ def read_defaults(
 
 
 def _read_file(
-    item: Node, folder: str, place: Callable[[int], str], exists: Callable[[str], bool], read: DefaultsList
+    item: YamlNode, folder: str, place: Callable[[int], str], exists: Callable[[str], bool], read: DefaultsList
 ) -> None:
     if item.value == "_self_":
         if read.has_self:
@@ -79,7 +79,7 @@ def _read_file(
 
 
 def _read_group(
-    item: Node,
+    item: YamlNode,
     folder: str,
     place: Callable[[int], str],
     options_of: Callable[[str], list[str] | None],

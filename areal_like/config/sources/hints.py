@@ -6,18 +6,18 @@ from areal_like.config.dialects.areal import DROPPED_KEYS, subclass_keys
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.problems import Problem
 from areal_like.config.schema import Schema
-from areal_like.config.sources.yaml_reader import Node
+from areal_like.config.sources.yaml_file import YamlNode
 
 UNKNOWN = "no such key"
 
 
 @dataclass(frozen=True)
-class Hints:
+class UnknownKeyHints:
     """Knows the experiment that a problem is from; `own_class` says that its class is one of the user's."""
 
     experiment: str
     schema: Schema
-    body: dict[str, Node]
+    body: dict[str, YamlNode]
     own_class: bool
 
     def for_problem(self, problem: Problem, package: str = "") -> Problem:

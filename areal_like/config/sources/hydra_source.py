@@ -28,17 +28,17 @@ SCHEME = "areal-like"
 
 
 @dataclass
-class Served:
+class ConfigProvider:
     """What Hydra is served: contents by config path, and the options of each group."""
 
     content: Callable[[str], Content | None]
     options_of: Callable[[str], list[str] | None]
 
 
-_serving: list[Served] = []
+_providers: list[ConfigProvider] = []
 
 
-class Source(ConfigSource):
+class ProvidedConfigSource(ConfigSource):
     """Public extension point of Hydra for configurations that are no files of its own."""
 
     @staticmethod
@@ -46,26 +46,26 @@ class Source(ConfigSource):
         return SCHEME
 
     def available(self) -> bool:
-        return bool(_serving)
+        return bool(_providers)
 
     def is_config(self, config_path: str) -> bool:
-        return bool(_serving) and _serving[-1].content(_name(config_path)) is not None
+        return bool(_providers) and _providers[-1].content(_name(config_path)) is not None
 
     def is_group(self, config_path: str) -> bool:
-        return bool(_serving) and _serving[-1].options_of(config_path) is not None
+        return bool(_providers) and _providers[-1].options_of(config_path) is not None
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        if not _serving or results_filter == ObjectType.GROUP:
+        if not _providers or results_filter == ObjectType.GROUP:
             return []
-        return _serving[-1].options_of(config_path) or []
+        return _providers[-1].options_of(config_path) or []
 
     def load_config(self, config_path: str) -> ConfigResult:
-        found = _serving[-1].content(_name(config_path)) if _serving else None
+        found = _providers[-1].content(_name(config_path)) if _providers else None
         if found is None:
             raise ConfigLoadError(f"Config not found: {config_path}")
         content, header = found
         if config_path == ROOT:
-            content = {**content, "defaults": [*content["defaults"], *_without_hydras_own()]}
+            content = {**content, "defaults": [*content["defaults"], *_without_hydra_groups()]}
         return ConfigResult(
             config=OmegaConf.create(content),
             path=f"{SCHEME}://{config_path}",
@@ -74,9 +74,9 @@ class Source(ConfigSource):
         )
 
 
-class SearchPath(SearchPathPlugin):
+class ProvidedSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if _serving:
+        if _providers:
             search_path.prepend(provider=SCHEME, path=f"{SCHEME}://here")
 
 
@@ -84,20 +84,20 @@ def _name(config_path: str) -> str:
     return config_path.removesuffix(".yaml")
 
 
-def _without_hydras_own() -> list[Any]:
+def _without_hydra_groups() -> list[Any]:
     """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper ...), which
     would be read and merged for nothing."""
     return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
 
 
 @contextmanager
-def serving(served: Served) -> Iterator[None]:
+def initialized_hydra(served: ConfigProvider) -> Iterator[None]:
     """Hydra, initialized on what is served; whatever was initialized before is put back afterwards."""
     plugins = Plugins.instance()
-    if Source not in plugins.discover(ConfigSource):
-        plugins.register(Source)
-        plugins.register(SearchPath)
-    _serving.append(served)
+    if ProvidedConfigSource not in plugins.discover(ConfigSource):
+        plugins.register(ProvidedConfigSource)
+        plugins.register(ProvidedSearchPath)
+    _providers.append(served)
     wants_base = hydra.__version__.startswith("1.3")
     arguments: dict[str, Any] = {"version_base": "1.3"} if wants_base else {}
     try:
@@ -107,10 +107,10 @@ def serving(served: Served) -> Iterator[None]:
             with hydra.initialize_config_module("areal_like.config", job_name="areal_like", **arguments):
                 yield
     finally:
-        _serving.pop()
+        _providers.pop()
 
 
-class HydraRefused(Exception):
+class HydraCompositionError(Exception):
     """Hydra could not compose what it was served."""
 
 
@@ -120,7 +120,7 @@ def merge_order() -> list[tuple[str, str]]:
     try:
         result = loader.compute_defaults_list(config_name=ROOT, overrides=[], run_mode=RunMode.RUN)
     except (HydraException, OmegaConfBaseException) as error:
-        raise HydraRefused(_first_line(error)) from None
+        raise HydraCompositionError(_first_line(error)) from None
     return [
         (str(default.config_path), default.package or "")
         for default in result.defaults
@@ -136,7 +136,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     try:
         composed = hydra.compose(config_name=ROOT, overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        raise HydraRefused(_first_line(error)) from None
+        raise HydraCompositionError(_first_line(error)) from None
     assert isinstance(composed, DictConfig)
     plain = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(plain, dict)

@@ -7,11 +7,11 @@ from typing import Any
 from areal_like.config.dialects.areal import infer_experiment
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.sources.library import Library
-from areal_like.config.sources.overrides import Word
-from areal_like.config.sources.yaml_reader import YamlFile
+from areal_like.config.sources.overrides import OverrideWord
+from areal_like.config.sources.yaml_file import YamlFile
 
 
-def experiment_kind(words: Sequence[Word], file: YamlFile, library: Library) -> str:
+def experiment_kind(words: Sequence[OverrideWord], file: YamlFile, library: Library) -> str:
     """One of EXPERIMENTS; a name that is none of them is a problem of the group, found there."""
     said = [str(word.parsed.value()) for word in words if word.key == "experiment"]
     for item in file.defaults():
@@ -19,20 +19,20 @@ def experiment_kind(words: Sequence[Word], file: YamlFile, library: Library) -> 
             if name.split()[-1:] and name.split()[-1].lstrip("/") == "experiment":
                 said.append(str(option.value))
     known = [name for name in said if name in EXPERIMENTS]
-    return known[0] if known else infer_experiment(_held(file, library, {file.path}))
+    return known[0] if known else infer_experiment(_body_with_bases(file, library, {file.path}))
 
 
-def _held(file: YamlFile, library: Library, seen: set[Path]) -> dict[str, Any]:
+def _body_with_bases(file: YamlFile, library: Library, seen: set[Path]) -> dict[str, Any]:
     """What a file holds, and below it what the files that it builds on hold."""
     merged: dict[str, Any] = {}
     for item in file.defaults():
         path = library.path_of(item.value.lstrip("/")) if isinstance(item.value, str) else None
         if path is not None and path not in seen:
-            merged = _laid_over(merged, _held(library.read(path), library, {*seen, path}))
-    return _laid_over(merged, {name: node.plain() for name, node in file.body().items()})
+            merged = _merge_sections(merged, _body_with_bases(library.read(path), library, {*seen, path}))
+    return _merge_sections(merged, {name: node.plain() for name, node in file.body().items()})
 
 
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merge_sections(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Section by section: a file that sets one key of a section leaves the others as they were."""
     both = [name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)]
-    return {**below, **above, **{name: _laid_over(below[name], above[name]) for name in both}}
+    return {**below, **above, **{name: _merge_sections(below[name], above[name]) for name in both}}

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.checks.interpolation import syntax_error
-from areal_like.config.checks.value import Refused, check_key, expectation, is_interpolation, show
+from areal_like.config.checks.values import InvalidValue, check_key, expectation, is_interpolation, show_value
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
+from areal_like.config.interpolation import syntax_error
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.redact import is_secret_name
 from areal_like.config.schema import Key, Kind, Schema, ancestors
-from areal_like.config.sources.yaml_reader import Node
+from areal_like.config.sources.yaml_file import YamlNode
 from areal_like.config.suggest import did_you_mean, nearest
 
-MOST_HINTS = 40
+MAX_HINTS = 40
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Leaf:
 
 
 @dataclass
-class Leaves:
+class LayerContent:
     """A layer as read against the schema: what is right in it, and what is wrong."""
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -37,21 +37,21 @@ class Leaves:
     problems: list[Problem] = field(default_factory=list)
 
 
-class Reader:
+class LayerReader:
     """Reads one layer. `place` turns a line number into what a message shows; `package` is where the layer stands."""
 
     def __init__(self, schema: Schema, place: Callable[[int], str], package: str = "") -> None:
         self.schema, self.place, self.package = schema, place, package
-        self.result = Leaves()
+        self.result = LayerContent()
         self.names = schema.names()
         self.hinted = 0
 
-    def read(self, node: Node) -> Leaves:
+    def read(self, node: YamlNode) -> LayerContent:
         self._walk(self.package, node)
         self._refuse_contradictions()
         return self.result
 
-    def read_at(self, path: str, node: Node) -> Leaves:
+    def read_at(self, path: str, node: YamlNode) -> LayerContent:
         """Reads what is set at one path, as an override does."""
         self._walk(path, node)
         return self.result
@@ -59,7 +59,7 @@ class Reader:
     def _unknown(self, path: str) -> str:
         """A hint for an unknown key; a file full of them is another program's, and hints would take long."""
         self.hinted += 1
-        return did_you_mean(path, self.names) if self.hinted <= MOST_HINTS else ""
+        return did_you_mean(path, self.names) if self.hinted <= MAX_HINTS else ""
 
     def _problem(self, key: str, line: int, message: str) -> None:
         self.result.problems.append(Problem(key, message, self.place(line)))
@@ -67,7 +67,7 @@ class Reader:
     def _leaf(self, path: str, value: Any, line: int, written: str) -> None:
         self.result.leaves.append(Leaf(path, value, self.place(line), written))
 
-    def _walk(self, path: str, node: Node, written: str | None = None) -> None:
+    def _walk(self, path: str, node: YamlNode, written: str | None = None) -> None:
         written = written if written is not None else path
         if path == "" or path in self.schema.sections:
             self._section(path, node, written)
@@ -84,7 +84,7 @@ class Reader:
             unread = f" ({count} keys below it were not read)" if count > 1 else ""
             self._problem(written, node.line, f"no such key{self._unknown(path)}{unread}")
 
-    def _section(self, path: str, node: Node, written: str) -> None:
+    def _section(self, path: str, node: YamlNode, written: str) -> None:
         section = self.schema.sections[path]
         if isinstance(node.value, dict):
             if not node.value and section.optional:
@@ -107,17 +107,17 @@ class Reader:
             holds_secret = any(
                 k.constraints.secret for name, k in self.schema.keys.items() if name.startswith(path + ".")
             )
-            what = "null" if node.value is None else "a single value" if holds_secret else show(node.plain())
+            what = "null" if node.value is None else "a single value" if holds_secret else show_value(node.plain())
             self._problem(written, node.line, f"is a section and cannot be {what}; set keys below it, or leave it out")
 
-    def _interpolated(self, path: str, node: Node, written: str) -> None:
+    def _interpolated(self, path: str, node: YamlNode, written: str) -> None:
         error = syntax_error(node.value)
         if error:
             self._problem(written, node.line, error)
         else:
             self._leaf(path, node.value, node.line, written)
 
-    def _key(self, key: Key, node: Node, written: str) -> None:
+    def _key(self, key: Key, node: YamlNode, written: str) -> None:
         if key.kind.name == "map" and isinstance(node.value, dict):
             if not node.value:
                 self._leaf(key.path, {}, node.line, written)
@@ -129,7 +129,7 @@ class Reader:
             return
         self._value(key, node, written)
 
-    def _value(self, key: Key, node: Node, written: str) -> None:
+    def _value(self, key: Key, node: YamlNode, written: str) -> None:
         """One value, as it stands or as a reference."""
         hidden = key.constraints.secret or is_secret_name(key.name)
         errors = [error for text in _interpolations(node.plain()) if (error := syntax_error(text))]
@@ -140,11 +140,11 @@ class Reader:
             return
         try:
             self._leaf(key.path, check_key(key, node.plain()), node.line, written)
-        except Refused as refusal:
+        except InvalidValue as refusal:
             wanted = f"does not fit; expected {expectation(key.kind, key.constraints)} (a secret, so not shown)"
             self._problem(written, node.line, wanted if hidden else str(refusal))
 
-    def _entry(self, path: str, node: Node, written: str) -> None:
+    def _entry(self, path: str, node: YamlNode, written: str) -> None:
         """Something inside a map: any name is allowed; its value fits what the map holds."""
         key, name = self.schema.map_above(path), path.rpartition(".")[2]
         assert key is not None
@@ -163,7 +163,7 @@ class Reader:
         kind = key.kind.item or Kind("any", optional=True)
         self._value(replace(key, path=path, kind=kind, name=name), node, written)
 
-    def _list_of_sections(self, key: Key, node: Node, written: str) -> None:
+    def _list_of_sections(self, key: Key, node: YamlNode, written: str) -> None:
         found = len(self.result.problems)
         inner = {
             path.removeprefix(f"{key.path}[]."): k
@@ -174,10 +174,10 @@ class Reader:
         if len(self.result.problems) == found:
             self._leaf(key.path, items, node.line, written)
 
-    def _item(self, inner: dict[str, Key], item: Node, place: str) -> dict[str, Any]:
+    def _item(self, inner: dict[str, Key], item: YamlNode, place: str) -> dict[str, Any]:
         """One item of a list of sections: what it sets, checked."""
         if not isinstance(item.value, dict):
-            self._problem(place, item.line, f"{show(item.plain())} is not a mapping; write `- name: value` lines")
+            self._problem(place, item.line, f"{show_value(item.plain())} is not a mapping; write `- name: value` lines")
             return {}
         checked: dict[str, Any] = {}
         for name, child in item.value.items():
@@ -188,10 +188,10 @@ class Reader:
                 continue
             try:
                 checked[name] = check_key(inner[name], child.plain())
-            except Refused as refusal:
+            except InvalidValue as refusal:
                 self._problem(f"{place}.{name}", child.line, str(refusal))
         for name, key in inner.items():
-            if key.constraints.required and item.value.get(name, Node(None, 0)).value in (None, ""):
+            if key.constraints.required and item.value.get(name, YamlNode(None, 0)).value in (None, ""):
                 wanted = expectation(key.kind, key.constraints)
                 self._problem(f"{place}.{name}", item.line, f"{MISSING_VALUE}: {wanted}")
         return checked

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from areal_like.config.sources.shipped import data_folder, shown
-from areal_like.config.sources.yaml_reader import YamlFile, read_yaml
+from areal_like.config.sources.shipped import data_folder, display_path
+from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 
 
 class Library:
@@ -16,7 +16,7 @@ class Library:
 
     def read(self, path: Path, allow_empty: bool = True) -> YamlFile:
         if path not in self._files:
-            self._files[path] = read_yaml(path, shown(path), allow_empty)
+            self._files[path] = read_yaml(path, display_path(path), allow_empty)
         return self._files[path]
 
     def path_of(self, name: str) -> Path | None:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET, is_secret_name
 from areal_like.config.schema import Schema
-from areal_like.config.sources.leaves import Leaf, Reader
-from areal_like.config.sources.yaml_reader import Node
+from areal_like.config.sources.leaves import LayerReader, Leaf
+from areal_like.config.sources.yaml_file import YamlNode
 from areal_like.config.suggest import did_you_mean, nearest, suggest
 
 MAP_NAMES = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
@@ -45,7 +45,7 @@ class Overrides:
 
 
 @dataclass(frozen=True)
-class Word:
+class OverrideWord:
     """One override as Hydra's grammar reads it."""
 
     text: str
@@ -70,7 +70,7 @@ class Word:
         return self.key.startswith(("hydra.", "hydra/")) or self.key == "hydra"
 
 
-def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
+def parse_overrides(texts: Sequence[str]) -> tuple[list[OverrideWord], list[Problem]]:
     """Each word by Hydra's grammar; what it cannot read is a problem of its own."""
     if not texts:
         return [], []
@@ -81,7 +81,7 @@ def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
     words, problems = [], []
     for text in texts:
         try:
-            words.append(Word(text, parser.parse_override(text)))
+            words.append(OverrideWord(text, parser.parse_override(text)))
         except HydraException as error:
             key, has_value, _ = text.partition("=")
             said = str(error).splitlines()[0] if str(error) else "is not an override"
@@ -98,12 +98,14 @@ def parse_words(texts: Sequence[str]) -> tuple[list[Word], list[Problem]]:
     return words, problems
 
 
-def read_words(words: Sequence[Word], schema: Schema, options_of: Callable[[str], list[str] | None]) -> Overrides:
+def read_overrides(
+    words: Sequence[OverrideWord], schema: Schema, options_of: Callable[[str], list[str] | None]
+) -> Overrides:
     """`options_of(group)` lists a group's options, or None where there is no such group."""
     read = Overrides()
     written: dict[str, Leaf] = {}
     for word in words:
-        word = replace(word, secret=is_secret(word.key, schema))
+        word = replace(word, secret=holds_secret(word.key, schema))
         if not word.key:
             read.problems.append(Problem(word.text, "is no override; write key=value", word.where))
             continue
@@ -128,7 +130,7 @@ def read_words(words: Sequence[Word], schema: Schema, options_of: Callable[[str]
     return read
 
 
-def is_secret(path: str, schema: Schema) -> bool:
+def holds_secret(path: str, schema: Schema) -> bool:
     """Whether an override holds a secret, so that no message and no plan may repeat it: by the schema's mark (that of
     the key which was probably meant, too), or by its name."""
     if any(is_secret_name(part) for part in path.split(".")):
@@ -139,7 +141,7 @@ def is_secret(path: str, schema: Schema) -> bool:
     return any(key.constraints.secret for key in keys)
 
 
-def _read_group(word: Word, value: Any, options: list[str], read: Overrides) -> None:
+def _read_group(word: OverrideWord, value: Any, options: list[str], read: Overrides) -> None:
     if word.parsed.is_delete() or value is None or value == "null":
         read.groups[word.group_key] = GroupChoice(word.group_key, (), word.where)
         return
@@ -158,7 +160,7 @@ def _read_group(word: Word, value: Any, options: list[str], read: Overrides) -> 
 
 
 def _read_value(
-    word: Word,
+    word: OverrideWord,
     value: Any,
     schema: Schema,
     options_of: Callable[[str], list[str] | None],
@@ -180,8 +182,8 @@ def _read_value(
     if parsed.is_delete() and inside_map:
         read.values.append(ValueOverride(f"~{path}", (), deletes=path))
         return
-    node = node_of(None if parsed.is_delete() else value)
-    leaves = Reader(schema, lambda _: word.where).read_at(word.key, node)
+    node = to_yaml_node(None if parsed.is_delete() else value)
+    leaves = LayerReader(schema, lambda _: word.where).read_at(word.key, node)
     if not leaves.leaves and not leaves.problems and not leaves.foreign:
         return
     if leaves.problems:
@@ -203,7 +205,7 @@ def _read_value(
         read.values.append(ValueOverride(f"++{leaf.path}={_hydra_literal(leaf.value)}", (leaf,)))
 
 
-def _or_group(problem: Problem, word: Word, options_of: Callable[[str], list[str] | None]) -> Problem:
+def _or_group(problem: Problem, word: OverrideWord, options_of: Callable[[str], list[str] | None]) -> Problem:
     """A key that is unknown may have been meant as a group."""
     if "." in word.key or not problem.message.startswith("no such key"):
         return problem
@@ -229,10 +231,10 @@ def _hydra_literal(value: Any) -> str:
     return f"'{quoted}{chr(92) * trailing}'"
 
 
-def node_of(value: Any) -> Node:
+def to_yaml_node(value: Any) -> YamlNode:
     """A value from the command line in the shape of a file's."""
     if isinstance(value, dict):
-        return Node({str(name): node_of(item) for name, item in value.items()}, 0)
+        return YamlNode({str(name): to_yaml_node(item) for name, item in value.items()}, 0)
     if isinstance(value, list):
-        return Node([node_of(item) for item in value], 0)
-    return Node(value, 0)
+        return YamlNode([to_yaml_node(item) for item in value], 0)
+    return YamlNode(value, 0)

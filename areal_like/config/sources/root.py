@@ -11,7 +11,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.defaults_list import DefaultsList, read_defaults
 from areal_like.config.sources.library import Library
 from areal_like.config.sources.overrides import GroupChoice
-from areal_like.config.sources.yaml_reader import Node, YamlFile
+from areal_like.config.sources.yaml_file import YamlFile, YamlNode
 
 ROOT = "__root__"
 SCHEMA = "__schema__"
@@ -20,7 +20,7 @@ Content = tuple[dict[str, Any], dict[str, str]]
 """What Hydra is served under a config path: the tree, and the header (`# @package`)."""
 
 
-class Root:
+class HydraRoot:
     """The files of one composition, by config path, and what each of them builds on."""
 
     def __init__(self, library: Library, file: YamlFile, experiment: str, choices: Mapping[str, GroupChoice]) -> None:
@@ -107,7 +107,7 @@ class Root:
                     raise ConfigError([*self.problems, Problem(group, f"{message} in the outer one", place)])
                 chosen[group] = place
 
-    def part(self, name: str) -> tuple[YamlFile, dict[str, Node]]:
+    def part(self, name: str) -> tuple[YamlFile, dict[str, YamlNode]]:
         """The file behind a config path, and its body."""
         file = self.file
         if name != ROOT:

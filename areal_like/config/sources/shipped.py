@@ -53,7 +53,7 @@ def _is_dir(path: Path) -> bool:
         return False
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """How messages name a file: short where that is still clear."""
     for folder in (data_folder("conf"), data_folder("experiments")):
         if path.resolve().is_relative_to(folder.resolve()):

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.checks.value import Refused, check_key
+from areal_like.config.checks.values import InvalidValue, check_key
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.loaded import build
+from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Schema
 from areal_like.config.suggest import nearest
@@ -33,15 +33,15 @@ def load_schema(name: str) -> type:
         raise _refuse(f"{name} must be a dataclass that extends one of {known} (from areal_like.config.experiment)")
     try:
         schema = Schema.of(found)
-        build(found, schema.defaults())
+        build_config(found, schema.defaults())
     except Exception as error:  # the user's own code runs here: annotations, default factories, __post_init__
         raise _refuse(f"{name} cannot be used: {type(error).__name__}: {error}") from None
-    _judge(name, schema)
+    _check_schema(name, schema)
     assert isinstance(found, type)
     return found
 
 
-def _judge(name: str, schema: Schema) -> None:
+def _check_schema(name: str, schema: Schema) -> None:
     """Sections stay sections, defaults fit their keys, and no key has a name that means something else in a file."""
     base = next(Schema.of(cls) for cls in schema.cls.__mro__ if cls in EXPERIMENTS.values())
     wrong = [f"{path} must stay a section" for path in base.sections if path not in schema.sections]
@@ -51,7 +51,7 @@ def _judge(name: str, schema: Schema) -> None:
             continue
         try:
             check_key(key, key.default)
-        except Refused as refusal:
+        except InvalidValue as refusal:
             wrong.append(f"the default of {path}: {refusal}")
     if wrong:
         raise ConfigError([Problem(KEY, f"{name}: {message}") for message in wrong])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Self
 
-from areal_like.config.stats_logger import TRACKERS, is_on
+from areal_like.config.stats_logger import TRACKERS, is_enabled
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.base import Tracker
@@ -34,7 +34,7 @@ class Trackers:
         for name in TRACKERS:
             if name in missing:
                 say(f"{missing[name].key}: {missing[name].reason}; the run goes on without it")
-            elif is_on(name, config):
+            elif is_enabled(name, config):
                 trackers.add(name, partial(open_tracker, name, run))
         return trackers
 

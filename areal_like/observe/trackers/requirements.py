@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from areal_like.config.install import pip_install
-from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_on
+from areal_like.config.install_command import pip_command
+from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_enabled
 
 WANDB_HOST = "https://api.wandb.ai"
 SWANLAB_LOGIN = ".swanlab/.netrc"
@@ -45,11 +45,11 @@ def missing_requirements(
 ) -> Iterator[MissingRequirement]:
     """What is missing here. `packages` are those that are installed; `variables` are those of the environment."""
     for name in TRACKERS:
-        if not is_on(name, config):
+        if not is_enabled(name, config):
             continue
         key, off = off_switch(name)
         if name not in packages:
-            reason = f"needs the package {name}, which is not installed; {pip_install(name)} installs it"
+            reason = f"needs the package {name}, which is not installed; {pip_command(name)} installs it"
             yield MissingRequirement(name, key, f"{reason}, {key}={off} does without")
         elif name == "swanlab" and config.swanlab.mode == "local" and DASHBOARD not in packages:
             reason = f"local needs the package {DASHBOARD}, which is not installed and wants an older rich than ours"

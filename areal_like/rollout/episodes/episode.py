@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from areal_like.config.mismatches import distribution
+from areal_like.config.checks.sampling import sampling_distribution
 from areal_like.data.chat_template import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
@@ -173,7 +173,7 @@ class Episode:
         how = {**self.lease["sampling"], **sampling}
         if self.is_evaluation or self.tools.allow_mismatched_sampling:
             return how
-        wanted, usual = distribution(how), distribution(self.lease["sampling"])
+        wanted, usual = sampling_distribution(how), sampling_distribution(self.lease["sampling"])
         other = next((name for name in sampling if name in usual and wanted[name] != usual[name]), None)
         if other is not None:
             raise ValueError(

@@ -4,7 +4,7 @@ use, and nothing of whose request it is, where its parts are kept, or when it is
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from areal_like.config.generation import LEAST_REPETITION_PENALTY, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
+from areal_like.config.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_REPETITION_PENALTY
 from areal_like.process.errors import HttpError
 from areal_like.serving.requests import CLIENT_PRIORITY, shorten
 
@@ -41,7 +41,7 @@ REAL_RANGES: Mapping[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "frequency_penalty": (-2, 2),
     "presence_penalty": (-2, 2),
-    "repetition_penalty": (LEAST_REPETITION_PENALTY, 2),
+    "repetition_penalty": (MIN_REPETITION_PENALTY, 2),
     "length_penalty": (-10, 10),
 }
 PROMPT_KEYS = ("prompt", "token_ids", "tokens", "input_ids", "text")
@@ -106,7 +106,7 @@ def _bounded(key: str, value: Any, model: ModelLimits, is_known: bool) -> Any:
     if key in REAL_RANGES:
         return _real(key, value)
     if key in TOKEN_LIST_KEYS:
-        return _tokens(key, value, model, MOST_STOP_TOKENS if key == "stop_token_ids" else model.vocab_size)
+        return _tokens(key, value, model, MAX_STOP_TOKENS if key == "stop_token_ids" else model.vocab_size)
     if key in PROMPT_KEYS:
         return _prompt(key, value, model)
     if key in ("stop", "bad_words"):
@@ -168,10 +168,10 @@ def _prompt(key: str, value: Any, model: ModelLimits) -> Any:
 
 def _texts(key: str, value: Any) -> Any:
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) and len(text) <= LONGEST_STOP for text in texts):
-        raise HttpError(400, f"{key}: {shorten(value)} is not a list of texts of at most {LONGEST_STOP} characters")
-    if len(texts) > MOST_STOPS:
-        raise HttpError(400, f"{key}: {len(texts)} texts are too many; send at most {MOST_STOPS}")
+    if not isinstance(texts, list) or not all(isinstance(text, str) and len(text) <= MAX_STOP_LENGTH for text in texts):
+        raise HttpError(400, f"{key}: {shorten(value)} is not a list of texts of at most {MAX_STOP_LENGTH} characters")
+    if len(texts) > MAX_STOP_TEXTS:
+        raise HttpError(400, f"{key}: {len(texts)} texts are too many; send at most {MAX_STOP_TEXTS}")
     return value
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from areal_like.config.attention import choose
-from areal_like.config.compose import load
-from areal_like.config.loaded import at
+from areal_like.config.attention import choose_attention
+from areal_like.config.load import load
+from areal_like.config.loaded import value_at
 from launcher.plan.auto import resolved_values
 from tests.support.planning import BIG_MODEL, ROOT, loaded, machine_with, plan_of
 
@@ -25,7 +25,7 @@ def test_every_auto_of_the_shipped_experiments_is_resolved_with_a_reason(experim
     served = "embedded" if experiment in ("grpo", "ppo") else None
     for path in loaded(experiment).schema.keys:
         follows = isinstance(loaded(experiment).get_raw(path), str) and "${" in loaded(experiment).get_raw(path)
-        if at(values, path) != "auto" or path in A_VALUE_ITSELF or follows:
+        if value_at(values, path) != "auto" or path in A_VALUE_ITSELF or follows:
             continue
         section = path.partition(".")[0]
         unused = {
@@ -64,7 +64,7 @@ def test_what_says_what_it_wants_is_left_alone():
     ],
 )
 def test_attention_is_the_fastest_that_is_there(dtype, gpus, packages, expected):
-    value, reason = choose(dtype, gpus, packages)
+    value, reason = choose_attention(dtype, gpus, packages)
     assert value == expected and reason
 
 
@@ -123,7 +123,7 @@ def test_what_refers_to_an_auto_follows_it():
     assert values["trial_name"] == values["saver"]["trial_name"] == values["critic"]["trial_name"] == "r0001"
     assert values["actor"]["attn_impl"] == values["critic"]["attn_impl"] == values["ref"]["attn_impl"] == "sdpa"
     untouched = ("experiment_name", "total_train_steps", "gconfig", "evaluator.freq_steps", "actor.optimizer")
-    assert all(at(values, path) == configuration.get(path) for path in untouched)
+    assert all(value_at(values, path) == configuration.get(path) for path in untouched)
 
 
 def test_the_settled_values_compose_again_to_the_same_run(tmp_path):

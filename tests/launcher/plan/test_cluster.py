@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from areal_like.config.limits import NOT_YET
+from areal_like.config.checks.not_built import NOT_YET
 from tests.support.planning import BIG_MODEL, of_role, plan_of
 
 SLURM = ("cluster=slurm", "cluster.n_nodes=2", "cluster.n_gpus_per_node=4", "launcher.slurm.container_type=none")
@@ -98,7 +98,7 @@ def test_a_cluster_that_is_refused_lacks_nothing_more():
 
 
 def test_a_missing_image_cannot_start(monkeypatch):
-    monkeypatch.setattr("areal_like.config.limits.RUN", ())
+    monkeypatch.setattr("areal_like.config.checks.not_built.RUN_RULES", ())
     overrides = (*TWO_NODES, "launcher.slurm.container_type=apptainer")
     for obstacle in plan_of("grpo", *overrides).cannot_start:
         assert obstacle.reason.endswith("name an image, or set launcher.slurm.container_type=none")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from areal_like.data.dataset_source import DatasetSource
 from areal_like.data.user_code import SearchFolders

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from areal_like.config.allocation import hardware
+from areal_like.config.allocation import machine
 from areal_like.config.problems import ConfigError
 from launcher.cli import main
 from launcher.plan import nvml
@@ -40,7 +40,7 @@ def test_nothing_of_the_machine_at_hand_is_in_the_plan(capsys, monkeypatch, mode
     def never(*_):
         raise AssertionError("this machine was looked at")
 
-    monkeypatch.setattr(hardware, "_gpus", never)
+    monkeypatch.setattr(machine, "_gpus", never)
     monkeypatch.setattr(nvml, "list_gpus", never)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
     monkeypatch.setattr(os, "sysconf", never)

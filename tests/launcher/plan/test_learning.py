@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal_like.config.limits import NOT_YET, refuse
+from areal_like.config.checks.not_built import NOT_YET, refuse_not_built
 from areal_like.config.problems import ConfigError
 from launcher.plan import render
 from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
@@ -37,16 +37,16 @@ def test_sampling_that_the_trainer_cannot_reproduce_is_refused_unless_allowed(ke
 def test_a_trainer_that_is_started_by_hand_refuses_the_same_whatever_generates(key, value, backend):
     words = [f"{key}={value}", f"rollout.backend={backend}"]
     with pytest.raises(ConfigError) as refused:
-        refuse(loaded("grpo", *words).config)
+        refuse_not_built(loaded("grpo", *words).config)
     (problem,) = refused.value.problems
     assert problem.key == key and "rollout.allow_mismatched_sampling=true" in problem.message
-    refuse(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
+    refuse_not_built(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
 
 
 @pytest.mark.parametrize("said", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
 def test_what_only_ends_an_answer_changes_no_distribution(said):
     assert not against(plan_of("grpo", said))
-    refuse(loaded("grpo", said).config)
+    refuse_not_built(loaded("grpo", said).config)
 
 
 def test_greedy_answers_of_a_group_are_equal():

@@ -2,8 +2,16 @@
 
 import pytest
 
+from areal_like.config.checks.not_built import (
+    MODEL_RULES,
+    NOT_BUILT_SECTIONS,
+    NOT_YET,
+    RUN_RULES,
+    SUPERVISED_RULES,
+    not_built_problems,
+    refuse_not_built,
+)
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.limits import MODEL, NOT_YET, RUN, SECTIONS, SUPERVISED, refusals, refuse
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from launcher.commands.run import refuse as refuse_start
@@ -13,7 +21,7 @@ from tests.support.planning import loaded, plan_of
 
 def refused(experiment, *overrides):
     """Key -> why, by the configuration alone, as a trainer that was started by hand sees it."""
-    return dict(refusals(loaded(experiment, *overrides).config))
+    return dict(not_built_problems(loaded(experiment, *overrides).config))
 
 
 @pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
@@ -70,17 +78,17 @@ def test_so_is_one_of_supervised_training(setting):
 
 def test_every_rule_has_a_test():
     tried = [setting.partition("=")[0] for setting in SETTINGS]
-    rules = [*RUN, *SUPERVISED]
-    rules += [rule._replace(key=f"actor.{rule.key}") for rule in MODEL]
-    keys = [rule.key for rule in rules if rule not in SUPERVISED]
+    rules = [*RUN_RULES, *SUPERVISED_RULES]
+    rules += [rule._replace(key=f"actor.{rule.key}") for rule in MODEL_RULES]
+    keys = [rule.key for rule in rules if rule not in SUPERVISED_RULES]
     assert not [key for key in keys if not any(name.startswith(key) for name in tried)]
 
 
 def test_the_keys_of_the_rules_exist():
     trees = [Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft")]
     names = [name for tree in trees for name in (*tree.keys, *tree.sections)]
-    rules = [rule.key for rule in (*RUN, *SUPERVISED)] + [f"actor.{rule.key}" for rule in MODEL]
-    assert not {*rules, *SECTIONS} - set(names)
+    rules = [rule.key for rule in (*RUN_RULES, *SUPERVISED_RULES)] + [f"actor.{rule.key}" for rule in MODEL_RULES]
+    assert not {*rules, *NOT_BUILT_SECTIONS} - set(names)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_a_value_that_asks_for_nothing_or_for_what_is_there_is_let_through(setti
 def test_a_default_is_never_refused():
     for kind in ("grpo", "sft"):
         tree = Schema.of(EXPERIMENTS[kind])
-        texts = [f"{path}={tree.keys[path].default}" for path in SECTIONS if path in tree.keys]
+        texts = [f"{path}={tree.keys[path].default}" for path in NOT_BUILT_SECTIONS if path in tree.keys]
         assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
 
 
@@ -146,7 +154,7 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
     words = ("actor.model_impl=custom", "log.data=true", "curriculum.type=simple")
     told = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:
-        refuse(told.config)
+        refuse_not_built(told.config)
     with pytest.raises(ConfigError) as at_start:
         refuse_start(plan_of("grpo", *words).obstacles)
     for error in (by_trainer.value, at_start.value):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal_like.config.limits import NOT_YET
+from areal_like.config.checks.not_built import NOT_YET
 from areal_like.config.promises import ledger as promises
 from areal_like.config.promises.ledger import Promise
 from launcher.plan import build_plan

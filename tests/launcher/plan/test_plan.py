@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.allocation import Machine
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from launcher.plan import build_plan, render
 from tests.support.planning import ROOT, loaded, machine_with, of_role, plan_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config import install
-from areal_like.config.install import pip_install
+from areal_like.config import install_command
+from areal_like.config.install_command import pip_command
 from areal_like.observe.trackers.requirements import is_installed
 from launcher.cli import main
 from tests.support.planning import machine_with, plan_of
@@ -108,18 +108,18 @@ def test_a_folder_that_wandb_left_is_not_its_package(tmp_path, monkeypatch):
 class TestPipInstall:
     def test_in_a_checkout_it_takes_the_pinned_versions(self, tmp_path, monkeypatch):
         monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-        monkeypatch.chdir(install.CHECKOUT)
-        assert pip_install("wandb") == "pip install -c constraints.txt wandb"
+        monkeypatch.chdir(install_command.CHECKOUT)
+        assert pip_command("wandb") == "pip install -c constraints.txt wandb"
         monkeypatch.chdir(tmp_path)
-        words = shlex.split(pip_install("wandb", "swanlab"))
+        words = shlex.split(pip_command("wandb", "swanlab"))
         assert Path(words[3]).is_file() and words[4:] == ["wandb", "swanlab"]
 
     def test_from_a_wheel_it_takes_the_versions_that_it_requires(self, tmp_path, monkeypatch):
         monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-        monkeypatch.setattr(install, "CHECKOUT", tmp_path)
+        monkeypatch.setattr(install_command, "CHECKOUT", tmp_path)
         stated = ["PyYAML>=6.0", 'wandb>=0.25; extra == "wandb"', 'peft<0.22,>=0.21; extra == "train"']
         monkeypatch.setattr(metadata, "requires", lambda name: stated)
-        assert shlex.split(pip_install("wandb", "peft", "other")) == [
+        assert shlex.split(pip_command("wandb", "peft", "other")) == [
             *("pip", "install", "wandb>=0.25", "peft<0.22,>=0.21", "other")
         ]
 
@@ -127,5 +127,5 @@ class TestPipInstall:
         monkeypatch.delenv("VIRTUAL_ENV", raising=False)
         monkeypatch.delenv("CONDA_PREFIX", raising=False)
         monkeypatch.chdir("/")
-        words = shlex.split(pip_install("wandb"))
+        words = shlex.split(pip_command("wandb"))
         assert Path("/", words[0]) == Path(sys.executable) and words[1:4] == ["-m", "pip", "install"]

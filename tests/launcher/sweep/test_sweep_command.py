@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.aliases import ALIASES
-from areal_like.config.compose import load
+from areal_like.config.load import load
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.library import Library
 from areal_like.config.sources.shipped import find_config

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from areal_like.config.checks.named import BUILT_IN
-from areal_like.config.compose import load
+from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.load import load
 from areal_like.data import tasks
 from areal_like.data.datasets import load_datasets
 from areal_like.data.tokenizer import TextTokenizer

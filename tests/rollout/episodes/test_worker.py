@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from areal_like.config.compose import load
+from areal_like.config.load import load
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.process.errors import TimedOut

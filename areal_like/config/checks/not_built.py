@@ -9,26 +9,26 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from areal_like.config import mismatches
 from areal_like.config.actor import PPOActorConfig
-from areal_like.config.allocation.base import Allocation, Parallel
-from areal_like.config.allocation.experiment import generates, starts_servers, trained_models
-from areal_like.config.allocation.parse import parse_trainer
-from areal_like.config.checks.named import is_built_in
+from areal_like.config.allocation.base import Allocation, ParallelStrategy
+from areal_like.config.allocation.grammar import parse_trainer
+from areal_like.config.allocation.models import generates, starts_servers, trained_models
+from areal_like.config.checks import sampling
+from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.stats_logger import TRACKERS, is_on
+from areal_like.config.stats_logger import TRACKERS, is_enabled
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 NOT_YET = "is not built yet"
 
-Refusal = tuple[str, str]
+KeyProblem = tuple[str, str]
 """A key, and why a start with its value is refused."""
 
 
-class Rule(NamedTuple):
+class KeyRule(NamedTuple):
     """`asks` is given a value that is not null; `{}` in the message stands for that value."""
 
     key: str
@@ -36,11 +36,11 @@ class Rule(NamedTuple):
     message: str
 
 
-def true(value: Any) -> bool:
+def is_true(value: Any) -> bool:
     return bool(value)
 
 
-def false(value: Any) -> bool:
+def is_false(value: Any) -> bool:
     return not value
 
 
@@ -48,40 +48,48 @@ def other_than(*built: Any) -> Callable[[Any], bool]:
     return lambda value: value not in built
 
 
-RUN = (
-    Rule("cluster.type", other_than("local"), f"starting processes by {{}} {NOT_YET}; take local, this machine alone"),
-    Rule("cluster.name_resolve.type", other_than("nfs", "memory"), f"{{}} {NOT_YET}; take nfs"),
-    Rule("rollout.mask_env_responses", false, f"training on what an environment wrote {NOT_YET}; set it to true"),
-    Rule("rollout.trajectory_strategy", other_than("interleaved"), f"{{}} {NOT_YET}; take interleaved"),
-    Rule(
-        "environments.train", true, f"training on environments {NOT_YET}; take a task (task.name) or train_dataset.path"
+RUN_RULES = (
+    KeyRule(
+        "cluster.type", other_than("local"), f"starting processes by {{}} {NOT_YET}; take local, this machine alone"
     ),
-    Rule("actor.log_agent_stats", true, f"{NOT_YET}; set it to false"),
-    Rule("recover.skip_curriculum", true, f"a curriculum {NOT_YET}, so that there is none to forget; set it to false"),
-    Rule("log.data", true, f"logging the text of samples {NOT_YET}; set it to false"),
+    KeyRule("cluster.name_resolve.type", other_than("nfs", "memory"), f"{{}} {NOT_YET}; take nfs"),
+    KeyRule("rollout.mask_env_responses", is_false, f"training on what an environment wrote {NOT_YET}; set it to true"),
+    KeyRule("rollout.trajectory_strategy", other_than("interleaved"), f"{{}} {NOT_YET}; take interleaved"),
+    KeyRule(
+        "environments.train",
+        is_true,
+        f"training on environments {NOT_YET}; take a task (task.name) or train_dataset.path",
+    ),
+    KeyRule("actor.log_agent_stats", is_true, f"{NOT_YET}; set it to false"),
+    KeyRule(
+        "recover.skip_curriculum", is_true, f"a curriculum {NOT_YET}, so that there is none to forget; set it to false"
+    ),
+    KeyRule("log.data", is_true, f"logging the text of samples {NOT_YET}; set it to false"),
 )
 """Rules whose keys begin at the root. Where a section on the way is null or not there, nothing is asked for."""
 
-SUPERVISED = (
-    Rule(
+SUPERVISED_RULES = (
+    KeyRule(
         "evaluator.n_samples", other_than(1), "supervised training evaluates a loss and samples no answers; set it to 1"
     ),
 )
 
 NO_ORDER = "random tokens are neither better nor worse; set it to null (sft.yaml measures the same trainer)"
-PAIRS = (
-    Rule("train_dataset.fake", true, NO_ORDER),
-    Rule("valid_dataset.fake", true, NO_ORDER),
-    Rule("enable_token_export", true, "answers are scored as a whole, and no token is predicted; set it to false"),
+REWARD_MODEL_RULES = (
+    KeyRule("train_dataset.fake", is_true, NO_ORDER),
+    KeyRule("valid_dataset.fake", is_true, NO_ORDER),
+    KeyRule(
+        "enable_token_export", is_true, "answers are scored as a whole, and no token is predicted; set it to false"
+    ),
 )
 """Of a reward model."""
 
-MODEL = (Rule("model_impl", other_than("hf"), f"{{}} {NOT_YET}; take hf"),)
+MODEL_RULES = (KeyRule("model_impl", other_than("hf"), f"{{}} {NOT_YET}; take hf"),)
 """Of each model that a trainer holds; keys begin at its section."""
 
-SCALING = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
-LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "lora_modules_to_save")
-SECTIONS = {
+LOSS_SCALING_KEYS = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+LORA_KEYS = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "lora_modules_to_save")
+NOT_BUILT_SECTIONS = {
     "environments.mix": "training on environments",
     "curriculum": "a curriculum",
     "evaluator.benchmarks": "evaluation on environments",
@@ -90,33 +98,33 @@ SECTIONS = {
 """Section or key of which nothing is read -> what it would be for. Every value that differs from its default counts."""
 
 
-def refuse(config: "BaseExperimentConfig") -> None:
+def refuse_not_built(config: "BaseExperimentConfig") -> None:
     """Raises ConfigError with all of them, and with sampling that the trainer, who asks, cannot reproduce."""
-    found = refusals(config)
+    found = not_built_problems(config)
     if generates(config) and not config.rollout.allow_mismatched_sampling:
-        found += mismatches.refused(config.gconfig)
+        found += sampling.mismatch_problems(config.gconfig)
     if found:
         raise ConfigError([Problem(key, message) for key, message in found])
 
 
-def refusals(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> list[Refusal]:
+def not_built_problems(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> list[KeyProblem]:
     """In the order of importance. Without an allocation the backends speak for themselves."""
-    found: list[Refusal] = []
-    found += _said(config, "", RUN)
+    found: list[KeyProblem] = []
+    found += _broken_rules(config, "", RUN_RULES)
     found += _backends(config, allocation)
-    for section, what in SECTIONS.items():
+    for section, what in NOT_BUILT_SECTIONS.items():
         found += [(key, f"{what} {NOT_YET}; leave it out") for key in _changed(config, section)]
     found += _models(config)
     if generates(config):
         found += _groups(config)
     if isinstance(config, SFTConfig | RWConfig):
-        found += _said(config, "", SUPERVISED)
+        found += _broken_rules(config, "", SUPERVISED_RULES)
     if isinstance(config, RWConfig):
-        found += _said(config, "", PAIRS)
+        found += _broken_rules(config, "", REWARD_MODEL_RULES)
     return found
 
 
-def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
     """What changes nothing of what is learnt: it is told, and stops nothing."""
     for name in ("train_dataset", "valid_dataset"):
         data = getattr(config, name)
@@ -139,10 +147,10 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         again = engine.activation_checkpointing
         if again is not None and again.freq != 1 and not engine.gradient_checkpointing:
             yield f"{name}.activation_checkpointing", f"has no effect: {name}.gradient_checkpointing is false"
-        for key in (key for each in LORA for key in _changed(config, f"{name}.{each}")):
+        for key in (key for each in LORA_KEYS for key in _changed(config, f"{name}.{each}")):
             if not engine.use_lora:
                 yield key, f"has no effect: {name}.use_lora is false"
-        changed = [key for each in SCALING for key in _changed(config, f"{name}.optimizer.{each}")]
+        changed = [key for each in LOSS_SCALING_KEYS for key in _changed(config, f"{name}.optimizer.{each}")]
         if changed and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
             yield changed[0], f"has no effect: losses are scaled for float16 alone ({name}.dtype)"
     if isinstance(config, SFTConfig | RWConfig):
@@ -156,18 +164,18 @@ def without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
         yield from _actor_without_effect(config)
 
 
-def _trackers_without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+def _trackers_without_effect(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
     """Of samples and distributions where there are none, or nobody who gets them."""
     for name in TRACKERS:
         section = f"stats_logger.{name}"
         for key in _changed(config, f"{section}.log_extras"):
-            if not is_on(name, config.stats_logger):
+            if not is_enabled(name, config.stats_logger):
                 yield key, f"has no effect: this tracker is off ({section})"
             elif not generates(config):
                 yield key, "has no effect: supervised training samples no answers"
 
 
-def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
     """Of a task beside rows that are not its own."""
     if not isinstance(config, GRPOConfig | SFTConfig | RWConfig) or config.train_dataset.fake is not None:
         return
@@ -180,7 +188,7 @@ def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Refusal]:
     yield "task.name", f"{only}: rows to train on are those of {path} (train_dataset.path)"
 
 
-def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Refusal]:
+def _loss_without_effect(actor: PPOActorConfig) -> Iterator[KeyProblem]:
     """Keys of a loss that is not the one that is taken."""
     clips, weights = ("eps_clip_higher", "c_clip"), ("behav_imp_weight_cap", "behav_imp_weight_floor")
     unread: dict[str, tuple[str, ...]] = {}
@@ -198,7 +206,7 @@ def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Refusal]:
         yield "actor.kl_in", "has no effect: actor.kl_ctl is 0, so that there is no penalty"
 
 
-def _actor_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
+def _actor_without_effect(config: GRPOConfig) -> Iterator[KeyProblem]:
     """Keys that change from their default what another key leaves out."""
     actor = config.actor
     unread = {
@@ -224,7 +232,7 @@ def is_asynchronous(config: GRPOConfig) -> bool:
     return config.async_training and config.rollout.max_head_offpolicyness > 0
 
 
-def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
+def _rollout_without_effect(config: GRPOConfig) -> Iterator[KeyProblem]:
     rollout, valid = config.rollout, config.valid_dataset
     if valid is not None and valid.batch_size != config.train_dataset.batch_size:
         yield "valid_dataset.batch_size", "has no effect: as many rows are evaluated at once as servers have room for"
@@ -239,7 +247,7 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Refusal]:
         yield "rollout.oversampling_factor", f"{synchronous} unless actor.dynamic_sampling leaves groups out"
 
 
-def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> Iterator[Refusal]:
+def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> Iterator[KeyProblem]:
     """What is not built of servers, and of trainers that split a model."""
     if isinstance(config, GRPOConfig) and config.rollout.server_addresses and config.rollout.server_type == "openai":
         message = "an openai service can be given no weights, so that it would answer by others than those in training"
@@ -249,7 +257,7 @@ def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> 
     for name, engine in trained_models(config):
         parallel = getattr(allocation, "actor" if name == "model" else name, None)
         if parallel is None and engine.backend not in ("", "auto"):
-            parallel = Parallel.of(parse_trainer(engine.backend))
+            parallel = ParallelStrategy.of(parse_trainer(engine.backend))
         if allocation is not None and parallel is not None and parallel.backend != "fsdp":
             continue  # what to take in place of another backend is said with the allocation
         if parallel is not None and parallel.world_size != parallel.data and str(parallel) not in seen:
@@ -258,11 +266,11 @@ def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> 
             yield f"{name}.backend", f"{message}; take fsdp:d{parallel.world_size}"
 
 
-def _models(config: "BaseExperimentConfig") -> Iterator[Refusal]:
+def _models(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
     """What a frozen or second model has from the actor is said of the actor alone."""
     first: set[tuple[str, str]] = set()
     for name, engine in trained_models(config):
-        for key, message in _said(engine, name, MODEL):
+        for key, message in _broken_rules(engine, name, MODEL_RULES):
             same = (key.removeprefix(f"{name}."), message)
             if same not in first:
                 yield key, message
@@ -272,7 +280,7 @@ def _models(config: "BaseExperimentConfig") -> Iterator[Refusal]:
             yield "actor.debug.num_layers", f"serving the first layers of a model alone {NOT_YET}; {hint}"
 
 
-def _groups(config: GRPOConfig) -> Iterator[Refusal]:
+def _groups(config: GRPOConfig) -> Iterator[KeyProblem]:
     """A group is a prompt with its answers, and rewards are measured against it once."""
     actor, n_samples = config.actor, config.gconfig.n_samples
     sizes = {"actor.group_size": actor.group_size}
@@ -291,7 +299,7 @@ def _groups(config: GRPOConfig) -> Iterator[Refusal]:
         yield "actor.advantage", "measures rewards against their group, and so does actor.reward_norm; use one of them"
 
 
-def _said(root: Any, prefix: str, rules: tuple[Rule, ...]) -> Iterator[Refusal]:
+def _broken_rules(root: Any, prefix: str, rules: tuple[KeyRule, ...]) -> Iterator[KeyProblem]:
     """Of the rules those that a value breaks."""
     for rule in rules:
         value = _at(root, rule.key)

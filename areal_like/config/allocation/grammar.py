@@ -14,16 +14,22 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from areal_like.config.allocation.base import SERVERS, TRAINERS, Mode, Part
-from areal_like.config.allocation.reader import AllocationSyntaxError, Reader
+from areal_like.config.allocation.base import SERVERS, TRAINERS, AllocationMode, BackendSpec
+from areal_like.config.allocation.scanner import AllocationSyntaxError, Scanner
 
 KEYWORDS: dict[str, Literal["auto", "manual"]] = {"": "auto", "auto": "auto", "heuristic": "auto", "manual": "manual"}
 CLIENTS: dict[str, Literal["eval", "cpu"]] = {"eval": "eval", "cpu": "cpu"}
-STAND_INS = {"archon": "fsdp", "deepspeed": "fsdp", "torchtitan": "fsdp", "hf": "embedded", "transformers": "embedded"}
+REPLACEMENTS = {
+    "archon": "fsdp",
+    "deepspeed": "fsdp",
+    "torchtitan": "fsdp",
+    "hf": "embedded",
+    "transformers": "embedded",
+}
 
 
 @dataclass(frozen=True)
-class _Place:
+class _AllowedTerms:
     """What may stand somewhere: engines, words, and sizes without a name."""
 
     engines: tuple[str, ...]
@@ -38,57 +44,57 @@ class _Place:
         return "expected " + " or ".join([*roles, *self.words])
 
 
-FIRST = _Place(SERVERS + TRAINERS, ("auto", "manual"), sizes_alone=True)
-AFTER_PLUS = _Place(TRAINERS, tuple(CLIENTS), sizes_alone=True)
-AFTER_BAR = _Place(TRAINERS, (), sizes_alone=True)
-SERVER_KEY = _Place(SERVERS, ("auto",), sizes_alone=False)
-TRAINER_KEY = _Place(TRAINERS, ("auto",), sizes_alone=False)
+FIRST = _AllowedTerms(SERVERS + TRAINERS, ("auto", "manual"), sizes_alone=True)
+AFTER_PLUS = _AllowedTerms(TRAINERS, tuple(CLIENTS), sizes_alone=True)
+AFTER_BAR = _AllowedTerms(TRAINERS, (), sizes_alone=True)
+SERVER_KEY = _AllowedTerms(SERVERS, ("auto",), sizes_alone=False)
+TRAINER_KEY = _AllowedTerms(TRAINERS, ("auto",), sizes_alone=False)
 
 
-def parse_mode(text: str) -> Mode:
+def parse_mode(text: str) -> AllocationMode:
     """What `allocation_mode` says."""
     if text.strip() in KEYWORDS:
-        return Mode(keyword=KEYWORDS[text.strip()])
-    reader = Reader(text)
+        return AllocationMode(keyword=KEYWORDS[text.strip()])
+    reader = Scanner(text)
     first = _term(reader, FIRST)
     if first.backend not in SERVERS:
         if reader.peek() in ("+", "|"):
             reader.fail(f"'{first}' trains, so nothing follows it. Servers stand first: sglang:d4+fsdp:d4")
         _end(reader)
-        return Mode(train=first)
+        return AllocationMode(train=first)
     if reader.take("|"):
         train = _term(reader, AFTER_BAR)
         _end(reader)
-        return Mode(rollout=first, train=train, colocated=True)
+        return AllocationMode(rollout=first, train=train, colocated=True)
     if not reader.take("+"):
         _end(reader, "'+' and a trainer, ")
-        return Mode(rollout=first)
+        return AllocationMode(rollout=first)
     start = reader.at
     if client := CLIENTS.get(reader.word()):
         _end(reader)
-        return Mode(rollout=first, client=client)
+        return AllocationMode(rollout=first, client=client)
     reader.at = start
     train = _term(reader, AFTER_PLUS)
     _end(reader)
-    return Mode(rollout=first, train=train)
+    return AllocationMode(rollout=first, train=train)
 
 
-def parse_server(text: str) -> Part:
+def parse_server(text: str) -> BackendSpec:
     """What `rollout.backend` says: `name[:dims]`, or nothing ("auto")."""
     return _backend(text, SERVER_KEY)
 
 
-def parse_trainer(text: str) -> Part:
+def parse_trainer(text: str) -> BackendSpec:
     """What `actor.backend` and its like say: `name[:dims]`, or nothing ("auto")."""
     return _backend(text, TRAINER_KEY)
 
 
-def _backend(text: str, place: _Place) -> Part:
+def _backend(text: str, place: _AllowedTerms) -> BackendSpec:
     if text.strip() in ("", "auto"):
-        return Part()
-    reader = Reader(text)
+        return BackendSpec()
+    reader = Scanner(text)
     if (word := reader.word()) in place.engines and not reader.peek():
-        return Part(word)
+        return BackendSpec(word)
     reader.at = 0
     part = _term(reader, place)
     if reader.peek() in ("+", "|"):
@@ -97,7 +103,7 @@ def _backend(text: str, place: _Place) -> Part:
     return part
 
 
-def _term(reader: Reader, place: _Place) -> Part:
+def _term(reader: Scanner, place: _AllowedTerms) -> BackendSpec:
     reader.peek()
     start = reader.at
     if place.sizes_alone and reader.at_hybrid():
@@ -112,22 +118,22 @@ def _term(reader: Reader, place: _Place) -> Part:
         if not place.sizes_alone:
             reader.fail(f"sizes need a name here: {place.engines[0]}:{word}. {str(place).capitalize()}", at=start)
         reader.at = start
-        return Part(dims=reader.sizes("dtpce", "a trainer"))
+        return BackendSpec(dims=reader.sizes("dtpce", "a trainer"))
     if word not in place.engines:
         reader.fail(_unknown(word, place), at=start)
     if separator not in (":", "."):
         reader.fail(f"'{word}' needs sizes here, such as {word}:d4")
     reader.at += 1
     if word in SERVERS:
-        return Part(word, reader.sizes("dtp", "a server"))
-    return reader.hybrid(word) if reader.at_hybrid() else Part(word, reader.sizes("dtpce", "a trainer"))
+        return BackendSpec(word, reader.sizes("dtp", "a server"))
+    return reader.hybrid(word) if reader.at_hybrid() else BackendSpec(word, reader.sizes("dtpce", "a trainer"))
 
 
 def _starts_sizes(word: str) -> bool:
     return bool(re.match(r"[A-Za-z][-0-9]|[dtpce0-9]+$", word))
 
 
-def _end(reader: Reader, other: str = "") -> None:
+def _end(reader: Scanner, other: str = "") -> None:
     left = reader.peek()
     if left and left in "+|":
         reader.fail("one part serves and one trains; sizes of ref and critic stand in ref.backend and critic.backend")
@@ -135,7 +141,7 @@ def _end(reader: Reader, other: str = "") -> None:
         reader.fail(f"expected a further size, {other}or the end, found {left!r}")
 
 
-def _unknown(word: str, place: _Place) -> str:
+def _unknown(word: str, place: _AllowedTerms) -> str:
     if word in SERVERS:
         return f"'{word}' serves and does not train; {place}"
     if word in TRAINERS:
@@ -144,7 +150,7 @@ def _unknown(word: str, place: _Place) -> str:
         return f"'{word}' stands alone; {place}"
     if word in CLIENTS:
         return f"'{word}' stands only after servers and '+', as in sglang:d4+{word}; {place}"
-    stand_in = STAND_INS.get(word.lower())
+    stand_in = REPLACEMENTS.get(word.lower())
     if stand_in in place.engines:
         return f"'{word}' is not an engine of this framework, use {stand_in}; {place}"
     near = get_close_matches(word.lower(), [*place.engines, *place.words], n=1)

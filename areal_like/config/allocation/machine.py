@@ -11,7 +11,7 @@ from pathlib import Path
 
 DRIVER_FILES = ("proc/driver/nvidia/gpus", "dev/nvidiactl", "dev/dxg", "dev/kfd")
 NVIDIA_SMI_TIMEOUT_S = 20.0
-HERE = "this machine"
+THIS_MACHINE = "this machine"
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Machine:
     how: str
     engines: tuple[str, ...] = ("sglang", "vllm")
     """Inference engines that are installed here, besides the embedded one."""
-    place: str = HERE
+    place: str = THIS_MACHINE
     """How messages call it."""
 
     @property
     def is_here(self) -> bool:
         """Whether it is the one that makes the plan, and can be looked at."""
-        return self.place == HERE
+        return self.place == THIS_MACHINE
 
 
-def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
+def detect_machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
     """Looks at this machine. Starts a program (`nvidia-smi`) only where a driver is there but its files are not."""
     num_gpus, how = _gpus(os.environ if environ is None else environ, root)
     engines = tuple(name for name in ("sglang", "vllm") if find_spec(name) is not None)
@@ -55,7 +55,7 @@ def _gpus(environ: Mapping[str, str], root: Path) -> tuple[int, str]:
     if present is not None:
         return present, "/proc/driver/nvidia/gpus"
     program = shutil.which("nvidia-smi")
-    return (_ask(program), "nvidia-smi -L") if program else (0, "no NVIDIA driver")
+    return (_count_by_nvidia_smi(program), "nvidia-smi -L") if program else (0, "no NVIDIA driver")
 
 
 def _visible(value: str) -> int:
@@ -75,7 +75,7 @@ def _driver_entries(root: Path) -> int | None:
         return None
 
 
-def _ask(program: str) -> int:
+def _count_by_nvidia_smi(program: str) -> int:
     try:
         answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -32,7 +32,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass
-class Node:
+class YamlNode:
     """A value and the line it stands on; `value` is a scalar, a list of nodes or a dict of nodes."""
 
     value: Any
@@ -52,28 +52,28 @@ class YamlFile:
 
     path: Path
     shown: str
-    root: Node | None
+    root: YamlNode | None
     header: dict[str, str]
     problems: list[Problem]
 
-    def body(self, primary: bool = True) -> dict[str, Node]:
+    def body(self, primary: bool = True) -> dict[str, YamlNode]:
         """What the file sets: all but its `defaults:` list and (only the primary file may) its words to Hydra."""
         content = self.root.value if self.root is not None else {}
         return {name: node for name, node in content.items() if name != "defaults" and (name != "hydra" or not primary)}
 
-    def defaults(self) -> list[Node]:
+    def defaults(self) -> list[YamlNode]:
         """The entries of its `defaults:` list, as they stand."""
         node = self.root.value.get("defaults") if self.root is not None else None
         return node.value if node is not None and isinstance(node.value, list) else []
 
 
-TOML = (
+TOML_MESSAGE = (
     "is TOML, as prime-rl has its configurations, and YAML is read here: begin with a shipped experiment such as "
     "grpo.yaml, and carry over what you need (docs/keys.md says where each key of prime-rl is)"
 )
 
 
-class _Refused(Exception):
+class _UnreadableYaml(Exception):
     def __init__(self, line: int, message: str) -> None:
         self.line, self.message = line, message
 
@@ -100,7 +100,7 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
     if path.is_dir():
         return refuse("is a directory; name a YAML file")
     if path.suffix == ".toml":
-        return refuse(TOML)
+        return refuse(TOML_MESSAGE)
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
@@ -118,8 +118,8 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
         )
     file.header = _header(text)
     try:
-        file.root = _Builder(shown, file.problems).build(text)
-    except _Refused as refusal:
+        file.root = _NodeBuilder(shown, file.problems).build(text)
+    except _UnreadableYaml as refusal:
         return refuse(refusal.message, refusal.line)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -127,7 +127,7 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
     except yaml.YAMLError as error:
         return refuse(f"is not YAML: {' '.join(str(error).split())}")
     if file.root is None or file.root.value is None:
-        file.root = Node({}, 1) if allow_empty else None
+        file.root = YamlNode({}, 1) if allow_empty else None
         if allow_empty:
             return file
         return refuse("is empty; an experiment needs at least `experiment_name:`")
@@ -161,72 +161,74 @@ def _syntax_message(error: yaml.MarkedYAMLError, text: str) -> str:
     return f"is not YAML: {said}{column}"
 
 
-class _Builder:
+class _NodeBuilder:
     """Makes nodes from PyYAML's events."""
 
     def __init__(self, shown: str, problems: list[Problem]) -> None:
         self.shown, self.problems = shown, problems
-        self.anchors: dict[str, Node] = {}
+        self.anchors: dict[str, YamlNode] = {}
         self.open_anchors: set[str] = set()
         self.nodes = 0
         self.path: list[str] = []
 
-    def build(self, text: str) -> Node | None:
+    def build(self, text: str) -> YamlNode | None:
         events: Iterator[Any] = iter(yaml.parse(text, Loader=_Loader))
-        root: Node | None = None
+        root: YamlNode | None = None
         documents = 0
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _Refused(_line(event), "holds more than one document (`---`); keep one")
+                    raise _UnreadableYaml(_line(event), "holds more than one document (`---`); keep one")
                 root = self._node(next(events), events, 0)
         return root
 
     def _count(self, line: int, depth: int) -> None:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise _Refused(line, f"holds more than {MAX_NODES} values (aliases counted); this is no configuration")
+            raise _UnreadableYaml(
+                line, f"holds more than {MAX_NODES} values (aliases counted); this is no configuration"
+            )
         if depth > MAX_DEPTH:
-            raise _Refused(line, f"is nested more than {MAX_DEPTH} levels deep")
+            raise _UnreadableYaml(line, f"is nested more than {MAX_DEPTH} levels deep")
 
-    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
         line = _line(event)
         self._count(line, depth)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self.open_anchors or event.anchor not in self.anchors:
-                raise _Refused(line, f"alias *{event.anchor} stands for itself or for nothing")
+                raise _UnreadableYaml(line, f"alias *{event.anchor} stands for itself or for nothing")
             return self._copy(self.anchors[event.anchor], line, depth)
         if isinstance(event, yaml.ScalarEvent):
-            node = Node(self._scalar(event, line), line)
+            node = YamlNode(self._scalar(event, line), line)
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
             if event.tag and not event.implicit:
-                raise _Refused(line, f"tag {event.tag} is not read here; write a plain value")
+                raise _UnreadableYaml(line, f"tag {event.tag} is not read here; write a plain value")
             if event.anchor:
                 self.open_anchors.add(event.anchor)
             make = self._sequence if isinstance(event, yaml.SequenceStartEvent) else self._mapping
-            node = Node(make(events, depth), line)
+            node = YamlNode(make(events, depth), line)
             self.open_anchors.discard(event.anchor or "")
         else:
-            raise _Refused(line, "is not YAML")
+            raise _UnreadableYaml(line, "is not YAML")
         if event.anchor:
             self.anchors[event.anchor] = node
         return node
 
-    def _copy(self, node: Node, line: int, depth: int) -> Node:
+    def _copy(self, node: YamlNode, line: int, depth: int) -> YamlNode:
         self._count(line, depth)
         if isinstance(node.value, dict):
-            return Node({name: self._copy(item, line, depth + 1) for name, item in node.value.items()}, line)
+            return YamlNode({name: self._copy(item, line, depth + 1) for name, item in node.value.items()}, line)
         if isinstance(node.value, list):
-            return Node([self._copy(item, line, depth + 1) for item in node.value], line)
-        return Node(node.value, line)
+            return YamlNode([self._copy(item, line, depth + 1) for item in node.value], line)
+        return YamlNode(node.value, line)
 
     def _scalar(self, event: Any, line: int) -> Any:
         if event.tag and event.tag not in ("!", "tag:yaml.org,2002:str"):
-            raise _Refused(line, f"tag {event.tag} is not read here; write a plain value")
+            raise _UnreadableYaml(line, f"tag {event.tag} is not read here; write a plain value")
         return scalar(event.value) if event.implicit[0] and not event.style else event.value
 
-    def _sequence(self, events: Iterator[Any], depth: int) -> list[Node]:
+    def _sequence(self, events: Iterator[Any], depth: int) -> list[YamlNode]:
         items = []
         for event in events:
             if isinstance(event, yaml.SequenceEndEvent):
@@ -234,15 +236,15 @@ class _Builder:
             items.append(self._node(event, events, depth + 1))
         return items
 
-    def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, Node]:
-        found: dict[str, Node] = {}
-        merged: dict[str, Node] = {}
+    def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, YamlNode]:
+        found: dict[str, YamlNode] = {}
+        merged: dict[str, YamlNode] = {}
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
                 break
             line = _line(event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise _Refused(line, "a key must be a plain name")
+                raise _UnreadableYaml(line, "a key must be a plain name")
             name = event.value
             self.path.append(name)
             value = self._node(next(events), events, depth + 1)
@@ -250,7 +252,7 @@ class _Builder:
             if name == "<<" and not event.style:
                 for source in value.value if isinstance(value.value, list) else [value]:
                     if not isinstance(source.value, dict):
-                        raise _Refused(line, "`<<` merges mappings only")
+                        raise _UnreadableYaml(line, "`<<` merges mappings only")
                     merged = {**source.value, **merged}
             elif name in found:
                 first = found[name].line
@@ -258,7 +260,7 @@ class _Builder:
                 self.problems.append(Problem(".".join([*self.path, name]), message, f"{self.shown}:{line}"))
             else:
                 value.line = line if not isinstance(value.value, dict | list) else value.line
-                found[name] = Node(value.value, line)
+                found[name] = YamlNode(value.value, line)
         return {**{name: node for name, node in merged.items() if name not in found}, **found}
 
 

@@ -7,34 +7,34 @@ that a user would change. Rules about what only this machine lacks are the plan'
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from areal_like.config.generation import LEAST_TEMPERATURE, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS
+from areal_like.config.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
 
-Get = Callable[[str], Any]
-Finding = tuple[tuple[str, ...], str]
+ValueGetter = Callable[[str], Any]
+KeysAndMessage = tuple[tuple[str, ...], str]
 """The keys that take part, the first being the one to change; and the message."""
 
-SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", "recover", "stats_logger")
+NAMED_SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", "recover", "stats_logger")
 
 MUST_AGREE: tuple[tuple[str, str], ...] = (
-    *((f"{section}.{name}", name) for section in SECTIONS for name in ("experiment_name", "trial_name")),
+    *((f"{section}.{name}", name) for section in NAMED_SECTIONS for name in ("experiment_name", "trial_name")),
     ("actor.temperature", "gconfig.temperature"),
     ("ref.temperature", "gconfig.temperature"),
     ("critic.mask_no_eos_with_zero", "actor.mask_no_eos_with_zero"),
     ("rollout.consumer_batch_size", "train_dataset.batch_size"),
 )
 GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_norm.group_size")
-FIELDS: dict[str, tuple[str, ...]] = {
+ROW_FIELDS: dict[str, tuple[str, ...]] = {
     "sft": ("prompt", "answer", "messages", "tools"),
     "rw": ("prompt", "chosen", "rejected", "tools"),
 }
 """What is read of a row, by the type of its dataset. Of `rl` it is also whatever a reward asks for."""
-SAMPLING = ("gconfig", "evaluator.benchmarks.gconfig")
+SAMPLING_SECTIONS = ("gconfig", "evaluator.benchmarks.gconfig")
 """Sections of sampling."""
 SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
-def findings(get: Get, own_class: bool = False) -> Iterator[Finding]:
+def agreement_problems(get: ValueGetter, own_class: bool = False) -> Iterator[KeysAndMessage]:
     """Everything that contradicts. `get` gives None for what is absent; `own_class` says that the experiment is of a
     class of the user's, whose workflow makes groups of its own size."""
     yield from _copies(get)
@@ -45,14 +45,14 @@ def findings(get: Get, own_class: bool = False) -> Iterator[Finding]:
         yield from rule(get)
 
 
-def _copies(get: Get) -> Iterator[Finding]:
+def _copies(get: ValueGetter) -> Iterator[KeysAndMessage]:
     for copy, fact in MUST_AGREE:
         there, truth = get(copy), get(fact)
         if there is not None and truth is not None and there != truth:
             yield (copy, fact), f"is {there!r}, but {fact} is {truth!r}; they must agree: leave {copy} out"
 
 
-def _group_sizes(get: Get) -> Iterator[Finding]:
+def _group_sizes(get: ValueGetter) -> Iterator[KeysAndMessage]:
     """A workflow of the user's may return groups of its own size; the built-in ones return n_samples."""
     workflow = get("workflow.name")
     if workflow is not None and (":" in workflow):
@@ -65,7 +65,7 @@ def _group_sizes(get: Get) -> Iterator[Finding]:
             yield (copy, "gconfig.n_samples"), message
 
 
-def _served_models(get: Get) -> Iterator[Finding]:
+def _served_models(get: ValueGetter) -> Iterator[KeysAndMessage]:
     path = get("actor.path")
     backend = str(get("rollout.backend") or "auto").replace(".", ":").partition(":")[0].strip()
     allocation = str(get("allocation_mode") or "")
@@ -78,7 +78,7 @@ def _served_models(get: Get) -> Iterator[Finding]:
             yield (key, "actor.path"), f"{message}: leave {key} out"
 
 
-def _lengths(get: Get) -> Iterator[Finding]:
+def _lengths(get: ValueGetter) -> Iterator[KeysAndMessage]:
     low, high, total = get("gconfig.min_new_tokens"), get("gconfig.max_new_tokens"), get("gconfig.max_tokens")
     if low is not None and high is not None and low > high:
         yield ("gconfig.min_new_tokens", "gconfig.max_new_tokens"), f"is {low}, above gconfig.max_new_tokens={high}"
@@ -87,33 +87,36 @@ def _lengths(get: Get) -> Iterator[Finding]:
         yield ("gconfig.max_new_tokens", "gconfig.max_tokens"), message
 
 
-def _temperatures(get: Get) -> Iterator[Finding]:
+def _temperatures(get: ValueGetter) -> Iterator[KeysAndMessage]:
     """Logits divided by less are no numbers any more."""
-    for section in SAMPLING:
+    for section in SAMPLING_SECTIONS:
         key = f"{section}.temperature"
         temperature = get(key)
-        if temperature is not None and 0 < temperature < LEAST_TEMPERATURE:
-            yield (key,), f"is {temperature:g}; take 0 (always the likeliest token), or {LEAST_TEMPERATURE} and more"
+        if temperature is not None and 0 < temperature < MIN_TEMPERATURE:
+            yield (key,), f"is {temperature:g}; take 0 (always the likeliest token), or {MIN_TEMPERATURE} and more"
 
 
-def _stops(get: Get) -> Iterator[Finding]:
+def _stops(get: ValueGetter) -> Iterator[KeysAndMessage]:
     """Servers look for no more of them in each answer."""
-    for section in SAMPLING:
+    for section in SAMPLING_SECTIONS:
         texts, tokens = get(f"{section}.stop") or [], get(f"{section}.stop_token_ids") or []
-        if len(texts) > MOST_STOPS:
-            yield (f"{section}.stop",), f"has {len(texts)} texts; servers look for {MOST_STOPS} at most: leave some out"
+        if len(texts) > MAX_STOP_TEXTS:
+            yield (
+                (f"{section}.stop",),
+                f"has {len(texts)} texts; servers look for {MAX_STOP_TEXTS} at most: leave some out",
+            )
         longest = max(map(len, texts), default=0)
-        if longest > LONGEST_STOP:
-            message = f"has a text of {longest} characters; servers look for {LONGEST_STOP} at most: shorten it"
+        if longest > MAX_STOP_LENGTH:
+            message = f"has a text of {longest} characters; servers look for {MAX_STOP_LENGTH} at most: shorten it"
             yield (f"{section}.stop",), message
         if "" in texts:
             yield (f"{section}.stop",), "has an empty text, which would end every answer at once: leave it out"
-        if len(tokens) > MOST_STOP_TOKENS:
-            message = f"has {len(tokens)} token ids; servers look for {MOST_STOP_TOKENS} at most: leave some out"
+        if len(tokens) > MAX_STOP_TOKENS:
+            message = f"has {len(tokens)} token ids; servers look for {MAX_STOP_TOKENS} at most: leave some out"
             yield (f"{section}.stop_token_ids",), message
 
 
-def _clipping(get: Get) -> Iterator[Finding]:
+def _clipping(get: ValueGetter) -> Iterator[KeysAndMessage]:
     lower, higher = get("actor.eps_clip"), get("actor.eps_clip_higher")
     if lower is not None and higher is not None and higher < lower:
         yield (
@@ -129,7 +132,7 @@ def _clipping(get: Get) -> Iterator[Finding]:
         yield names, f"is {floor}, not below actor.behav_imp_weight_cap={cap}"
 
 
-def _overlong(get: Get) -> Iterator[Finding]:
+def _overlong(get: ValueGetter) -> Iterator[KeysAndMessage]:
     if not get("actor.overlong_reward_penalty"):
         return
     tokens, longest = get("actor.overlong_tokens"), get("actor.max_new_tokens")
@@ -138,7 +141,7 @@ def _overlong(get: Get) -> Iterator[Finding]:
         yield ("actor.overlong_tokens", "actor.max_new_tokens"), message
 
 
-def _curriculum(get: Get) -> Iterator[Finding]:
+def _curriculum(get: ValueGetter) -> Iterator[KeysAndMessage]:
     for low, high in (
         ("curriculum.hard_border", "curriculum.easy_border"),
         ("curriculum.min_reward", "curriculum.max_reward"),
@@ -155,7 +158,7 @@ def _curriculum(get: Get) -> Iterator[Finding]:
         )
 
 
-def _environments(get: Get) -> Iterator[Finding]:
+def _environments(get: ValueGetter) -> Iterator[KeysAndMessage]:
     trained, shares = get("environments.train") or [], get("environments.mix.probabilities")
     if shares is not None and len(shares) != len(trained):
         yield (
@@ -166,11 +169,11 @@ def _environments(get: Get) -> Iterator[Finding]:
         yield ("environments.mix.probabilities",), "must be no less than 0 each, and more than 0 together"
 
 
-def _fields(get: Get) -> Iterator[Finding]:
+def _fields(get: ValueGetter) -> Iterator[KeysAndMessage]:
     """`valid_dataset` follows `train_dataset`, and is then not told of again."""
     told: set[str] = set()
     for section in ("train_dataset", "valid_dataset"):
-        known, said = FIELDS.get(get(f"{section}.type"), ()), get(f"{section}.fields")
+        known, said = ROW_FIELDS.get(get(f"{section}.type"), ()), get(f"{section}.fields")
         if not known or not said:
             continue
         for name in sorted(set(said) - set(known) - told):
@@ -180,7 +183,7 @@ def _fields(get: Get) -> Iterator[Finding]:
             yield (f"{section}.fields.{name}",), f"is nothing that such rows have{hint} There are: {', '.join(known)}"
 
 
-def _schedule(get: Get) -> Iterator[Finding]:
+def _schedule(get: ValueGetter) -> Iterator[KeysAndMessage]:
     steps = get("total_train_steps")
     for engine in ("actor", "critic", "model"):
         warm, decay = get(f"{engine}.optimizer.warmup_steps"), get(f"{engine}.optimizer.decay_steps")
@@ -192,7 +195,7 @@ def _schedule(get: Get) -> Iterator[Finding]:
                 )
 
 
-def _padding(get: Get) -> Iterator[Finding]:
+def _padding(get: ValueGetter) -> Iterator[KeysAndMessage]:
     for engine in ("actor", "ref", "critic", "model"):
         if engine == "ref" and not get("actor.kl_ctl"):
             continue  # it is not loaded
@@ -203,24 +206,24 @@ def _padding(get: Get) -> Iterator[Finding]:
             )
 
 
-def _variables(get: Get) -> Iterator[Finding]:
+def _variables(get: ValueGetter) -> Iterator[KeysAndMessage]:
     for name in get("launcher.env") or {}:
         if not (name.isascii() and name.isidentifier()):
             yield (f"launcher.env.{name}",), "is no name of an environment variable; use letters, digits and `_`"
 
 
-def _resume(get: Get) -> Iterator[Finding]:
+def _resume(get: ValueGetter) -> Iterator[KeysAndMessage]:
     if get("resume_step") is not None and get("resume") is None:
         yield ("resume_step", "resume"), "says which step, but resume does not say which run; set resume=RUN"
 
 
-def _reward_model(get: Get) -> Iterator[Finding]:
+def _reward_model(get: ValueGetter) -> Iterator[KeysAndMessage]:
     if get("reward.name") == "model" and not (get("reward.args") or {}).get("path"):
         what = "the folder of a reward model, or the run that trained one"
         yield ("reward.args.path", "reward.name"), f"is missing; reward.name=model wants +reward.args.path={what}"
 
 
-def _heads(get: Get) -> Iterator[Finding]:
+def _heads(get: ValueGetter) -> Iterator[KeysAndMessage]:
     """A policy says tokens, a value model and a reward model say numbers."""
     for engine in ("actor", "ref", "model"):
         if get(f"{engine}.is_critic") and get("train_dataset.type") != "rw":
@@ -231,7 +234,7 @@ def _heads(get: Get) -> Iterator[Finding]:
             yield (f"{engine}.is_critic",), f"is false, and {what} needs the head for numbers; leave it out"
 
 
-def _lora(get: Get) -> Iterator[Finding]:
+def _lora(get: ValueGetter) -> Iterator[KeysAndMessage]:
     for engine in ("actor", "critic", "model"):
         if get(f"{engine}.weight_update_mode") == "adapter":
             if not get(f"{engine}.use_lora"):
@@ -257,7 +260,7 @@ def _lora(get: Get) -> Iterator[Finding]:
                 )
 
 
-def _separate_adapter(get: Get) -> Iterator[Finding]:
+def _separate_adapter(get: ValueGetter) -> Iterator[KeysAndMessage]:
     trained = [engine for engine in ("actor", "critic", "model") if get(f"{engine}.path") is not None]
     if get("weights.save_adapter_separately") and not any(get(f"{engine}.use_lora") for engine in trained):
         keys = [f"{engine}.use_lora" for engine in trained]

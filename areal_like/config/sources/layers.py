@@ -32,14 +32,14 @@ class Origin:
     beaten: tuple["Origin", ...] = ()
 
 
-class Replay:
+class MergedLayers:
     """The merged tree and the history of every path that any layer set."""
 
     def __init__(self, schema: Schema, tree: dict[str, Any]) -> None:
         self.schema, self.tree = schema, tree
         self.history: dict[str, list[Origin]] = {}
 
-    def apply(self, layers: Iterable[Layer]) -> "Replay":
+    def apply(self, layers: Iterable[Layer]) -> "MergedLayers":
         for layer in layers:
             if layer.deletes is not None:
                 self._delete(layer.deletes)
@@ -86,7 +86,7 @@ class Replay:
         return Origin(last.kind, last.where, last.value, tuple(reversed(said[:-1])))
 
 
-def complete(schema: Schema, tree: dict[str, Any]) -> dict[str, Any]:
+def fill_reopened_sections(schema: Schema, tree: dict[str, Any]) -> dict[str, Any]:
     """Fills what an optional section lacks that was emptied by one layer and opened again by a stronger one."""
     for path, section in schema.sections.items():
         if "[]" in path or not section.optional:

@@ -10,10 +10,10 @@ import re
 from dataclasses import replace
 from typing import NoReturn
 
-from areal_like.config.allocation.base import DIMENSIONS, Dims, Part
+from areal_like.config.allocation.base import DIMENSIONS, BackendSpec, ParallelDims
 
-LONGEST_NUMBER = 6
-LONGEST_QUOTE = 70
+MAX_DIGITS = 6
+MAX_QUOTE_LENGTH = 70
 
 
 class AllocationSyntaxError(ValueError):
@@ -21,12 +21,12 @@ class AllocationSyntaxError(ValueError):
 
     def __init__(self, text: str, position: int, complaint: str) -> None:
         self.text, self.position, self.complaint = text, position, complaint
-        quote = text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."
+        quote = text if len(text) <= MAX_QUOTE_LENGTH else text[: MAX_QUOTE_LENGTH - 3] + "..."
         where = f"position {position}" + (", its end" if position > len(text) else "")
         super().__init__(f"{quote!r} cannot be read ({where}): {complaint}")
 
 
-class Reader:
+class Scanner:
     """A place in a text that only moves on."""
 
     def __init__(self, text: str) -> None:
@@ -56,7 +56,7 @@ class Reader:
         self.peek()
         raise AllocationSyntaxError(self.text, (self.at if at is None else at) + 1, complaint)
 
-    def sizes(self, letters: str, owner: str) -> Dims:
+    def sizes(self, letters: str, owner: str) -> ParallelDims:
         """dims; `owner` is who takes these letters, for the error message."""
         sizes: dict[str, int] = {}
         while (letter := self.peek()).isalpha():
@@ -68,7 +68,7 @@ class Reader:
             sizes[letter] = self._number(letter)
         if not sizes:
             self.fail(f"expected sizes, such as d4 ({_letters(letters, owner)})")
-        return Dims(**{DIMENSIONS[letter]: size for letter, size in sizes.items()})
+        return ParallelDims(**{DIMENSIONS[letter]: size for letter, size in sizes.items()})
 
     def _number(self, letter: str) -> int:
         self.peek()
@@ -76,7 +76,7 @@ class Reader:
         digits = self.match(r"[0-9]+")
         if not digits:
             self.fail(f"expected a number after '{letter}', such as {letter}2")
-        if len(digits) > LONGEST_NUMBER:
+        if len(digits) > MAX_DIGITS:
             self.fail(f"a number of {len(digits)} digits is more than any cluster has", at=start)
         if int(digits) == 0:
             self.fail(f"{letter}{digits} is not possible: a size is at least 1 (leave '{letter}' out for 1)", at=start)
@@ -87,7 +87,7 @@ class Reader:
     def at_hybrid(self) -> bool:
         return self.peek() == "(" or bool(re.compile(r"attn\s*:").match(self.text, self.at))
 
-    def hybrid(self, backend: str | None) -> Part:
+    def hybrid(self, backend: str | None) -> BackendSpec:
         opened = self.take("(")
         self._label("attn")
         attention = self.sizes("dtpc", "the attn part")
@@ -101,7 +101,7 @@ class Reader:
             experts = replace(experts, data=max(1, attention.world_size // rest))
         if opened and not self.take(")"):
             self.fail("expected a further size, or ')'")
-        return Part(backend, attention, experts)
+        return BackendSpec(backend, attention, experts)
 
     def _label(self, label: str) -> None:
         if not self.match(rf"{label}\s*:"):

@@ -13,7 +13,7 @@ PINS = "constraints.txt"
 REQUIREMENT = re.compile(r"(?P<text>(?P<name>[\w.-]+)[^;]*)")
 
 
-def pip_install(*packages: str) -> str:
+def pip_command(*packages: str) -> str:
     """Installs into the environment of this process. `packages` are names on PyPI."""
     pins = CHECKOUT / PINS
     if pins.is_file():

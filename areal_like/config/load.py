@@ -12,26 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.allocation import Machine, machine
-from areal_like.config.allocation.experiment import allocate
-from areal_like.config.checks.finish import finish
+from areal_like.config.allocation import Machine, detect_machine
+from areal_like.config.allocation.models import allocate
 from areal_like.config.checks.references import set_below_references
-from areal_like.config.copies import COPIES, following
-from areal_like.config.dialects.areal import legacy
+from areal_like.config.dependent_keys import DEPENDENT_KEYS, dependents_of
+from areal_like.config.dialects.areal import legacy_file_message
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.loaded import Loaded, build, experiment_of, redactor
-from areal_like.config.problems import ConfigError, Problem, fold
-from areal_like.config.provenance import Layer, LayerKind, Replay, complete
+from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
+from areal_like.config.problems import ConfigError, Problem, fold_consequences
+from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema
-from areal_like.config.sources.hints import Hints
+from areal_like.config.sources.hints import UnknownKeyHints
 from areal_like.config.sources.kind import experiment_kind
-from areal_like.config.sources.leaves import Leaf, Reader
+from areal_like.config.sources.layers import Layer, LayerKind, MergedLayers, fill_reopened_sections
+from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.library import Library
-from areal_like.config.sources.overrides import Overrides, parse_words, read_words
-from areal_like.config.sources.root import ROOT, SCHEMA, Root
+from areal_like.config.sources.overrides import Overrides, parse_overrides, read_overrides
+from areal_like.config.sources.root import ROOT, SCHEMA, HydraRoot
 from areal_like.config.sources.shipped import find_config
 from areal_like.config.sources.user_schema import load_schema
-from areal_like.config.sources.yaml_reader import Node, YamlFile
+from areal_like.config.sources.yaml_file import YamlFile, YamlNode
 
 
 def load(
@@ -39,7 +39,7 @@ def load(
     overrides: Sequence[str] = (),
     schema: str | None = None,
     known: Machine | None = None,
-    copies: Mapping[str, str] = COPIES,
+    copies: Mapping[str, str] = DEPENDENT_KEYS,
 ) -> Loaded:
     """Composes and checks one experiment; raises ConfigError with every problem that was found. `known` stands in for
     the machine at hand. `copies` are the keys of the file that follow others which the overrides set."""
@@ -55,34 +55,35 @@ class Composition:
         overrides: Sequence[str],
         schema: str | None,
         known: Machine | None = None,
-        copies: Mapping[str, str] = COPIES,
+        copies: Mapping[str, str] = DEPENDENT_KEYS,
     ) -> None:
         self.known, self.copies = known, copies
         self.path = find_config(config)
         self.library = Library(self.path)
-        self.words, self.problems = parse_words(overrides)
+        self.words, self.problems = parse_overrides(overrides)
         self.overrides = tuple(overrides)
         self.file = self._read_file()
         self.schema_name = schema
         cls = load_schema(schema) if schema else EXPERIMENTS[experiment_kind(self.words, self.file, self.library)]
         self.experiment, self.schema = experiment_of(cls), Schema.of(cls)
-        self.hints = Hints(self.experiment, self.schema, self.file.body(), own_class=schema is not None)
+        self.hints = UnknownKeyHints(self.experiment, self.schema, self.file.body(), own_class=schema is not None)
         self.foreign: list[Leaf] = []
 
     def load(self) -> Loaded:
-        overrides = read_words(self.words, self.schema, self.library.options_of)
+        overrides = read_overrides(self.words, self.schema, self.library.options_of)
         self.problems += [self.hints.for_problem(problem) for problem in overrides.problems]
         self.foreign += overrides.foreign
-        root = Root(self.library, self.file, self.experiment, overrides.groups)
+        root = HydraRoot(self.library, self.file, self.experiment, overrides.groups)
         self.problems += root.problems
-        raw, replay = self._compose(root, overrides)
-        values, found = finish(self.schema, raw, replay, self.problems, self.path.resolve().parent)
+        raw, merged = self._compose(root, overrides)
+        values, found = resolve_and_check(self.schema, raw, merged, self.problems, self.path.resolve().parent)
         self.problems += found
-        self._allocate(values, replay)
+        self._allocate(values, merged)
         if self.problems:
-            shown = redactor(self.schema, values, replay)
+            shown = make_redactor(self.schema, values, merged)
             raise ConfigError(
-                replace(p, message=shown.text(p.message), where=shown.text(p.where)) for p in fold(self.problems)
+                replace(p, message=shown.text(p.message), where=shown.text(p.where))
+                for p in fold_consequences(self.problems)
             )
         return Loaded(
             file=self.path,
@@ -92,7 +93,7 @@ class Composition:
             schema_name=self.schema_name,
             raw=raw,
             values=values,
-            replay=replay,
+            merged=merged,
             foreign=tuple(self.foreign),
         )
 
@@ -100,50 +101,52 @@ class Composition:
         file = self.library.read(self.path, allow_empty=False)
         if file.root is None:
             raise ConfigError([*self.problems, *file.problems])
-        said = legacy(file.root.plain())
+        said = legacy_file_message(file.root.plain())
         if said:
             raise ConfigError([Problem(file.shown, said)])
         self.problems += file.problems
         return file
 
-    def _compose(self, root: Root, overrides: Overrides) -> tuple[dict[str, Any], Replay]:
+    def _compose(self, root: HydraRoot, overrides: Overrides) -> tuple[dict[str, Any], MergedLayers]:
         """The merged tree, references unresolved, and the replay that says where each of its values is from."""
         from areal_like.config.sources import hydra_source
 
         try:
-            with hydra_source.serving(hydra_source.Served(root.content, self.library.options_of)):
-                set_anew = {leaf.path for value in overrides.values for leaf in value.leaves}
-                layers = [self._layer(root, name, package, set_anew) for name, package in hydra_source.merge_order()]
+            with hydra_source.initialized_hydra(hydra_source.ConfigProvider(root.content, self.library.options_of)):
+                changed_paths = {leaf.path for value in overrides.values for leaf in value.leaves}
+                layers = [
+                    self._layer(root, name, package, changed_paths) for name, package in hydra_source.merge_order()
+                ]
                 on_top = [Layer("override", value.hydra, value.leaves, value.deletes) for value in overrides.values]
                 self.problems += set_below_references([*layers, *on_top], self.schema)
                 defaults = self.schema.defaults(self._opened([*layers, *on_top]))
                 root.serve(SCHEMA, defaults)
-                replay = Replay(self.schema, deepcopy(defaults)).apply(layers)
-                on_top = [layer for layer in on_top if self._applies(layer.deletes, replay)]
+                merged = MergedLayers(self.schema, deepcopy(defaults)).apply(layers)
+                on_top = [layer for layer in on_top if self._applies(layer.deletes, merged)]
                 composed = hydra_source.compose([layer.name for layer in on_top])
-        except hydra_source.HydraRefused as error:
+        except hydra_source.HydraCompositionError as error:
             self.problems.append(Problem(self.file.shown, f"cannot be composed: {error}"))
-            raise ConfigError(fold(self.problems)) from None
+            raise ConfigError(fold_consequences(self.problems)) from None
         composed.pop("hydra", None)
-        raw = complete(self.schema, composed)
-        replay.apply(on_top)
-        if complete(self.schema, replay.tree) != raw and not self.problems:
-            raise ProvenanceMismatch(_difference(raw, replay.tree))
-        return raw, replay
+        raw = fill_reopened_sections(self.schema, composed)
+        merged.apply(on_top)
+        if fill_reopened_sections(self.schema, merged.tree) != raw and not self.problems:
+            raise ProvenanceMismatch(_difference(raw, merged.tree))
+        return raw, merged
 
-    def _layer(self, root: Root, name: str, package: str, set_anew: set[str]) -> Layer:
+    def _layer(self, root: HydraRoot, name: str, package: str, changed_paths: set[str]) -> Layer:
         """One file as a layer: read, checked, and served to Hydra without what is wrong in it; and without the user's
         copies of what the command line sets."""
         package = "" if name == ROOT else package
         file, body = root.part(name)
-        read = Reader(self.schema, lambda line: f"{file.shown}:{line}", package).read(Node(body, 1))
+        read = LayerReader(self.schema, lambda line: f"{file.shown}:{line}", package).read(YamlNode(body, 1))
         self.problems += [self.hints.for_problem(problem, package) for problem in read.problems]
         self.foreign += read.foreign
         below = f"{package}." if package else ""
-        tree = Replay(self.schema, {})
+        tree = MergedLayers(self.schema, {})
         leaves = tuple(read.leaves)
         if name == ROOT:
-            copies = set(following({leaf.path: leaf.value for leaf in leaves}, self.copies, set_anew))
+            copies = set(dependents_of({leaf.path: leaf.value for leaf in leaves}, self.copies, changed_paths))
             leaves = tuple(leaf for leaf in leaves if leaf.path not in copies)
         for leaf in leaves:
             if leaf.path.startswith(below):
@@ -151,7 +154,7 @@ class Composition:
         root.serve(name, tree.tree)
         return Layer(self._kind(root, name), file.shown, leaves)
 
-    def _kind(self, root: Root, name: str) -> LayerKind:
+    def _kind(self, root: HydraRoot, name: str) -> LayerKind:
         if name == ROOT:
             return "file"
         if name in root.built_on(root.chosen_files()):
@@ -170,20 +173,20 @@ class Composition:
             if section != leaf.path
         }
 
-    def _applies(self, deletes: str | None, replay: Replay) -> bool:
-        if deletes is None or replay.has(deletes):
+    def _applies(self, deletes: str | None, merged: MergedLayers) -> bool:
+        if deletes is None or merged.has(deletes):
             return True
         self.problems.append(Problem(deletes, "no such entry to delete", f"override ~{deletes}"))
         return False
 
-    def _allocate(self, values: dict[str, Any], replay: Replay) -> None:
+    def _allocate(self, values: dict[str, Any], merged: MergedLayers) -> None:
         """What runs where must be one answer; what this machine lacks for it is the plan's to say."""
         wrong = {problem.key for problem in self.problems}
-        _, findings = allocate(build(self.schema.cls, values), self.known or machine())
+        _, findings = allocate(build_config(self.schema.cls, values), self.known or detect_machine())
         for finding in findings:
             keys = (finding.key, *finding.also)
             if wrong.isdisjoint(keys):
-                origins = [origin for key in keys if (origin := replay.origin(key)) is not None]
+                origins = [origin for key in keys if (origin := merged.origin(key)) is not None]
                 self.problems.append(Problem(finding.key, finding.message, origins[0].where if origins else ""))
 
 

@@ -8,10 +8,10 @@ from areal_like.config.generation import GenerationHyperparameters
 
 ALL_TOKENS = 100_000_000
 """A top_k from which on it is no limit."""
-ALLOW = "rollout.allow_mismatched_sampling"
+ALLOW_KEY = "rollout.allow_mismatched_sampling"
 
 
-def distribution(sampling: Mapping[str, Any]) -> dict[str, Any]:
+def sampling_distribution(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """What keys of `gconfig` say of the distribution, alike where they ask for the same. What ends an answer, and where
     it is cut off, changes no token before it."""
     said = {key: sampling.get(key) for key in KEYS}
@@ -27,7 +27,7 @@ NEUTRAL: dict[str, Any] = {
 KEYS = ("temperature", "top_k", *NEUTRAL)
 
 
-def mismatches(gconfig: GenerationHyperparameters) -> Iterator[tuple[str, str]]:
+def sampler_mismatches(gconfig: GenerationHyperparameters) -> Iterator[tuple[str, str]]:
     """Keys that make answers come from another distribution than the trainer reckons with, and what they do."""
     if gconfig.greedy or gconfig.temperature == 0:
         key = "gconfig.greedy" if gconfig.greedy else "gconfig.temperature"
@@ -47,7 +47,7 @@ def mismatches(gconfig: GenerationHyperparameters) -> Iterator[tuple[str, str]]:
         yield "gconfig.min_new_tokens", f"{gconfig.min_new_tokens} forbids end tokens before so many others"
 
 
-def refused(gconfig: GenerationHyperparameters) -> Iterator[tuple[str, str]]:
+def mismatch_problems(gconfig: GenerationHyperparameters) -> Iterator[tuple[str, str]]:
     """The same with what to do."""
-    for key, what in mismatches(gconfig):
-        yield key, f"{what}, which the trainer cannot reproduce; take it out, or allow it with {ALLOW}=true"
+    for key, what in sampler_mismatches(gconfig):
+        yield key, f"{what}, which the trainer cannot reproduce; take it out, or allow it with {ALLOW_KEY}=true"

@@ -16,7 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.checks.methods import misfits
+from areal_like.config.checks.user_methods import method_problems
 from areal_like.config.suggest import nearest
 
 BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
@@ -46,7 +46,7 @@ class Signature:
     required: frozenset[str] = frozenset()
 
 
-def spelled(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Where a thing of the user's is, and how it is called there; the place is empty where none is said."""
     place, _, thing = name.rpartition(":" if ":" in name or name.endswith(".py") else ".")
     return place, thing
@@ -56,7 +56,7 @@ def is_built_in(name: str) -> bool:
     return ":" not in name and "." not in name
 
 
-def findings(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
     """What is wrong with what is named, as (keys, message); `folder` is that of the experiment's file."""
     reward = values.get("reward")
     rewards = isinstance(reward, dict) and reward.get("name") is None
@@ -88,7 +88,7 @@ def _named(
             return
         yield from _arguments(kind, key, name, arguments, Signature(known[name], open=False))
         return
-    place, thing = spelled(name)
+    place, thing = split_name(name)
     if not thing.isidentifier() or not place:
         yield (key,), f"{name!r} names nothing; write pkg.module:thing or file.py:thing"
         return
@@ -127,7 +127,7 @@ def _named(
         if kind == "actor.loss":
             yield from _inputs(name, arguments, signature)
     if kind != "actor.loss":
-        yield from (((key,), misfit) for misfit in misfits(kind, name, definition, rewards))
+        yield from (((key,), misfit) for misfit in method_problems(kind, name, definition, rewards))
 
 
 def _arguments(
@@ -252,14 +252,14 @@ def _signature(definition: Definition) -> Signature | None:
             (node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None
         )
         if made is not None:
-            return _taken(made, bound=True)
+            return _signature_of_function(made, bound=True)
         if definition.bases or definition.decorator_list:
             return None
         return Signature(frozenset(), open=False)
-    return None if definition.decorator_list else _taken(definition, bound=False)
+    return None if definition.decorator_list else _signature_of_function(definition, bound=False)
 
 
-def _taken(function: ast.FunctionDef | ast.AsyncFunctionDef, bound: bool) -> Signature:
+def _signature_of_function(function: ast.FunctionDef | ast.AsyncFunctionDef, bound: bool) -> Signature:
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)][1 if bound else 0 :]
     required = names[: len(names) - len(arguments.defaults)]

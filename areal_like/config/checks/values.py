@@ -19,34 +19,34 @@ ARTICLES = {
 }
 
 
-class Refused(Exception):
+class InvalidValue(Exception):
     """A value that does not fit; the message begins with the value."""
 
 
 def check_key(key: Key, value: Any) -> Any:
     """The value as the key wants it (an int for a float key becomes a float); raises Refused."""
-    return check(key.kind, key.constraints, value)
+    return check_value(key.kind, key.constraints, value)
 
 
-def check(kind: Kind, constraints: Constraints, value: Any, references: bool = True) -> Any:
+def check_value(kind: Kind, constraints: Constraints, value: Any, references: bool = True) -> Any:
     """`references` is false once they have been followed: then `${` is text like any other."""
     if references and is_interpolation(value):
         return value
     if value == "???":
-        raise Refused("'???' stands for a value that is still to be given; give it, or leave the key out")
+        raise InvalidValue("'???' stands for a value that is still to be given; give it, or leave the key out")
     if value is None or (kind.optional and value == "None"):
         if kind.optional or constraints.required:
             return None
-        raise Refused(f"null is not allowed here; expected {expectation(kind, constraints)}")
+        raise InvalidValue(f"null is not allowed here; expected {expectation(kind, constraints)}")
     if kind.auto and value == "auto":
         return value
     if kind.name == "list":
         return _check_list(kind, constraints, value, references)
     if kind.name == "map":
         if not isinstance(value, dict):
-            raise Refused(f"{show(value)} is not a mapping; write `name: value` lines below it")
+            raise InvalidValue(f"{show_value(value)} is not a mapping; write `name: value` lines below it")
         item = kind.item or Kind("any", optional=True)
-        return {name: check(item, NO_CONSTRAINTS, entry, references) for name, entry in value.items()}
+        return {name: check_value(item, NO_CONSTRAINTS, entry, references) for name, entry in value.items()}
     if kind.name == "union":
         return _check_union(kind, constraints, value, references)
     checked = value if kind.name in ("any", "section") else _check_type(kind, constraints, value)
@@ -60,24 +60,26 @@ def _check_type(kind: Kind, constraints: Constraints, value: Any) -> Any:
         if isinstance(value, bool):
             return value
         hint = YAML_11_BOOLEANS.get(value.lower()) if isinstance(value, str) else None
-        raise Refused(f"{show(value)} is not a boolean; " + (f"write {hint}" if hint else f"expected {expected}"))
+        raise InvalidValue(
+            f"{show_value(value)} is not a boolean; " + (f"write {hint}" if hint else f"expected {expected}")
+        )
     if kind.name == "int":
         if isinstance(value, int) and not isinstance(value, bool):
             if abs(value) >= 2**63:
-                raise Refused(f"{show(value)} is too large for an integer")
+                raise InvalidValue(f"{show_value(value)} is too large for an integer")
             return value
         if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-            raise Refused(f"{show(value)} is not an integer; write {int(value)}")
-        raise Refused(f"{show(value)} is not an integer; expected {expected}")
+            raise InvalidValue(f"{show_value(value)} is not an integer; write {int(value)}")
+        raise InvalidValue(f"{show_value(value)} is not an integer; expected {expected}")
     if kind.name == "float":
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Refused(f"{show(value)} is not a number; expected {expected}")
+            raise InvalidValue(f"{show_value(value)} is not a number; expected {expected}")
         try:
             number = float(value)
         except OverflowError:
-            raise Refused(f"{show(value)} is too large for a number") from None
+            raise InvalidValue(f"{show_value(value)} is too large for a number") from None
         if not math.isfinite(number):
-            raise Refused(f"{number} is no finite number; expected {expected}")
+            raise InvalidValue(f"{number} is no finite number; expected {expected}")
         return number
     if isinstance(value, str):
         return value
@@ -85,30 +87,34 @@ def _check_type(kind: Kind, constraints: Constraints, value: Any) -> Any:
         return str(value)
     quoted = "true" if value is True else "false" if value is False else value
     if isinstance(value, bool | float):
-        raise Refused(f'{show(value)} is not a string; write it in quotes ("{quoted}") if it is meant as one')
-    raise Refused(f"{show(value)} is not a string; expected {expected}")
+        raise InvalidValue(
+            f'{show_value(value)} is not a string; write it in quotes ("{quoted}") if it is meant as one'
+        )
+    raise InvalidValue(f"{show_value(value)} is not a string; expected {expected}")
 
 
 def _check_list(kind: Kind, constraints: Constraints, value: Any, references: bool) -> list[Any]:
     if not isinstance(value, list):
-        raise Refused(f"{show(value)} is not a list; write [{show(value) if not isinstance(value, dict) else '...'}]")
+        raise InvalidValue(
+            f"{show_value(value)} is not a list; write [{show_value(value) if not isinstance(value, dict) else '...'}]"
+        )
     item = kind.item or Kind("any", optional=True)
     checked = []
     for index, entry in enumerate(value):
         try:
-            checked.append(check(item, constraints, entry, references))
-        except Refused as refusal:
-            raise Refused(f"item {index + 1}: {refusal}") from None
+            checked.append(check_value(item, constraints, entry, references))
+        except InvalidValue as refusal:
+            raise InvalidValue(f"item {index + 1}: {refusal}") from None
     return checked
 
 
 def _check_union(kind: Kind, constraints: Constraints, value: Any, references: bool) -> Any:
     for variant in kind.variants:
         try:
-            return check(variant, constraints, value, references)
-        except Refused:
+            return check_value(variant, constraints, value, references)
+        except InvalidValue:
             continue
-    raise Refused(f"{show(value)} fits none of: {kind}")
+    raise InvalidValue(f"{show_value(value)} fits none of: {kind}")
 
 
 def _check_constraints(kind: Kind, constraints: Constraints, value: Any) -> None:
@@ -116,7 +122,7 @@ def _check_constraints(kind: Kind, constraints: Constraints, value: Any) -> None
     if choices is not None and value not in choices:
         guess = nearest(str(value), [str(choice) for choice in choices])
         hint = f"; did you mean {guess[0]}?" if guess else ""
-        raise Refused(f"{show(value)} is not one of {', '.join(map(str, choices))}{hint}")
+        raise InvalidValue(f"{show_value(value)} is not one of {', '.join(map(str, choices))}{hint}")
     if isinstance(value, int | float) and not isinstance(value, bool):
         outside = (
             (constraints.ge is not None and value < constraints.ge)
@@ -125,9 +131,9 @@ def _check_constraints(kind: Kind, constraints: Constraints, value: Any) -> None
             or (constraints.lt is not None and value >= constraints.lt)
         )
         if outside:
-            raise Refused(f"{show(value)} is out of range; expected {expectation(kind, constraints)}")
+            raise InvalidValue(f"{show_value(value)} is out of range; expected {expectation(kind, constraints)}")
     if constraints.pattern is not None and isinstance(value, str) and not re.fullmatch(constraints.pattern, value):
-        raise Refused(f"{show(value)} does not fit: {constraints.pattern_hint or constraints.pattern}")
+        raise InvalidValue(f"{show_value(value)} does not fit: {constraints.pattern_hint or constraints.pattern}")
 
 
 def expectation(kind: Kind, constraints: Constraints) -> str:
@@ -158,7 +164,7 @@ def is_interpolation(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def show(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value as a message shows it: short, strings in quotes."""
     if value is None:
         return "null"

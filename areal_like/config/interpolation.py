@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any
 
-from areal_like.config.aliases import ALIASES
+from areal_like.config.names import ALIASES
 from areal_like.config.suggest import did_you_mean
 
 NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
@@ -23,7 +23,7 @@ class FromEnvironment(str):
     """What comes from there is always text; where a number or a boolean is wanted, it is read as a file would be."""
 
 
-class Broken(Exception):
+class BrokenReference(Exception):
     """A reference that leads nowhere, or round in a circle."""
 
 
@@ -51,7 +51,7 @@ def references_in(value: Any) -> list[str]:
     return [ALIASES.get(path, path) for path in PLAIN.findall(value)] if isinstance(value, str) else []
 
 
-class Resolver:
+class ReferenceResolver:
     """Follows the references of one tree."""
 
     def __init__(self, tree: dict[str, Any], names: list[str]) -> None:
@@ -69,7 +69,7 @@ class Resolver:
             return value
         if path in self.following:
             circle = " -> ".join([*self.following[self.following.index(path) :], path])
-            raise Broken(f"refers to itself: {circle}")
+            raise BrokenReference(f"refers to itself: {circle}")
         self.following.append(path)
         try:
             whole = WHOLE.fullmatch(value)
@@ -89,13 +89,13 @@ class Resolver:
             if isinstance(node, str) and "${" in node:
                 node = self.resolve(".".join(walked), node)
             if node is None:
-                raise Broken(f"refers to ${{{reference}}}, but {'.'.join(walked)} is null here")
+                raise BrokenReference(f"refers to ${{{reference}}}, but {'.'.join(walked)} is null here")
             if isinstance(node, list) and name.isdigit() and int(name) < len(node):
                 node = node[int(name)]
             elif isinstance(node, dict) and name in node:
                 node = node[name]
             else:
-                raise Broken(f"refers to ${{{reference}}}: no such key{did_you_mean(reference, self.names)}")
+                raise BrokenReference(f"refers to ${{{reference}}}: no such key{did_you_mean(reference, self.names)}")
             walked.append(name)
         return self.resolve(reference, node)
 
@@ -118,16 +118,16 @@ class Resolver:
             for name in ENVIRONMENT.findall(value):
                 if name not in os.environ:
                     message = f"the environment variable {name} is not set; write ${{oc.env:{name},default}}"
-                    raise Broken(f"{message} to do without") from None
+                    raise BrokenReference(f"{message} to do without") from None
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise Broken(f"{value!r} cannot be resolved: {said}") from None
+            raise BrokenReference(f"{value!r} cannot be resolved: {said}") from None
         except (RecursionError, KeyError, IndexError, ValueError, TypeError) as error:
-            raise Broken(f"{value!r} cannot be resolved ({type(error).__name__})") from None
+            raise BrokenReference(f"{value!r} cannot be resolved ({type(error).__name__})") from None
 
 
 def _text(value: Any, reference: str) -> str:
     if isinstance(value, dict | list):
-        raise Broken(f"${{{reference}}} is no single value and cannot be part of a text")
+        raise BrokenReference(f"${{{reference}}} is no single value and cannot be part of a text")
     if value is None or isinstance(value, bool):
         return {None: "None", True: "True", False: "False"}[value]
     return str(value)

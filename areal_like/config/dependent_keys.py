@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from areal_like.config.checks.rules import GROUP_SIZES, MUST_AGREE, SERVED_MODELS
+from areal_like.config.checks.agreement import GROUP_SIZES, MUST_AGREE, SERVED_MODELS
 
-COPIES: Mapping[str, str] = {
+DEPENDENT_KEYS: Mapping[str, str] = {
     **dict(MUST_AGREE),
     **dict.fromkeys(GROUP_SIZES, "gconfig.n_samples"),
     **dict.fromkeys(SERVED_MODELS.values(), "actor.path"),
@@ -14,10 +14,12 @@ COPIES: Mapping[str, str] = {
 ABSENT: Any = object()
 
 
-def following(values: Mapping[str, Any], follows: Mapping[str, str], set_anew: Collection[str]) -> Iterator[str]:
+def dependents_of(
+    values: Mapping[str, Any], follows: Mapping[str, str], changed_paths: Collection[str]
+) -> Iterator[str]:
     """The copies of what is set anew, and the copies of these; not those that have a value of their own. `values` are
     those of the file by dotted path."""
-    changed = set(set_anew)
+    changed = set(changed_paths)
     waiting = {path: fact for path, fact in follows.items() if path not in changed}
     while ready := [path for path, fact in waiting.items() if fact in changed]:
         for path in ready:

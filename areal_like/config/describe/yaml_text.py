@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from areal_like.config.sources.yaml_reader import scalar
+from areal_like.config.sources.yaml_file import scalar
 
 PLAIN = re.compile(r"[A-Za-z_./][\w ./+@%=-]*")
 
 
-def dump(tree: Any, indent: int = 0) -> str:
+def to_yaml(tree: Any, indent: int = 0) -> str:
     """YAML in block style; lists of plain values on one line."""
     if isinstance(tree, dict) and tree:
         return "\n".join(_lines(tree, indent)) + "\n"
@@ -40,7 +40,7 @@ def _item_lines(item: Any, indent: int) -> Iterator[str]:
 
 
 def _key(name: Any) -> str:
-    return text(str(name))
+    return string_text(str(name))
 
 
 def scalar_text(value: Any) -> str:
@@ -59,10 +59,10 @@ def scalar_text(value: Any) -> str:
         return "[" + ", ".join(scalar_text(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(name)}: {scalar_text(item)}" for name, item in value.items()) + "}"
-    return text(str(value))
+    return string_text(str(value))
 
 
-def text(value: str) -> str:
+def string_text(value: str) -> str:
     """A string: plain where it reads back as itself, else in double quotes."""
     if PLAIN.fullmatch(value) and not value.endswith(" ") and isinstance(scalar(value), str):
         return value
@@ -89,14 +89,14 @@ class Reference(str):
     """A text that is meant as a reference, among values whose `${` is text."""
 
 
-def loadable(values: Any) -> Any:
+def escape_references(values: Any) -> Any:
     """Values as a file must hold them: `${` that is text gets its backslash back."""
     if isinstance(values, Reference):
         return str(values)
     if isinstance(values, dict):
-        return {name: loadable(value) for name, value in values.items()}
+        return {name: escape_references(value) for name, value in values.items()}
     if isinstance(values, list):
-        return [loadable(value) for value in values]
+        return [escape_references(value) for value in values]
     if isinstance(values, str) and "${" in values:
         return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", values)
     return values

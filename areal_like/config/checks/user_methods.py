@@ -21,17 +21,17 @@ REWARD = Method("reward", ("prompt", "completion"), "def reward(self, prompt, co
 CALL = Method("__call__", ("prompt", "completion"), "def __call__(self, prompt, completion, **row)", more=True)
 FUNCTION = Method("", ("prompt", "completion"), "def reward(prompt, completion, **row)", more=True)
 
-REQUIRED = {"workflow": RUN, "task": ROWS, "reward": CALL}
+REQUIRED_METHODS = {"workflow": RUN, "task": ROWS, "reward": CALL}
 """Section -> what a class that its `name` names must have."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def misfits(kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool) -> Iterator[str]:
+def method_problems(kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool) -> Iterator[str]:
     """Why what `name` names cannot be used; nothing where the source alone does not tell. `rewards` says whether a
     task's own reward would be called."""
     if isinstance(definition, ast.ClassDef):
-        yield from _method(name, definition, REQUIRED[kind], is_required=True)
+        yield from _method(name, definition, REQUIRED_METHODS[kind], is_required=True)
         if kind == "task" and rewards:
             yield from _method(name, definition, REWARD, is_required=False)
     elif kind == "reward" and not definition.decorator_list:
@@ -43,7 +43,7 @@ def _method(name: str, definition: ast.ClassDef, method: Method, is_required: bo
     if definition.decorator_list:
         return
     if not own:
-        if is_required and not definition.bases and not definition.keywords and _says_all(definition, method):
+        if is_required and not definition.bases and not definition.keywords and _declares_all(definition, method):
             yield f"{name} has no method {method.name}; write `{method.form}`"
         return
     decorators = {node.id if isinstance(node, ast.Name) else "" for node in own[-1].decorator_list}
@@ -54,7 +54,7 @@ def _method(name: str, definition: ast.ClassDef, method: Method, is_required: bo
     yield from _arguments(name, own[-1], method, is_bound="staticmethod" not in decorators)
 
 
-def _says_all(definition: ast.ClassDef, method: Method) -> bool:
+def _declares_all(definition: ast.ClassDef, method: Method) -> bool:
     """Whether nothing in the body of the class may bring the method in another way."""
     plain = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Expr, ast.Pass)
     for node in definition.body:

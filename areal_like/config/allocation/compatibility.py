@@ -3,18 +3,27 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from areal_like.config.allocation.base import SERVERS, Dims, Finding, Mode, Parallel, Part
+from areal_like.config.allocation.base import (
+    SERVERS,
+    AllocationMode,
+    AllocationProblem,
+    BackendSpec,
+    ParallelDims,
+    ParallelStrategy,
+)
 
-FSDP_DOES = "It splits the data alone (d) so far"
+FSDP_LIMIT = "It splits the data alone (d) so far"
 
 
-def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -> Iterator[Finding]:
+def impossible_sizes(
+    part: BackendSpec, backend: str, key: str, also: tuple[str, ...] = ()
+) -> Iterator[AllocationProblem]:
     """Why `part`, run by `backend`, cannot be; `key` is where its sizes stand."""
     dims, shown = part.dims, replace(part, backend=backend)
     if dims is None:
         return
     if backend == "embedded" and dims.tensor * dims.pipeline > 1:
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{shown} is not possible: an embedded server is one process on one device, so its t and p are 1. "
             f"Write embedded:d{dims.world_size} for {dims.world_size} servers, or vllm:{dims} to divide the model",
@@ -24,9 +33,9 @@ def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -
         extra = [f"p{dims.pipeline} (pipeline)"] if dims.pipeline > 1 else []
         extra += [f"e{dims.expert} (expert)"] if dims.expert > 1 else []
         what = " and ".join(extra) if extra else "attention and experts divided differently"
-        yield Finding(
+        yield AllocationProblem(
             key,
-            f"{shown} is not possible: fsdp does not do {what}. {FSDP_DOES}; experts are sharded like all "
+            f"{shown} is not possible: fsdp does not do {what}. {FSDP_LIMIT}; experts are sharded like all "
             f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}{_or_one(dims)}",
             also,
         )
@@ -35,7 +44,7 @@ def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -
     elif dims.expert > 1 and dims.world_size % (dims.pipeline * dims.expert):
         within = f" (in each of the {dims.pipeline} stages of p{dims.pipeline})" if dims.pipeline > 1 else ""
         share = dims.world_size // dims.pipeline
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{shown} is not possible: e{dims.expert} does not divide the {devices(share)}{within}. "
             f"Allowed: {_divisors(share)}",
@@ -43,16 +52,16 @@ def impossible(part: Part, backend: str, key: str, also: tuple[str, ...] = ()) -
         )
 
 
-def _uneven(part: Part, attention: Dims, experts: Dims, key: str) -> Iterator[Finding]:
+def _uneven(part: BackendSpec, attention: ParallelDims, experts: ParallelDims, key: str) -> Iterator[AllocationProblem]:
     expert_world = experts.data * experts.tensor * experts.pipeline * experts.expert
     if attention.pipeline != experts.pipeline:
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{part} is not possible: attn has p{attention.pipeline} and ffn has p{experts.pipeline}, but both lie in "
             f"the same pipeline stages. Give both the same p",
         )
     elif attention.world_size != expert_world:
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{part} is not possible: attn spans {devices(attention.world_size)} (d*t*p*c) and ffn spans "
             f"{devices(expert_world)} (d*t*p*e), but they are the same devices. Leave out the d of ffn and it "
@@ -60,7 +69,7 @@ def _uneven(part: Part, attention: Dims, experts: Dims, key: str) -> Iterator[Fi
         )
 
 
-def colocated(mode: Mode, key: str) -> Finding:
+def colocation_problem(mode: AllocationMode, key: str) -> AllocationProblem:
     """Why servers and trainers cannot stand on the same devices, and what to write."""
     rollout, train = mode.rollout, mode.train
     if rollout and train and rollout.dims and train.dims and not train.ffn:
@@ -68,18 +77,20 @@ def colocated(mode: Mode, key: str) -> Finding:
         if halves and rollout.dims.world_size == train.dims.world_size:
             rollout = replace(rollout, dims=replace(rollout.dims, data=rollout.dims.data // 2))
             train = replace(train, dims=replace(train.dims, data=train.dims.data // 2))
-    return Finding(
+    return AllocationProblem(
         key,
         f"{mode} puts servers and trainers on the same devices ('|'), which is not supported: each takes its own. "
         f"Write {rollout}+{train}, or {key}=auto (on a machine with one GPU both share it then)",
     )
 
 
-def contradiction(own_key: str, own: Part, mode_key: str, mode: Mode, said: Part) -> Finding:
+def contradiction_problem(
+    own_key: str, own: BackendSpec, mode_key: str, mode: AllocationMode, said: BackendSpec
+) -> AllocationProblem:
     """Two places that say different things of the same role."""
-    kept = _possible(merged(own, said))
+    kept = _possible(merge_specs(own, said))
     fixed = replace(mode, rollout=kept) if said is mode.rollout else replace(mode, train=kept)
-    return Finding(
+    return AllocationProblem(
         own_key,
         f"{own_key}={own} and {mode_key}={mode} contradict each other: {own} in one, {said} in the other. "
         f"Say it once: {own_key}=auto keeps {said}, {mode_key}={fixed} keeps {kept}",
@@ -87,32 +98,32 @@ def contradiction(own_key: str, own: Part, mode_key: str, mode: Mode, said: Part
     )
 
 
-def _possible(part: Part) -> Part:
+def _possible(part: BackendSpec) -> BackendSpec:
     """The same number of devices in sizes that the engine can do."""
     if part.dims and part.backend == "embedded":
-        return Part(part.backend, Dims(data=part.dims.world_size))
+        return BackendSpec(part.backend, ParallelDims(data=part.dims.world_size))
     if part.dims and part.backend == "fsdp":
-        return Part(part.backend, _fsdp_sizes(part.dims))
+        return BackendSpec(part.backend, _fsdp_sizes(part.dims))
     return part
 
 
-def differ(own: Part, said: Part) -> bool:
+def specs_differ(own: BackendSpec, said: BackendSpec) -> bool:
     """Whether two parts name different engines or different sizes; what one leaves open cannot differ."""
     names = own.backend and said.backend and own.backend != said.backend
     sizes = own.dims and said.dims and (own.dims, own.ffn) != (said.dims, said.ffn)
     return bool(names or sizes)
 
 
-def merged(own: Part, said: Part) -> Part:
+def merge_specs(own: BackendSpec, said: BackendSpec) -> BackendSpec:
     """`own`, and for what it leaves open `said`."""
     sizes = own if own.dims else said
-    return Part(own.backend or said.backend, sizes.dims, sizes.ffn)
+    return BackendSpec(own.backend or said.backend, sizes.dims, sizes.ffn)
 
 
-def not_run_here(parallel: Parallel, key: str, also: tuple[str, ...] = ()) -> Iterator[Finding]:
+def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()) -> Iterator[AllocationProblem]:
     """Why an allocation that is sound in itself cannot be started by this framework."""
     if parallel.backend == "megatron":
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{parallel} wants megatron, which is not a backend of this framework. Use fsdp: {as_fsdp(parallel)} "
             f"takes the same {devices(parallel.world_size)}{_or_one(parallel)}",
@@ -120,7 +131,7 @@ def not_run_here(parallel: Parallel, key: str, also: tuple[str, ...] = ()) -> It
         )
     if parallel.backend in SERVERS and parallel.pipeline > 1:
         divided = replace(parallel, tensor=parallel.tensor * parallel.pipeline, pipeline=1)
-        yield Finding(
+        yield AllocationProblem(
             key,
             f"{parallel} wants servers with a pipeline (p{parallel.pipeline}), into which weights cannot be loaded "
             f"while they run. Use tensor parallelism: {divided} takes the same {devices(parallel.world_size)}",
@@ -128,18 +139,18 @@ def not_run_here(parallel: Parallel, key: str, also: tuple[str, ...] = ()) -> It
         )
 
 
-def as_fsdp(dims: Dims) -> str:
+def as_fsdp(dims: ParallelDims) -> str:
     return f"fsdp:{_fsdp_sizes(dims)}"
 
 
-def _or_one(dims: Dims) -> str:
+def _or_one(dims: ParallelDims) -> str:
     """The sizes that fit any machine."""
     return "" if dims.world_size == 1 else ", on a machine that has them; fsdp:d1 starts on any"
 
 
-def _fsdp_sizes(dims: Dims) -> Dims:
+def _fsdp_sizes(dims: ParallelDims) -> ParallelDims:
     """The same number of devices in sizes that a run can start with: the trainer splits the data alone so far."""
-    return Dims(data=dims.world_size)
+    return ParallelDims(data=dims.world_size)
 
 
 def devices(count: int) -> str:

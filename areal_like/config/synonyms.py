@@ -3,7 +3,7 @@
 from functools import cache
 from types import MappingProxyType
 
-IN_PLACE = MappingProxyType(
+LOCAL_SYNONYMS = MappingProxyType(
     {
         "adam_epsilon": "eps",
         "betas1": "beta1",
@@ -219,7 +219,7 @@ below sections of another system."""
 @cache
 def synonyms() -> dict[str, str]:
     """All of them: ours first, then our short names, then where the keys of prime-rl live."""
-    from areal_like.config.aliases import ALIASES
+    from areal_like.config.names import ALIASES
     from areal_like.config.promises.prime import PATHS
 
     meant = {**SYNONYMS}

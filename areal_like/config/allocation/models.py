@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
-from areal_like.config.allocation.base import Allocation, Cluster, Finding
-from areal_like.config.allocation.hardware import Machine
-from areal_like.config.allocation.parse import AllocationSyntaxError, parse_mode
+from areal_like.config.allocation.base import Allocation, AllocationProblem, ClusterSize
+from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode
+from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.resolution import resolve
 from areal_like.config.experiment import GRPOConfig
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.train_engine import TrainEngineConfig
 
-A_BASE = (
+BASE_MODEL_KEYS = (
     *("path", "dtype", "attn_impl", "init_from_scratch", "trust_remote_code"),
     *("model_impl", "moe_use_grouped_mm", "debug"),
 )
@@ -22,13 +22,13 @@ A_BASE = (
 
 def allocate(
     config: "BaseExperimentConfig", machine: Machine, trains: bool = True
-) -> tuple[Allocation | None, list[Finding]]:
+) -> tuple[Allocation | None, list[AllocationProblem]]:
     """The allocation, or what is wrong with it. Servers that run already take no devices of ours, and those that are
     to run alone (not `trains`) take all."""
     if not trains:
         return _servers_alone(config, machine)
     backends = {name: engine.backend for name, engine in trained_models(config)}
-    cluster = Cluster(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
+    cluster = ClusterSize(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
     servers = config.rollout.backend if generates(config) else None
     if servers is not None and not starts_servers(config):
         allocation, problems = resolve(config.allocation_mode, None, backends, cluster, machine)
@@ -37,9 +37,11 @@ def allocate(
     return resolve(config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config))
 
 
-def _servers_alone(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Finding]]:
+def _servers_alone(
+    config: "BaseExperimentConfig", machine: Machine
+) -> tuple[Allocation | None, list[AllocationProblem]]:
     """What `allocation_mode` says of a trainer is meant for another time."""
-    cluster = Cluster(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
+    cluster = ClusterSize(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
     mode = config.allocation_mode
     try:
         rollout = parse_mode(mode).rollout
@@ -88,4 +90,8 @@ def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngi
 def reference_is_base(config: GRPOConfig) -> bool:
     """Whether the reference is the actor with its adapter switched off, and no model of its own."""
     actor, ref = config.actor, config.ref
-    return actor.use_lora and actor.optimizer is not None and all(getattr(actor, n) == getattr(ref, n) for n in A_BASE)
+    return (
+        actor.use_lora
+        and actor.optimizer is not None
+        and all(getattr(actor, n) == getattr(ref, n) for n in BASE_MODEL_KEYS)
+    )

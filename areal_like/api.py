@@ -23,8 +23,8 @@ from areal_like.config.problems import ConfigError
 from areal_like.process.command_result import PLANNED, RESULT
 
 DONE, BAD_CONFIGURATION, STOPPED_EARLY, INTERRUPTED = 0, 2, 75, 130
-LONGEST_TEXT = 1 << 16
-NO_RUN = ("--multirun", "-m", "--help", "-h", "--version", "--cfg", "--explain", "--schema", "serve", "chat", "keys")
+MAX_ERROR_LENGTH = 1 << 16
+NOT_A_RUN = ("--multirun", "-m", "--help", "-h", "--version", "--cfg", "--explain", "--schema", "serve", "chat", "keys")
 """Words of the command that ask for something else than one run, or the plan of one."""
 COMMAND = (sys.executable, "-m", "launcher")
 
@@ -72,11 +72,11 @@ def run(config: str | Path, overrides: Sequence[str] = (), *, schema: str | None
 
     `--replace` and `--dry-run` may stand among the overrides. A dry run shows the plan and returns "planned"."""
     for word in overrides:
-        if word.partition("=")[0] in NO_RUN:
+        if word.partition("=")[0] in NOT_A_RUN:
             ways = "overrides, --replace and --dry-run; for the rest there is `python -m launcher`"
             raise RunRefused(f"overrides: {word} asks for no single run; run() takes {ways}")
     words = ["--config", str(config), *(["--schema", schema] if schema else []), *overrides]
-    ended = follow(words)
+    ended = run_command(words)
     if ended.exit_code == BAD_CONFIGURATION:
         raise RunRefused(ended.errors)
     if ended.exit_code == INTERRUPTED:
@@ -89,7 +89,7 @@ def run(config: str | Path, overrides: Sequence[str] = (), *, schema: str | None
     return RunResult(ended.directory, summary["outcome"], summary["score"], summary)
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """A command that has ended."""
 
     exit_code: int
@@ -108,7 +108,7 @@ class Ended(NamedTuple):
         return said
 
 
-def follow(words: Sequence[str]) -> Ended:
+def run_command(words: Sequence[str]) -> CommandResult:
     """`python -m launcher` with these words, in a process group of its own; passes on what it says and what signals
     this process gets. It stops when this process dies."""
     with TemporaryDirectory(prefix="areal-like-") as folder:
@@ -136,7 +136,7 @@ def follow(words: Sequence[str]) -> Ended:
             reader.join()
         said = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
     directory = Path(said["directory"]) if said else None
-    return Ended(code, directory, "".join(errors)[-LONGEST_TEXT:].strip(), said.get("outcome", ""))
+    return CommandResult(code, directory, "".join(errors)[-MAX_ERROR_LENGTH:].strip(), said.get("outcome", ""))
 
 
 def _is_a_file(stream: Any) -> bool:

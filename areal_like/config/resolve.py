@@ -6,31 +6,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.checks import named
-from areal_like.config.checks.interpolation import Broken, FromEnvironment, Resolver, references_in
-from areal_like.config.checks.rules import findings
-from areal_like.config.checks.value import Refused, check, check_key, expectation, is_interpolation
+from areal_like.config.checks import user_code
+from areal_like.config.checks.agreement import agreement_problems
+from areal_like.config.checks.values import InvalidValue, check_key, check_value, expectation, is_interpolation
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.loaded import MISSING, at
+from areal_like.config.interpolation import BrokenReference, FromEnvironment, ReferenceResolver, references_in
+from areal_like.config.loaded import MISSING, value_at
 from areal_like.config.problems import MISSING_VALUE, Problem
-from areal_like.config.provenance import Replay
 from areal_like.config.schema import Key, Schema
-from areal_like.config.sources.leaves import Reader
-from areal_like.config.sources.overrides import node_of
-from areal_like.config.sources.yaml_reader import scalar
+from areal_like.config.sources.layers import MergedLayers
+from areal_like.config.sources.leaves import LayerReader
+from areal_like.config.sources.overrides import to_yaml_node
+from areal_like.config.sources.yaml_file import scalar
 
 
-def finish(
-    schema: Schema, raw: dict[str, Any], replay: Replay, known: Sequence[Problem], folder: Path
+def resolve_and_check(
+    schema: Schema, raw: dict[str, Any], merged: MergedLayers, known: Sequence[Problem], folder: Path
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The resolved values, and what is wrong with them. Nothing in `raw` is changed."""
-    return _Finisher(schema, raw, replay).finish(known, folder)
+    return _ValueChecker(schema, raw, merged).finish(known, folder)
 
 
-class _Finisher:
-    def __init__(self, schema: Schema, raw: dict[str, Any], replay: Replay) -> None:
-        self.schema, self.raw, self.replay = schema, raw, replay
-        self.resolver = Resolver(raw, schema.names())
+class _ValueChecker:
+    def __init__(self, schema: Schema, raw: dict[str, Any], merged: MergedLayers) -> None:
+        self.schema, self.raw, self.merged = schema, raw, merged
+        self.resolver = ReferenceResolver(raw, schema.names())
         self.problems: list[Problem] = []
 
     def finish(self, known: Sequence[Problem], folder: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -38,8 +38,8 @@ class _Finisher:
         touched = {problem.key for problem in (*known, *self.problems)}
         self.problems = self._folded()
         own_class = self.schema.cls not in EXPERIMENTS.values()
-        rules = findings(lambda path: at(values, path), own_class)
-        for keys, message in itertools.chain(rules, named.findings(values, folder)):
+        rules = agreement_problems(lambda path: value_at(values, path), own_class)
+        for keys, message in itertools.chain(rules, user_code.user_code_problems(values, folder)):
             if not touched & set(keys):
                 self.problems.append(Problem(keys[0], message + self._others(keys), self._where(keys)))
         return values, self.problems
@@ -68,25 +68,25 @@ class _Finisher:
             if isinstance(resolved, FromEnvironment):
                 resolved = scalar(resolved) if key.kind.name in ("bool", "int", "float") else str(resolved)
             try:
-                resolved = check(key.kind, key.constraints, resolved, references=False)
-            except Refused as refusal:
+                resolved = check_value(key.kind, key.constraints, resolved, references=False)
+            except InvalidValue as refusal:
                 self._misfit(key.path, value, str(refusal))
                 return key.default
         if key.constraints.required and resolved in (None, ""):
             message = f"{MISSING_VALUE}: {expectation(key.kind, key.constraints)}"
-            where = self._where((key.path,)) if self.replay.origin(key.path) is not None else ""
+            where = self._where((key.path,)) if self.merged.origin(key.path) is not None else ""
             self.problems.append(Problem(key.path, message.removesuffix(", or null"), where))
         return resolved
 
     def _misfit(self, path: str, value: Any, refusal: str) -> None:
         """A value that came by reference and does not fit here: told at the key that somebody set."""
-        if self.replay.origin(path) is not None:
+        if self.merged.origin(path) is not None:
             self._refuse(path, f"{refusal}, from {value}")
             return
         followed = [path]
-        while (found := references_in(at(self.raw, followed[-1]))) and found[0] not in followed:
+        while (found := references_in(value_at(self.raw, followed[-1]))) and found[0] not in followed:
             followed.append(found[0])
-        source = next((p for p in followed if self.replay.origin(p) is not None), path)
+        source = next((p for p in followed if self.merged.origin(p) is not None), path)
         told = next((problem for problem in self.problems if problem.key == source), None)
         if told is None:
             self._refuse(source, f"{refusal} (for {path}, which follows it)")
@@ -106,7 +106,7 @@ class _Finisher:
             for k in inner:
                 try:
                     filled[k.name] = check_key(k, filled[k.name])
-                except Refused as refusal:
+                except InvalidValue as refusal:
                     self._refuse(f"{key.path}[{index}].{k.name}", str(refusal))
             complete.append(filled)
         return complete
@@ -118,7 +118,7 @@ class _Finisher:
         if not isinstance(resolved, dict):
             self._refuse(path, f"is a section, and {value} leads to {resolved!r}")
             return None
-        read = Reader(self.schema, lambda _: self._where((path,))).read_at(path, node_of(resolved))
+        read = LayerReader(self.schema, lambda _: self._where((path,))).read_at(path, to_yaml_node(resolved))
         self.problems += read.problems
         return {**self.schema.section_defaults(path), **resolved}
 
@@ -127,7 +127,7 @@ class _Finisher:
             return value
         try:
             return self.resolver.resolve(path, value)
-        except Broken as broken:
+        except BrokenReference as broken:
             self._refuse(path, str(broken))
             return MISSING
 
@@ -147,7 +147,7 @@ class _Finisher:
                     if end in by_key
                 )
             ]
-            cause = min(ends, key=lambda end: (self.replay.origin(end) is None, end))
+            cause = min(ends, key=lambda end: (self.merged.origin(end) is None, end))
             causes.setdefault(cause, []).append(problem)
         return [
             replace(
@@ -162,7 +162,7 @@ class _Finisher:
         reached: set[str] = set()
         waiting = [path]
         while waiting:
-            for text in references_in(at(self.raw, waiting.pop())):
+            for text in references_in(value_at(self.raw, waiting.pop())):
                 if text not in reached:
                     reached.add(text)
                     waiting.append(text)
@@ -173,13 +173,13 @@ class _Finisher:
 
     def _where(self, keys: Sequence[str]) -> str:
         for key in keys:
-            origin = self.replay.origin(key)
+            origin = self.merged.origin(key)
             if origin is not None:
                 return origin.where
         return "default"
 
     def _others(self, keys: Sequence[str]) -> str:
-        places = [(key, self.replay.origin(key)) for key in keys[1:]]
+        places = [(key, self.merged.origin(key)) for key in keys[1:]]
         said = [f"{key} is set at {origin.where}" for key, origin in places if origin is not None]
         return f" ({'; '.join(said)})" if said else ""
 
