@@ -101,7 +101,7 @@ class Actor:
         fields[ADVANTAGES], fields[RETURNS] = credit
         if self._loss.needs_all:
             return batch.sequences.loss_tokens_N > 0
-        sizes_N = batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.counted)
+        sizes_N = batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.target_mask)
         has_signal_N: NDArray[np.bool_] = sizes_N != 0  # so is NaN: the loss has to hear of it
         return has_signal_N
 

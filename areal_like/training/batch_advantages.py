@@ -57,7 +57,7 @@ def token_advantages(
     """Where the sequences have values of a critic or log-probabilities of a reference, these count. `old` are the
     log-probabilities of the policy that the KL penalty holds to account."""
     sequences = batch.sequences
-    fields, mask = sequences.fields, torch.from_numpy(sequences.counted)
+    fields, mask = sequences.fields, torch.from_numpy(sequences.target_mask)
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(sequences.lengths_N)]).astype(np.int64))
     mine = shaped_rewards(batch, config)[torch.from_numpy(batch.mine_N)]
     rewards = advantages.terminal_rewards(mine, mask, cu_seqlens)

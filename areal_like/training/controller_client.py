@@ -24,7 +24,7 @@ FACTS_PAUSE_S = 0.05
 log = logging.getLogger(__name__)
 
 
-class RunLength(NamedTuple):
+class StepLimits(NamedTuple):
     """What the controller knows of the run."""
 
     total_steps: int
@@ -46,7 +46,7 @@ class TrainerControllerClient:
         self._caller = BlockingHttpClient(me, token())
         self._address = self._find(run)
 
-    def facts(self) -> RunLength:
+    def facts(self) -> StepLimits:
         """As soon as the controller has them: it learns the number of rows from who reads them."""
         waiting = NamedWait(
             "the number of steps from " + CONTROLLER, self._config.setup_timeout, "rollout.setup_timeout"
@@ -54,7 +54,7 @@ class TrainerControllerClient:
         while not (said := self._json("GET", "/facts"))["ready"]:
             waiting.check()
             time.sleep(FACTS_PAUSE_S)
-        return RunLength(said["total_steps"], said["steps_per_epoch"])
+        return StepLimits(said["total_steps"], said["steps_per_epoch"])
 
     def publish(self, said: dict[str, Any]) -> None:
         """What a transport says of a version. Returns at once: the servers load it beside the next step."""

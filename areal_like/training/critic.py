@@ -84,8 +84,8 @@ class Critic:
 
     def _fit(self, sequences: Sequences) -> dict[str, float]:
         """How well the returns were foretold."""
-        counted = sequences.counted
-        values, returns = (sequences.fields[name][counted].astype(np.float64) for name in (VALUES, RETURNS))
+        target_mask = sequences.target_mask
+        values, returns = (sequences.fields[name][target_mask].astype(np.float64) for name in (VALUES, RETURNS))
         rest = returns - values
         own = [values, returns, np.square(returns), rest, np.square(rest)]
         count, *sums = self._world.sum([float(len(values)), *(float(each.sum()) for each in own)])

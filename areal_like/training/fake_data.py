@@ -14,7 +14,7 @@ from areal_like.config.dataset import FakeDataConfig
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.seeds import derive_seed
 from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch
-from areal_like.training.controller_client import RunLength
+from areal_like.training.controller_client import StepLimits
 from areal_like.training.engine import TrainEngine
 from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
@@ -32,8 +32,8 @@ class FakeController:
         self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
         self._vocab_size, self._total_steps = engine.vocabulary, total_steps(config)
 
-    def facts(self) -> RunLength:
-        return RunLength(self._total_steps, self._total_steps)
+    def facts(self) -> StepLimits:
+        return StepLimits(self._total_steps, self._total_steps)
 
     def batch(self, step: int) -> TrainingBatch:
         """This rank's part. Rewards are random as well; each group has two sequences or more, as far as there are so
@@ -79,7 +79,7 @@ class FakeBatchSampler:
     def __init__(self, batch_size: int, steps_per_epoch: int) -> None:
         self._batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
 
-    def dealt(self, step: int) -> int:
+    def batches_drawn(self, step: int) -> int:
         return step
 
     def rows(self, step: int) -> NDArray[np.int64]:
@@ -107,7 +107,7 @@ class FakeSupervisedData:
     def __init__(self, config: Any, engine: TrainEngine) -> None:
         fake = _checked(config.train_dataset.fake, engine.world)
         self.total_steps = total_steps(config)
-        self.deal = FakeBatchSampler(fake.batch_size, self.total_steps)
+        self.batch_sampler = FakeBatchSampler(fake.batch_size, self.total_steps)
         self.train = FakeTokenDataset(fake, derive_seed(config.seed, "train"), engine.vocabulary)
         self.valid = fake_valid(config, engine.vocabulary)
 

@@ -46,7 +46,7 @@ class SampleLog:
         sequences = batch.sequences
         sums_A, counts_A = np.zeros(batch.num_samples), np.zeros(batch.num_samples)
         if len(sequences):
-            sums_A[batch.mine_N] = sequences.sums(sequences.fields[ADVANTAGES] * sequences.counted)
+            sums_A[batch.mine_N] = sequences.sums(sequences.fields[ADVANTAGES] * sequences.target_mask)
             counts_A[batch.mine_N] = sequences.loss_tokens_N
         together = np.array(self._world.sum([*sums_A, *counts_A]))
         sums_A, counts_A = together[: batch.num_samples], together[batch.num_samples :]

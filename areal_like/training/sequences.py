@@ -69,21 +69,21 @@ class Sequences:
         return np.cumsum(self.lengths_N) - self.lengths_N
 
     @cached_property
-    def counted(self) -> NDArray[np.bool_]:
+    def target_mask(self) -> NDArray[np.bool_]:
         """Tokens that count. Nothing predicts the first of a sequence, so it never does."""
-        counted = self.loss_mask.astype(bool)
-        counted[self.starts_N[self.lengths_N > 0]] = False
-        return counted
+        target_mask = self.loss_mask.astype(bool)
+        target_mask[self.starts_N[self.lengths_N > 0]] = False
+        return target_mask
 
     @cached_property
     def loss_tokens_N(self) -> NDArray[np.int64]:
         """How many tokens count, of each sequence."""
-        return self.sums(self.counted).astype(np.int64)
+        return self.sums(self.target_mask).astype(np.int64)
 
     @cached_property
     def input_lengths_N(self) -> NDArray[np.int64]:
         """How many tokens of each sequence have to be computed: those before the last that counts."""
-        place = np.where(self.counted, self.places, 0)
+        place = np.where(self.target_mask, self.places, 0)
         return np.array([place[s : s + n].max(initial=0) for s, n in self._spans()], dtype=np.int64)
 
     @cached_property
@@ -107,7 +107,7 @@ class Sequences:
         offsets_N = np.cumsum(input_lengths_N) - input_lengths_N
         places_T = np.arange(int(input_lengths_N.sum())) - np.repeat(offsets_N, input_lengths_N)
         tokens_T = np.repeat(self.starts_N[rows_N], input_lengths_N) + places_T
-        predicts_P = np.flatnonzero(self.counted[tokens_T + 1])
+        predicts_P = np.flatnonzero(self.target_mask[tokens_T + 1])
         tokens_P = tokens_T[predicts_P] + 1
 
         def tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:

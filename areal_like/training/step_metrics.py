@@ -63,10 +63,10 @@ class StepMetrics:
 
     def metrics(self, signal_N: NDArray[np.bool_]) -> dict[str, float]:
         batch, fields = self._batch, self._batch.sequences.fields
-        counted = batch.sequences.counted
-        ages = batch.step - batch.sequences.fields[VERSIONS][counted].astype(np.int64)
+        target_mask = batch.sequences.target_mask
+        ages = batch.step - batch.sequences.fields[VERSIONS][target_mask].astype(np.int64)
         by_age = np.bincount(np.clip(ages, 0, None), minlength=max(0, batch.step - batch.oldest_version) + 1)
-        own = [float(len(signal_N) - signal_N.sum()), float(counted.sum())]
+        own = [float(len(signal_N) - signal_N.sum()), float(target_mask.sum())]
         sums = [self._loss, self._gap, self._reference]
         together = self._world.sum([*own, *(value for part in sums for value in part.values()), *by_age.tolist()])
         without_signal, loss_tokens, *rest = together

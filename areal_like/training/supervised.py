@@ -42,8 +42,8 @@ def train(
     """From where the attempt begins to the end of the run, or to where it is stopped. Returns the exit code."""
     start, total_steps, engines = run.start_point(), data.total_steps, {"model": learner.engine}
     learner.engine.set_schedule(total_steps)
-    evaluator = IntervalTimer(run.config.evaluator, data.deal.steps_per_epoch)
-    checkpoints = CheckpointManager(run, world, data.deal.steps_per_epoch, {"evaluator": evaluator})
+    evaluator = IntervalTimer(run.config.evaluator, data.batch_sampler.steps_per_epoch)
+    checkpoints = CheckpointManager(run, world, data.batch_sampler.steps_per_epoch, {"evaluator": evaluator})
     progress = TrainingProgress(run, me, world)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, engines, progress)
@@ -56,14 +56,20 @@ def train(
     progress.watch.take()
     while completed < total_steps and not stop.is_requested():
         with progress.watch("train"):
-            metrics = learner.step(data.train.take(data.deal.rows(completed)), completed)
+            metrics = learner.step(data.train.take(data.batch_sampler.rows(completed)), completed)
         completed += 1
         is_last = completed == total_steps
         if data.valid is not None and world.first([evaluator.is_due(completed) or is_last])[0]:
             with progress.watch("evaluate"):
                 batch_size, most = run.config.valid_dataset.batch_size, run.config.evaluator.num_examples
                 progress.evaluation(completed, learner.evaluate(data.valid, batch_size, most))
-        progress.step(completed, {**metrics, "train/epoch": data.deal.dealt(completed) / data.deal.steps_per_epoch})
+        progress.step(
+            completed,
+            {
+                **metrics,
+                "train/epoch": data.batch_sampler.batches_drawn(completed) / data.batch_sampler.steps_per_epoch,
+            },
+        )
         if due := checkpoints.due(completed, is_last):
             with progress.watch("checkpoint"):
                 checkpoints.write(completed, due, engines, progress, {data.PART: data.state(completed)})

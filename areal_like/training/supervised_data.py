@@ -35,13 +35,13 @@ class BatchSampler:
         """After `step` completed steps so many batches count as dealt: as many as steps, where nothing else is said."""
         self._offset = batches - step
 
-    def dealt(self, step: int) -> int:
+    def batches_drawn(self, step: int) -> int:
         """Batches, after `step` completed steps."""
         return step + self._offset
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """Of the step after `step` completed ones."""
-        epoch, place = divmod(self.dealt(step), self.steps_per_epoch)
+        epoch, place = divmod(self.batches_drawn(step), self.steps_per_epoch)
         if self._shuffle and epoch != self._epoch:
             generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "data", epoch)))
             self._epoch, self._order = epoch, generator.permutation(self._num_rows)
@@ -86,9 +86,11 @@ class SupervisedData:
         if found.valid is not None:
             self.valid = _token_dataset("valid_dataset", found.valid, is_pairs)
         self._digest = found.train.digest
-        self.deal = BatchSampler(len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed)
+        self.batch_sampler = BatchSampler(
+            len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed
+        )
         sequences = chosen.batch_size * (2 if is_pairs else 1)
-        limits = [config.total_train_epochs * self.deal.steps_per_epoch, config.total_train_steps]
+        limits = [config.total_train_epochs * self.batch_sampler.steps_per_epoch, config.total_train_steps]
         if config.total_train_n_seqs is not None:
             limits.append(-(-config.total_train_n_seqs // sequences))
         self.total_steps = min(limit for limit in limits if limit is not None)
@@ -98,14 +100,18 @@ class SupervisedData:
 
     def state(self, step: int) -> bytes:
         """As of so many completed steps."""
-        said = {"digest": self._digest, "dealt": self.deal.dealt(step), "steps_per_epoch": self.deal.steps_per_epoch}
+        said = {
+            "digest": self._digest,
+            "dealt": self.batch_sampler.batches_drawn(step),
+            "steps_per_epoch": self.batch_sampler.steps_per_epoch,
+        }
         return json.dumps(said).encode() + b"\n"
 
     def resume(self, step: int, checkpoint: Path, begins_anew: bool) -> None:
         """Goes on where the checkpoint stood; `begins_anew` is `recover.skip_dataloader`. Where an epoch has another
         number of batches now, the next one begins."""
         if begins_anew:
-            self.deal.begin(step, 0)
+            self.batch_sampler.begin(step, 0)
             return
         said: dict[str, Any] = json.loads((checkpoint / "resume" / self.PART).read_bytes())
         if said["digest"] != self._digest:
@@ -113,10 +119,10 @@ class SupervisedData:
                 f"train_dataset: the data is not what it was at the checkpoint (its digest was {said['digest']}, now "
                 f"it is {self._digest}); resume with the same data, or set recover.skip_dataloader=true to begin anew"
             )
-        dealt: int = said["dealt"]
-        if said["steps_per_epoch"] != self.deal.steps_per_epoch:
-            dealt = -(-dealt // said["steps_per_epoch"]) * self.deal.steps_per_epoch
-        self.deal.begin(step, dealt)
+        batches_drawn: int = said["dealt"]
+        if said["steps_per_epoch"] != self.batch_sampler.steps_per_epoch:
+            batches_drawn = -(-batches_drawn // said["steps_per_epoch"]) * self.batch_sampler.steps_per_epoch
+        self.batch_sampler.begin(step, batches_drawn)
 
 
 def _token_dataset(section: str, rows: CheckedRows, is_pairs: bool) -> TokenDataset:

@@ -76,7 +76,7 @@ class TokenExport:
         known: Arrays,
         said: list[dict[str, Any]],
     ) -> None:
-        arrays = {name: np.where(sequences.counted, values, np.nan) for name, values in known.items()}
+        arrays = {name: np.where(sequences.target_mask, values, np.nan) for name, values in known.items()}
         nothing = np.full(len(sequences.token_ids), np.nan)
         for name in ("advantages", "rewards", "inference_logprobs"):
             arrays.setdefault(name, nothing)
@@ -107,7 +107,7 @@ class TokenExport:
                     **said[row],
                     "token_ids": sequences.token_ids[part],
                     "position_ids": np.arange(length),
-                    "loss_mask": sequences.counted[part],
+                    "loss_mask": sequences.target_mask[part],
                     **{name: _json_values(name, values[part]) for name, values in arrays.items()},
                 }
                 file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))

@@ -137,7 +137,7 @@ def advantages(batch: TrainingBatch, config: PPOActorConfig, gap: float | None =
     if gap is not None:
         batch.sequences.fields[REFERENCE] = old - np.float32(gap)
     found = token_advantages(batch, config, world(), old)
-    return [float(value) for value in found.advantages[batch.sequences.counted]]
+    return [float(value) for value in found.advantages[batch.sequences.target_mask]]
 
 
 @pytest.mark.shows("actor.adv_norm.{key}")
@@ -202,7 +202,7 @@ def sampled(actor: Actor, batch: TrainingBatch, sampled_at: float, gap: float) -
     sequences = batch.sequences
     micro = sequences.micro_batch(range(len(sequences)), world().device)
     logprobs = sequences.scatter([micro], actor.engine.logprobs([micro], sampled_at))
-    return np.where(sequences.counted, logprobs - np.float32(gap), 0).astype(np.float32)
+    return np.where(sequences.target_mask, logprobs - np.float32(gap), 0).astype(np.float32)
 
 
 CLIPPED, FREE = "actor.eps_clip=0.2", "actor.eps_clip=0.5"

@@ -78,7 +78,7 @@ def judged(critic: Critic) -> TrainingBatch:
 def with_returns(batch: TrainingBatch, returns: float) -> TrainingBatch:
     """A batch whose returns are so far above the values."""
     fields = batch.sequences.fields
-    fields[RETURNS] = np.where(batch.sequences.counted, fields[VALUES] + np.float32(returns), 0).astype(np.float32)
+    fields[RETURNS] = np.where(batch.sequences.target_mask, fields[VALUES] + np.float32(returns), 0).astype(np.float32)
     return batch
 
 
@@ -92,7 +92,7 @@ def test_a_token_is_judged_by_the_state_in_which_it_was_chosen(tmp_path, folder,
             wanted = model.score(model.base_model(ids).last_hidden_state)[0, :-1, 0]
         found = torch.from_numpy(sequences.fields[VALUES][start + 1 : start + length])
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
-    assert not sequences.fields[VALUES][~sequences.counted].any()
+    assert not sequences.fields[VALUES][~sequences.target_mask].any()
 
 
 def test_a_new_critic_expects_nothing_so_that_advantages_are_what_they_are_without_one(tmp_path, folder):
@@ -195,9 +195,9 @@ def test_eps_clip_is_how_far_a_step_may_move_a_value(tmp_path, folder):
         for step in range(40):
             batch.step = step
             told = critic.step(batch, Stopwatch())
-        counted = batch.sequences.counted
-        after = judged(critic).sequences.fields[VALUES][counted]
-        moved[eps_clip] = float((after - batch.sequences.fields[VALUES][counted]).mean())
+        target_mask = batch.sequences.target_mask
+        after = judged(critic).sequences.fields[VALUES][target_mask]
+        moved[eps_clip] = float((after - batch.sequences.fields[VALUES][target_mask]).mean())
         assert told["critic/clip_fraction"] == 1 and told["critic/grad_norm"] == 0
     assert 0.1 < moved[0.1] < 0.5 < moved[0.5] < 1
 

@@ -49,7 +49,7 @@ def one_by_one(folder, sequences: Sequences, temperature: float) -> tuple[dict[i
         ids = torch.tensor(sequences.token_ids[start : start + length], dtype=torch.int64)
         logits = model(ids[None]).logits[0] / temperature
         logprobs = logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None]).squeeze(-1)
-        found[row] = logprobs[torch.tensor(sequences.counted[start + 1 : start + length])]
+        found[row] = logprobs[torch.tensor(sequences.target_mask[start + 1 : start + length])]
         (-(found[row] * torch.arange(1, len(found[row]) + 1)).sum()).backward()
     return found, {name: gradient_of(parameter) for name, parameter in model.named_parameters()}
 
@@ -63,7 +63,7 @@ def test_packed_sequences_have_the_log_probabilities_and_gradients_of_each_by_it
     engine = make_engine(folder, attn_impl=attention)
     expected, gradients = one_by_one(folder, sequences, temperature=0.7)
     sequences.fields["weight"] = np.concatenate(
-        [np.cumsum(part) for part in np.split(sequences.counted.astype(np.float32), np.cumsum(LENGTHS)[:-1])]
+        [np.cumsum(part) for part in np.split(sequences.target_mask.astype(np.float32), np.cumsum(LENGTHS)[:-1])]
     )
 
     micro = sequences.micro_batch(range(len(LENGTHS)), world().device)
@@ -139,7 +139,7 @@ def test_what_stands_behind_the_last_token_that_counts_is_not_computed():
 def test_the_first_token_of_a_sequence_never_counts():
     sequences = Sequences(np.arange(6, dtype=np.int32), np.ones(6), np.array([2, 4]))
 
-    assert sequences.counted.tolist() == [False, True, False, True, True, True]
+    assert sequences.target_mask.tolist() == [False, True, False, True, True, True]
     assert sequences.loss_tokens_N.tolist() == [1, 3]
 
 

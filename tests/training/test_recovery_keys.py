@@ -58,7 +58,7 @@ class Seen:
     @property
     def batches(self) -> int:
         """How many had been dealt before the first."""
-        return self.data.deal.dealt(self.first)
+        return self.data.batch_sampler.batches_drawn(self.first)
 
     @property
     def samples(self) -> int:
@@ -116,7 +116,7 @@ def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(t
     assert (seen.steps, seen.schedule) == ([8, 9], [7, 8])
     assert (seen.batches, seen.samples) == (0, 9 * 8)
     wanted = SupervisedData(run)
-    assert np.array_equal(seen.data.deal.rows(BEGUN), wanted.deal.rows(0))
+    assert np.array_equal(seen.data.batch_sampler.rows(BEGUN), wanted.batch_sampler.rows(0))
 
 
 def test_a_recovery_leaves_out_nothing_that_its_command_has_left_out_already(tmp_path):

@@ -66,7 +66,7 @@ def ranker(folder: Path, **settings: Any) -> TrainEngine:
 def test_a_text_is_scored_at_its_last_token():
     found = scoring_sequences(pairs().take(np.array([2, 1])))
     assert found.lengths_N.tolist() == [3, 4] and found.input_lengths_N.tolist() == [2, 3]
-    assert np.flatnonzero(found.counted).tolist() == [2, 6]
+    assert np.flatnonzero(found.target_mask).tolist() == [2, 6]
 
 
 def test_the_two_of_a_pair_find_each_other_although_a_micro_batch_is_sorted_by_length():

@@ -45,7 +45,7 @@ def batch_of(run: Run, rewards: list[list[float]], step: int) -> Any:
     header = {"step": step, "samples": samples, "shard": list(range(len(samples)))}
     batch = read_batch(header, [memoryview(blob) for _, blob in packed])
     advantages = np.repeat(batch.rewards_A, batch.sequences.lengths_N)
-    batch.sequences.fields[ADVANTAGES] = np.where(batch.sequences.counted, advantages, 0).astype(np.float32)
+    batch.sequences.fields[ADVANTAGES] = np.where(batch.sequences.target_mask, advantages, 0).astype(np.float32)
     return batch
 
 

@@ -96,14 +96,14 @@ def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
 
 
 def test_every_epoch_deals_every_row_once_in_an_order_of_its_own():
-    deal = BatchSampler(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
-    epochs = [np.concatenate([deal.rows(3 * epoch + step) for step in range(3)]) for epoch in range(2)]
+    batch_sampler = BatchSampler(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
+    epochs = [np.concatenate([batch_sampler.rows(3 * epoch + step) for step in range(3)]) for epoch in range(2)]
 
-    assert deal.steps_per_epoch == 3
+    assert batch_sampler.steps_per_epoch == 3
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert epochs[0].tolist() != epochs[1].tolist()
-    assert BatchSampler(10, 4, True, False, seed=4).rows(0).tolist() != deal.rows(0).tolist()
-    assert BatchSampler(10, 4, True, False, seed=3).rows(0).tolist() == deal.rows(0).tolist()
+    assert BatchSampler(10, 4, True, False, seed=4).rows(0).tolist() != batch_sampler.rows(0).tolist()
+    assert BatchSampler(10, 4, True, False, seed=3).rows(0).tolist() == batch_sampler.rows(0).tolist()
 
 
 def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
@@ -115,17 +115,17 @@ def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
         return len(drawn)
 
     monkeypatch.setattr(supervised_data, "derive_seed", seed_of)
-    deal = BatchSampler(10, 2, shuffle=True, drop_last=True, seed=1)
+    batch_sampler = BatchSampler(10, 2, shuffle=True, drop_last=True, seed=1)
     for step in range(10):
-        deal.rows(step)
+        batch_sampler.rows(step)
     assert len(drawn) == 2
 
 
 def test_data_may_go_on_at_another_place_than_steps(monkeypatch):
-    deal, other = (BatchSampler(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
+    batch_sampler, other = (BatchSampler(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
     other.begin(step=5, batches=2)
-    assert [other.rows(step).tolist() for step in (5, 6)] == [deal.rows(step).tolist() for step in (2, 3)]
-    assert (deal.dealt(5), other.dealt(5)) == (5, 2)
+    assert [other.rows(step).tolist() for step in (5, 6)] == [batch_sampler.rows(step).tolist() for step in (2, 3)]
+    assert (batch_sampler.batches_drawn(5), other.batches_drawn(5)) == (5, 2)
 
 
 def test_a_last_batch_that_is_not_full_is_left_out_where_that_is_asked_for():
@@ -183,7 +183,7 @@ def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
     with pytest.raises(Failure, match=r"^train_dataset: the data is not what it was .*recover\.skip_dataloader=true"):
         data.resume(3, checkpoint, begins_anew=False)
     data.resume(3, checkpoint, begins_anew=True)
-    assert data.deal.dealt(3) == 0
+    assert data.batch_sampler.batches_drawn(3) == 0
 
 
 def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
@@ -192,7 +192,7 @@ def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
     run.config.train_dataset.batch_size = 39
     data = SupervisedData(run)
     data.resume(6, run.checkpoints / "step_000006", begins_anew=False)
-    assert (data.deal.steps_per_epoch, data.deal.dealt(6)) == (2, 4)
+    assert (data.batch_sampler.steps_per_epoch, data.batch_sampler.batches_drawn(6)) == (2, 4)
 
 
 def test_how_many_steps_there_are_is_told_before_the_first(tmp_path):
