@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.engine_environments import ENGINES, need
+from tests.support.engine_environments import ENGINES, require_engine
 
 if TYPE_CHECKING:
     from tests.support.engines import LiveServer
@@ -42,7 +42,7 @@ def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """A real server of each engine, which lives through all tests of it."""
     from tests.support.engines import started
 
-    need(request.param)
+    require_engine(request.param)
     with started(request.param, tmp_path_factory.mktemp(request.param)) as server:
         yield server
 
@@ -50,9 +50,9 @@ def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def server(one_server: "LiveServer") -> "LiveServer":
     """The same, and in order."""
-    from tests.support.engine_talk import sound
+    from tests.support.server_session import healthy
 
-    return sound(one_server)
+    return healthy(one_server)
 
 
 @pytest.fixture(scope="session")

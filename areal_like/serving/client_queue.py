@@ -20,14 +20,14 @@ class ClientQueue:
     """`most` sequences of clients may be in the engine at once, or their share of it while a run uses it. First come,
     first served."""
 
-    def __init__(self, most: int, is_used_by_a_run: Callable[[], bool]) -> None:
+    def __init__(self, most: int, is_used_by_run: Callable[[], bool]) -> None:
         self.running = self.waiting = 0
-        self._whole, self._is_used_by_a_run = most, is_used_by_a_run
+        self._whole, self._is_used_by_run = most, is_used_by_run
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
     def most(self) -> int:
-        return max(1, self._whole // CLIENT_SHARE) if self._is_used_by_a_run() else self._whole
+        return max(1, self._whole // CLIENT_SHARE) if self._is_used_by_run() else self._whole
 
     @asynccontextmanager
     async def take(self, count: int, is_gone: Callable[[], bool]) -> AsyncIterator[None]:
@@ -71,7 +71,7 @@ class ClientQueue:
         """One that wants more than the whole engine takes goes alone, but not beside a run."""
         while self._queue:
             (count, turn), most = self._queue[0], self.most
-            is_too_large = count > most and self._is_used_by_a_run()
+            is_too_large = count > most and self._is_used_by_run()
             if not is_too_large and self.running and self.running + count > most:
                 return
             self._queue.popleft()

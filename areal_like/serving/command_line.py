@@ -39,7 +39,7 @@ class ServerCommand:
         self.env: dict[str, str] = {}
         self.without_effect: list[str] = []
         self.notes: list[tuple[str, str]] = []
-        self.obstacles: list[tuple[str, str]] = []
+        self.problems: list[tuple[str, str]] = []
 
     def add(self, name: str, value: Any) -> None:
         self.command += flag(name, value)
@@ -74,9 +74,9 @@ def add_extra_flags(section: str, extra: dict[str, Any], start: ServerCommand, t
         taken = given & {boolean_flag(bare, value) for value in (True, False)}
         if bare in SECRET_FLAGS:
             reason = "would stand in the command line for all to read; give it through launcher.env_file"
-            start.obstacles.append((f"{section}.extra_args.{name}", reason))
+            start.problems.append((f"{section}.extra_args.{name}", reason))
         elif words and taken:
             reason = f"{min(taken)} is given by the plan already; set it where that comes from"
-            start.obstacles.append((f"{section}.extra_args.{name}", reason))
+            start.problems.append((f"{section}.extra_args.{name}", reason))
         else:
             start.command += words

@@ -51,14 +51,14 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     @property
-    def takes_likeliest(self) -> bool:
+    def is_greedy(self) -> bool:
         return self.greedy or self.temperature == 0
 
     @property
     def is_plain(self) -> bool:
         """Whether temperature is all that comes between the model and the token; leaving out unlikely tokens changes
         nothing for who takes the likeliest."""
-        whole = self.takes_likeliest or (self.top_p == 1 and self.top_k == 0 and self.min_p == 0)
+        whole = self.is_greedy or (self.top_p == 1 and self.top_k == 0 and self.min_p == 0)
         untouched = self.frequency_penalty == 0 and self.repetition_penalty == 1
         return whole and untouched and self.min_new_tokens == 0
 

@@ -16,7 +16,7 @@ from launcher.plan.host import HostInfo
 from launcher.plan.lengths import answer_length_problems
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import BatchPlan, PlanProblem
-from launcher.plan.servers import ServerStart
+from launcher.plan.servers import ServerCommand
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -30,7 +30,7 @@ def configuration_problems(
     allocation: Allocation | None,
     problems: list[AllocationProblem],
     placement: PlacementPlan | None,
-    starts: list[ServerStart],
+    starts: list[ServerCommand],
     batch: BatchPlan,
     host: HostInfo,
 ) -> list[PlanProblem]:
@@ -52,7 +52,7 @@ def configuration_problems(
         found += training_problems(loaded.config, batch)
         found += answer_length_problems(loaded.config, allocation, host)
     for start in starts[:1]:
-        found += [PlanProblem(*pair) for pair in start.obstacles]
+        found += [PlanProblem(*pair) for pair in start.problems]
     found += fake_data_problems(loaded.config, batch)
     found += profiler_problems(loaded.config, allocation, batch)
     found += [*environment.environment_problems(loaded.config), *address_problems(loaded.config)]

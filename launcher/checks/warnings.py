@@ -18,7 +18,7 @@ from launcher.plan.plan import BatchPlan, Memory
 from launcher.plan.plural import plural
 from launcher.plan.ports import COLLECTIVE_MODES
 from launcher.plan.reward_model import has_reward_model
-from launcher.plan.servers import ServerStart
+from launcher.plan.servers import ServerCommand
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -37,7 +37,7 @@ def plan_warnings(
     allocation: Allocation | None,
     batch: BatchPlan,
     memory: Memory,
-    starts: list[ServerStart],
+    starts: list[ServerCommand],
     host: HostInfo,
 ) -> Iterator[str]:
     """Each begins with the key that it is about."""

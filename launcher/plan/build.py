@@ -34,7 +34,7 @@ from launcher.plan.ports import plan_ports, port_problems
 from launcher.plan.processes import ProcessContext, plan_processes, server_starts
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
-from launcher.plan.servers import ServerStart
+from launcher.plan.servers import ServerCommand
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -64,7 +64,7 @@ def build_plan(
 
     placement: PlacementPlan | None = None
     processes: tuple[Process, ...] = ()
-    starts: list[ServerStart] = []
+    starts: list[ServerCommand] = []
     if allocation is not None:
         placement = _placement(config, allocation, auto, host, serves)
         add_server_threads(auto, config, placement)

@@ -14,7 +14,7 @@ from launcher.plan.environment import base_environment, node_address, trainer_en
 from launcher.plan.host import HostInfo
 from launcher.plan.placement import PlacementPlan, ProcessPlacement
 from launcher.plan.plan import Process
-from launcher.plan.servers import ServerSpec, ServerStart, server_start
+from launcher.plan.servers import ServerCommand, ServerSite, server_start
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -47,7 +47,7 @@ class ProcessContext(NamedTuple):
         )
 
 
-def plan_processes(site: ProcessContext, starts: list[ServerStart]) -> tuple[Process, ...]:
+def plan_processes(site: ProcessContext, starts: list[ServerCommand]) -> tuple[Process, ...]:
     """`starts` are those of the servers, in order."""
     serving = [*_servers(site, starts), *_attached(site)]
     if site.serves:
@@ -56,7 +56,7 @@ def plan_processes(site: ProcessContext, starts: list[ServerStart]) -> tuple[Pro
     return tuple([*_supervision(site), *serving, *_controller(site), *_episodes(site), *_trainers(site)])
 
 
-def server_starts(site: ProcessContext) -> list[ServerStart]:
+def server_starts(site: ProcessContext) -> list[ServerCommand]:
     """How each server would be started; none where the run uses servers that are there already."""
     if not isinstance(site.config, GRPOConfig) or site.allocation.rollout is None:
         return []
@@ -65,7 +65,7 @@ def server_starts(site: ProcessContext) -> list[ServerStart]:
         server_start(
             parallel.backend,
             site.config,
-            ServerSpec(
+            ServerSite(
                 number=index,
                 host=rollout.host or node_address(seat.node, site.num_nodes),
                 port=rollout.port + index if rollout.port and parallel.backend not in EXTERNAL_ENGINES else 0,
@@ -113,7 +113,7 @@ def _supervision(site: ProcessContext) -> Iterator[Process]:
         yield Process(role, 0, 0, (), (), 1, site.command, {}, log="")
 
 
-def _servers(site: ProcessContext, starts: list[ServerStart]) -> Iterator[Process]:
+def _servers(site: ProcessContext, starts: list[ServerCommand]) -> Iterator[Process]:
     """A server of ours speaks for itself, and an attendant for one of others, which it starts."""
     for index, (seat, start) in enumerate(zip(site.placement.servers, starts, strict=True)):
         backend = site.allocation.rollout.backend if site.allocation.rollout else ""

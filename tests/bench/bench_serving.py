@@ -32,9 +32,9 @@ from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.installations import find_installation  # noqa: E402
 from areal_like.weights.flat_buckets import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
-from tests.support.engine_talk import Talk, group, talking  # noqa: E402
 from tests.support.engine_transports import send_flat  # noqa: E402
 from tests.support.engines import ENGINES, LiveServer  # noqa: E402
+from tests.support.server_session import ServerSession, group, open_session  # noqa: E402
 
 EXACT = {"min_new_tokens": models.NEW, "max_new_tokens": models.NEW}
 TRANSPORTS = ("disk", "collective")
@@ -90,7 +90,7 @@ def measure_answers(engine: str, root: Path, in_flight: list[int], repeats: int)
 
 
 async def _answer(server: LiveServer, in_flight: list[int], repeats: int, began: float) -> dict[Any, Any]:
-    async with talking(server) as one:
+    async with open_session(server) as one:
         await one.update(1)
         await one.generate(group("first", max_new_tokens=1))
         taken: dict[Any, Any] = {"first_token_s": time.perf_counter() - began}
@@ -101,7 +101,7 @@ async def _answer(server: LiveServer, in_flight: list[int], repeats: int, began:
     return taken
 
 
-async def _wave(one: Talk, asked: list[list[int]], number: int) -> float:
+async def _wave(one: ServerSession, asked: list[list[int]], number: int) -> float:
     """All at once, and every one has a seed of its own."""
     groups = [group(f"{number}.{place}", each, 1, 1000 * number + place, **EXACT) for place, each in enumerate(asked)]
     began = time.perf_counter()
@@ -144,7 +144,7 @@ async def _update(server: LiveServer, transport: str, root: Path, repeats: int) 
     memory = server.run.memory if SHARED_MEMORY.is_dir() else root
     rows: list[dict[str, float]] = []
     room = None
-    async with talking(server) as one:
+    async with open_session(server) as one:
         for number in range(repeats + 1):
             seed = 1 + number % 2
             probe = server.probe(seed)

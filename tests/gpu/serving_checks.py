@@ -16,10 +16,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from areal_like.process.errors import HttpError
 from tests.gpu.models import QWEN3_0_6B, TINY
 from tests.ring.server import flip_a_byte
-from tests.support.engine_answers import PARITY, apart, check_in_flight, generating, keep_in_flight, long_groups, off
-from tests.support.engine_talk import Talk, group, talk
+from tests.support.engine_answers import (
+    PARITY,
+    check_in_flight,
+    generating,
+    keep_in_flight,
+    largest_gap,
+    logprob_gaps,
+    long_groups,
+)
 from tests.support.engine_transports import send
 from tests.support.engines import PROBE, LiveServer, Models, model, started
+from tests.support.server_session import ServerSession, group, in_session
 
 Found = dict[str, Any]
 Update = Callable[[int], Awaitable[dict[str, Any]]]
@@ -71,7 +79,7 @@ def rounded(seed: int) -> PreTrainedModel:
 def parity(tiny: Tiny, device: torch.device, small: bool) -> Found:
     """In float32, at two temperatures, with weights from files."""
     gaps: list[float] = []
-    talk(tiny.server, functools.partial(_ask, gaps, model))
+    in_session(tiny.server, functools.partial(_ask, gaps, model))
     return {"passed": max(gaps) <= PARITY, "off_max": max(gaps), "off_mean": fmean(gaps)}
 
 
@@ -79,12 +87,12 @@ def bfloat16(tiny: Tiny, device: torch.device, small: bool) -> Found:
     """The same, both in bfloat16."""
     gaps: list[float] = []
     with server_of(tiny.engine, "actor.dtype=bfloat16", models=rounded) as server:
-        talk(server, functools.partial(_ask, gaps, rounded))
+        in_session(server, functools.partial(_ask, gaps, rounded))
     worst, mean = max(gaps), fmean(gaps)
     return {"passed": worst <= BFLOAT16[0] and mean <= BFLOAT16[1], "off_max": worst, "off_mean": mean}
 
 
-async def _ask(gaps: list[float], models: Models, one: Talk) -> None:
+async def _ask(gaps: list[float], models: Models, one: ServerSession) -> None:
     await one.update(1)
     seeds = {one.server.version: 1}
     for temperature in (1.0, 0.5):
@@ -94,7 +102,7 @@ async def _ask(gaps: list[float], models: Models, one: Talk) -> None:
         ]
         for said, samples in zip(asked, await one.generate(*asked), strict=True):
             for sample in samples:
-                gaps.extend(apart(said["prompt"], sample, seeds, temperature, models=models))
+                gaps.extend(logprob_gaps(said["prompt"], sample, seeds, temperature, models=models))
 
 
 def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
@@ -102,7 +110,7 @@ def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
     refused by name and change nothing."""
     found: Found = {"passed": True, "off_max": {}}
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         ways: list[tuple[str, Update]] = [("disk", one.update), ("collective", functools.partial(send, one))]
         for name, update in ways:
             await one.update(1)
@@ -112,7 +120,9 @@ def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
             await update(2)
             seeds = {old: 1, one.server.version: 2}
             pairs = list(zip(asked, await answers, strict=True))
-            found["off_max"][name] = max(off(said["prompt"], sample, seeds) for said, each in pairs for sample in each)
+            found["off_max"][name] = max(
+                largest_gap(said["prompt"], sample, seeds) for said, each in pairs for sample in each
+            )
             found["passed"] = found["passed"] and found["off_max"][name] <= PARITY
         body = one.server.published(1)
         flip_a_byte(Path(body["folder"]), "model.layers.1.mlp.up_proj.weight")
@@ -123,9 +133,9 @@ def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
             found["refusal"] = refused.message
             found["passed"] = found["passed"] and "mlp.up_proj.weight" in refused.message
         (samples,) = await one.generate(group("after"))
-        found["passed"] = found["passed"] and off(PROBE[:5], samples[0], {one.server.version: 2}) <= PARITY
+        found["passed"] = found["passed"] and largest_gap(PROBE[:5], samples[0], {one.server.version: 2}) <= PARITY
 
-    talk(tiny.server, test)
+    in_session(tiny.server, test)
     return found
 
 
@@ -134,12 +144,12 @@ def in_flight(tiny: Tiny, device: torch.device, small: bool) -> Found:
     count, times = (16, 3) if small else (256, 10)
     found: Found = {}
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         answered, seeds = await keep_in_flight(one, count, times, tokens=64, pause_s=0.2)
         found["off_max"] = check_in_flight(answered, seeds, count, tokens=64)
         found["passed"], found["answered"] = found["off_max"] <= PARITY, len(answered)
 
-    talk(tiny.server, test)
+    in_session(tiny.server, test)
     return found
 
 
@@ -158,7 +168,7 @@ def speed(tiny: Tiny, device: torch.device, small: bool) -> Found:
     models = functools.partial(shaped, small=small)
     found: Found = {"passed": True, "tokens_per_s_in_flight": {}, "updates": {}}
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         began = time.perf_counter()
         await one.generate(group("first", max_new_tokens=1))
@@ -186,7 +196,7 @@ def speed(tiny: Tiny, device: torch.device, small: bool) -> Found:
         began = time.perf_counter()
         copies = [tensor.clone() for tensor in tensors]
         found["copy_s"], found["num_bytes"] = time.perf_counter() - began, sum(each.nbytes for each in copies)
-        talk(server, test, limit_s=300)
+        in_session(server, test, limit_s=300)
     found["tokens_per_s"], found["mfu"] = max(found["tokens_per_s_in_flight"].values()), None
     return found
 

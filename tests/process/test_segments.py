@@ -25,8 +25,8 @@ from areal_like.process.shared_segments import (
     remove_recorded,
     remove_unmapped,
 )
-from tests.support.attendant_processes import attendant, environment, program, write_run
-from tests.support.engine_programs import Program
+from tests.support.engine_program import Program
+from tests.support.external_processes import environment, external_server, program, write_run
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
 
@@ -72,7 +72,7 @@ def made_by(said: str) -> list[str]:
 def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others: list[str], how: str, tracker: str):
     directory, memory = with_memory(tmp_path)
     create_run_memory(memory)
-    with attendant(directory, *program(MAKES), TRACKER=tracker) as one:
+    with external_server(directory, *program(MAKES), TRACKER=tracker) as one:
         one.until_said("made ")
         made = made_by(one.said)
         assert left(made) == made

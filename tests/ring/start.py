@@ -18,7 +18,7 @@ from areal_like.process.identity import TOKEN, Identity
 from areal_like.process.run import open_run
 from areal_like.process.run_memory import memory_folder
 from tests.support.commands import REPOSITORY
-from tests.support.listening import listening, listening_sockets
+from tests.support.listening_sockets import listening, listening_sockets
 
 LIMIT_S = 240
 SHORT = (

@@ -11,7 +11,7 @@ import pytest
 from areal_like.process.run_memory import SHARED_MEMORY
 from areal_like.rollout.audit import audit
 from tests.ring.start import Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
-from tests.support.engine_environments import need
+from tests.support.engine_environments import require_engine
 
 STEPS, STALENESS = 10, 2
 NOISE = 0.04
@@ -30,7 +30,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("
 
 
 def learnt(engine: str, root: Path, *words: str) -> Ended:
-    found = f"{engine}.python={need(engine)}"
+    found = f"{engine}.python={require_engine(engine)}"
     with running(root, f"rollout={engine}", found, *WORDS, *words) as going:
         going.wait_for_step(1)
         made = segments(going)
@@ -75,7 +75,7 @@ def test_the_ring_learns_with_servers_of_others(engine: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("victim", ["nobody", "guardian", "launcher", "server/0"])
 @pytest.mark.parametrize("engine", OTHERS)
 def test_a_start_that_is_broken_off_leaves_nothing_in_shared_memory(engine: str, victim: str, tmp_path: Path) -> None:
-    words = (f"rollout={engine}", f"{engine}.python={need(engine)}", "rollout.setup_timeout=300")
+    words = (f"rollout={engine}", f"{engine}.python={require_engine(engine)}", "rollout.setup_timeout=300")
     with running(tmp_path, *words) as going:
         ends = time.monotonic() + 400
         while not ((going.directory / "run.json").exists() and (made := segments(going))):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ring.start import SHORT, left_behind, run, running
-from tests.support.listening import listening, open_to_others
+from tests.support.listening_sockets import listening, open_to_others
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 

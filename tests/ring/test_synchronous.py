@@ -21,7 +21,7 @@ from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.server import EmbeddedServer
 from areal_like.serving.open_paths import OPEN_PATHS
 from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
-from tests.support.hostile import routes_of, throw_all
+from tests.support.hostile_requests import routes_of, throw_all
 from tests.support.tiny_models import tiny_qwen3
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from areal_like.process.run import LEDGER
 from areal_like.rollout.controller import routes as app
 from areal_like.rollout.controller.routes import Routes
 from tests.support.controller_world import SECRET, World, make_run, world_of
-from tests.support.hostile import COUNT, FULL, bad, routes_of, throw_all
+from tests.support.hostile_requests import COUNT, FULL, bad, routes_of, throw_all
 from tests.support.rollout_world import facts
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(3600 if FULL else 300)]

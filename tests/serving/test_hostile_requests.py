@@ -14,9 +14,9 @@ from areal_like.process.request_checks import BodyLimits
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.embedded import server as embedded_server
 from areal_like.serving.external import server as attendant_server
-from tests.support import attendant_world, embedded_servers
+from tests.support import embedded_servers, external_server
 from tests.support.controller_world import World, make_run
-from tests.support.hostile import COUNT, FULL, NONE, bad, routes_of, throw_all, throw_slowly
+from tests.support.hostile_requests import COUNT, FULL, NONE, bad, routes_of, throw_all, throw_slowly
 from tests.support.tiny_models import tiny_qwen3
 
 pytestmark = pytest.mark.hypothesis  # `.ci/run --full` throws 10,000 at each route
@@ -70,16 +70,16 @@ def test_the_server_before_an_engine_of_others_answers_and_generates_the_same(
     monkeypatch.setattr(attendant_server, "BodyLimits", SHORT_LIMITS)
 
     async def main() -> None:
-        engine = attendant_world.TinyEngine()
-        async with embedded_servers.running() as behind, attendant_world.running(tmp_path, engine) as client:
+        engine = external_server.TinyEngine()
+        async with embedded_servers.running() as behind, external_server.running(tmp_path, engine) as client:
             proxy = client.server._proxy
             proxy._address, proxy._headers = behind.address, {"Authorization": f"Bearer {embedded_servers.SECRET}"}
             await client.update(tmp_path, 1, 1)
-            before = await client.generate(attendant_world.group("g"))
+            before = await client.generate(external_server.group("g"))
             routes = routes_of(client.server.application())
             assert not bad(await throw_all(client.address, routes, 2, COUNT))
             await throw_what_never_ends(client.address, routes, monkeypatch, is_open=True)
-            assert await client.generate(attendant_world.group("g")) == before
+            assert await client.generate(external_server.group("g")) == before
             assert not behind.server.streams.broken.done()
 
     with caplog.at_level(logging.ERROR):

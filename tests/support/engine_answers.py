@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.support.engine_talk import Talk, group
 from tests.support.engines import PROBE, LiveServer, Models, logprobs_of, model
+from tests.support.server_session import ServerSession, group
 from tests.support.tiny_models import EOS_ID
 
 PARITY = 1e-4
@@ -34,7 +34,7 @@ def generating(statistics: dict[str, Any]) -> bool:
     return bool(statistics["running"] > 0)
 
 
-def apart(
+def logprob_gaps(
     prompt: Sequence[int],
     sample: Mapping[str, Any],
     seeds: Mapping[int, int],
@@ -53,13 +53,13 @@ def apart(
     return [abs(got - float(found[version][at])) for at, (got, version) in enumerate(pairs)]
 
 
-def off(prompt: Sequence[int], sample: Mapping[str, Any], seeds: Mapping[int, int], **how: Any) -> float:
+def largest_gap(prompt: Sequence[int], sample: Mapping[str, Any], seeds: Mapping[int, int], **how: Any) -> float:
     """The largest of them."""
-    return max(apart(prompt, sample, seeds, **how))
+    return max(logprob_gaps(prompt, sample, seeds, **how))
 
 
 async def keep_in_flight(
-    one: Talk, count: int, updates: int, tokens: int, pause_s: float
+    one: ServerSession, count: int, updates: int, tokens: int, pause_s: float
 ) -> tuple[list[dict[str, Any]], dict[int, int]]:
     """So many clients ask for one answer after the other until the last of the updates is served. Returns all answers,
     and which weights each version had."""
@@ -98,4 +98,4 @@ def check_in_flight(answered: list[dict[str, Any]], seeds: dict[int, int], count
     crossing = [sample for sample in answered if len(set(sample["versions"])) > 1]
     assert crossing, "no answer was under way when the weights changed"
     looked_at = crossing[:: max(1, len(crossing) // 40)]
-    return max(off(sample["prompt"], sample, seeds, never=(EOS_ID,)) for sample in looked_at)
+    return max(largest_gap(sample["prompt"], sample, seeds, never=(EOS_ID,)) for sample in looked_at)

@@ -9,7 +9,7 @@ import pytest
 ENGINES = ("embedded", "vllm", "sglang")
 
 
-def need(engine: str) -> str:
+def require_engine(engine: str) -> str:
     """The Python of its environment, as the launcher finds it. Where there is none the test is skipped, and fails in
     CI."""
     from areal_like.serving.installations import find_installation

@@ -15,14 +15,14 @@ from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.embedded_adapters import logprobs_by, with_peft, write_adapter
-from tests.support.engine_talk import Talk
 from tests.support.engines import PROBE
+from tests.support.server_session import ServerSession
 
 MEETING_S = 60.0
 
 
 async def send(
-    one: Talk,
+    one: ServerSession,
     seed: int,
     version: int | None = None,
     damage: Callable[[FlatWeights], None] | None = None,
@@ -40,7 +40,7 @@ async def send(
     return said
 
 
-async def send_flat(one: Talk, flat: FlatWeights, **changes: Any) -> dict[str, Any]:
+async def send_flat(one: ServerSession, flat: FlatWeights, **changes: Any) -> dict[str, Any]:
     processes = (await one.get("/health")).get("processes", 1)
     host = BroadcastHost("127.0.0.1", 0)
     meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 1 + processes, MEETING_S)
@@ -74,7 +74,7 @@ def _send(group: BroadcastGroup, flat: FlatWeights) -> None:
 class Adapters:
     """Random adapters of a server's model by number, as peft makes and computes them."""
 
-    def __init__(self, one: Talk, root: Path, **settings: Any) -> None:
+    def __init__(self, one: ServerSession, root: Path, **settings: Any) -> None:
         self.one, self.root, self.settings = one, root, settings
         self.base = one.server.models(one.server.seed)
 

@@ -24,8 +24,8 @@ from areal_like.serving.sglang.command import sglang_command
 from areal_like.serving.sglang.engine import SGLangEngine
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
-from tests.support.engine_environments import need
-from tests.support.engine_programs import Program
+from tests.support.engine_environments import require_engine
+from tests.support.engine_program import Program
 from tests.support.tiny_models import tiny_qwen3, write_tiny_model
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
     port = free_port()
     spec = ServerSite(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)
     start = sglang_command(config, spec)
-    assert not start.obstacles, start.obstacles
+    assert not start.problems, start.problems
     log = folder / "sglang.log"
     with log.open("wb") as output:
         program = Program([*start.command, *flags], {**os.environ, **variables(folder), **start.env}, folder, output)
@@ -117,7 +117,7 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
 
 def sglang_python() -> str:
     """Of its environment; without one the test is skipped."""
-    need("sglang")
+    require_engine("sglang")
     return find_installation("sglang", None, Path.cwd()).python
 
 

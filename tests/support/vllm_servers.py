@@ -24,8 +24,8 @@ from areal_like.serving.vllm.command import vllm_command
 from areal_like.serving.vllm.engine import VLLMEngine
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
-from tests.support.engine_environments import need
-from tests.support.engine_programs import Program
+from tests.support.engine_environments import require_engine
+from tests.support.engine_program import Program
 from tests.support.planning import loaded
 from tests.support.tiny_models import write_tiny_model
 
@@ -39,7 +39,7 @@ SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embe
 
 def python() -> str:
     """Of vLLM's environment; where there is none, the test is skipped."""
-    need("vllm")
+    require_engine("vllm")
     return find_installation("vllm", None, Path.cwd()).python
 
 
@@ -168,9 +168,9 @@ def logprobs_of(model: PreTrainedModel, ids: list[int], temperature: float = 1.0
 
 
 def apart(
-    piece: GenerateOutput, prompt: list[int], model: PreTrainedModel, start: int = 0, end: int | None = None
+    output: GenerateOutput, prompt: list[int], model: PreTrainedModel, start: int = 0, end: int | None = None
 ) -> float:
     """How far the log-probabilities of a part of an answer are from those of a model."""
-    expected = logprobs_of(model, [*prompt, *piece.token_ids])[len(prompt) - 1 :]
-    found = torch.tensor(piece.logprobs)
+    expected = logprobs_of(model, [*prompt, *output.token_ids])[len(prompt) - 1 :]
+    found = torch.tensor(output.logprobs)
     return float((expected - found)[start:end].abs().max())

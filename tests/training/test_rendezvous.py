@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from areal_like.training.world import World
-from tests.support.listening import listening, open_to_others
+from tests.support.listening_sockets import listening, open_to_others
 from tests.support.rank_processes import finish, start
 
 

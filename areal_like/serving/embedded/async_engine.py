@@ -44,7 +44,7 @@ class AsyncLLMEngine:
         self._last_of_run = -math.inf
 
     @property
-    def is_used_by_a_run(self) -> bool:
+    def is_used_by_run(self) -> bool:
         """Whether one has asked for something lately."""
         return time.monotonic() - self._last_of_run < RUN_ACTIVE_S
 

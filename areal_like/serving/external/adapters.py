@@ -43,14 +43,14 @@ class Adapters:
     def __init__(
         self,
         engine: InferenceEngine,
-        rest: Pauser,
-        in_use: ServedWeights,
+        pauser: Pauser,
+        served: ServedWeights,
         model_folder: Path,
         dtype: str,
         limit_s: float,
     ) -> None:
         """`dtype`: the precision that the engine computes in. `limit_s`: how long an update is waited for."""
-        self._engine, self._rest, self._in_use, self._model_folder = engine, rest, in_use, model_folder
+        self._engine, self._pauser, self._served, self._model_folder = engine, pauser, served, model_folder
         self._dtype, self._limit_s = dtype, limit_s * SHARE_OF_LIMIT
         self._unloading: asyncio.Task[None] | None = None
 
@@ -64,7 +64,7 @@ class Adapters:
     ) -> tuple[LoadedAdapter, list[float]]:
         """Checked on disk, loaded, tried with the probe, and only then taken by new groups. Also returns what the
         probe gave. Until it is taken nothing has happened, so that every fault leaves what was in use."""
-        newer_than = self._in_use.told_version
+        newer_than = self._served.reported_version
         found = await asyncio.to_thread(self._checked, folder, version, newer_than, run_id)
         name = adapter_name(found)
         await self._make_room(name, version, is_wanted)
@@ -72,7 +72,7 @@ class Adapters:
         try:
             logprobs: list[float] = []
             if (asked := probe or found.probe) is not None:
-                async with self._rest.awake():  # somebody may have paused it
+                async with self._pauser.resumed():  # somebody may have paused it
                     logprobs = await self._engine.logprobs(asked.token_ids, name)
                 check_probe(asked, logprobs, self._dtype)
             if not is_wanted():
@@ -81,7 +81,7 @@ class Adapters:
             with contextlib.suppress(EngineGone, ValueError):
                 await self._engine.unload_adapter(name)
             raise
-        self._in_use.adapter_came(name, version)
+        self._served.add_adapter(name, version)
         await self.unload_unused()
         return found, logprobs
 
@@ -91,7 +91,7 @@ class Adapters:
         what = f"groups on older adapters to end before version {version} is loaded"
         waiting = NamedWait(what, self._limit_s, LIMIT_KEY)
         await self.unload_unused()
-        while self._in_use.num_adapters >= MAX_LOADED or self._in_use.has(name):
+        while self._served.num_adapters >= MAX_LOADED or self._served.has(name):
             if not is_wanted():
                 raise ValueError(f"version {version}: the run went back to a checkpoint while it waited for room")
             try:
@@ -108,12 +108,12 @@ class Adapters:
 
     def look(self) -> None:
         """Somebody has given one back."""
-        if self._in_use.unused() and (self._unloading is None or self._unloading.done()):
+        if self._served.unused() and (self._unloading is None or self._unloading.done()):
             self._unloading = asyncio.create_task(self._unload_later())
 
     async def unload_unused(self) -> None:
-        for name in list(self._in_use.unused()):
-            self._in_use.adapter_went(name)
+        for name in list(self._served.unused()):
+            self._served.remove_adapter(name)
             await self._engine.unload_adapter(name)
             log.info("adapter %s is unloaded: nobody uses it any more", name)
 

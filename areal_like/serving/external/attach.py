@@ -50,9 +50,9 @@ class AttachedEngine:
 
     async def start(self) -> RunningEngine:
         await remove_leftovers(self._engine)
-        facts = await until_ready(self._engine, self._address, self._proofs, self._waiting)
+        info = await until_ready(self._engine, self._address, self._proofs, self._waiting)
         self._gone = asyncio.create_task(watch_engine(self._engine, f"{self._kind} at {self._address}"))
-        return RunningEngine(self._engine, facts, self._address, self._gone, self._proofs)
+        return RunningEngine(self._engine, info, self._address, self._gone, self._proofs)
 
 
 async def prove_attached(address: str, secret: str, key_variable: str, waiting: NamedWait) -> ProofVerifier | None:
@@ -94,12 +94,12 @@ async def remove_leftovers(engine: InferenceEngine) -> None:
                     await engine.unload_adapter(name)
 
 
-async def release_pauses(rest: Pauser, holders: Sequence[str]) -> None:
+async def release_pauses(pauser: Pauser, holders: Sequence[str]) -> None:
     """It goes on where it was paused for the run, as far as it still answers."""
     with contextlib.suppress(EngineGone, ValueError, TimeoutError):
         async with asyncio.timeout(CLEANUP_S):
             for holder in holders:
-                await rest.end(holder)
+                await pauser.end(holder)
 
 
 async def watch_engine(engine: InferenceEngine, what: str) -> Failure:

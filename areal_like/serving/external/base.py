@@ -95,7 +95,7 @@ class InferenceEngine(Protocol):
     async def ready(self) -> EngineInfo:
         """Has a token generated, and says what answers; raises NotReady or Unfit."""
 
-    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]: ...
+    async def generate(self, request: GenerateRequest) -> list[GenerateOutput]: ...
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         """Requests end with what they have (finish `abort`); None means all."""
@@ -105,10 +105,10 @@ class InferenceEngine(Protocol):
 
     async def resume(self) -> None: ...
 
-    async def stage(self, arrival: WeightUpdate) -> None:
+    async def stage(self, update: WeightUpdate) -> None:
         """Brings new weights near, beside generation as far as the engine allows; raises BadWeights."""
 
-    async def commit(self, arrival: WeightUpdate) -> None:
+    async def commit(self, update: WeightUpdate) -> None:
         """Makes them the live ones, and drops what was computed with the old ones. Nothing is being generated: running
         requests were paused (`can_keep`) or aborted. When this fails the engine may hold a mixture, unless it raises
         Untouched."""
@@ -116,7 +116,7 @@ class InferenceEngine(Protocol):
     async def discard(self) -> None:
         """What was staged is not wanted any more."""
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
+    async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         """Compares what is in use with what was published."""
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:

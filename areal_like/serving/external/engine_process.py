@@ -50,8 +50,8 @@ class EngineProcess:
             )
         except OSError as fault:
             raise Failure(f"{command[0]} cannot be started: {fault.strerror or fault}") from fault
-        self._hears = threading.Thread(target=self._hear, name="engine's words", daemon=True)
-        self._hears.start()
+        self._reader = threading.Thread(target=self._read_output, name="engine's words", daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -62,10 +62,10 @@ class EngineProcess:
         while (code := self._popen.poll()) is None:
             reap_orphans({self.pid})
             await asyncio.sleep(POLL_S)
-        await asyncio.to_thread(self._hears.join, OUTPUT_END_S)
+        await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
         return code
 
-    def last_words(self, code: int) -> str:
+    def failure_text(self, code: int) -> str:
         """How it ended, and why by its own account."""
         if code >= 0:
             return f"ended with exit code {code}: {find_error(list(self.lines))}"
@@ -75,7 +75,7 @@ class EngineProcess:
         return f"{how}; its last words: {find_error(list(self.lines)[-TAIL_LINES:])}"
 
     @property
-    def lacked_its_port(self) -> bool:
+    def port_was_taken(self) -> bool:
         return reports_port_in_use(list(self.lines)[-TAIL_LINES:])
 
     async def end(self) -> None:
@@ -91,9 +91,9 @@ class EngineProcess:
         await asyncio.to_thread(self._segments.remove)
         if stuck:
             print(f"processes that would not die: {stuck}", file=sys.stderr, flush=True)
-        await asyncio.to_thread(self._hears.join, OUTPUT_END_S)
+        await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
 
-    def _hear(self) -> None:
+    def _read_output(self) -> None:
         assert self._popen.stdout is not None
         with self._popen.stdout as output:
             for line in output:

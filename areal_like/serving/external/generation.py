@@ -50,16 +50,16 @@ class Generation:
     """`length_key` is what the configuration calls the longest sequence of this engine."""
 
     def __init__(
-        self, engine: InferenceEngine, facts: EngineInfo, gate: RequestQueue, in_use: ServedWeights, length_key: str
+        self, engine: InferenceEngine, info: EngineInfo, queue: RequestQueue, served: ServedWeights, length_key: str
     ) -> None:
         self.counts = GenerationCounts()
-        self.on_idle_adapter: Callable[[], None] = lambda: None
+        self.on_adapter_released: Callable[[], None] = lambda: None
         """Told whenever a group has given an adapter back."""
-        self._engine, self._facts, self._gate, self._in_use = engine, facts, gate, in_use
+        self._engine, self._info, self._queue, self._served = engine, info, queue, served
         self._length_key = length_key
         self._numbers = itertools.count()
         self._names = itertools.count()
-        self._doing: set[GroupInFlight] = set()
+        self._in_flight: set[GroupInFlight] = set()
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def line(self, said: Any, attempt: int) -> dict[str, Any]:
@@ -67,24 +67,24 @@ class Generation:
         which says nothing about the group."""
         name = str(said.get("id", "")) if isinstance(said, dict) else ""
         try:
-            wanted = self._wanted(said)
+            parsed = self._parse(said)
         except BadRequest as refusal:
             return {"id": name, "error": str(refusal)}
-        doing = GroupInFlight(wanted.group, next(self._numbers), attempt, asyncio.current_task())
-        self._doing.add(doing)
-        deadline = asyncio.timeout(wanted.group.deadline_s)
+        in_flight = GroupInFlight(parsed.group, next(self._numbers), attempt, asyncio.current_task())
+        self._in_flight.add(in_flight)
+        deadline = asyncio.timeout(parsed.group.deadline_s)
         try:
             async with deadline:
-                answers = await self._answers(wanted, doing)
-                await self._in_use.judged()
+                answers = await self._answers(parsed, in_flight)
+                await self._served.verified()
         except TimeoutError:
             if not deadline.expired():
                 raise
-            error = f"deadline: the group has no answer after {wanted.group.deadline_s:g} s"
+            error = f"deadline: the group has no answer after {parsed.group.deadline_s:g} s"
         except asyncio.CancelledError:
-            if doing.ended_by is None:
+            if in_flight.ended_by is None:
                 raise
-            error = doing.ended_by
+            error = in_flight.ended_by
         except (ValueError, BadOutput) as refusal:
             error = str(refusal)
         except ServerBroken as fault:
@@ -99,16 +99,16 @@ class Generation:
             self.counts.samples += len(answers)
             return {"id": name, "samples": [answer.said() for answer in answers]}
         finally:
-            self._doing.discard(doing)
+            self._in_flight.discard(in_flight)
         return {"id": name, "error": error}
 
-    def end(self, reason: str, is_meant: Callable[[GroupInFlight], bool] = lambda doing: True) -> int:
+    def end(self, reason: str, is_meant: Callable[[GroupInFlight], bool] = lambda in_flight: True) -> int:
         """Ends groups without answers; returns how many."""
-        meant = [doing for doing in self._doing if doing.ended_by is None and is_meant(doing)]
-        for doing in meant:
-            doing.ended_by = reason
-            if doing.task is not None:
-                doing.task.cancel()
+        meant = [in_flight for in_flight in self._in_flight if in_flight.ended_by is None and is_meant(in_flight)]
+        for in_flight in meant:
+            in_flight.ended_by = reason
+            if in_flight.task is not None:
+                in_flight.task.cancel()
         return len(meant)
 
     async def settled(self) -> None:
@@ -116,61 +116,61 @@ class Generation:
         if self._aborts:
             await asyncio.wait(self._aborts)
 
-    def _wanted(self, said: Any) -> ParsedGroup:
+    def _parse(self, said: Any) -> ParsedGroup:
         """Checks what can be known before the engine sees it; raises BadRequest."""
-        facts = self._facts
-        group = parse_group(said, facts.vocab_size, facts.context_length, self._length_key)
+        info = self._info
+        group = parse_group(said, info.vocab_size, info.context_length, self._length_key)
         how = group.sampling
-        limit = max_answer_tokens(how, len(group.prompt), self._facts.context_length, self._length_key)
+        limit = max_answer_tokens(how, len(group.prompt), self._info.context_length, self._length_key)
         asked = said.get("sampling") or {}
         known = [one.name for one in fields(Sampling) if one.name != "max_tokens" and asked.get(one.name) is not None]
         return ParsedGroup(
             group=group,
             sampling={name: getattr(how, name) for name in known},
             limit=limit,
-            stops=frozenset((*how.stop_token_ids, *self._facts.eos_token_ids)),
+            stops=frozenset((*how.stop_token_ids, *self._info.eos_token_ids)),
         )
 
-    async def _answers(self, wanted: ParsedGroup, doing: GroupInFlight) -> list[PartialSample]:
+    async def _answers(self, parsed: ParsedGroup, in_flight: GroupInFlight) -> list[PartialSample]:
         """All samples in one request; those that were interrupted go on by themselves."""
-        adapter = self._in_use.take()
+        adapter = self._served.take()
         try:
-            answers = [PartialSample(wanted, number) for number in range(wanted.group.n)]
-            pieces, version = await self._ask(wanted.first(self._name(doing), adapter), doing)
-            if len(pieces) != len(answers):
-                raise BadOutput(f"the engine gave {len(pieces)} samples where {len(answers)} were asked for")
-            self.counts.prompt_tokens += len(wanted.group.prompt)
-            for answer, piece in zip(answers, pieces, strict=True):
-                self._add(answer, piece, version, adapter)
-            await gather_all(self._finish(answer, doing, adapter) for answer in answers if answer.finish == ABORT)
+            answers = [PartialSample(parsed, number) for number in range(parsed.group.n)]
+            outputs, version = await self._ask(parsed.first(self._name(in_flight), adapter), in_flight)
+            if len(outputs) != len(answers):
+                raise BadOutput(f"the engine gave {len(outputs)} samples where {len(answers)} were asked for")
+            self.counts.prompt_tokens += len(parsed.group.prompt)
+            for answer, output in zip(answers, outputs, strict=True):
+                self._add(answer, output, version, adapter)
+            await gather_all(self._finish(answer, in_flight, adapter) for answer in answers if answer.finish == ABORT)
             return answers
         finally:
-            self._in_use.give_back(adapter)
+            self._served.give_back(adapter)
             if adapter is not None:
-                self.on_idle_adapter()
+                self.on_adapter_released()
 
-    async def _finish(self, answer: PartialSample, doing: GroupInFlight, adapter: str | None) -> None:
+    async def _finish(self, answer: PartialSample, in_flight: GroupInFlight, adapter: str | None) -> None:
         empty = 0
         while answer.finish == ABORT:
             self.counts.continued += 1
-            (piece,), version = await self._ask(answer.rest(self._name(doing), adapter), doing)
-            self._add(answer, piece, version, adapter)
-            if piece.token_ids or answer.finish != ABORT:
+            (output,), version = await self._ask(answer.continuation(self._name(in_flight), adapter), in_flight)
+            self._add(answer, output, version, adapter)
+            if output.token_ids or answer.finish != ABORT:
                 empty = 0
-            elif self._gate.is_open:
+            elif self._queue.is_open:
                 empty += 1
                 if empty == MAX_EMPTY_OUTPUTS:
                     raise BadOutput(f"the engine ended a request {MAX_EMPTY_OUTPUTS} times in a row without a token")
                 await asyncio.sleep(min(FIRST_PAUSE_S * 2**empty, MAX_PAUSE_S))
 
-    def _add(self, answer: PartialSample, piece: GenerateOutput, version: int, adapter: str | None) -> None:
-        answer.add(piece, version, knows_better=adapter is not None)
-        self.counts.tokens += len(piece.token_ids)
+    def _add(self, answer: PartialSample, output: GenerateOutput, version: int, adapter: str | None) -> None:
+        answer.add(output, version, override_versions=adapter is not None)
+        self.counts.tokens += len(output.token_ids)
 
-    async def _ask(self, asked: GenerateRequest, doing: GroupInFlight) -> tuple[list[GenerateOutput], int]:
+    async def _ask(self, asked: GenerateRequest, in_flight: GroupInFlight) -> tuple[list[GenerateOutput], int]:
         """The pieces, and the version of the weights when they were begun."""
-        async with self._gate.turn(asked.priority, doing.number):
-            version = self._in_use.version_of(asked.adapter)
+        async with self._queue.turn(asked.priority, in_flight.number):
+            version = self._served.version_of(asked.adapter)
             try:
                 return await self._engine.generate(asked), version
             except asyncio.CancelledError:
@@ -184,8 +184,8 @@ class Generation:
         with contextlib.suppress(EngineGone):
             await self._engine.abort([name])
 
-    def _name(self, doing: GroupInFlight) -> str:
-        return f"g{doing.number}-{next(self._names)}"
+    def _name(self, in_flight: GroupInFlight) -> str:
+        return f"g{in_flight.number}-{next(self._names)}"
 
 
 async def gather_all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -87,18 +87,18 @@ class ServerProcess:
 
     async def _translate(self, stack: AsyncExitStack, kind: str, started: RunningEngine, secret: str) -> Failure:
         """Speaks for an engine of others, until it or this process is at an end."""
-        engine, facts = started.engine, started.facts
+        engine, info = started.engine, started.info
         stack.push_async_callback(engine.close)
-        parts = build_parts(self._run, kind, engine, facts)
+        parts = build_parts(self._run, kind, engine, info)
         if self._attach is not None:
-            stack.push_async_callback(release_pauses, parts.rest, (CONTROLLER, UPDATE))
-        proxy = PublicProxy(started.address, secret, parts.gate, parts.rest, parts.in_use, facts, started.proofs)
+            stack.push_async_callback(release_pauses, parts.pauser, (CONTROLLER, UPDATE))
+        proxy = PublicProxy(started.address, secret, parts.queue, parts.pauser, parts.served, info, started.proofs)
         stack.push_async_callback(proxy.close)
         name = display_name(self._run.config.actor.path)
         guard, opens = self._guard, self._run.opens_generation
-        server = ExternalEngineServer(engine, facts, started.gone, parts, proxy, guard, self._run.run_id, name, opens)
+        server = ExternalEngineServer(engine, info, started.gone, parts, proxy, guard, self._run.run_id, name, opens)
         log.info(
-            "%s %s generates: %s, %d tokens of context", facts.engine, facts.version, facts.model, facts.context_length
+            "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length
         )
         await self._enter(stack, server.application())
         done, _ = await asyncio.wait([started.gone, server.fatal], return_when=asyncio.FIRST_COMPLETED)

@@ -26,7 +26,7 @@ class ParsedGroup:
     stops: frozenset[int]
 
     @property
-    def looks_back(self) -> bool:
+    def depends_on_output(self) -> bool:
         """Whether what comes next depends on the answer so far in a way that an engine does not see in a prompt. Such
         an answer begins again when it was interrupted."""
         how = self.group.sampling
@@ -45,45 +45,45 @@ class ParsedGroup:
 class PartialSample:
     """Sample number `number` of a group. Tokens that were had are kept: `rest` asks for those after them."""
 
-    wanted: ParsedGroup
+    parsed: ParsedGroup
     number: int
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish: str = ABORT
 
-    def add(self, piece: GenerateOutput, version: int, knows_better: bool = False) -> None:
+    def add(self, output: GenerateOutput, version: int, override_versions: bool = False) -> None:
         """`version`: of the weights that were in use, where the engine does not say it, or where `knows_better`."""
-        versions = piece.versions
-        if versions is None or knows_better:
-            versions = [version] * len(piece.token_ids)
-        if not len(piece.token_ids) == len(piece.logprobs) == len(versions):
+        versions = output.versions
+        if versions is None or override_versions:
+            versions = [version] * len(output.token_ids)
+        if not len(output.token_ids) == len(output.logprobs) == len(versions):
             raise BadOutput(
-                f"the engine gave {len(piece.token_ids)} tokens, {len(piece.logprobs)} log-probabilities and "
+                f"the engine gave {len(output.token_ids)} tokens, {len(output.logprobs)} log-probabilities and "
                 f"{len(versions)} versions for them"
             )
-        if not all(map(math.isfinite, piece.logprobs)):
+        if not all(map(math.isfinite, output.logprobs)):
             newest = versions[-1] if versions else version
             raise BadOutput(f"the weights of version {newest} give log-probabilities that are not finite")
         have = len(self.token_ids)
-        if have + len(piece.token_ids) > self.wanted.limit:
+        if have + len(output.token_ids) > self.parsed.limit:
             raise BadOutput(
-                f"the engine gave {len(piece.token_ids)} tokens where at most {self.wanted.limit - have} were wanted"
+                f"the engine gave {len(output.token_ids)} tokens where at most {self.parsed.limit - have} were wanted"
             )
-        self.token_ids += piece.token_ids
-        self.logprobs += piece.logprobs
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
         self.versions += versions
-        self.finish = piece.finish
-        if piece.finish == ABORT:
+        self.finish = output.finish
+        if output.finish == ABORT:
             self._see_whether_done(have)
 
-    def rest(self, name: str, adapter: str | None) -> GenerateRequest:
+    def continuation(self, name: str, adapter: str | None) -> GenerateRequest:
         """What is still to be generated of it."""
-        if self.wanted.looks_back:
+        if self.parsed.depends_on_output:
             self.token_ids, self.logprobs, self.versions = [], [], []
-        group, have = self.wanted.group, len(self.token_ids)
-        sampling = {**self.wanted.sampling, "max_new_tokens": self.wanted.limit - have}
-        if least := min(group.sampling.min_new_tokens, self.wanted.limit):
+        group, have = self.parsed.group, len(self.token_ids)
+        sampling = {**self.parsed.sampling, "max_new_tokens": self.parsed.limit - have}
+        if least := min(group.sampling.min_new_tokens, self.parsed.limit):
             sampling["min_new_tokens"] = max(0, least - have)
         seed = derive_seed(group.seed, "continued", self.number, have)
         return GenerateRequest(name, [*group.prompt, *self.token_ids], 1, seed, sampling, adapter, group.priority)
@@ -98,10 +98,10 @@ class PartialSample:
 
     def _see_whether_done(self, since: int) -> None:
         """It may have been interrupted just when it ended, and before the engine saw that."""
-        least = max(since, self.wanted.group.sampling.min_new_tokens)
-        end = next((at for at in range(least, len(self.token_ids)) if self.token_ids[at] in self.wanted.stops), None)
+        least = max(since, self.parsed.group.sampling.min_new_tokens)
+        end = next((at for at in range(least, len(self.token_ids)) if self.token_ids[at] in self.parsed.stops), None)
         if end is not None:
             del self.token_ids[end + 1 :], self.logprobs[end + 1 :], self.versions[end + 1 :]
             self.finish = STOP
-        elif len(self.token_ids) == self.wanted.limit:
+        elif len(self.token_ids) == self.parsed.limit:
             self.finish = LENGTH

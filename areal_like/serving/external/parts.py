@@ -20,23 +20,23 @@ COARSEST = "bfloat16"
 
 
 class ServerParts(NamedTuple):
-    gate: RequestQueue
-    rest: Pauser
-    in_use: ServedWeights
+    queue: RequestQueue
+    pauser: Pauser
+    served: ServedWeights
     generation: Generation
     updates: WeightUpdater
 
 
-def build_parts(run: Run, kind: str, engine: InferenceEngine, facts: EngineInfo) -> ServerParts:
-    gate, in_use = RequestQueue(), ServedWeights()
-    rest = Pauser(engine, gate)
-    generation = Generation(engine, facts, gate, in_use, length_key(kind))
+def build_parts(run: Run, kind: str, engine: InferenceEngine, info: EngineInfo) -> ServerParts:
+    queue, served = RequestQueue(), ServedWeights()
+    pauser = Pauser(engine, queue)
+    generation = Generation(engine, info, queue, served, length_key(kind))
     folder = model_folder(run.config.actor.path, run.cwd)
     dtype = engine_dtype(getattr(run.config, kind).dtype)
-    adapters = Adapters(engine, rest, in_use, folder, dtype, run.config.rollout.request_timeout)
+    adapters = Adapters(engine, pauser, served, folder, dtype, run.config.rollout.request_timeout)
     run_id = None if run.serves else run.run_id
-    updates = WeightUpdater(engine, generation, gate, rest, in_use, ExpectedTensors(folder), adapters, run_id, dtype)
-    return ServerParts(gate, rest, in_use, generation, updates)
+    updates = WeightUpdater(engine, generation, queue, pauser, served, ExpectedTensors(folder), adapters, run_id, dtype)
+    return ServerParts(queue, pauser, served, generation, updates)
 
 
 def engine_dtype(said: Any) -> str:

@@ -19,10 +19,10 @@ class Pauser:
     """`keep` freezes requests where they are; `wait` lets them end; `abort` takes what there is of them back, to go on
     from it later. Several may want rest at once, each under a name of its own."""
 
-    def __init__(self, engine: InferenceEngine, gate: RequestQueue) -> None:
-        self.taken_back = 0
+    def __init__(self, engine: InferenceEngine, queue: RequestQueue) -> None:
+        self.num_aborts = 0
         """How often all that ran was interrupted."""
-        self._engine, self._gate = engine, gate
+        self._engine, self._queue = engine, queue
         self._modes: dict[str, str] = {}
         self._is_frozen = False
         """What the engine was told last, and has done."""
@@ -47,13 +47,13 @@ class Pauser:
         async with self._one:
             if mode == WAIT and self._is_kept:
                 raise ValueError("mode: what runs is frozen by a pause with keep, and would never end; resume it first")
-            self._gate.close(who)
+            self._queue.close(who)
             try:
                 if mode == KEEP and not self._is_frozen:
                     await self._freeze()
             except BaseException:
                 if who not in self._modes:
-                    self._gate.open(who)
+                    self._queue.open(who)
                 raise
             self._modes[who] = mode
         if mode != KEEP:
@@ -66,10 +66,10 @@ class Pauser:
         async with self._one:
             self._modes.pop(who, None)
             await self._thaw()
-            self._gate.open(who)
+            self._queue.open(who)
 
     @asynccontextmanager
-    async def awake(self) -> AsyncIterator[None]:
+    async def resumed(self) -> AsyncIterator[None]:
         """The engine can be asked something, though it may be frozen otherwise."""
         async with self._one:
             frozen = self._is_frozen
@@ -98,19 +98,19 @@ class Pauser:
 
     async def _drain(self, who: str, mode: str) -> None:
         if mode == ABORT:
-            self.taken_back += 1
+            self.num_aborts += 1
             await self._engine.abort(None)
         began = time.monotonic()
-        while self._gate.running and who in self._modes:
+        while self._queue.running and who in self._modes:
             try:
-                await asyncio.wait_for(self._gate.drained(), ABORT_RETRY_S)
+                await asyncio.wait_for(self._queue.drained(), ABORT_RETRY_S)
             except TimeoutError:
                 if mode != ABORT:
                     continue
                 if time.monotonic() - began > ABORT_TIMEOUT_S:
                     await self.end(who)
                     raise EngineGone(
-                        f"the engine was told to stop {self._gate.running} requests, and has not done so within "
+                        f"the engine was told to stop {self._queue.running} requests, and has not done so within "
                         f"{ABORT_TIMEOUT_S:g} s"
                     ) from None
                 await self._engine.abort(None)

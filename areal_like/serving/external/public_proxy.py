@@ -39,21 +39,21 @@ class PublicProxy:
         self,
         address: str,
         secret: str,
-        gate: RequestQueue,
-        rest: Pauser,
-        in_use: ServedWeights,
-        facts: EngineInfo,
+        queue: RequestQueue,
+        pauser: Pauser,
+        served: ServedWeights,
+        info: EngineInfo,
         proofs: ProofVerifier | None = None,
     ) -> None:
-        self._address, self._gate, self._rest, self._in_use = address, gate, rest, in_use
+        self._address, self._queue, self._pauser, self._served = address, queue, pauser, served
         self._proofs = proofs
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._session: aiohttp.ClientSession | None = None
         self._numbers = itertools.count(1 << 40)
         self.knows: Callable[[Mapping[str, str]], bool] = lambda headers: False
         """Whether a client shows the key."""
-        self._model = ModelLimits(facts.vocab_size, facts.context_length)
-        self._turns = ClientQueue(MAX_IN_FLIGHT, lambda: gate.is_used_by_a_run)
+        self._model = ModelLimits(info.vocab_size, info.context_length)
+        self._turns = ClientQueue(MAX_IN_FLIGHT, lambda: queue.is_used_by_run)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -88,15 +88,15 @@ class PublicProxy:
 
     async def _generated(self, request: web.Request, body: bytes) -> web.Response | StreamRelay:
         while True:
-            async with self._gate.turn(CLIENT_PRIORITY, next(self._numbers)):
-                if self._in_use.fault is not None:
-                    raise HttpError(503, f"this server is broken: {self._in_use.fault}")
-                answer = await self._pass_on(request, body, self._rest.taken_back)
+            async with self._queue.turn(CLIENT_PRIORITY, next(self._numbers)):
+                if self._served.fault is not None:
+                    raise HttpError(503, f"this server is broken: {self._served.fault}")
+                answer = await self._pass_on(request, body, self._pauser.num_aborts)
             if answer is not None:
                 return answer
 
     async def _pass_on(
-        self, request: web.Request, body: bytes, taken_back: int | None = None
+        self, request: web.Request, body: bytes, num_aborts: int | None = None
     ) -> web.Response | StreamRelay | None:
         """None where all that ran was interrupted since."""
         if self._session is None:
@@ -116,7 +116,7 @@ class PublicProxy:
                 content = await while_connected(request, response.read())
         except aiohttp.ClientError as fault:
             raise HttpError(503, f"the engine does not answer: {fault or type(fault).__name__}") from fault
-        if taken_back is not None and taken_back != self._rest.taken_back:
+        if num_aborts is not None and num_aborts != self._pauser.num_aborts:
             return None
         return web.Response(body=content, status=response.status, headers={"Content-Type": kind})
 

@@ -17,52 +17,52 @@ class ServedWeights:
 
     def __init__(self) -> None:
         self.version = NO_VERSION
-        self.is_told = False
+        self.is_current = False
         """Whether the weights in use are those of the run as it is now."""
         self.adapter: str | None = None
         self.fault: str | None = None
         self._versions: dict[str, int] = {}
         self._users: Counter[str] = Counter()
-        self._good = NO_VERSION
+        self._verified_version = NO_VERSION
         """The newest version that was looked at and found good."""
-        self._judged = asyncio.Event()
-        self._judged.set()
+        self._verified = asyncio.Event()
+        self._verified.set()
 
     @property
-    def told_version(self) -> int:
+    def reported_version(self) -> int:
         """What may be said to be served: never what is in the engine and was not looked at yet."""
-        return self._good if self.is_told else NO_VERSION
+        return self._verified_version if self.is_current else NO_VERSION
 
     def forget(self) -> None:
         """The run went back to a checkpoint: what is in use is none of its weights, and an older version may come."""
-        self.is_told, self.adapter = False, None
+        self.is_current, self.adapter = False, None
 
     # Base weights.
 
-    def replaced(self, version: int) -> None:
+    def mark_swapped(self, version: int) -> None:
         """New ones are live, and nobody has looked at them yet: answers are held back until `trusted` or `broke`."""
-        self._judged.clear()
+        self._verified.clear()
         self.version, self.adapter = version, None
 
-    def trusted(self) -> None:
-        self.is_told, self._good = True, self.version
-        self._judged.set()
+    def mark_verified(self) -> None:
+        self.is_current, self._verified_version = True, self.version
+        self._verified.set()
 
-    def broke(self, fault: str) -> None:
+    def mark_broken(self, fault: str) -> None:
         self.fault = fault
-        self._judged.set()
+        self._verified.set()
 
-    async def judged(self) -> None:
+    async def verified(self) -> None:
         """Until it is known whether what was generated is good; raises Broken where it is not."""
-        await self._judged.wait()
+        await self._verified.wait()
         if self.fault is not None:
             raise ServerBroken(self.fault)
 
     # Adapters.
 
-    def adapter_came(self, name: str, version: int) -> None:
+    def add_adapter(self, name: str, version: int) -> None:
         self._versions[name] = version
-        self.version, self.adapter, self.is_told, self._good = version, name, True, version
+        self.version, self.adapter, self.is_current, self._verified_version = version, name, True, version
 
     def take(self) -> str | None:
         """The adapter that a group uses until it gives it back."""
@@ -89,6 +89,6 @@ class ServedWeights:
         """Adapters that are loaded, and that no group needs any more."""
         return [name for name in self._versions if name != self.adapter and not self._users[name]]
 
-    def adapter_went(self, name: str) -> None:
+    def remove_adapter(self, name: str) -> None:
         del self._versions[name]
         del self._users[name]

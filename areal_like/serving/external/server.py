@@ -44,7 +44,7 @@ class ExternalEngineServer:
     def __init__(
         self,
         engine: InferenceEngine,
-        facts: EngineInfo,
+        info: EngineInfo,
         gone: "asyncio.Future[Failure]",
         parts: ServerParts,
         proxy: PublicProxy,
@@ -54,32 +54,37 @@ class ExternalEngineServer:
         is_open: bool = False,
     ) -> None:
         self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-        self._engine, self._facts, self._gone = engine, facts, gone
+        self._engine, self._info, self._gone = engine, info, gone
         self._guard, self._run_id, self._model = guard, run_id, model
         self._is_open = is_open
-        self._gate, self._rest, self._in_use = parts.gate, parts.rest, parts.in_use
+        self._queue, self._pauser, self._served = parts.queue, parts.pauser, parts.served
         self._generation, self._updates, self._proxy = parts.generation, parts.updates, proxy
         guard.on_new_attempt = self._on_new_attempt
         proxy.knows = guard.knows
         self._tasks: set[asyncio.Task[None]] = set()
 
     def application(self) -> web.Application:
-        limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self._facts.context_length))
+        limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self._info.context_length))
         app = application(self._guard, *access_paths(self._is_open), limits)
         app.add_routes([*control_routes(self, self), *self._proxy.routes()])
         return app
 
     async def health(self, request: web.Request) -> web.Response:
-        paused = self._rest.mode(CONTROLLER) is not None
-        status = "broken" if self._in_use.fault is not None else "paused" if paused else "ok"
-        engine = {"engine": self._facts.engine, "engine_version": self._facts.version}
-        said = {"status": status, "run_id": self._run_id, "model": self._model, "version": self._in_use.told_version}
-        return json_response({**said, **engine, "processes": self._facts.processes})
+        paused = self._pauser.mode(CONTROLLER) is not None
+        status = "broken" if self._served.fault is not None else "paused" if paused else "ok"
+        engine = {"engine": self._info.engine, "engine_version": self._info.version}
+        said = {
+            "status": status,
+            "run_id": self._run_id,
+            "model": self._model,
+            "version": self._served.reported_version,
+        }
+        return json_response({**said, **engine, "processes": self._info.processes})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """One line for each group, as soon as it is finished."""
         self._refuse_where_broken()
-        if not self._in_use.is_told:
+        if not self._served.is_current:
             raise HttpError(503, "this server was given no weights by the run yet")
         groups = body_field(await read_json(request), "groups", list)
         attempt = int(request.headers[ATTEMPT_HEADER])
@@ -133,18 +138,18 @@ class ExternalEngineServer:
     async def pause(self, request: web.Request) -> web.Response:
         mode = parse_mode(await read_json(request))
         with self._told_in_words():
-            mode = self._rest.settled(mode)
-            await self._rest.begin(CONTROLLER, mode)
-        return json_response({"paused": True, "mode": mode, "running": self._gate.running})
+            mode = self._pauser.settled(mode)
+            await self._pauser.begin(CONTROLLER, mode)
+        return json_response({"paused": True, "mode": mode, "running": self._queue.running})
 
     async def resume(self, request: web.Request) -> web.Response:
         with self._told_in_words():
-            await self._rest.end(CONTROLLER)
+            await self._pauser.end(CONTROLLER)
         return json_response({"paused": False})
 
     async def abort(self, request: web.Request) -> web.Response:
         meant = parse_ids(await read_json(request))
-        count = self._generation.end("aborted: as told", lambda doing: meant is None or doing.group.id in meant)
+        count = self._generation.end("aborted: as told", lambda in_flight: meant is None or in_flight.group.id in meant)
         return json_response({"aborted": count})
 
     async def fingerprint(self, request: web.Request) -> web.Response:
@@ -154,9 +159,9 @@ class ExternalEngineServer:
     async def statistics(self, request: web.Request) -> web.Response:
         with self._told_in_words():
             found = await self._engine.statistics()
-        counts = {**vars(self._generation.counts), "busy_s": self._gate.busy_s}
-        waiting = found.get("waiting", 0) + self._gate.waiting
-        return json_response({**found, **counts, "waiting": waiting, "version": self._in_use.told_version})
+        counts = {**vars(self._generation.counts), "busy_s": self._queue.busy_s}
+        waiting = found.get("waiting", 0) + self._queue.waiting
+        return json_response({**found, **counts, "waiting": waiting, "version": self._served.reported_version})
 
     @contextlib.contextmanager
     def _told_in_words(self) -> Iterator[None]:
@@ -174,14 +179,14 @@ class ExternalEngineServer:
             raise HttpError(500, str(failure)) from failure
 
     def _refuse_where_broken(self) -> None:
-        if self._in_use.fault is not None:
-            raise HttpError(503, f"this server is broken: {self._in_use.fault}")
+        if self._served.fault is not None:
+            raise HttpError(503, f"this server is broken: {self._served.fault}")
 
     def _on_new_attempt(self, attempt: int) -> None:
         self._updates.forget()
         why = f"aborted: this is of an earlier attempt, and the run is at attempt {attempt}"
-        self._generation.end(why, lambda doing: doing.attempt < attempt)
-        task = asyncio.create_task(self._rest.end(CONTROLLER))
+        self._generation.end(why, lambda in_flight: in_flight.attempt < attempt)
+        task = asyncio.create_task(self._pauser.end(CONTROLLER))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -29,7 +29,7 @@ class RunningEngine(NamedTuple):
     the engine cannot be asked for any."""
 
     engine: InferenceEngine
-    facts: EngineInfo
+    info: EngineInfo
     address: str
     gone: "asyncio.Task[Failure]"
     proofs: ProofVerifier | None
@@ -83,7 +83,7 @@ class LaunchedEngine:
         try:
             await asyncio.wait([ready, gone], return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and (not ready.done() or ready.exception() is not None):
-                if child.lacked_its_port:
+                if child.port_was_taken:
                     raise PortTaken("the engine says that its address is in use")
                 raise gone.result()
             return RunningEngine(engine, await ready, address, gone, proofs)
@@ -98,7 +98,7 @@ class LaunchedEngine:
 
     async def _watch(self, child: EngineProcess) -> Failure:
         code = await child.ended()
-        return Failure(f"the {self._kind} engine {child.last_words(code)}")
+        return Failure(f"the {self._kind} engine {child.failure_text(code)}")
 
     def _port(self) -> int:
         """A leased one, or the one that the command names."""

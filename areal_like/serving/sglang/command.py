@@ -154,7 +154,7 @@ def _device(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> N
         for name, there in ON_CPU.items():
             if kernels[name] not in there:
                 reason = f"{kernels[name]} needs a GPU; leave it out, or take {' or '.join(there)}"
-                start.obstacles.append((f"sglang.{name}", reason))
+                start.problems.append((f"sglang.{name}", reason))
     start.add("mem_fraction_static", fraction)
     start.add("disable_overlap_schedule", overlap_off)
     for name, value in kernels.items():
@@ -184,12 +184,12 @@ def _sampling(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> N
             "on a CPU SGLang's answers do not follow a seed; leave it out (sglang.random_seed is the whole server's), "
             "or take rollout=embedded or rollout=vllm"
         )
-        start.obstacles.append(("gconfig.seed", reason))
+        start.problems.append(("gconfig.seed", reason))
     said = asdict(config.gconfig)
     known = {name: said[name] for name in said if name not in ("n_samples", "seed")}
     able = Capabilities(has_tokenizer=not config.sglang.skip_tokenizer_init, by_seed=by_seed)
     for name, reason in unsupported_sampling(parse_sampling(known, ANY_VOCABULARY), able):
-        start.obstacles.append((f"gconfig.{name}", reason))
+        start.problems.append((f"gconfig.{name}", reason))
 
 
 def _lora(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
@@ -205,7 +205,7 @@ def _lora(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
     attention = {"q_proj", "k_proj", "v_proj"} & set(actor.target_modules)
     if own and actor.weight_update_mode == "adapter" and attention and not {"q_proj", "v_proj"} <= attention:
         reason = "SGLang takes adapters of q_proj and v_proj only together; name both, or leave the key out for all"
-        start.obstacles.append(("actor.target_modules", reason))
+        start.problems.append(("actor.target_modules", reason))
     for name in ("max_loaded_loras", "max_loras_per_batch"):
         wanted = getattr(sglang, name)
         if own and enabled and wanted < ADAPTERS_AT_ONCE:
@@ -234,5 +234,5 @@ def _extra(sglang: "SGLangConfig", start: ServerCommand) -> None:
             passed[name] = value
         else:
             reason = f"{why}, which the run's token does not guard; leave it out"
-            start.obstacles.append((f"sglang.extra_args.{name}", reason))
+            start.problems.append((f"sglang.extra_args.{name}", reason))
     add_extra_flags("sglang", passed, start)

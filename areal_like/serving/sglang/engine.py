@@ -49,7 +49,7 @@ class SGLangEngine:
         self._folder, self._longest = model_folder, config.sglang.context_length
         port = address.rstrip("/").rpartition(":")[2]
         self._weights = WeightLoader(self._calls, WeightReceiver(port, config.sglang.python, on_disk))
-        self._facts: EngineInfo | None = None
+        self._info: EngineInfo | None = None
         self._able = Capabilities(has_tokenizer=True, by_seed=False)
         self._numbers = itertools.count()
         self._names: dict[str, list[str]] = {}
@@ -58,8 +58,8 @@ class SGLangEngine:
     async def ready(self) -> EngineInfo:
         try:
             await self._calls.read("GET", "/health")
-            facts = await self._ask()
-            await self.generate(GenerateRequest("ready", [min(5, facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
+            info = await self._ask()
+            await self.generate(GenerateRequest("ready", [min(5, info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
             await self._calls.read("POST", "/freeze_gc")  # or it looks through all its memory at each update
         except RefusedCall as refusal:
             if refusal.status == 401:
@@ -69,7 +69,7 @@ class SGLangEngine:
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
         except EngineGone as stopped:
             raise NotReady(str(stopped)) from stopped
-        return facts
+        return info
 
     async def _ask(self) -> EngineInfo:
         said = await self._calls.get("/server_info")
@@ -84,7 +84,7 @@ class SGLangEngine:
         context = min((limit for limit in limits if limit), default=None)
         if context is None:
             raise IncompatibleEngine("sglang.context_length: neither the server nor the model says it; set it")
-        self._facts = EngineInfo(
+        self._info = EngineInfo(
             engine="sglang",
             version=said["version"],
             model=model["tokenizer_path"],  # the other path is that of the newest weights
@@ -92,28 +92,28 @@ class SGLangEngine:
             vocab_size=vocab_size(self._folder),
             eos_token_ids=eos_token_ids(self._folder),
         )
-        return self._facts
+        return self._info
 
-    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]:
-        facts = self._facts or await self._ask()
-        sampling = parse_sampling(asked.sampling, facts.vocab_size)
-        alike = sampling.takes_likeliest and asked.n > 1
-        native = asked._replace(n=1) if alike else asked
+    async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
+        info = self._info or await self._ask()
+        sampling = parse_sampling(request.sampling, info.vocab_size)
+        alike = sampling.is_greedy and request.n > 1
+        native = request._replace(n=1) if alike else request
         number = next(self._numbers)
         # SGLang aborts all whose names begin with the one that is given: none of these is the beginning of another.
-        names = [f"{asked.id}#{number}#{sample}#" for sample in range(native.n)]
-        self._names.setdefault(asked.id, []).extend(names)
+        names = [f"{request.id}#{number}#{sample}#" for sample in range(native.n)]
+        self._names.setdefault(request.id, []).extend(names)
         try:
-            said = await self._calls.post("/generate", request_body(native, names, facts, self._able))
+            said = await self._calls.post("/generate", request_body(native, names, info, self._able))
         except asyncio.CancelledError:
             raise  # it is still under way there, until it is aborted by its name
         except BaseException:
-            self._forget(asked.id, names)
+            self._forget(request.id, names)
             raise
-        self._forget(asked.id, names)
+        self._forget(request.id, names)
         cut = is_truncated(sampling)
-        pieces = [parse_output(one, cut) for one in said]
-        return pieces * asked.n if alike else pieces
+        outputs = [parse_output(one, cut) for one in said]
+        return outputs * request.n if alike else outputs
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         if ids is None:
@@ -133,17 +133,17 @@ class SGLangEngine:
     async def resume(self) -> None:
         raise ValueError(KEEP_REFUSED)
 
-    async def stage(self, arrival: WeightUpdate) -> None:
-        await self._weights.stage(arrival)
+    async def stage(self, update: WeightUpdate) -> None:
+        await self._weights.stage(update)
 
-    async def commit(self, arrival: WeightUpdate) -> None:
-        await self._weights.commit(arrival)
+    async def commit(self, update: WeightUpdate) -> None:
+        await self._weights.commit(update)
 
     async def discard(self) -> None:
         self._weights.discard()
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
-        return await self._weights.read_back(infos)
+    async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
+        return await self._weights.verify(infos)
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
         sampling = {"max_new_tokens": 0, "temperature": 1.0}

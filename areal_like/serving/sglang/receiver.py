@@ -42,19 +42,19 @@ class WeightReceiver:
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def receive(self, arrival: WeightUpdate) -> Path:
+    async def receive(self, update: WeightUpdate) -> Path:
         """The folder with all that was sent, when every hash was right. Raises BadWeights, also where there is no place
         for weights, or GroupBroken."""
-        assert arrival.meeting is not None, "who sends nothing is not received from"
+        assert update.meeting is not None, "who sends nothing is not received from"
         try:
-            folder = self._folder_in(self._place(arrival.index)) / f"v{arrival.version:06d}"
+            folder = self._folder_in(self._place(update.index)) / f"v{update.version:06d}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
         except (OSError, Failure) as fault:
             raise BadWeights(f"weights could not be received for SGLang: {fault}") from fault
         order = {
-            "meeting": arrival.meeting._asdict(),
-            "index": said_index(arrival.index),
+            "meeting": update.meeting._asdict(),
+            "index": said_index(update.index),
             "folder": str(folder),
         }
         try:

@@ -41,37 +41,39 @@ def unsupported_sampling(sampling: Sampling, able: Capabilities) -> list[tuple[s
     return found
 
 
-def request_body(asked: GenerateRequest, names: Sequence[str], facts: EngineInfo, able: Capabilities) -> dict[str, Any]:
+def request_body(
+    request: GenerateRequest, names: Sequence[str], info: EngineInfo, able: Capabilities
+) -> dict[str, Any]:
     """For `/generate`: each of the n samples is a request of its own, under its name and with its own seed. Raises
     ValueError with what SGLang would do differently."""
-    sampling = parse_sampling(asked.sampling, facts.vocab_size)
+    sampling = parse_sampling(request.sampling, info.vocab_size)
     for key, reason in unsupported_sampling(sampling, able):
         raise ValueError(f"gconfig.{key}: {reason}")
-    longest = max_answer_tokens(sampling, len(asked.prompt), facts.context_length, "sglang.context_length")
-    how = _parameters(sampling, longest, facts)
+    longest = max_answer_tokens(sampling, len(request.prompt), info.context_length, "sglang.context_length")
+    how = _parameters(sampling, longest, info)
     body = {
         "rid": list(names),
-        "input_ids": [list(asked.prompt)] * asked.n,
-        "sampling_params": [how | {"sampling_seed": (asked.seed + number) % 2**63} for number in range(asked.n)],
+        "input_ids": [list(request.prompt)] * request.n,
+        "sampling_params": [how | {"sampling_seed": (request.seed + number) % 2**63} for number in range(request.n)],
         "return_logprob": True,
         "return_sampling_mask": is_truncated(sampling),
-        "priority": asked.priority,
+        "priority": request.priority,
     }
-    return body if asked.adapter is None else body | {"lora_path": [asked.adapter] * asked.n}
+    return body if request.adapter is None else body | {"lora_path": [request.adapter] * request.n}
 
 
 def is_truncated(sampling: Sampling) -> bool:
     """Whether unlikely tokens are left out. SGLang then says the log-probabilities among those that are left."""
-    return not sampling.takes_likeliest and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
+    return not sampling.is_greedy and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
 
 
-def _parameters(sampling: Sampling, longest: int, facts: EngineInfo) -> dict[str, Any]:
+def _parameters(sampling: Sampling, longest: int, info: EngineInfo) -> dict[str, Any]:
     """Temperature 0 takes the likeliest token, and gives log-probabilities at temperature 1."""
     found: dict[str, Any] = {
-        "temperature": 0.0 if sampling.takes_likeliest else sampling.temperature,
+        "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
         "max_new_tokens": longest,
         "min_new_tokens": min(sampling.min_new_tokens, longest),
-        "stop_token_ids": [*facts.eos_token_ids, *sampling.stop_token_ids],
+        "stop_token_ids": [*info.eos_token_ids, *sampling.stop_token_ids],
         "stop": list(sampling.stop),
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,
@@ -79,20 +81,20 @@ def _parameters(sampling: Sampling, longest: int, facts: EngineInfo) -> dict[str
     }
     if is_truncated(sampling):
         # A limit of all tokens leaves none out; without a limit SGLang does not say what was left.
-        top_k = sampling.top_k or facts.vocab_size
+        top_k = sampling.top_k or info.vocab_size
         found |= {"top_k": top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
     return found
 
 
 def parse_output(said: Mapping[str, Any], cut: bool) -> GenerateOutput:
     """SGLang could tell the versions of tokens, but keeps no request while they change: who asks knows them."""
-    facts = said["meta_info"]
-    finish = FINISHES[facts["finish_reason"]["type"]]
+    info = said["meta_info"]
+    finish = FINISHES[info["finish_reason"]["type"]]
     token_ids = list(said.get("output_ids") or ())
     if cut:
-        logprobs = list(facts.get("output_token_sampling_logprobs") or ())
+        logprobs = list(info.get("output_token_sampling_logprobs") or ())
     else:
-        logprobs = [entry[0] for entry in facts.get("output_token_logprobs") or ()]
+        logprobs = [entry[0] for entry in info.get("output_token_logprobs") or ()]
     if finish == "abort" and len(logprobs) < len(token_ids):
         token_ids = token_ids[: len(logprobs)]
     return GenerateOutput(token_ids, logprobs, finish)

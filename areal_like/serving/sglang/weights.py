@@ -36,30 +36,30 @@ class WeightLoader:
         self.shows_checksums = False
         """Whether SGLang's checksums are those that we can compute: of tensors in main memory."""
 
-    async def stage(self, arrival: WeightUpdate) -> None:
-        folder = await self._receiver.receive(arrival) if arrival.meeting is not None else arrival.folder
+    async def stage(self, update: WeightUpdate) -> None:
+        folder = await self._receiver.receive(update) if update.meeting is not None else update.folder
         assert folder is not None, "weights come in files or by a meeting"
         expected = None
         if self.shows_checksums:
-            expected = await asyncio.to_thread(_expected, folder, arrival.index)
-        self._staged = StagedFiles(arrival.version, folder, expected)
+            expected = await asyncio.to_thread(_expected, folder, update.index)
+        self._staged = StagedFiles(update.version, folder, expected)
 
-    async def commit(self, arrival: WeightUpdate) -> None:
+    async def commit(self, update: WeightUpdate) -> None:
         """SGLang dies when it is told to load while a request is still ending, so it is asked to be idle first; what
         it remembers of prompts goes with it."""
         staged = self._staged
-        if staged is None or staged.version != arrival.version:
-            raise NotStaged(f"version {arrival.version} of the weights was not staged here")
-        _check_files(staged.folder, arrival.index)
+        if staged is None or staged.version != update.version:
+            raise NotStaged(f"version {update.version} of the weights was not staged here")
+        _check_files(staged.folder, update.index)
         try:
             await self._calls.read("POST", f"/flush_cache?timeout={IDLE_TIMEOUT_S}")
         except RefusedCall as refusal:
             raise NotStaged(f"SGLang does not come to rest: {refusal}") from refusal
         order = {"model_path": str(staged.folder), "load_format": "safetensors", "flush_cache": True}
         try:
-            await self._calls.post("/update_weights_from_disk", order | {"weight_version": str(arrival.version)})
+            await self._calls.post("/update_weights_from_disk", order | {"weight_version": str(update.version)})
         except RefusedCall as refusal:
-            raise BadWeights(f"version {arrival.version} of the weights: {refusal}") from refusal
+            raise BadWeights(f"version {update.version} of the weights: {refusal}") from refusal
         self._live, self._staged = staged.expected, None
         self._receiver.forget()
 
@@ -70,7 +70,7 @@ class WeightLoader:
     def close(self) -> None:
         self._receiver.close()
 
-    async def read_back(self, infos: Sequence[TensorInfo]) -> Verification:
+    async def verify(self, infos: Sequence[TensorInfo]) -> Verification:
         if self._live is None:
             return Verification(uncovered=[info.name for info in infos])
         said = await self._calls.post("/weights_checker", {"action": "checksum"})

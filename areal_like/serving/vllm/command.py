@@ -86,7 +86,7 @@ def _on_cpu(vllm: "vLLMConfig", spec: ServerSite, start: ServerCommand) -> None:
         start.without_effect.append("vllm.gpu_memory_utilization (there is no GPU)")
     if vllm.enable_sleep_mode:
         reason = "on a CPU vLLM cannot sleep; leave it out, or let it generate on a GPU"
-        start.obstacles.append(("vllm.enable_sleep_mode", reason))
+        start.problems.append(("vllm.enable_sleep_mode", reason))
 
 
 def _gib_of_cache(memory_bytes: int | None) -> int:

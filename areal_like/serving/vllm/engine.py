@@ -50,16 +50,16 @@ class VLLMEngine:
     ) -> None:
         self._calls = EngineClient("vLLM", address, secret, proofs)
         self._folder = model_folder
-        self._facts: EngineInfo | None = None
+        self._info: EngineInfo | None = None
         self._is_told = False
         """Whether vLLM knows the version of its weights."""
 
     async def ready(self) -> EngineInfo:
         try:
-            self._facts = await self._ask()
+            self._info = await self._ask()
             await self._check_extension()
             await self.generate(
-                GenerateRequest("ready", [min(5, self._facts.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
+                GenerateRequest("ready", [min(5, self._info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
             )
         except RefusedCall as refusal:
             if refusal.status == 401:
@@ -69,7 +69,7 @@ class VLLMEngine:
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
         except EngineGone as stopped:
             raise NotReady(str(stopped)) from stopped
-        return self._facts
+        return self._info
 
     async def _check_extension(self) -> None:
         try:
@@ -93,15 +93,15 @@ class VLLMEngine:
             processes=int((await self._calls.get("/get_world_size?include_dp=false"))["world_size"]),
         )
 
-    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]:
-        if self._facts is None:
-            self._facts = await self._ask()
-        is_told, is_adapter = self._is_told, asked.adapter is not None
-        said = await self._calls.post(GENERATE, request_body(asked, self._facts))
+    async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
+        if self._info is None:
+            self._info = await self._ask()
+        is_told, is_adapter = self._is_told, request.adapter is not None
+        said = await self._calls.post(GENERATE, request_body(request, self._info))
         found = {choice["index"]: parse_output(choice, is_adapter, is_told) for choice in said["choices"]}
-        if is_greedy(asked):
-            return [found[0]] * asked.n
-        return [found.get(index, GenerateOutput([], [], "abort", [])) for index in range(asked.n)]
+        if is_greedy(request):
+            return [found[0]] * request.n
+        return [found.get(index, GenerateOutput([], [], "abort", [])) for index in range(request.n)]
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         body = {} if ids is None else {"request_ids": [REQUEST_PREFIX + id for id in ids]}
@@ -114,21 +114,21 @@ class VLLMEngine:
     async def resume(self) -> None:
         await self._calls.post("/resume")
 
-    async def stage(self, arrival: WeightUpdate) -> None:
+    async def stage(self, update: WeightUpdate) -> None:
         order = {
-            "index": said_index(arrival.index),
-            "folder": None if arrival.folder is None else str(arrival.folder),
-            "meeting": None if arrival.meeting is None else arrival.meeting._asdict(),
+            "index": said_index(update.index),
+            "folder": None if update.folder is None else str(update.folder),
+            "meeting": None if update.meeting is None else update.meeting._asdict(),
         }
         await self._workers("areal_stage", json.dumps(order))
         await self._results("areal_staged")
 
-    async def commit(self, arrival: WeightUpdate) -> None:
+    async def commit(self, update: WeightUpdate) -> None:
         """Requests that were kept had their keys and values computed by the old weights: they are thrown away, and
         vLLM computes them anew when it goes on."""
-        for result in await self._workers("areal_commit", str(arrival.version)):
+        for result in await self._workers("areal_commit", str(update.version)):
             _check(result)
-        await self._calls.post("/update_weight_version", {"new_version": str(arrival.version)})
+        await self._calls.post("/update_weight_version", {"new_version": str(update.version)})
         self._is_told = True
         done = await self._calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
         if not done["success"]:
@@ -137,7 +137,7 @@ class VLLMEngine:
     async def discard(self) -> None:
         await self._workers("areal_discard")
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
+    async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         said = json.dumps([list(info) for info in infos])
         await self._workers("areal_read_back", said)
         found = Verification()

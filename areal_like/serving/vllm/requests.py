@@ -15,26 +15,26 @@ NOT_A_NUMBER = -9999.0
 """What vLLM makes of a log-probability that is none, or of a token that cannot be: no sampled one is so unlikely."""
 
 
-def is_greedy(asked: GenerateRequest) -> bool:
+def is_greedy(request: GenerateRequest) -> bool:
     """Its answers are all alike, and vLLM computes them one by one: one of them will do."""
-    sampling = asked.sampling
+    sampling = request.sampling
     return bool(sampling.get("greedy")) or sampling.get("temperature") == 0
 
 
-def request_body(asked: GenerateRequest, facts: EngineInfo) -> dict[str, Any]:
+def request_body(request: GenerateRequest, info: EngineInfo) -> dict[str, Any]:
     """For `/inference/v1/generate`. Where an answer ends is said in full, as vLLM would ask the tokenizer, and a
     trainer asks the model's configuration. Raises ValueError with what vLLM would do differently."""
-    sampling = parse_sampling(asked.sampling, facts.vocab_size)
-    if 0 < sampling.temperature < MIN_TEMPERATURE and not sampling.takes_likeliest:
+    sampling = parse_sampling(request.sampling, info.vocab_size)
+    if 0 < sampling.temperature < MIN_TEMPERATURE and not sampling.is_greedy:
         raise ValueError(
             f"gconfig.temperature: {sampling.temperature:g} is less than vLLM can do; take 0 (the likeliest token), or "
             f"{MIN_TEMPERATURE} and more"
         )
-    longest = max_answer_tokens(sampling, len(asked.prompt), facts.context_length, "vllm.max_model_len")
+    longest = max_answer_tokens(sampling, len(request.prompt), info.context_length, "vllm.max_model_len")
     said = {
-        "n": 1 if sampling.takes_likeliest else asked.n,
-        "seed": asked.seed % 2**63,
-        "temperature": 0.0 if sampling.takes_likeliest else sampling.temperature,
+        "n": 1 if sampling.is_greedy else request.n,
+        "seed": request.seed % 2**63,
+        "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
@@ -43,7 +43,7 @@ def request_body(asked: GenerateRequest, facts: EngineInfo) -> dict[str, Any]:
         "max_tokens": longest,
         "min_tokens": min(sampling.min_new_tokens, longest),
         "ignore_eos": True,
-        "stop_token_ids": [*facts.eos_token_ids, *sampling.stop_token_ids],
+        "stop_token_ids": [*info.eos_token_ids, *sampling.stop_token_ids],
         "stop": list(sampling.stop),
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
@@ -51,10 +51,10 @@ def request_body(asked: GenerateRequest, facts: EngineInfo) -> dict[str, Any]:
         "detokenize": bool(sampling.stop),
         "logprobs": 0,
     }
-    body: dict[str, Any] = {"request_id": asked.id, "token_ids": list(asked.prompt), "sampling_params": said}
-    if asked.adapter is not None:
-        body["model"] = asked.adapter
-    return body | {"priority": asked.priority}
+    body: dict[str, Any] = {"request_id": request.id, "token_ids": list(request.prompt), "sampling_params": said}
+    if request.adapter is not None:
+        body["model"] = request.adapter
+    return body | {"priority": request.priority}
 
 
 def parse_output(choice: Mapping[str, Any], is_adapter: bool, is_told: bool = False) -> GenerateOutput:

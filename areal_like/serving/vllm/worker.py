@@ -52,8 +52,8 @@ class WorkerState:
     """What one worker holds beside the weights in use: what is staged, and until it is read back, what came last."""
 
     def __init__(self) -> None:
-        self.arriving: BackgroundJob | None = None
-        self.looking: WeightComparison | None = None
+        self.staging: BackgroundJob | None = None
+        self.comparison: WeightComparison | None = None
         self.staged: tuple[int, dict[str, Tensor]] | None = None
         self.newest: dict[str, Tensor] = {}
         self.signed_zeros: dict[str, str] = {}
@@ -74,7 +74,7 @@ class WeightComparison:
         self._open = BackgroundJob()
         self._open.start(lambda: self._look(plain_tensors(model, shapes)))
 
-    def go_on(self) -> dict[str, Any]:
+    def step(self) -> dict[str, Any]:
         """In the worker's own thread, between two steps."""
         ends = time.monotonic() + SLICE_S
         for name, seen in self._packed:
@@ -114,12 +114,12 @@ class WorkerExtension:
     def areal_stage(self, said: str) -> dict[str, Any]:
         """Begins to bring weights near: from a folder, or from the trainers themselves."""
         standby, order, job = self._areal, orjson.loads(said), BackgroundJob()
-        standby.staged, standby.arriving = None, job
+        standby.staged, standby.staging = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
             version, tensors = _tensors(order, rank)
-            if standby.arriving is job:  # else it is not wanted any more
+            if standby.staging is job:  # else it is not wanted any more
                 standby.staged = version, tensors
             return {"staged": version}
 
@@ -128,7 +128,7 @@ class WorkerExtension:
 
     def areal_staged(self) -> dict[str, Any]:
         """`busy` until everything is here."""
-        return _result(self._areal.arriving)
+        return _result(self._areal.staging)
 
     def areal_commit(self, version: str) -> dict[str, Any]:
         """Makes the staged weights the live ones."""
@@ -146,16 +146,16 @@ class WorkerExtension:
         """Begins to compare what is in use with what was published."""
         published = [TensorInfo(name, dtype, tuple(shape), hash) for name, dtype, shape, hash in orjson.loads(infos)]
         model: Any = self.model_runner.get_model()  # type: ignore[attr-defined]
-        self._areal.looking = WeightComparison(self._areal, model, published)
+        self._areal.comparison = WeightComparison(self._areal, model, published)
         return {}
 
     def areal_seen(self) -> dict[str, Any]:
         """`busy` until everything was looked at; each call looks at some of it."""
-        looking = self._areal.looking
-        return looking.go_on() if looking is not None else {REFUSED: "nothing is being read back"}
+        comparison = self._areal.comparison
+        return comparison.step() if comparison is not None else {REFUSED: "nothing is being read back"}
 
     def areal_discard(self) -> dict[str, Any]:
-        self._areal.staged = self._areal.arriving = None
+        self._areal.staged = self._areal.staging = None
         return {}
 
     @property

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from areal_like.config.promises import ledger as promises
-from launcher.plan.servers import ServerSpec, flag, server_start
+from launcher.plan.servers import ServerSite, flag, server_start
 from tests.support.planning import BIG_MODEL, loaded, of_role, plan_of
 
-ON_GPU = ServerSpec(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1, (), "/env/bin/python")
+ON_GPU = ServerSite(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1, (), "/env/bin/python")
 
 
 def server_of(*overrides, gpus=2, index=0):

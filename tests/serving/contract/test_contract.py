@@ -8,9 +8,9 @@ import torch
 
 from areal_like.models.characters import CHARACTERS
 from areal_like.rollout.episodes.generation_client import GenerationError
-from tests.support.engine_answers import PARITY, PENALIZES_ANSWER_ALONE, UNSEEDED, off
-from tests.support.engine_talk import Talk, group, talk
+from tests.support.engine_answers import PARITY, PENALIZES_ANSWER_ALONE, UNSEEDED, largest_gap
 from tests.support.engines import CONTEXT, PROBE, VOCAB, LiveServer, logits_of, model
+from tests.support.server_session import ServerSession, group, in_session
 from tests.support.tiny_models import EOS_ID
 
 GREEDY: dict[str, Any] = {"temperature": 1.0, "greedy": True}
@@ -21,7 +21,7 @@ def text_of(tokens: list[int]) -> str:
 
 
 def test_a_group_has_as_many_answers_as_it_asked_for_and_each_says_how_it_ended(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         asked = [group(f"g{n}", n=n, seed=n, max_new_tokens=9) for n in (1, 2, 5)]
         for said, samples in zip(asked, await one.generate(*asked), strict=True):
@@ -35,12 +35,12 @@ def test_a_group_has_as_many_answers_as_it_asked_for_and_each_says_how_it_ended(
                 assert sample["finish"] == ends and (ends == "stop" or len(tokens) == 9)
                 assert set(sample["versions"]) == {server.version}
 
-    talk(server, test)
+    in_session(server, test)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_log_probabilities_are_those_of_transformers(server: LiveServer, temperature: float) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         prompts = [PROBE[:length] * 3 for length in (1, 2, 5, 8)] + [PROBE * 20]
         asked = [
@@ -49,13 +49,15 @@ def test_log_probabilities_are_those_of_transformers(server: LiveServer, tempera
         ]
         seeds = {server.version: 1}
         for said, samples in zip(asked, await one.generate(*asked), strict=True):
-            assert max(off(said["prompt"], sample, seeds, temperature=temperature) for sample in samples) <= PARITY
+            assert (
+                max(largest_gap(said["prompt"], sample, seeds, temperature=temperature) for sample in samples) <= PARITY
+            )
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_seed_gives_the_same_answers_again_and_its_samples_differ(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         first = await one.tokens(n=4, seed=11, max_new_tokens=24)
         assert len({tuple(tokens) for tokens in first}) == 4
@@ -65,24 +67,24 @@ def test_a_seed_gives_the_same_answers_again_and_its_samples_differ(server: Live
         others = await one.tokens(n=4, seed=1200, max_new_tokens=24)
         assert not {tuple(tokens) for tokens in first} & {tuple(tokens) for tokens in others}
 
-    talk(server, test)
+    in_session(server, test)
 
 
 @pytest.mark.parametrize("how", [GREEDY, {"temperature": 0.0}], ids=["greedy", "temperature 0"])
 def test_greedy_answers_are_the_likeliest_tokens(server: LiveServer, how: dict[str, Any]) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (samples,) = await one.generate(group("g", **how, max_new_tokens=20))
         tokens = samples[0]["token_ids"]
         for at in range(len(tokens)):
             assert int(logits_of(model(1), [*PROBE[:5], *tokens[:at]])[-1].argmax()) == tokens[at]
-        assert off(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
+        assert largest_gap(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_stop_token_ends_an_answer_and_is_part_of_it(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (free,) = await one.tokens(**GREEDY, max_new_tokens=20)
         stop = free[6]
@@ -90,11 +92,11 @@ def test_a_stop_token_ends_an_answer_and_is_part_of_it(server: LiveServer) -> No
         assert samples[0]["token_ids"] == free[: free.index(stop) + 1]
         assert samples[0]["finish"] == "stop" and len(samples[0]["logprobs"]) == len(samples[0]["token_ids"])
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_stop_text_ends_an_answer_with_the_token_that_completes_it(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (free,) = await one.tokens(**GREEDY, max_new_tokens=24)
         stop = text_of(free)[7:10]
@@ -103,11 +105,11 @@ def test_a_stop_text_ends_an_answer_with_the_token_that_completes_it(server: Liv
         assert samples[0]["token_ids"] == free[:length]
         assert samples[0]["finish"] == "stop" and len(samples[0]["logprobs"]) == length
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_an_answer_cannot_end_before_its_least_length(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (free,) = await one.tokens(**GREEDY, max_new_tokens=12)
         stops = sorted(set(free[:3]))
@@ -120,11 +122,11 @@ def test_an_answer_cannot_end_before_its_least_length(server: LiveServer) -> Non
             assert len(sample["token_ids"]) >= 7
             assert not set(sample["token_ids"][:6]) & {*stops, EOS_ID}
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_prompt_and_answer_together_have_their_limit(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         whole = dict[str, Any](min_new_tokens=4, max_new_tokens=40)
         short, full = await one.generate(
@@ -134,17 +136,17 @@ def test_prompt_and_answer_together_have_their_limit(server: LiveServer) -> None
         assert (len(short[0]["token_ids"]), short[0]["finish"]) == (4, "length")
         assert (len(full[0]["token_ids"]), full[0]["finish"]) == (12, "length")
 
-    talk(server, test)
+    in_session(server, test)
 
 
 @pytest.mark.parametrize("how", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
 def test_truncation_leaves_only_the_likeliest_token_at_its_end(server: LiveServer, how: dict[str, Any]) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (greedy,) = await one.tokens(**GREEDY, max_new_tokens=20)
         assert await one.tokens(n=3, max_new_tokens=20, **how) == [greedy] * 3
 
-    talk(server, test)
+    in_session(server, test)
 
 
 @pytest.mark.parametrize("how", [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}], ids=str)
@@ -153,7 +155,7 @@ def test_truncation_keeps_to_the_likely_tokens_and_shares_out_their_chances(
 ) -> None:
     """Log-probabilities are those among the tokens that are left, from which the answer was drawn."""
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (samples,) = await one.generate(group("g", n=6, max_new_tokens=30, temperature=2.0, **how))
         right = total = 0
@@ -166,7 +168,7 @@ def test_truncation_keeps_to_the_likely_tokens_and_shares_out_their_chances(
                 total += 1
         assert right >= 0.98 * total, (right, total)  # a token on the very edge may fall either way
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def _left(chances: torch.Tensor, top_k: int = VOCAB, top_p: float = 1.0, min_p: float = 0.0) -> torch.Tensor:
@@ -181,7 +183,7 @@ def _left(chances: torch.Tensor, top_k: int = VOCAB, top_p: float = 1.0, min_p: 
 def test_penalties_are_reckoned_as_they_are_documented(server: LiveServer, how: dict[str, Any]) -> None:
     """The likeliest token after the penalty, and its log-probability after it."""
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         (free,) = await one.tokens(**GREEDY, max_new_tokens=24)
         (samples,) = await one.generate(group("g", **GREEDY, max_new_tokens=24, **how))
@@ -193,7 +195,7 @@ def test_penalties_are_reckoned_as_they_are_documented(server: LiveServer, how: 
             assert logits[token] >= logits.max() - 1e-4
             assert logprobs[at] == pytest.approx(float(logits.log_softmax(-1)[token]), abs=PARITY)
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def _penalized(
@@ -224,7 +226,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 def test_what_cannot_be_generated_is_one_clear_error_for_that_group_alone(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         bad = [group(name, **said) for name, (said, _) in BAD.items()]
         empty = {**group("empty"), "prompt": []}
@@ -237,11 +239,11 @@ def test_what_cannot_be_generated_is_one_clear_error_for_that_group_alone(server
             assert all(word in str(error) for word in words), (name, error)
         assert len((await one.generate(group("after")))[0]) == 1
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_health_and_statistics_say_what_is_there(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         health = await one.get("/health")
         assert health["run_id"] == server.run.run_id and health["version"] == server.version
@@ -253,4 +255,4 @@ def test_health_and_statistics_say_what_is_there(server: LiveServer) -> None:
         assert (await one.until(lambda found: found["running"] > 0))["running"] <= 8
         assert len((await asyncio.gather(*asked))[0]) == 8
 
-    talk(server, test)
+    in_session(server, test)

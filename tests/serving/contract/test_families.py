@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.support.engine_answers import PARITY, apart
-from tests.support.engine_environments import ENGINES, need
-from tests.support.engine_talk import Talk, group, talk
+from tests.support.engine_answers import PARITY, logprob_gaps
+from tests.support.engine_environments import ENGINES, require_engine
 from tests.support.engine_transports import send
 from tests.support.engines import PROBE, Models, llama, model, started
+from tests.support.server_session import ServerSession, group, in_session
 
 BFLOAT16_MAX, BFLOAT16_MEAN = 0.5, 0.03
 """How far two programs may be apart in bfloat16, whose numbers have eight bits: the worst token, and on average."""
@@ -31,10 +31,10 @@ def rounded(seed: int) -> PreTrainedModel:
 
 def differences(engine: str, root: Path, models: Models, *words: str) -> list[float]:
     """Of log-probabilities from those of transformers, at two temperatures, with weights from files and by a group."""
-    need(engine)
+    require_engine(engine)
     found: list[float] = []
 
-    async def ask(one: Talk) -> None:
+    async def ask(one: ServerSession) -> None:
         prompts = [PROBE[:length] for length in (1, 4, 8)] + [PROBE * 10]
         for temperature in (1.0, 0.5):
             asked = [
@@ -44,16 +44,16 @@ def differences(engine: str, root: Path, models: Models, *words: str) -> list[fl
             for said, samples in zip(asked, await one.generate(*asked), strict=True):
                 seeds = {one.server.version: one.server.seed}
                 for sample in samples:
-                    found.extend(apart(said["prompt"], sample, seeds, temperature, models=models))
+                    found.extend(logprob_gaps(said["prompt"], sample, seeds, temperature, models=models))
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         await ask(one)
         await send(one, 2)
         await ask(one)
 
     with started(engine, root, *words, models=models) as server:
-        talk(server, test, limit_s=180)
+        in_session(server, test, limit_s=180)
     return found
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from areal_like.process.identity import call_headers
 from areal_like.serving.open_paths import CLIENT_PATHS, GENERATE_PATHS, OPEN_PATHS
-from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, long_groups, off
-from tests.support.engine_talk import WORKER, Talk, group, talk, talking
+from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, largest_gap, long_groups
 from tests.support.engines import SECRET, LiveServer, started
-from tests.support.hostile import COUNT, FULL, bad, throw_all
+from tests.support.hostile_requests import COUNT, FULL, bad, throw_all
+from tests.support.server_session import WORKER, ServerSession, group, in_session, open_session
 
 IN_FLIGHT, UPDATES, CONNECTIONS = 256, 10, 1000
 TOKENS = 64
@@ -25,17 +25,17 @@ HOSTILE = COUNT
 def test_256_requests_in_flight_go_through_ten_updates_and_none_is_lost(server: LiveServer) -> None:
     """Each of 256 clients asks for one answer after the other until the tenth version is served."""
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         answered, seeds = await keep_in_flight(one, IN_FLIGHT, UPDATES, TOKENS, pause_s=0.2)
         assert check_in_flight(answered, seeds, IN_FLIGHT, TOKENS) <= PARITY
         found = await one.get("/control/statistics")
         assert found["running"] == found["waiting"] == 0
 
-    talk(server, test, limit_s=240)
+    in_session(server, test, limit_s=240)
 
 
 def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         body = {"groups": [group("g", max_new_tokens=2, min_new_tokens=2)]}
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -50,14 +50,14 @@ def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
             assert await asyncio.gather(*(ask() for _ in range(CONNECTIONS))) == [2] * CONNECTIONS
         assert (await one.get("/health"))["status"] == "ok"
 
-    talk(server, test)
+    in_session(server, test)
 
 
 @pytest.mark.timeout(7200 if FULL else 600)
 def test_after_hostile_requests_by_clients_with_the_key_answers_are_the_same_and_right(server: LiveServer) -> None:
     """At each route for clients; the key lets them through to the engine itself."""
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         asked = group("g", n=2, seed=7, greedy=True, max_new_tokens=12)
         (before,) = await one.generate(asked)
@@ -69,11 +69,11 @@ def test_after_hostile_requests_by_clients_with_the_key_answers_are_the_same_and
         (after,) = await one.generate(asked)
         assert [sample["token_ids"] for sample in after] == [sample["token_ids"] for sample in before]
         seeds = {server.version: 1}
-        assert max(off(asked["prompt"], sample, seeds) for sample in after) <= PARITY
+        assert max(largest_gap(asked["prompt"], sample, seeds) for sample in after) <= PARITY
         health = await one.get("/health")
         assert (health["status"], health["version"]) == ("ok", server.version) and server.is_alive()
 
-    talk(server, test, limit_s=7200 if FULL else 240)
+    in_session(server, test, limit_s=7200 if FULL else 240)
 
 
 @pytest.mark.xdist_group("embedded")
@@ -82,7 +82,10 @@ def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path)
     with started("embedded", tmp_path, count=2) as pair:
 
         async def test() -> None:
-            async with talking(pair, "server/1") as other, talking(pair, "server/0", others=("server/1",)) as one:
+            async with (
+                open_session(pair, "server/1") as other,
+                open_session(pair, "server/0", others=("server/1",)) as one,
+            ):
                 body = pair.published(1)
                 for each in (one, other):
                     await each.post("/control/update_weights", body)
@@ -102,7 +105,7 @@ def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path)
 def test_a_server_that_is_killed_is_gone_with_all_that_it_started_and_comes_again(server: LiveServer) -> None:
     """Whoever asked is told so at once."""
 
-    async def killed(one: Talk) -> None:
+    async def killed(one: ServerSession) -> None:
         await one.serve(1)
         asked = long_groups(server, 4)
         answers = asyncio.ensure_future(one.outcomes(*asked))
@@ -116,13 +119,13 @@ def test_a_server_that_is_killed_is_gone_with_all_that_it_started_and_comes_agai
     assert server.leftovers() == {}
     server.start()
 
-    async def again(one: Talk) -> None:
+    async def again(one: ServerSession) -> None:
         await one.update(2)
         assert len(await one.tokens(max_new_tokens=4)) == 1
 
-    talk(server, again)
+    in_session(server, again)
 
 
 async def _with(server: LiveServer, test: Any) -> None:
-    async with talking(server) as one:
+    async with open_session(server) as one:
         await test(one)

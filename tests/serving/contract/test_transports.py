@@ -9,32 +9,32 @@ import pytest
 from areal_like.process.errors import HttpError
 from areal_like.weights.flat_buckets import FlatWeights
 from tests.support.embedded_adapters import logprobs_by
-from tests.support.engine_answers import PARITY, generating, length_of, long_groups, off
-from tests.support.engine_environments import need
-from tests.support.engine_talk import Talk, group, talk
+from tests.support.engine_answers import PARITY, generating, largest_gap, length_of, long_groups
+from tests.support.engine_environments import require_engine
 from tests.support.engine_transports import Adapters, send
 from tests.support.engines import PROBE, LiveServer, logprobs_of, model, started
+from tests.support.server_session import ServerSession, group, in_session
 from tests.support.tiny_models import EOS_ID
 
 
 def test_weights_that_are_sent_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         said = await send(one, 2)
         assert said["version"] == server.version
         assert said["probe_logprobs"] == pytest.approx(logprobs_of(model(2), PROBE).tolist(), abs=PARITY)
         asked = group("g", n=4, max_new_tokens=32)
         (samples,) = await one.generate(asked)
-        assert max(off(asked["prompt"], sample, {server.version: 2}) for sample in samples) <= PARITY
+        assert max(largest_gap(asked["prompt"], sample, {server.version: 2}) for sample in samples) <= PARITY
         await send(one, 1)  # and again, in a new group
         (samples,) = await one.generate(asked)
-        assert max(off(asked["prompt"], sample, {server.version: 1}) for sample in samples) <= PARITY
+        assert max(largest_gap(asked["prompt"], sample, {server.version: 1}) for sample in samples) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_requests_cross_an_update_that_is_sent(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         old, asked = server.version, long_groups(server, 5)
         answers = asyncio.ensure_future(one.generate(*asked))
@@ -43,42 +43,42 @@ def test_requests_cross_an_update_that_is_sent(server: LiveServer) -> None:
         crossed = 0
         for said, (sample,) in zip(asked, await answers, strict=True):
             assert len(sample["token_ids"]) == length_of(server) and sample["versions"] == sorted(sample["versions"])
-            assert off(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
+            assert largest_gap(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
             crossed += len(set(sample["versions"])) == 2
         assert crossed > 0
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_tensor_that_is_changed_on_the_way_is_named_and_the_old_weights_go_on(server: LiveServer) -> None:
     def damage(flat: FlatWeights) -> None:
         flat.contents[0][flat.contents[0].numel() // 2] ^= 1
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         old = server.version
         with pytest.raises(HttpError, match=r"tensor \S+ .*is corrupted") as refused:
             await send(one, 2, damage=damage)
         assert refused.value.status == 409
         (samples,) = await one.generate(group("g"))
-        assert off(PROBE[:5], samples[0], {old: 1}) <= PARITY
+        assert largest_gap(PROBE[:5], samples[0], {old: 1}) <= PARITY
         await send(one, 2)
         (samples,) = await one.generate(group("g"))
-        assert off(PROBE[:5], samples[0], {server.version: 2}) <= PARITY
+        assert largest_gap(PROBE[:5], samples[0], {server.version: 2}) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_stale_version_that_is_sent_is_refused_before_anything_is_received(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         with pytest.raises(HttpError, match="stale") as refused:
             await send(one, 2, version=server.version)
         assert refused.value.status == 409
         (samples,) = await one.generate(group("g"))
-        assert off(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
+        assert largest_gap(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 # Adapters alone.
@@ -93,7 +93,7 @@ WITH_ADAPTERS = [
 
 @pytest.fixture(scope="module", params=WITH_ADAPTERS)
 def with_adapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    need(request.param)
+    require_engine(request.param)
     with started(request.param, tmp_path_factory.mktemp("lora"), *LORA) as made:
         yield made
 
@@ -101,7 +101,7 @@ def with_adapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def test_an_adapter_is_taken_up_and_requests_under_way_end_on_theirs(with_adapters: LiveServer, tmp_path: Path) -> None:
     server = with_adapters
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         adapters = Adapters(one, tmp_path)
         said = await adapters.update(1)
@@ -119,13 +119,13 @@ def test_an_adapter_is_taken_up_and_requests_under_way_end_on_theirs(with_adapte
                 apart = zip(sample["logprobs"], expected.tolist(), strict=True)
                 assert max(abs(mine - other) for mine, other in apart) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_an_adapter_that_is_damaged_is_refused_by_name(with_adapters: LiveServer, tmp_path: Path) -> None:
     server = with_adapters
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         adapters = Adapters(one, tmp_path)
         await adapters.update(1)
@@ -141,4 +141,4 @@ def test_an_adapter_that_is_damaged_is_refused_by_name(with_adapters: LiveServer
         (samples,) = await one.generate(group("g"))
         assert set(samples[0]["versions"]) == {server.version}
 
-    talk(server, test)
+    in_session(server, test)

@@ -12,10 +12,10 @@ import pytest
 from areal_like.process.identity import Identity, call_headers
 from areal_like.weights.fingerprint import tensor_hash
 from tests.ring.server import flip_a_byte
-from tests.support.engine_answers import CANNOT_KEEP, PARITY, generating, length_of, long_groups, off
-from tests.support.engine_talk import CONTROLLER, Talk, group, talk
+from tests.support.engine_answers import CANNOT_KEEP, PARITY, generating, largest_gap, length_of, long_groups
 from tests.support.engines import PROBE, SECRET, LiveServer, logprobs_of, model
 from tests.support.raw_http import DISGUISES, status_of
+from tests.support.server_session import CONTROLLER, ServerSession, group, in_session
 
 TENSOR = "model.layers.1.mlp.up_proj.weight"
 
@@ -24,7 +24,7 @@ TENSOR = "model.layers.1.mlp.up_proj.weight"
 
 @pytest.mark.parametrize("mode", ["keep", "abort"])
 def test_a_pause_stops_everything_and_loses_nothing(server: LiveServer, mode: str) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         if mode == "keep" and server.engine in CANNOT_KEEP:
             refused = await one.refusal("/control/pause", {"mode": mode})
@@ -45,18 +45,18 @@ def test_a_pause_stops_everything_and_loses_nothing(server: LiveServer, mode: st
         for said, samples in zip(asked, await answers, strict=True):
             for sample in samples:
                 assert len(sample["token_ids"]) == length_of(server)
-                assert off(said["prompt"], sample, {server.version: 1}) <= PARITY
+                assert largest_gap(said["prompt"], sample, {server.version: 1}) <= PARITY
         assert len((await late)[0]) >= 1
 
-    talk(server, test)
+    in_session(server, test)
 
 
-async def _counted(one: Talk) -> Any:
+async def _counted(one: ServerSession) -> Any:
     return (await one.get("/control/statistics")).get("tokens")
 
 
 def test_a_pause_that_waits_answers_when_what_runs_is_done(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         answers = asyncio.ensure_future(one.generate(*long_groups(server, 4)))
         await one.until(generating)
@@ -69,11 +69,11 @@ def test_a_pause_that_waits_answers_when_what_runs_is_done(server: LiveServer) -
         await one.post("/control/resume")
         assert len(await late) == 1
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_what_is_aborted_ends_and_says_so_and_the_rest_goes_on(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         answers = asyncio.ensure_future(one.outcomes(*long_groups(server, 3)))
         await one.until(generating)
@@ -84,11 +84,11 @@ def test_what_is_aborted_ends_and_says_so_and_the_rest_goes_on(server: LiveServe
         idle = await one.until(lambda found: found["running"] == 0)
         assert idle["waiting"] == 0
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         await one.post("/control/pause", {"mode": "abort"})
         late = asyncio.ensure_future(one.lines({**group("late"), "deadline_s": 0.3}, group("patient")))
@@ -99,14 +99,14 @@ def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
         (running,) = (await one.lines({**long_groups(server, 1)[0], "deadline_s": 0.01})).values()
         assert running["error"].startswith("deadline")
 
-    talk(server, test)
+    in_session(server, test)
 
 
 # Updates.
 
 
 def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         asked = group("g", n=4, max_new_tokens=32)
         (before,) = await one.generate(asked)
@@ -118,13 +118,13 @@ def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(serv
         assert read_back["covered"] + len(read_back["uncovered"]) >= said["tensors"]
         (after,) = await one.generate(asked)
         assert [sample["token_ids"] for sample in after] != [sample["token_ids"] for sample in before]
-        assert max(off(asked["prompt"], sample, {server.version: 2}) for sample in after) <= PARITY
+        assert max(largest_gap(asked["prompt"], sample, {server.version: 2}) for sample in after) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_the_fingerprint_is_that_of_what_was_published(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         found = await one.get("/control/fingerprint")
         hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model(1).named_parameters()}
@@ -134,14 +134,14 @@ def test_the_fingerprint_is_that_of_what_was_published(server: LiveServer) -> No
         uncovered = {name.split(" ")[0] for name in found.get("uncovered", [])}
         assert found["tensors"].keys() | uncovered >= hashes.keys()
 
-    talk(server, test)
+    in_session(server, test)
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait", "auto"])
 def test_a_request_that_crosses_an_update_is_explained_by_both_sets_of_weights(server: LiveServer, mode: str) -> None:
     """What was computed with the old weights is not used with the new ones."""
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         old = server.version
         if mode == "keep" and server.engine in CANNOT_KEEP:
@@ -158,11 +158,11 @@ def test_a_request_that_crosses_an_update_is_explained_by_both_sets_of_weights(s
             for sample in samples:
                 assert sample["versions"] == sorted(sample["versions"]) and len(sample["versions"]) == length_of(server)
                 assert set(sample["versions"]) <= {old, server.version}
-                assert off(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
+                assert largest_gap(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
                 crossed += len(set(sample["versions"])) == 2
         assert crossed == (0 if mode == "wait" else 12)
 
-    talk(server, test)
+    in_session(server, test)
 
 
 # Weights that must not be served.
@@ -208,7 +208,7 @@ FAULTS = {
 def test_damaged_weights_are_refused_by_name_and_the_old_ones_go_on(server: LiveServer, fault: str) -> None:
     damage, words = FAULTS[fault]
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         old, before = server.version, await one.get("/control/fingerprint")
         answers = asyncio.ensure_future(one.generate(*long_groups(server, 2)))
@@ -220,24 +220,24 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_go_on(server: Live
         assert (await one.get("/health")) | {"status": "ok"} == await one.get("/health")
         assert await one.get("/control/fingerprint") == before
         for said, samples in zip(long_groups(server, 2), await answers, strict=True):
-            assert off(said["prompt"], samples[0], {old: 1}) <= PARITY
+            assert largest_gap(said["prompt"], samples[0], {old: 1}) <= PARITY
         await one.update(2)
         (samples,) = await one.generate(group("after"))
-        assert off(PROBE[:5], samples[0], {server.version: 2}) <= PARITY
+        assert largest_gap(PROBE[:5], samples[0], {server.version: 2}) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 def test_a_version_that_is_not_newer_is_refused_as_stale(server: LiveServer) -> None:
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.update(1)
         for version in (server.version, server.version - 1):
             refused = await one.refusal("/control/update_weights", server.published(2, version))
             assert refused.status == 409 and "stale" in refused.message and str(server.version) in refused.message
         (samples,) = await one.generate(group("g"))
-        assert off(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
+        assert largest_gap(PROBE[:5], samples[0], {server.version: 1}) <= PARITY
 
-    talk(server, test)
+    in_session(server, test)
 
 
 # Who may command.
@@ -257,7 +257,7 @@ def test_nothing_is_commanded_without_the_token_or_by_an_older_attempt(server: L
         (call_headers(Identity("rollout", 0, attempt=0), SECRET), 409),
     )
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         async with aiohttp.ClientSession() as session:
             for method, path in CONTROL:
@@ -271,7 +271,7 @@ def test_nothing_is_commanded_without_the_token_or_by_an_older_attempt(server: L
                 assert 400 <= status < 500, (disguise, status)
         assert (await one.get("/health"))["status"] == "ok"
 
-    talk(server, test)
+    in_session(server, test)
 
 
 # The last one, as engines of others do not serve again after it.
@@ -281,7 +281,7 @@ def test_a_trainer_with_another_model_is_found_out_and_no_mixture_is_served(serv
     """What arrived is what was published, and still not what the trainer holds: only the probe can tell. The old
     weights serve on, or nothing does."""
 
-    async def test(one: Talk) -> None:
+    async def test(one: ServerSession) -> None:
         await one.serve(1)
         old = server.version
         body = server.published(2)
@@ -291,8 +291,8 @@ def test_a_trainer_with_another_model_is_found_out_and_no_mixture_is_served(serv
         status = (await one.get("/health"))["status"]
         (found,) = await one.outcomes(group("g"))
         if status == "ok":
-            assert off(PROBE[:5], found[0], {old: 1}) <= PARITY
+            assert largest_gap(PROBE[:5], found[0], {old: 1}) <= PARITY
         else:
             assert status == "broken" and isinstance(found, Exception)
 
-    talk(server, test)
+    in_session(server, test)

@@ -55,7 +55,7 @@ def expected(logits_V: torch.Tensor, answer: Sequence[int], how: Sampling) -> to
     if how.min_new_tokens:
         ends = [EOS_ID, *how.stop_token_ids]
         rest.append(MinNewTokensLengthLogitsProcessor(len(PROMPT), how.min_new_tokens, ends))
-    if not how.takes_likeliest:
+    if not how.is_greedy:
         rest.append(TemperatureLogitsWarper(how.temperature))
         rest += [TopKLogitsWarper(how.top_k)] if how.top_k else []
         rest += [TopPLogitsWarper(how.top_p)] if how.top_p < 1 else []

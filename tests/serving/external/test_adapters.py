@@ -6,7 +6,7 @@ from pathlib import Path
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from tests.serving.external.test_updates import NO_END, loaded, publish_tiny_adapter, refusal
-from tests.support.attendant_world import PROMPT, SECRET, Client, attended, check, group, logprobs_of, until
+from tests.support.external_server import PROMPT, SECRET, Client, check, group, logprobs_of, until, with_server
 from tests.support.tiny_models import tiny_qwen3
 
 UPDATE = "/control/update_weights"
@@ -23,14 +23,14 @@ def test_an_adapter_is_tried_though_the_engine_is_paused(tmp_path: Path) -> None
         await client.call("POST", "/control/resume")
         check((await asking)["g"]["samples"][0], lambda version: 100 + version)
 
-    attended(tmp_path, test, can_keep=True)
+    with_server(tmp_path, test, can_keep=True)
 
 
 def test_an_adapter_for_which_no_room_comes_is_refused_with_what_was_waited_for(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 1))
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 2))
         await client.call("POST", "/control/pause", {"mode": "keep"})
         client.parts.updates._adapters._limit_s = 0.1
@@ -41,7 +41,7 @@ def test_an_adapter_for_which_no_room_comes_is_refused_with_what_was_waited_for(
         await asking
         assert (await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 3)))["version"] == 3
 
-    attended(tmp_path, test, can_keep=True, token_s=0.02)
+    with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
 
 def test_an_adapter_that_a_later_attempt_makes_of_a_version_has_a_name_of_its_own(tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_an_adapter_that_a_later_attempt_makes_of_a_version_has_a_name_of_its_ow
             await newer.json("POST", client.address, UPDATE, publish_tiny_adapter(tmp_path, 3, value=2))
         assert loaded(client) == {3} and before not in client.engine.adapters
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)

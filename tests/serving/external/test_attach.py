@@ -13,9 +13,9 @@ from aiohttp import web
 from areal_like.process.errors import HttpError
 from areal_like.process.http import HttpClient, json_response, serve
 from areal_like.process.identity import Identity
-from tests.support.attendant_processes import SECRET, Attended, attendant, write_run
 from tests.support.embedded_servers import SECRET as KEY
 from tests.support.embedded_servers import Client, group, published, running
+from tests.support.external_processes import SECRET, ExternalServerProcess, external_server, write_run
 from tests.support.tiny_models import tiny_qwen3
 
 CONTROLLER = Identity("rollout", 0, attempt=1)
@@ -24,7 +24,7 @@ CONTROLLER = Identity("rollout", 0, attempt=1)
 class Attacher:
     """What processes of a run say to the attendant."""
 
-    def __init__(self, one: Attended, address: str, caller: HttpClient) -> None:
+    def __init__(self, one: ExternalServerProcess, address: str, caller: HttpClient) -> None:
         self.one, self.address, self.caller = one, address, caller
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
@@ -42,7 +42,7 @@ def attached(root: Path, test: Callable[[Attacher, Client], Awaitable[None]], *w
 
     async def main() -> None:
         async with running() as theirs:
-            with attendant(directory, "--attach", theirs.address, *words, THEIR_KEY=KEY) as one:
+            with external_server(directory, "--attach", theirs.address, *words, THEIR_KEY=KEY) as one:
                 address = await asyncio.to_thread(one.address)
                 async with HttpClient(CONTROLLER, SECRET) as caller:
                     await asyncio.wait_for(test(Attacher(one, address, caller), theirs), 60)
@@ -52,7 +52,7 @@ def attached(root: Path, test: Callable[[Attacher, Client], Awaitable[None]], *w
 
 def failed(root: Path, address: str, *overrides: str, **more: str) -> dict[str, Any]:
     """The note of an attendant that cannot attach."""
-    with attendant(write_run(root, *overrides), "--attach", address, **more) as one:
+    with external_server(write_run(root, *overrides), "--attach", address, **more) as one:
         assert one.code() == 1, one.said
         return one.note
 
@@ -103,7 +103,7 @@ def test_a_server_that_served_another_run_forgets_its_weights(tmp_path: Path) ->
             for number in range(2):
                 (tmp_path / str(number)).mkdir()
                 directory = write_run(tmp_path / str(number), "rollout.api_key_var=THEIR_KEY")
-                with attendant(directory, "--attach", f"http://{theirs.address}/", THEIR_KEY=KEY) as one:
+                with external_server(directory, "--attach", f"http://{theirs.address}/", THEIR_KEY=KEY) as one:
                     address = await asyncio.to_thread(one.address)
                     async with HttpClient(CONTROLLER, SECRET) as caller:
                         health = await caller.json("GET", address, "/health")
@@ -121,7 +121,7 @@ def test_a_server_that_goes_away_is_missed_by_its_address(tmp_path: Path) -> Non
 
     async def main() -> None:
         async with running() as theirs:
-            one = Attended(directory, ["--attach", theirs.address], THEIR_KEY=KEY)
+            one = ExternalServerProcess(directory, ["--attach", theirs.address], THEIR_KEY=KEY)
             await asyncio.to_thread(one.address)
         try:
             assert await asyncio.to_thread(one.code, 20) == 1

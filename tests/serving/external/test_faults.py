@@ -14,7 +14,7 @@ from areal_like.serving.external.request_queue import RequestQueue
 from areal_like.serving.sglang.weights import WeightLoader
 from areal_like.weights.index import read_index
 from tests.serving.external.test_updates import NO_END, refusal, same
-from tests.support.attendant_world import Client, TinyEngine, attended, check, group, published, until
+from tests.support.external_server import Client, TinyEngine, check, group, published, until, with_server
 
 
 def fails_once(engine: TinyEngine, name: str, fault: Exception) -> None:
@@ -31,13 +31,13 @@ def fails_once(engine: TinyEngine, name: str, fault: Exception) -> None:
 def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        looks, look = asyncio.Event(), client.engine.read_back
+        looks, look = asyncio.Event(), client.engine.verify
 
         async def held(*given: Any) -> Verification:
             await looks.wait()
             return await look(*given)
 
-        client.engine.read_back = held  # type: ignore[assignment, method-assign]
+        client.engine.verify = held  # type: ignore[assignment, method-assign]
         updating = asyncio.create_task(client.update(tmp_path, 2, 2))
         await until(lambda: client.engine.version == 2)
         assert (await client.call("GET", "/health"))["version"] == 1
@@ -45,7 +45,7 @@ def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Pat
         await updating
         assert (await client.call("GET", "/health"))["version"] == 2
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_an_engine_that_does_not_go_on_after_the_swap_is_broken_and_not_taken_for_served(tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_an_engine_that_does_not_go_on_after_the_swap_is_broken_and_not_taken_fo
         assert (health["status"], health["version"]) == ("broken", 1)
         assert client.server.fatal.done()
 
-    attended(tmp_path, test, can_keep=True)
+    with_server(tmp_path, test, can_keep=True)
 
 
 def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         fails_once(client.engine, "commit", NotStaged("version 2 of the weights: a file is gone"))
         said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
         assert said.status == 410 and "a file is gone" in said.message
@@ -74,7 +74,7 @@ def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path
         assert (await client.update(tmp_path, 2, 2))["version"] == 2
         check((await asking)["g"]["samples"][0], same)
 
-    attended(tmp_path, test, token_s=0.02)
+    with_server(tmp_path, test, token_s=0.02)
 
 
 def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: Path) -> None:
@@ -86,13 +86,13 @@ def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: 
         await client.call("POST", "/control/resume")
         check((await client.generate(group("g")))["g"]["samples"][0], same)
 
-    attended(tmp_path, test, can_keep=True)
+    with_server(tmp_path, test, can_keep=True)
 
 
 def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -> None:
     async def test() -> None:
         engine = TinyEngine(can_keep=True)
-        rest, resume = Pauser(engine, RequestQueue()), engine.resume
+        pauser, resume = Pauser(engine, RequestQueue()), engine.resume
 
         begins, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -102,19 +102,19 @@ def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -
             await resume()
 
         engine.resume = slowly  # type: ignore[method-assign]
-        await rest.begin("one", KEEP)
-        changing = asyncio.create_task(rest.begin("one", ABORT))
+        await pauser.begin("one", KEEP)
+        changing = asyncio.create_task(pauser.begin("one", ABORT))
         await begins.wait()
-        freezing = asyncio.create_task(rest.begin("other", KEEP))
+        freezing = asyncio.create_task(pauser.begin("other", KEEP))
         for _ in range(10):
             await asyncio.sleep(0)
         goes_on.set()
         await freezing
         await changing
         assert not engine._runs.is_set()
-        await rest.end("one")
+        await pauser.end("one")
         assert not engine._runs.is_set()
-        await rest.end("other")
+        await pauser.end("other")
         assert engine._runs.is_set()
 
     asyncio.run(test())

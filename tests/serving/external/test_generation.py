@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.process.errors import HttpError
 from areal_like.serving.external.base import MAX_IN_FLIGHT, GenerateOutput, GenerateRequest
-from tests.support.attendant_world import CONTEXT, PROMPT, Client, attended, check, group, until, until_it_has_made
+from tests.support.external_server import CONTEXT, PROMPT, Client, check, group, until, until_tokens, with_server
 from tests.support.tiny_models import EOS_ID, VOCAB
 
 NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
@@ -33,7 +33,7 @@ def test_samples_stand_in_their_order_and_are_as_long_as_was_said(tmp_path: Path
                 assert sample["finish"] == ("stop" if ends else "length") and len(sample["token_ids"]) <= 6
         assert all(len(sample["token_ids"]) == 6 for sample in found["b"]["samples"])
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
@@ -42,13 +42,13 @@ def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Pa
         engine = client.engine
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
-        await until(lambda: len(engine.doing) == 4)
-        await until_it_has_made(engine, 8)
+        await until(lambda: len(engine.in_flight) == 4)
+        await until_tokens(engine, 8)
         said = await client.call("POST", "/control/pause", {"mode": mode})
         assert said["mode"] == mode and (await client.call("GET", "/health"))["status"] == "paused"
         assert said["running"] == (4 if mode == "keep" else 0)
         later = asyncio.create_task(client.generate(group("later")))
-        await until(lambda: client.parts.gate.waiting > 0 or "later" in [asked.id for asked in engine.asked])
+        await until(lambda: client.parts.queue.waiting > 0 or "later" in [asked.id for asked in engine.asked])
         assert not later.done() and asking.done() == (mode == "wait")
         await client.call("POST", "/control/resume")
         found = await asking | await later
@@ -67,7 +67,7 @@ def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Pa
                 assert asked.sampling["max_new_tokens"] == asked.sampling["min_new_tokens"] == 40 - have
             assert len({(asked.seed, len(asked.prompt)) for asked in parts}) == len(parts)
 
-    attended(tmp_path, test, can_keep=True, token_s=0.02)
+    with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
 
 def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -
                 await client.call("POST", "/control/pause", {"mode": mode})
             assert refusal.value.status == status
 
-    attended(tmp_path, test, can_keep=False)
+    with_server(tmp_path, test, can_keep=False)
 
 
 @pytest.mark.parametrize("how", [{"frequency_penalty": 0.5}, {"repetition_penalty": 1.2}, {"stop": ["x"]}])
@@ -86,8 +86,8 @@ def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END, **how)))
-        await until(lambda: len(client.engine.doing) == 1)
-        await until_it_has_made(client.engine, 4)
+        await until(lambda: len(client.engine.in_flight) == 1)
+        await until_tokens(client.engine, 4)
         await client.call("POST", "/control/pause", {"mode": "abort"})
         await client.call("POST", "/control/resume")
         (sample,) = (await asking)["g"]["samples"]
@@ -95,7 +95,7 @@ def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path
         first, second = client.engine.asked
         assert list(second.prompt) == PROMPT and second.sampling == first.sampling and second.seed != first.seed
 
-    attended(tmp_path, test, token_s=0.02)
+    with_server(tmp_path, test, token_s=0.02)
 
 
 def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path)
         for name, said in words.items():
             assert said in found[name]["error"], found[name]
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_an_answer_ends_where_the_context_ends(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_answer_ends_where_the_context_ends(tmp_path: Path) -> None:
         (sample,) = found["g"]["samples"]
         assert len(sample["token_ids"]) == CONTEXT - len(PROMPT) and sample["finish"] == "length"
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_a_group_past_its_deadline_ends_by_name_and_its_request_with_it(tmp_path: Path) -> None:
@@ -154,54 +154,54 @@ def test_a_group_past_its_deadline_ends_by_name_and_its_request_with_it(tmp_path
         hurried = group("hurried", **NO_END) | {"deadline_s": 0.2}
         found = await client.generate(hurried, group("patient"))
         assert found["hurried"]["error"].startswith("deadline: ") and "samples" in found["patient"]
-        await until(lambda: not client.engine.doing)
+        await until(lambda: not client.engine.in_flight)
         assert "abort 1" in client.engine.log
 
-    attended(tmp_path, test, token_s=0.02)
+    with_server(tmp_path, test, token_s=0.02)
 
 
 def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(name, **NO_END) for name in ("a", "b", "c"))))
-        await until(lambda: len(client.engine.doing) == 3)
+        await until(lambda: len(client.engine.in_flight) == 3)
         assert await client.call("POST", "/control/abort", {"ids": ["a", "nobody"]}) == {"aborted": 1}
-        await until(lambda: len(client.engine.doing) == 2)
+        await until(lambda: len(client.engine.in_flight) == 2)
         found = await asking
         assert found["a"]["error"] == "aborted: as told"
         assert all("samples" in found[name] for name in "bc")
         with pytest.raises(HttpError, match="ids: give"):
             await client.call("POST", "/control/abort", {"ids": 3})
 
-    attended(tmp_path, test, token_s=0.02)
+    with_server(tmp_path, test, token_s=0.02)
 
 
 def test_a_client_that_goes_away_takes_its_groups_along(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(str(n), **NO_END) for n in range(5))))
-        await until(lambda: len(client.engine.doing) == 5)
+        await until(lambda: len(client.engine.in_flight) == 5)
         asking.cancel()
-        await until(lambda: not client.engine.doing)
-        assert client.parts.gate.running == 0
+        await until(lambda: not client.engine.in_flight)
+        assert client.parts.queue.running == 0
 
-    attended(tmp_path, test, token_s=0.05)
+    with_server(tmp_path, test, token_s=0.05)
 
 
 def test_the_urgent_go_first_where_not_all_can_go_at_once(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        client.parts.gate._most = 1
+        client.parts.queue._most = 1
         asked = [group(str(n), max_new_tokens=1) | {"priority": n % 3} for n in range(9)]
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(client.generate(*asked))
-        await until(lambda: client.parts.gate.waiting == 9)
+        await until(lambda: client.parts.queue.waiting == 9)
         await client.call("POST", "/control/resume")
         await asking
         assert [asked.priority for asked in client.engine.asked] == [0] * 3 + [1] * 3 + [2] * 3
         assert client.engine.most_at_once == 1
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_thousands_of_groups_wait_here_and_not_on_connections_of_their_own(tmp_path: Path) -> None:
@@ -210,14 +210,14 @@ def test_thousands_of_groups_wait_here_and_not_on_connections_of_their_own(tmp_p
         count = MAX_IN_FLIGHT + 500
         await client.engine.pause()
         asking = asyncio.create_task(client.generate(*(group(str(n), max_new_tokens=1) for n in range(count))))
-        await until(lambda: client.parts.gate.running == MAX_IN_FLIGHT)
+        await until(lambda: client.parts.queue.running == MAX_IN_FLIGHT)
         assert (await client.call("GET", "/control/statistics"))["waiting"] == count - MAX_IN_FLIGHT
         await client.engine.resume()
         found = await asking
         assert len(found) == count and all("samples" in line for line in found.values())
         assert client.engine.most_at_once == MAX_IN_FLIGHT
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_a_thousand_clients_are_answered(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_thousand_clients_are_answered(tmp_path: Path) -> None:
         found = await asyncio.gather(*(client.generate(group(str(n), max_new_tokens=1)) for n in range(1000)))
         assert all("samples" in line[str(n)] for n, line in enumerate(found))
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_answers_of_an_engine_that_is_gone_are_cut_off_and_not_ended_in_order(tmp_path: Path) -> None:
@@ -234,13 +234,13 @@ def test_answers_of_an_engine_that_is_gone_are_cut_off_and_not_ended_in_order(tm
         await client.update(tmp_path, 1, 1)
         body = orjson.dumps({"groups": [group("g", **NO_END)]})
         async with client.caller.session.post(f"http://{client.address}/generate", data=body) as response:
-            await until(lambda: len(client.engine.doing) == 1)
+            await until(lambda: len(client.engine.in_flight) == 1)
             client.engine.stopped = True
             client.gone.set_result(None)
             with pytest.raises(Exception, match=r"(?i)payload|disconnected|reset|connection"):
                 await response.read()
 
-    attended(tmp_path, test, token_s=0.01)
+    with_server(tmp_path, test, token_s=0.01)
 
 
 def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_others(
@@ -261,7 +261,7 @@ def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_o
         found = await client.generate(group("bad", seed=666), group("good"))
         assert found["bad"]["error"] == "the engine failed at it" and "samples" in found["good"]
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_then_no_more(
@@ -287,7 +287,7 @@ def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_th
         assert len(times) == generation.MAX_EMPTY_OUTPUTS + 1
         assert times[-1] - times[-2] > 10 * 0.01
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_a_pause_of_no_mode_is_one_that_the_engine_can_do(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_pause_of_no_mode_is_one_that_the_engine_can_do(tmp_path: Path) -> Non
 
     for can_keep in (True, False):
         (root := tmp_path / str(can_keep)).mkdir()
-        attended(root, test, can_keep=can_keep)
+        with_server(root, test, can_keep=can_keep)
 
 
 def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
@@ -312,12 +312,12 @@ def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        monkeypatch.setattr(client.engine, "_is_over", lambda doing: False)
+        monkeypatch.setattr(client.engine, "_is_over", lambda in_flight: False)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         with pytest.raises(HttpError, match=r"told to stop 1 requests, and has not done so within 0\.2 s") as refusal:
             await client.call("POST", "/control/pause", {"mode": "abort"})
-        assert refusal.value.status == 503 and client.parts.gate.is_open
+        assert refusal.value.status == 503 and client.parts.queue.is_open
         assert "samples" in (await asking)["g"]
 
-    attended(tmp_path, test, token_s=0.03)
+    with_server(tmp_path, test, token_s=0.03)

@@ -15,7 +15,7 @@ from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.wait import NamedWait
 from areal_like.serving.external.forwarding import ForwardingServer
 from areal_like.serving.open_paths import CLIENT_PATHS, OPEN_PATHS, QUERY_PATHS
-from tests.support import attendant_world, embedded_servers
+from tests.support import embedded_servers, external_server
 from tests.support.raw_http import DISGUISES, METHODS, status_of
 
 COMMANDS = ("generate", "control/pause", "control/update_weights", "control/statistics")
@@ -78,16 +78,16 @@ def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_a_server_of_our
 
 
 def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_an_attendant(tmp_path: Path) -> None:
-    async def test(client: attendant_world.Client) -> None:
+    async def test(client: external_server.Client) -> None:
         client.server._proxy._address = "127.0.0.1:9"
         for name in COMMANDS:
             for disguise in ("/{}", *DISGUISES):
                 if (target := disguise.format(name)).partition("?")[0] != "/v1/models":
                     for method in METHODS:
                         assert await status_of(client.address, method, target) in REFUSED, (method, target)
-        assert client.parts.gate.is_open
+        assert client.parts.queue.is_open
 
-    attendant_world.attended(tmp_path, test)
+    external_server.with_server(tmp_path, test)
 
 
 def test_the_run_that_attached_last_commands_the_server_whatever_its_clock_says() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from areal_like.serving.external.engine_log import decode_line, find_error
 from areal_like.serving.external.engine_process import import_folder
-from tests.support.attendant_processes import SECRET, attendant, environment, program, write_run
+from tests.support.external_processes import SECRET, environment, external_server, program, write_run
 
 ANSWERS = """
 import os, sys
@@ -59,7 +59,7 @@ def test_an_engine_that_dies_at_its_start_is_reported_at_once_by_its_own_error(t
         print("shutting down, goodbye")
         raise SystemExit(3)
     """
-    with attendant(write_run(tmp_path, "rollout.setup_timeout=300"), *program(textwrap.dedent(source))) as one:
+    with external_server(write_run(tmp_path, "rollout.setup_timeout=300"), *program(textwrap.dedent(source))) as one:
         assert one.code() == 1
         assert one.note["message"] == (
             "the vllm engine ended with exit code 3: ValueError: the file /models/x is damaged"
@@ -69,13 +69,13 @@ def test_an_engine_that_dies_at_its_start_is_reported_at_once_by_its_own_error(t
 
 def test_an_engine_that_is_killed_is_reported_by_the_signal_and_not_by_what_it_said_before(tmp_path: Path) -> None:
     source = "import os, signal; print('an error long ago'); os.kill(os.getpid(), signal.SIGKILL)"
-    with attendant(write_run(tmp_path), *program(source)) as one:
+    with external_server(write_run(tmp_path), *program(source)) as one:
         assert one.code() == 1
         assert one.note["message"].startswith("the vllm engine was killed by signal 9 (SIGKILL), by somebody else or ")
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with attendant(write_run(tmp_path), "--", "/nowhere/python", "--port", "<port>") as one:
+    with external_server(write_run(tmp_path), "--", "/nowhere/python", "--port", "<port>") as one:
         assert one.code() == 1
         assert one.note["message"] == "/nowhere/python cannot be started: No such file or directory"
 
@@ -84,7 +84,7 @@ def test_an_engine_that_never_answers_is_given_up_after_the_named_limit_and_leav
     source = (
         "import os, time; print('pid', os.getpid(), flush=True); print('still loading', flush=True); time.sleep(600)"
     )
-    with attendant(write_run(tmp_path, "rollout.setup_timeout=2"), *program(source)) as one:
+    with external_server(write_run(tmp_path, "rollout.setup_timeout=2"), *program(source)) as one:
         assert one.code() == 1
         assert one.note["kind"] == "timeout"
         said = one.note["message"]
@@ -106,7 +106,7 @@ except OSError:
 
 
 def test_another_port_is_tried_a_few_times_where_one_is_taken(tmp_path: Path) -> None:
-    with attendant(write_run(tmp_path), *program(TAKEN)) as one:
+    with external_server(write_run(tmp_path), *program(TAKEN)) as one:
         assert one.code() == 1
         ports = {line for line in one.said.splitlines() if line.startswith("asked for")}
         assert len(ports) == 4 and "is started again on another port (start 2 of 4)" in one.said
@@ -124,7 +124,7 @@ def test_another_port_is_tried_a_few_times_where_one_is_taken(tmp_path: Path) ->
 )
 def test_a_server_that_is_not_the_one_started_here_is_not_taken_for_it(tmp_path: Path, headers: str) -> None:
     server = ANSWERS + f"HEADERS = {headers}\nHTTPServer(('127.0.0.1', PORT), Handler).serve_forever()\n"
-    with attendant(write_run(tmp_path), *program(server)) as one:
+    with external_server(write_run(tmp_path), *program(server)) as one:
         assert one.code() == 1
         assert "somebody else took each of 4 ports" in one.note["message"]
 
@@ -132,7 +132,7 @@ def test_a_server_that_is_not_the_one_started_here_is_not_taken_for_it(tmp_path:
 def test_a_port_that_the_command_names_is_not_exchanged_for_another(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mine:
         words = [*program(TAKEN)[:-1], str(mine.getsockname()[1])]
-        with attendant(write_run(tmp_path), *words) as one:
+        with external_server(write_run(tmp_path), *words) as one:
             assert one.code() == 1
             assert f"port {mine.getsockname()[1]}, which it was told to take, is taken" in one.note["message"]
 
@@ -148,7 +148,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_an_engine_that_will_not_end_is_killed_with_all_that_it_started(tmp_path: Path, how: signal.Signals) -> None:
-    with attendant(write_run(tmp_path), *program(STUBBORN)) as one:
+    with external_server(write_run(tmp_path), *program(STUBBORN)) as one:
         one.until_said("pids")
         engine, below = (int(word) for word in one.said.split("pids ")[1].split()[:2])
         one.process.send_signal(how)
@@ -169,7 +169,7 @@ def test_an_engine_that_is_told_to_end_may_end_by_itself(tmp_path: Path) -> None
     print("up", flush=True)
     time.sleep(600)
     """
-    with attendant(write_run(tmp_path), *program(textwrap.dedent(source))) as one:
+    with external_server(write_run(tmp_path), *program(textwrap.dedent(source))) as one:
         one.until_said("up\n")
         one.process.terminate()
         assert one.code(10) == 0 and "closing my files" in one.said
@@ -184,7 +184,7 @@ def test_an_engine_sees_our_package_and_none_of_our_libraries(tmp_path: Path) ->
     raise SystemExit(1)
     """
     directory = write_run(tmp_path)
-    with attendant(directory, *program(textwrap.dedent(source % SECRET))) as one:
+    with external_server(directory, *program(textwrap.dedent(source % SECRET))) as one:
         assert one.code() == 1
         assert "found ['areal_like'] run1 server/0 1.1 True" in one.said
     assert import_folder(directory) == import_folder(directory)

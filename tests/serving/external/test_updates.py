@@ -12,17 +12,17 @@ from areal_like.process.errors import HttpError
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.weights.fingerprint import tensor_hash
-from tests.support.attendant_world import (
+from tests.support.external_server import (
     PROMPT,
     SECRET,
     Client,
     TinyEngine,
-    attended,
     check,
     group,
     published,
     until,
     version_in,
+    with_server,
 )
 from tests.support.tiny_models import tiny_qwen3
 
@@ -52,7 +52,7 @@ def test_nothing_is_served_before_the_run_has_given_weights(tmp_path: Path) -> N
         await client.update(tmp_path, 0, 1)
         assert (await client.call("GET", "/health"))["version"] == 0
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
         tokens = sum(len(sample["token_ids"]) for sample in answers["g"]["samples"])
         assert done["generated"]["tokens"] == tokens and done["generated"]["busy_s"] > 0
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path,
         asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
         client.engine.log.clear()
         for version in (2, 3):
-            await until(lambda: len(client.engine.doing) > 0 or asking.done())
+            await until(lambda: len(client.engine.in_flight) > 0 or asking.done())
             enough = client.engine.tokens + 8
             await until(partial(has_made, client.engine, enough, asking))
             await client.update(tmp_path, version, version, mode=mode)
@@ -104,7 +104,7 @@ def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path,
         paused = "pause" in client.engine.log
         assert paused == (mode == "keep" or (mode == "auto" and can_keep))
 
-    attended(tmp_path, test, can_keep=can_keep, token_s=0.02)
+    with_server(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
 def test_keep_is_refused_where_the_engine_cannot_tell_versions_and_nothing_is_loaded(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_keep_is_refused_where_the_engine_cannot_tell_versions_and_nothing_is_lo
         assert said.status == 409 and "cannot keep requests" in said.message
         assert client.engine.version == 1
 
-    attended(tmp_path, test, can_keep=False)
+    with_server(tmp_path, test, can_keep=False)
 
 
 def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Pa
         assert client.engine.log.count("commit 3") == 1 and client.engine.version == 3
         assert await client.generate(group("g")) == before
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_a_publication_that_lacks_a_layer_is_refused_by_what_the_checkpoint_holds(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_publication_that_lacks_a_layer_is_refused_by_what_the_checkpoint_hold
         assert said.status == 409 and "layer 1" in said.message and "missing" in said.message
         assert client.engine.version == -1
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def spoil(engine: TinyEngine) -> None:
@@ -170,7 +170,7 @@ def test_a_tensor_that_is_not_what_was_published_is_named_and_nothing_is_served_
         await client.update(tmp_path, 1, 1)
         client.engine.after_commit = spoil
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
         assert said.status == 409
         assert "tensor model.layers.1.mlp.up_proj.weight (layer 1)" in said.message
@@ -180,7 +180,7 @@ def test_a_tensor_that_is_not_what_was_published_is_named_and_nothing_is_served_
             again = await refusal(client, path, body)
             assert again.status == 503 and "up_proj" in again.message
 
-    attended(tmp_path, test, can_keep=can_keep, token_s=0.02)
+    with_server(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
 def test_a_model_that_computes_otherwise_than_the_trainer_is_noticed_by_the_probe(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_model_that_computes_otherwise_than_the_trainer_is_noticed_by_the_prob
         assert said.status == 409 and "different models" in said.message
         assert (await client.call("GET", "/health"))["status"] == "broken"
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_a_load_that_fails_half_way_ends_the_process(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_load_that_fails_half_way_ends_the_process(tmp_path: Path) -> None:
         assert said.status == 500 and "failed half-way: a worker died" in said.message
         assert "a worker died" in str(client.server.fatal.result())
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_weights_are_staged_beside_generation_and_swapped_when_told(tmp_path: Path) -> None:
@@ -223,14 +223,14 @@ def test_weights_are_staged_beside_generation_and_swapped_when_told(tmp_path: Pa
         check(found["g"]["samples"][0], same)
         assert set(found["g"]["samples"][0]["versions"]) == {2}
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def test_who_paused_before_an_update_is_still_paused_after_it(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         await client.call("POST", "/control/pause", {"mode": "keep"})
         await client.update(tmp_path, 2, 2)
         assert (await client.call("GET", "/health"))["status"] == "paused"
@@ -238,7 +238,7 @@ def test_who_paused_before_an_update_is_still_paused_after_it(tmp_path: Path) ->
         await client.call("POST", "/control/resume")
         check((await asking)["g"]["samples"][0], same)
 
-    attended(tmp_path, test, can_keep=True, token_s=0.02)
+    with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
 
 def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weights(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weigh
         await client.update(tmp_path, 5, 5)
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
-        await until(lambda: client.parts.gate.waiting == 1)
+        await until(lambda: client.parts.queue.waiting == 1)
         async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
             said = await newer.json("POST", client.address, "/control/update_weights", published(tmp_path, 2, 2))
             assert said["version"] == 2
@@ -255,7 +255,7 @@ def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weigh
         assert (health["status"], health["version"]) == ("ok", 2)
         assert (await refusal(client, "/control/pause", {})).status == 409
 
-    attended(tmp_path, test)
+    with_server(tmp_path, test)
 
 
 def loaded(client: Client) -> set[int]:
@@ -279,7 +279,7 @@ def test_new_groups_take_the_newest_adapter_and_old_ones_end_on_theirs(tmp_path:
         done = await client.call("POST", path, publish_tiny_adapter(tmp_path, 1))
         assert done["version"] == 1 and done["tensors"] == 4 and done["stall_s"] == 0
         asking = asyncio.create_task(client.generate(group("old", n=2, **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         await client.call("POST", path, publish_tiny_adapter(tmp_path, 2))
         new = (await client.generate(group("new")))["new"]["samples"][0]
         assert loaded(client) == {1, 2} and not asking.done()
@@ -294,7 +294,7 @@ def test_new_groups_take_the_newest_adapter_and_old_ones_end_on_theirs(tmp_path:
         stale = await refusal(client, path, publish_tiny_adapter(tmp_path, 2))
         assert stale.status == 409 and "stale" in stale.message
 
-    attended(tmp_path, test, token_s=0.02)
+    with_server(tmp_path, test, token_s=0.02)
 
 
 def test_a_third_adapter_waits_until_nobody_needs_the_first(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_third_adapter_waits_until_nobody_needs_the_first(tmp_path: Path) -> N
         path = "/control/update_weights"
         await client.call("POST", path, publish_tiny_adapter(tmp_path, 1))
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
-        await until(lambda: len(client.engine.doing) == 1)
+        await until(lambda: len(client.engine.in_flight) == 1)
         await client.call("POST", path, publish_tiny_adapter(tmp_path, 2))
         third = asyncio.create_task(client.call("POST", path, publish_tiny_adapter(tmp_path, 3)))
         found = await asking
@@ -312,4 +312,4 @@ def test_a_third_adapter_waits_until_nobody_needs_the_first(tmp_path: Path) -> N
         assert unloaded[0].startswith("unload v1-") and loads[2].startswith("load v3-")
         assert client.engine.log.index(unloaded[0]) < client.engine.log.index(loads[2])
 
-    attended(tmp_path, test, token_s=0.01)
+    with_server(tmp_path, test, token_s=0.01)

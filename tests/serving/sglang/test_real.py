@@ -31,17 +31,17 @@ def generated(server: Server, n: int = 1, /, **sampling: Any) -> list[GenerateOu
     return server.ask(lambda engine: engine.generate(asked))
 
 
-def logits_of(piece: GenerateOutput, seed: int = 0) -> torch.Tensor:
+def logits_of(output: GenerateOutput, seed: int = 0) -> torch.Tensor:
     """Before each token of the answer."""
-    ids = torch.tensor([PROMPT + piece.token_ids])
+    ids = torch.tensor([PROMPT + output.token_ids])
     with torch.no_grad():
         logits: torch.Tensor = reference(seed)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1].float()
     return logits
 
 
-def assert_logprobs(piece: GenerateOutput, logits: torch.Tensor) -> None:
-    expected = logits.log_softmax(-1).gather(1, torch.tensor(piece.token_ids)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(piece.logprobs), expected, atol=EXACT, rtol=0)
+def assert_logprobs(output: GenerateOutput, logits: torch.Tensor) -> None:
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(output.logprobs), expected, atol=EXACT, rtol=0)
 
 
 # The guard.
@@ -84,8 +84,8 @@ def test_it_says_what_it_is(sglang: Server):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_logprobs_are_those_of_the_sampled_distribution(sglang: Server, temperature: float):
-    for piece in generated(sglang, 4, temperature=temperature):
-        assert_logprobs(piece, logits_of(piece) / temperature)
+    for output in generated(sglang, 4, temperature=temperature):
+        assert_logprobs(output, logits_of(output) / temperature)
 
 
 def test_the_likeliest_tokens_and_their_logprobs_at_temperature_1(sglang: Server):
@@ -104,11 +104,11 @@ def test_logprobs_are_among_the_tokens_that_are_left(sglang: Server, cut: dict[s
         limited = GenerateRequest("cut", PROMPT, 4, 1, {"max_new_tokens": 24, "temperature": 0.8, **cut})
         return (await asyncio.gather(engine.generate(plain), engine.generate(limited)))[1]
 
-    for piece in sglang.ask(both):
-        probabilities = (logits_of(piece) / 0.8).softmax(-1)
+    for output in sglang.ask(both):
+        probabilities = (logits_of(output) / 0.8).softmax(-1)
         left = _left(probabilities, **cut)
-        assert all(left[at, token] for at, token in enumerate(piece.token_ids))
-        assert_logprobs(piece, probabilities.masked_fill(~left, 0).log())
+        assert all(left[at, token] for at, token in enumerate(output.token_ids))
+        assert_logprobs(output, probabilities.masked_fill(~left, 0).log())
 
 
 def _left(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> torch.Tensor:
@@ -122,15 +122,15 @@ def _left(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: floa
 @pytest.mark.parametrize("penalty", [{"frequency_penalty": 1.2}, {"repetition_penalty": 1.6}])
 def test_penalties_act_on_the_answer_and_on_its_logprobs(sglang: Server, penalty: dict[str, float]):
     """SGLang's penalty of repetitions looks at the answer alone, not at the prompt."""
-    (piece,) = generated(sglang, 1, temperature=0.7, **penalty)
-    logits = logits_of(piece)
-    for at in range(len(piece.token_ids)):
-        counts = torch.bincount(torch.tensor(piece.token_ids[:at], dtype=torch.long), minlength=logits.shape[1])
+    (output,) = generated(sglang, 1, temperature=0.7, **penalty)
+    logits = logits_of(output)
+    for at in range(len(output.token_ids)):
+        counts = torch.bincount(torch.tensor(output.token_ids[:at], dtype=torch.long), minlength=logits.shape[1])
         logits[at] -= penalty.get("frequency_penalty", 0.0) * counts
         factor = torch.where(counts > 0, penalty.get("repetition_penalty", 1.0), 1.0)
         logits[at] = torch.where(logits[at] > 0, logits[at] / factor, logits[at] * factor)
-    assert len(set(piece.token_ids)) > 1
-    assert_logprobs(piece, logits / 0.7)
+    assert len(set(output.token_ids)) > 1
+    assert_logprobs(output, logits / 0.7)
 
 
 def test_stops_end_an_answer_and_are_part_of_it(sglang: Server):
@@ -162,13 +162,13 @@ def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: Server, lengt
     context = SHAPE["max_position_embeddings"]
     prompt = [5 + at % 40 for at in range(length)]
     wants = {"max_new_tokens": 50, "min_new_tokens": 50}
-    (piece,) = sglang.ask(lambda engine: engine.generate(GenerateRequest("a", prompt, 1, 1, wants)))
-    assert (len(piece.token_ids), piece.finish) == (context - length, "length")
-    ids = torch.tensor([prompt + piece.token_ids])
+    (output,) = sglang.ask(lambda engine: engine.generate(GenerateRequest("a", prompt, 1, 1, wants)))
+    assert (len(output.token_ids), output.finish) == (context - length, "length")
+    ids = torch.tensor([prompt + output.token_ids])
     with torch.no_grad():
         logits = reference(0)(input_ids=ids).logits[0, length - 1 : -1].float()
     logits[:, EOS_ID] = -torch.inf  # until it is long enough
-    assert_logprobs(piece, logits)
+    assert_logprobs(output, logits)
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_in_words_and_harms_nobody(sglang: Server):
@@ -189,12 +189,12 @@ def test_aborted_requests_end_with_what_they_have_and_waiting_ones_with_nothing(
         await engine.abort(None)
         return await under_way
 
-    pieces = sglang.ask(interrupted)
-    assert {piece.finish for piece in pieces} == {"abort"}
-    begun = [piece for piece in pieces if piece.token_ids]
+    outputs = sglang.ask(interrupted)
+    assert {output.finish for output in outputs} == {"abort"}
+    begun = [output for output in outputs if output.token_ids]
     assert 0 < len(begun) <= 8
-    for piece in begun:
-        assert len(piece.logprobs) == len(piece.token_ids)
+    for output in begun:
+        assert len(output.logprobs) == len(output.token_ids)
 
 
 def test_one_request_is_aborted_by_its_name_and_no_other_with_it(sglang: Server):
@@ -209,7 +209,7 @@ def test_one_request_is_aborted_by_its_name_and_no_other_with_it(sglang: Server)
 
     first, *others = sglang.ask(interrupted)
     assert first[0].finish == "abort"
-    assert [len(pieces[0].token_ids) for pieces in others] == [60, 60]
+    assert [len(outputs[0].token_ids) for outputs in others] == [60, 60]
 
 
 def test_who_gives_up_leaves_nothing_running(sglang: Server):

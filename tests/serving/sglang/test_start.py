@@ -81,7 +81,7 @@ def test_every_key_of_the_section_is_passed_translated_or_named(name):
     changed = (start.command, start.env) != (plain.command, plain.env)
     promise = promises.at(f"sglang.{name}")
     is_refused = promise is not None and promise.state == "refused"
-    assert changed or start.without_effect or is_refused or f"sglang.{name}" in keys(start.obstacles)
+    assert changed or start.without_effect or is_refused or f"sglang.{name}" in keys(start.problems)
 
 
 def test_true_defaults_can_be_set_to_false():
@@ -92,9 +92,9 @@ def test_true_defaults_can_be_set_to_false():
 
 def test_kernels_for_a_gpu_are_refused_on_a_cpu():
     start = started(on_gpu=False, attention_backend="fa3", sampling_backend="flashinfer")
-    assert keys(start.obstacles) == {"sglang.attention_backend", "sglang.sampling_backend"}
-    assert not started(attention_backend="fa3").obstacles
-    assert not started(on_gpu=False, attention_backend="intel_amx").obstacles
+    assert keys(start.problems) == {"sglang.attention_backend", "sglang.sampling_backend"}
+    assert not started(attention_backend="fa3").problems
+    assert not started(on_gpu=False, attention_backend="intel_amx").problems
 
 
 def test_on_a_gpu_a_group_shares_its_prompt_and_priorities_stay():
@@ -126,7 +126,7 @@ def test_an_adapter_can_come_while_the_last_one_is_in_use():
 @pytest.mark.parametrize(("modules", "is_fit"), [("[q_proj]", False), ("[q_proj,v_proj]", True), ("[o_proj]", True)])
 def test_adapters_that_sglang_cannot_load_are_refused_before(modules, is_fit):
     words = ("actor.use_lora=true", "actor.weight_update_mode=adapter", f"actor.target_modules={modules}")
-    assert ("actor.target_modules" not in keys(started(words=words).obstacles)) is is_fit
+    assert ("actor.target_modules" not in keys(started(words=words).problems)) is is_fit
 
 
 def test_requests_have_priorities_where_the_policy_allows_it():
@@ -152,9 +152,9 @@ def test_a_context_longer_than_the_models_is_cut_and_said(tmp_path):
 
 def test_a_seed_of_the_users_own_acts_on_a_gpu_and_is_refused_on_a_cpu():
     on_gpu = started(words=("gconfig.seed=3",))
-    assert "--enable-deterministic-inference" in on_gpu.command and not on_gpu.obstacles
+    assert "--enable-deterministic-inference" in on_gpu.command and not on_gpu.problems
     assert "--enable-deterministic-inference" not in started().command
-    (refusal,) = started(on_gpu=False, words=("gconfig.seed=3",)).obstacles
+    (refusal,) = started(on_gpu=False, words=("gconfig.seed=3",)).problems
     assert refusal[0] == "gconfig.seed" and "rollout=embedded" in refusal[1]
 
 
@@ -169,20 +169,20 @@ def test_a_seed_of_the_users_own_acts_on_a_gpu_and_is_refused_on_a_cpu():
     ],
 )
 def test_sampling_that_sglang_would_do_otherwise_is_refused(words, key):
-    assert key in keys(started(words=words).obstacles)
+    assert key in keys(started(words=words).problems)
 
 
 @pytest.mark.parametrize("name", sorted(UNGUARDED_FLAGS))
 def test_no_door_is_opened_that_the_token_does_not_guard(name):
     start = started(extra_args={name: 2})
-    assert keys(start.obstacles) == {f"sglang.extra_args.{name}"}
+    assert keys(start.problems) == {f"sglang.extra_args.{name}"}
     assert "--" + name.replace("_", "-") not in start.command
 
 
 @pytest.mark.parametrize("name", ["disagg", "disaggregation-mode", "--grpc-po", "engine_info_boot", "grpc_port=1"])
 def test_no_such_door_is_opened_by_another_spelling(name):
     start = started(extra_args={name: 2})
-    assert keys(start.obstacles) == {f"sglang.extra_args.{name}"}
+    assert keys(start.problems) == {f"sglang.extra_args.{name}"}
     assert not [word for word in start.command if name.strip("-")[:6].replace("_", "-") in word]
 
 

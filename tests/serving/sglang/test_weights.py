@@ -26,7 +26,7 @@ def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Ser
 
     async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
         await bring(engine, arrival)
-        return await engine.read_back(arrival.index.tensors, arrival.folder), await engine.logprobs(PROMPT)
+        return await engine.verify(arrival.index.tensors, arrival.folder), await engine.logprobs(PROMPT)
 
     found, logprobs = sglang.ask(updated)
     assert found.hashes == {info.name: info.hash for info in arrival.index.tensors}
@@ -38,19 +38,19 @@ def test_a_prompt_that_was_cached_is_read_anew_after_an_update(sglang: Server, t
     prompt = [5 + place % 50 for place in range(200)]
 
     async def answered(engine: SGLangEngine) -> list[tuple[int, GenerateOutput]]:
-        pieces = []
+        outputs = []
         for seed in (1, 2):
             await bring(engine, published(tmp_path, seed))
             for _ in ("first", "cached"):
-                pieces += [
-                    (seed, piece)
-                    for piece in await engine.generate(GenerateRequest("a", prompt, 2, 1, {"max_new_tokens": 4}))
+                outputs += [
+                    (seed, output)
+                    for output in await engine.generate(GenerateRequest("a", prompt, 2, 1, {"max_new_tokens": 4}))
                 ]
-        return pieces
+        return outputs
 
-    for seed, piece in sglang.ask(answered):
-        wanted = logprobs_by(reference(seed), [*prompt, *piece.token_ids])[len(prompt) - 1 :]
-        assert piece.logprobs == pytest.approx(wanted, abs=EXACT)
+    for seed, output in sglang.ask(answered):
+        wanted = logprobs_by(reference(seed), [*prompt, *output.token_ids])[len(prompt) - 1 :]
+        assert output.logprobs == pytest.approx(wanted, abs=EXACT)
 
 
 def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, tmp_path: Path):
@@ -113,7 +113,7 @@ def test_weights_that_are_sent_are_served(sglang: Server):
 
     async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
         await receive(engine, flat)
-        return await engine.read_back(flat.index.tensors, None), await engine.logprobs(PROMPT)
+        return await engine.verify(flat.index.tensors, None), await engine.logprobs(PROMPT)
 
     found, logprobs = sglang.ask(updated)
     assert len(found.hashes) == len(flat.index.tensors) and not found.wrong

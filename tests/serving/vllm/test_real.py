@@ -74,10 +74,10 @@ async def serve(engine: VLLMEngine, server: Server, seed: int = 0) -> PreTrained
 
 
 def at(
-    piece: GenerateOutput, weights: PreTrainedModel, prompt: list[int] = PROMPT, temperature: float = 1.0
+    output: GenerateOutput, weights: PreTrainedModel, prompt: list[int] = PROMPT, temperature: float = 1.0
 ) -> torch.Tensor:
     """The model's log-probabilities of the whole vocabulary where each token was chosen."""
-    return log_softmax(weights, [*prompt, *piece.token_ids], temperature)[len(prompt) - 1 :]
+    return log_softmax(weights, [*prompt, *output.token_ids], temperature)[len(prompt) - 1 :]
 
 
 ALL_KEYS = (
@@ -164,10 +164,10 @@ def test_what_wants_another_token_is_of_another_run(server):
 def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperature):
     async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
-        pieces = await engine.generate(asked("t", PROMPT, n=4, temperature=temperature, max_new_tokens=64))
-        for piece in pieces:
-            expected = logprobs_of(weights, [*PROMPT, *piece.token_ids], temperature)[len(PROMPT) - 1 :]
-            assert (expected - torch.tensor(piece.logprobs)).abs().max() < CLOSE
+        outputs = await engine.generate(asked("t", PROMPT, n=4, temperature=temperature, max_new_tokens=64))
+        for output in outputs:
+            expected = logprobs_of(weights, [*PROMPT, *output.token_ids], temperature)[len(PROMPT) - 1 :]
+            assert (expected - torch.tensor(output.logprobs)).abs().max() < CLOSE
 
     talk(server, test)
 
@@ -176,7 +176,7 @@ def test_answers_of_a_group_differ_and_come_again_with_their_seed(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         first, again, other = [
-            [piece.token_ids for piece in await engine.generate(asked(f"s{number}", PROMPT, n=4, seed=seed))]
+            [output.token_ids for output in await engine.generate(asked(f"s{number}", PROMPT, n=4, seed=seed))]
             for number, seed in enumerate((7, 7, 1 << 62))
         ]
         assert first == again != other
@@ -201,8 +201,8 @@ def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
 def test_unlikely_tokens_are_left_out_and_the_others_share_what_was_theirs(server, limit):
     async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
-        for piece in await engine.generate(asked("l", PROMPT, n=8, max_new_tokens=24, **limit)):
-            for token, logprob, all_of_them in zip(piece.token_ids, piece.logprobs, at(piece, weights), strict=True):
+        for output in await engine.generate(asked("l", PROMPT, n=8, max_new_tokens=24, **limit)):
+            for token, logprob, all_of_them in zip(output.token_ids, output.logprobs, at(output, weights), strict=True):
                 kept = _kept(all_of_them.exp(), **limit)
                 assert token in kept
                 assert abs(all_of_them[token] - all_of_them[kept].logsumexp(0) - logprob) < CLOSE
@@ -221,13 +221,13 @@ def _kept(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: floa
 def test_penalties_change_what_is_sampled_from(server, penalty):
     async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
-        (piece,) = await engine.generate(asked("p", PROMPT, max_new_tokens=48, **penalty))
+        (output,) = await engine.generate(asked("p", PROMPT, max_new_tokens=48, **penalty))
         with torch.no_grad():
-            logits_TV = weights(input_ids=torch.tensor([[*PROMPT, *piece.token_ids]])).logits[0, len(PROMPT) - 1 : -1]
+            logits_TV = weights(input_ids=torch.tensor([[*PROMPT, *output.token_ids]])).logits[0, len(PROMPT) - 1 : -1]
         for count, logits in enumerate(logits_TV):
-            punished = _punished(logits, PROMPT, piece.token_ids[:count], **penalty)
-            expected = punished.log_softmax(-1)[piece.token_ids[count]]
-            assert abs(expected - piece.logprobs[count]) < CLOSE
+            punished = _punished(logits, PROMPT, output.token_ids[:count], **penalty)
+            expected = punished.log_softmax(-1)[output.token_ids[count]]
+            assert abs(expected - output.logprobs[count]) < CLOSE
 
     talk(server, test)
 
@@ -248,9 +248,9 @@ def _punished(
 def test_an_answer_does_not_end_before_its_least_length(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
-        for piece in await engine.generate(asked("m", PROMPT, n=8, max_new_tokens=300, min_new_tokens=40)):
-            assert EOS_ID not in piece.token_ids[:40]
-            assert len(piece.token_ids) >= 40
+        for output in await engine.generate(asked("m", PROMPT, n=8, max_new_tokens=300, min_new_tokens=40)):
+            assert EOS_ID not in output.token_ids[:40]
+            assert len(output.token_ids) >= 40
 
     talk(server, test)
 
@@ -259,11 +259,11 @@ def test_a_stop_token_is_part_of_the_answer(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         stops = list(range(20, 60))
-        for piece in await engine.generate(asked("e", PROMPT, n=8, max_new_tokens=100, stop_token_ids=stops)):
-            assert piece.finish == "stop"
-            assert piece.token_ids[-1] in (*stops, EOS_ID)
-            assert not {*stops, EOS_ID} & {*piece.token_ids[:-1]}
-            assert len(piece.logprobs) == len(piece.token_ids)
+        for output in await engine.generate(asked("e", PROMPT, n=8, max_new_tokens=100, stop_token_ids=stops)):
+            assert output.finish == "stop"
+            assert output.token_ids[-1] in (*stops, EOS_ID)
+            assert not {*stops, EOS_ID} & {*output.token_ids[:-1]}
+            assert len(output.logprobs) == len(output.token_ids)
 
     talk(server, test)
 
@@ -293,8 +293,8 @@ def test_an_answer_is_as_long_as_it_may_be_and_a_prompt_without_room_for_one_is_
             ({"max_new_tokens": 90, "max_tokens": 12}, 7),
             ({"max_new_tokens": 600, "min_new_tokens": 600}, 507),
         ):
-            (piece,) = await engine.generate(asked("n", PROMPT, seed=1, **{"min_new_tokens": 600, **limits}))
-            assert (len(piece.token_ids), piece.finish) == (wanted, "length")
+            (output,) = await engine.generate(asked("n", PROMPT, seed=1, **{"min_new_tokens": 600, **limits}))
+            assert (len(output.token_ids), output.finish) == (wanted, "length")
         with pytest.raises(ValueError, match=r"vllm\.max_model_len: the prompt has 512 tokens"):
             await engine.generate(asked("n", [5] * 512))
         with pytest.raises(ValueError, match="out of vocabulary"):
@@ -313,7 +313,7 @@ def test_many_long_seeded_prompts_at_once_do_not_kill_it(server):
         found = await asyncio.gather(
             *(engine.generate(asked(f"many{number}", prompt, seed=number)) for number, prompt in enumerate(prompts))
         )
-        assert [len(pieces) for pieces in found] == [1] * 64
+        assert [len(outputs) for outputs in found] == [1] * 64
 
     talk(server, test)
 
@@ -331,21 +331,21 @@ def test_an_abort_ends_the_requests_that_are_named_with_what_they_have(server):
                     await asyncio.sleep(0.005)
                 await engine.abort(ids)
                 found = await asking
-                if any(piece.finish == "abort" for piece in found):
+                if any(output.finish == "abort" for output in found):
                     return found
 
         other = asyncio.create_task(engine.generate(asked("stays", PROMPT, **long)))
-        for piece in await aborted("gone", ["nobody", "gone"]):
-            assert piece.finish == "abort" and len(piece.token_ids) < 400
-            assert len(piece.logprobs) == len(piece.versions or []) == len(piece.token_ids)
+        for output in await aborted("gone", ["nobody", "gone"]):
+            assert output.finish == "abort" and len(output.token_ids) < 400
+            assert len(output.logprobs) == len(output.versions or []) == len(output.token_ids)
         assert len((await other)[0].token_ids) == 400
-        assert [piece.finish for piece in await aborted("all", None)] == ["abort"] * 3
+        assert [output.finish for output in await aborted("all", None)] == ["abort"] * 3
         await engine.pause()
         never = asyncio.create_task(engine.generate(asked("never", PROMPT, n=2)))
         while not never.done():  # an abort that comes before the request ends nothing
             await engine.abort(["never"])
             await asyncio.wait([never], timeout=0.2)
-        assert [(piece.token_ids, piece.finish) for piece in await never] == [([], "abort")] * 2
+        assert [(output.token_ids, output.finish) for output in await never] == [([], "abort")] * 2
         await engine.resume()
 
     talk(server, test)
@@ -385,14 +385,14 @@ def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
             weights = model(seed)
             arrival = published(server, weights)
             await update(engine, arrival)
-            found = await engine.read_back(arrival.index.tensors, arrival.folder)
+            found = await engine.verify(arrival.index.tensors, arrival.folder)
             assert not found.wrong and not found.uncovered
             assert found.hashes == {info.name: info.hash for info in arrival.index.tensors}
             expected = logprobs_of(weights, PROMPT)
             assert (torch.tensor(await engine.logprobs(PROMPT)) - expected).abs().max() < CLOSE
-            (piece,) = await engine.generate(asked("u", PROMPT))
-            assert apart(piece, PROMPT, weights) < CLOSE
-            assert piece.versions == [arrival.version] * len(piece.token_ids)
+            (output,) = await engine.generate(asked("u", PROMPT))
+            assert apart(output, PROMPT, weights) < CLOSE
+            assert output.versions == [arrival.version] * len(output.token_ids)
 
     talk(server, test)
 
@@ -407,10 +407,10 @@ def test_many_updates_are_read_back_while_tokens_are_generated(server):
         for turn in range(10):
             arrival = published(server, model(turn % 3))
             await update(engine, arrival)
-            found = await engine.read_back(arrival.index.tensors, arrival.folder)
+            found = await engine.verify(arrival.index.tensors, arrival.folder)
             assert not found.wrong and not found.uncovered
-        for pieces in await asyncio.gather(*running):
-            assert [(len(piece.token_ids), piece.finish) for piece in pieces] == [(450, "length")]
+        for outputs in await asyncio.gather(*running):
+            assert [(len(output.token_ids), output.finish) for output in outputs] == [(450, "length")]
 
     talk(server, test)
 
@@ -422,7 +422,7 @@ def test_reading_back_names_what_is_not_as_published(server):
         with torch.no_grad():
             other.model.layers[1].self_attn.v_proj.weight[3, 5] += 1e-3
             other.model.embed_tokens.weight[7, 0] += 1e-3
-        found = await engine.read_back(published(server, other).index.tensors, None)
+        found = await engine.verify(published(server, other).index.tensors, None)
         assert {*found.wrong} == {"model.layers.1.self_attn.v_proj.weight", "model.embed_tokens.weight"}
 
     talk(server, test)
@@ -437,7 +437,7 @@ def test_a_tensor_with_a_minus_zero_is_not_called_wrong(server):
         arrival = published(server, weights)
         await update(engine, arrival)
         for _ in range(2):
-            found = await engine.read_back(arrival.index.tensors, arrival.folder)
+            found = await engine.verify(arrival.index.tensors, arrival.folder)
             assert not found.wrong
             assert found.uncovered in ([name], [])
 
@@ -466,16 +466,16 @@ def test_requests_that_are_kept_go_on_with_the_new_weights_as_if_they_had_always
         await engine.commit(arrival)
         await engine.resume()
         crossed = 0
-        for prompt, pieces in zip(prompts, await asyncio.gather(*running), strict=True):
-            for piece in pieces:
-                versions = piece.versions or []
+        for prompt, outputs in zip(prompts, await asyncio.gather(*running), strict=True):
+            for output in outputs:
+                versions = output.versions or []
                 assert sorted(versions) == versions and {*versions} <= {arrival.version - 1, arrival.version}
                 cut = versions.index(arrival.version) if arrival.version in versions else len(versions)
                 if cut:
-                    assert apart(piece, prompt, old, 0, cut) < CLOSE
+                    assert apart(output, prompt, old, 0, cut) < CLOSE
                 if 0 < cut < len(versions):
                     crossed += 1
-                    assert apart(piece, prompt, new, cut) < CLOSE < apart(piece, prompt, old, cut)
+                    assert apart(output, prompt, new, cut) < CLOSE < apart(output, prompt, old, cut)
         assert crossed
 
     talk(server, test)
@@ -487,8 +487,8 @@ def test_a_prompt_that_was_cached_is_read_anew_after_an_update(server):
         for seed in (1, 2):
             weights = await serve(engine, server, seed)
             for name in ("first", "cached"):
-                (piece,) = await engine.generate(asked(name, prompt))
-                assert apart(piece, prompt, weights) < CLOSE
+                (output,) = await engine.generate(asked(name, prompt))
+                assert apart(output, prompt, weights) < CLOSE
 
     talk(server, test)
 
@@ -513,8 +513,8 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_serve_on(server):
         await engine.discard()
         with pytest.raises(BadWeights, match="is not staged"):
             await engine.commit(dataclasses.replace(arrival, version=Weights.version))
-        (piece,) = await engine.generate(asked("after", PROMPT))
-        assert apart(piece, PROMPT, weights) < CLOSE
+        (output,) = await engine.generate(asked("after", PROMPT))
+        assert apart(output, PROMPT, weights) < CLOSE
 
     talk(server, test)
 
@@ -536,7 +536,7 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         host.close()
         await running
         await update_staged(engine, sent)
-        found = await engine.read_back(arrival.index.tensors, None)
+        found = await engine.verify(arrival.index.tensors, None)
         assert not found.wrong and not found.uncovered
         assert (torch.tensor(await engine.logprobs(PROMPT)) - logprobs_of(new, PROMPT)).abs().max() < CLOSE
 
@@ -569,10 +569,10 @@ def test_adapters_serve_under_their_names_beside_the_model(server, tmp_path):
         for name, weights in adapted.items():
             expected = logprobs_of(weights, PROMPT)
             assert (torch.tensor(await engine.logprobs(PROMPT, name)) - expected).abs().max() < CLOSE
-            (piece,) = await engine.generate(asked("a", PROMPT)._replace(adapter=name))
-            assert apart(piece, PROMPT, weights) < CLOSE and piece.versions is None
-        (piece,) = await engine.generate(asked("b", PROMPT))
-        assert apart(piece, PROMPT, base) < CLOSE
+            (output,) = await engine.generate(asked("a", PROMPT)._replace(adapter=name))
+            assert apart(output, PROMPT, weights) < CLOSE and output.versions is None
+        (output,) = await engine.generate(asked("b", PROMPT))
+        assert apart(output, PROMPT, base) < CLOSE
         await engine.unload_adapter("v1")
         with pytest.raises(ValueError, match="v1"):
             await engine.generate(asked("c", PROMPT)._replace(adapter="v1"))

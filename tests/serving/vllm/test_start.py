@@ -114,7 +114,7 @@ def test_room_for_a_second_adapter_is_said_with_its_reason():
 
 def test_what_a_cpu_cannot_do_is_refused_or_named():
     start = started("vllm.enable_sleep_mode=true", "vllm.gpu_memory_utilization=0.4")
-    assert [key for key, _ in start.obstacles] == ["vllm.enable_sleep_mode"]
+    assert [key for key, _ in start.problems] == ["vllm.enable_sleep_mode"]
     assert any(hint.startswith("vllm.gpu_memory_utilization") for hint in start.without_effect)
     assert "--enable-sleep-mode" in started("vllm.enable_sleep_mode=true", on_gpu=True).command
 

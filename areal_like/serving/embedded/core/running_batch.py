@@ -74,8 +74,8 @@ class RunningBatch:
         self.is_adapted[rows] = ticket.adapter is not None
         self.generated[rows] = 0
         self.limit[rows] = ticket.limit
-        self.greedy[rows] = sampling.takes_likeliest
-        self.temperature[rows] = 1.0 if sampling.takes_likeliest else sampling.temperature
+        self.greedy[rows] = sampling.is_greedy
+        self.temperature[rows] = 1.0 if sampling.is_greedy else sampling.temperature
         self.seed[rows] = np.uint64(ticket.group.seed)
         self.sample[rows] = samples
         stops = ticket.ends
@@ -94,7 +94,7 @@ class RunningBatch:
         self.count = count
 
     def _ask(self, rows: NDArray[np.int64], sampling: Sampling, prompt: Sequence[int]) -> None:
-        cut = (0, 1.0, 0.0) if sampling.takes_likeliest else (sampling.top_k, sampling.top_p, sampling.min_p)
+        cut = (0, 1.0, 0.0) if sampling.is_greedy else (sampling.top_k, sampling.top_p, sampling.min_p)
         penalties = sampling.frequency_penalty, sampling.repetition_penalty
         self.asked[rows] = (*cut, *penalties, sampling.min_new_tokens)
         seen = np.unique(np.array(prompt, np.int64)) if sampling.repetition_penalty != 1 else np.array(prompt[:1])

@@ -22,7 +22,7 @@ class OpenAIServing:
         self.streams, self.model, self.seed = streams, model, seed
         self.engine = streams.driver.engine
         self.tokenizer = self.engine.tokenizer
-        self.turns = ClientQueue(self.engine.max_running, lambda: streams.is_used_by_a_run)
+        self.turns = ClientQueue(self.engine.max_running, lambda: streams.is_used_by_run)
         self._scoring = ClientQueue(1, lambda: False)
         """Prompts are scored one after another: only the first of them takes a place of those who generate."""
 

@@ -10,7 +10,7 @@ import orjson
 
 from areal_like.serving.open_paths import OPEN_PATHS
 from tests.support import embedded_servers as embedded
-from tests.support.attendant_world import Client, TinyEngine, running
+from tests.support.external_server import Client, TinyEngine, running
 from tests.support.tiny_models import write_tiny_model
 
 ASKED = {"model": "builtin:tiny", "prompt": [5, 9, 13], "max_tokens": 4, "seed": 1, "return_token_ids": True}
@@ -73,7 +73,7 @@ def test_generation_for_others_rests_when_the_run_wants_rest(tmp_path: Path) -> 
         await client.update(tmp_path, 1, 1)
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(ask(client, "POST", "/v1/completions", ASKED))
-        await embedded.until(lambda: client.parts.gate.waiting > 0)
+        await embedded.until(lambda: client.parts.queue.waiting > 0)
         assert not asking.done() and (await ask(client, "GET", "/v1/models"))[0] == 200
         await client.call("POST", "/control/resume")
         assert (await asking)[0] == 200

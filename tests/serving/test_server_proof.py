@@ -18,10 +18,10 @@ from areal_like.serving.external.base import EngineGone
 from areal_like.serving.external.detection import detect
 from areal_like.serving.http_calls import EngineClient
 from areal_like.serving.token_guard import RequireToken
-from tests.support.attendant_processes import SECRET as RUN_SECRET
-from tests.support.attendant_processes import attendant, write_run
 from tests.support.embedded_servers import SECRET as KEY
 from tests.support.embedded_servers import running
+from tests.support.external_processes import SECRET as RUN_SECRET
+from tests.support.external_processes import external_server, write_run
 from tests.support.impostors import SEAL, SECRET, Listener, foreign, http, passing_on, replays
 
 
@@ -220,7 +220,7 @@ def attached_to(root: Path, reply: Any, *words: str) -> tuple[str, bytes]:
     async def main() -> tuple[str, bytes]:
         stranger = await Listener(reply).start()
         directory = write_run(root, "rollout.api_key_var=THEIR_KEY", "rollout.setup_timeout=60")
-        with attendant(directory, "--attach", f"127.0.0.1:{stranger.port}", *words, THEIR_KEY=KEY) as one:
+        with external_server(directory, "--attach", f"127.0.0.1:{stranger.port}", *words, THEIR_KEY=KEY) as one:
             assert await asyncio.to_thread(one.code) == 1
             await stranger.close()
             return one.note["message"], stranger.heard

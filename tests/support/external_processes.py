@@ -45,7 +45,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     return {**os.environ, **ours, "AREAL_LIKE_RUN_DIR": str(directory), "OMP_NUM_THREADS": "1", **more}
 
 
-class Attended:
+class ExternalServerProcess:
     """An attendant that runs; `said` is what it and its engine have printed."""
 
     def __init__(self, directory: Path, words: list[str], **more: str) -> None:
@@ -89,8 +89,8 @@ class Attended:
 
 
 @contextmanager
-def attendant(directory: Path, *words: str, **more: str) -> Iterator[Attended]:
-    one = Attended(directory, list(words), **more)
+def external_server(directory: Path, *words: str, **more: str) -> Iterator[ExternalServerProcess]:
+    one = ExternalServerProcess(directory, list(words), **more)
     try:
         yield one
     finally:

@@ -15,7 +15,7 @@ from areal_like.serving.external.pauser import Pauser
 from areal_like.serving.external.request_queue import RequestQueue
 from areal_like.serving.external.server import CONTROLLER
 from areal_like.serving.external.updates import UPDATE
-from tests.support.attendant_world import RUN_ID, TinyEngine
+from tests.support.external_server import RUN_ID, TinyEngine
 from tests.support.rollout_world import grpo
 from tests.support.tiny_models import write_tiny_model
 
@@ -64,13 +64,13 @@ def test_an_engine_that_is_not_there_yet_is_waited_for_as_ever(tmp_path: Path, m
 def test_a_run_that_ends_in_a_pause_leaves_the_engine_awake(tmp_path: Path) -> None:
     async def main() -> None:
         engine = TinyEngine(can_keep=True)
-        rest = Pauser(engine, RequestQueue())
-        await rest.begin(CONTROLLER, KEEP)
-        await rest.begin(UPDATE, KEEP)
-        await release_pauses(rest, (CONTROLLER, UPDATE))
+        pauser = Pauser(engine, RequestQueue())
+        await pauser.begin(CONTROLLER, KEEP)
+        await pauser.begin(UPDATE, KEEP)
+        await release_pauses(pauser, (CONTROLLER, UPDATE))
         assert engine.log == ["pause", "resume"]
-        await rest.begin(CONTROLLER, KEEP)
+        await pauser.begin(CONTROLLER, KEEP)
         engine.stopped = True
-        await release_pauses(rest, (CONTROLLER, UPDATE))
+        await release_pauses(pauser, (CONTROLLER, UPDATE))
 
     asyncio.run(main())

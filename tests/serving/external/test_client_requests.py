@@ -18,7 +18,7 @@ from areal_like.serving.external.base import MAX_IN_FLIGHT
 from areal_like.serving.external.client_filter import count_sequences
 from areal_like.serving.open_paths import GENERATE_PATHS, TOKENIZE_PATHS
 from areal_like.serving.requests import CLIENT_PRIORITY
-from tests.support.attendant_world import Client, TinyEngine, group, running, until
+from tests.support.external_server import Client, TinyEngine, group, running, until
 
 PART = b"data: " + b"x" * 65000 + b"\n\n"
 NAMED = {
@@ -124,7 +124,7 @@ def test_a_client_that_does_not_read_its_answer_holds_up_no_update_and_has_it_la
         async with connected(client, wanting(b"{}")) as reader:
             await until(lambda: bool(engine.bodies))
             said = await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60)
-            assert said["version"] == 1 and client.parts.gate.running == 0
+            assert said["version"] == 1 and client.parts.queue.running == 0
             whole = await reader.read(-1)
             assert len(whole) > 100 * len(PART) and whole.endswith(b"0\r\n\r\n")
 
@@ -145,7 +145,7 @@ def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, mo
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 100
         async with connected(client, wanting(b"{}")) as reader:
-            await until(lambda: bool(engine.bodies) and client.parts.gate.running == 0)
+            await until(lambda: bool(engine.bodies) and client.parts.queue.running == 0)
             await until(lambda: bool(cut_off))
             with pytest.raises(ConnectionError):
                 raise ConnectionError if not (await reader.read(-1)).endswith(b"0\r\n\r\n") else AssertionError
@@ -160,7 +160,7 @@ def test_what_is_kept_for_a_slow_client_has_a_limit(tmp_path: Path, monkeypatch:
         engine.parts = 10**6
         async with connected(client, wanting(b"{}")):
             await until(lambda: bool(engine.bodies))
-            await until(lambda: client.parts.gate.running == 0)
+            await until(lambda: client.parts.queue.running == 0)
 
     before_one(tmp_path, test)
 
@@ -169,7 +169,7 @@ def test_a_client_that_does_not_finish_its_question_has_no_turn(tmp_path: Path) 
     async def test(client: Client, engine: Talkative) -> None:
         async with connected(client, wanting(b"{", length=1000)):
             await asyncio.sleep(0.3)
-            assert client.parts.gate.running == 0
+            assert client.parts.queue.running == 0
             assert (await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60))["version"] == 1
 
     before_one(tmp_path, test)
@@ -223,16 +223,16 @@ def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_pa
 def test_the_run_goes_before_strangers_who_came_first(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         await client.update(tmp_path, 1, 1)
-        client.parts.gate._most = 1
+        client.parts.queue._most = 1
         await client.call("POST", "/control/pause", {"mode": "wait"})
         ends: list[str] = []
         strangers = [asyncio.create_task(post(client, GENERATE_PATHS[0], {})) for _ in range(3)]
         for one in strangers:
             one.add_done_callback(lambda _: ends.append("stranger"))
-        await until(lambda: client.parts.gate.waiting == 3)
+        await until(lambda: client.parts.queue.waiting == 3)
         ours = asyncio.create_task(client.generate(group("g", max_new_tokens=1) | {"priority": 1 << 40}))
         ours.add_done_callback(lambda _: ends.append("run"))
-        await until(lambda: client.parts.gate.waiting == 4)
+        await until(lambda: client.parts.queue.waiting == 4)
         await client.call("POST", "/control/resume")
         await asyncio.gather(ours, *strangers)
         assert client.engine.asked and ends[0] == "run", ends

@@ -18,7 +18,7 @@ CONTROLLER, WORKER = Identity("rollout", 0, attempt=1), Identity("episodes", 0, 
 CALL_S = 60.0
 
 
-class Talk:
+class ServerSession:
     def __init__(self, server: LiveServer, controller: HttpClient, client: GenerationClient, name: str) -> None:
         self.server, self.controller, self.client = server, controller, client
         self.address = server.addresses[name]
@@ -92,7 +92,9 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(server: LiveServer, name: str = "server/0", others: tuple[str, ...] = ()) -> AsyncIterator[Talk]:
+async def open_session(
+    server: LiveServer, name: str = "server/0", others: tuple[str, ...] = ()
+) -> AsyncIterator[ServerSession]:
     """`others` are servers that a client may go on with when this one is gone; without any, nothing is tried again."""
     left = [server.addresses[other] for other in others]
 
@@ -104,16 +106,16 @@ async def talking(server: LiveServer, name: str = "server/0", others: tuple[str,
     async with HttpClient(CONTROLLER, SECRET) as controller, HttpClient(WORKER, SECRET) as worker:
         client = GenerationClient(worker, CALL_S, len(others), another)
         try:
-            yield Talk(server, controller, client, name)
+            yield ServerSession(server, controller, client, name)
         finally:
             await client.close()
 
 
-def talk(server: LiveServer, test: Callable[[Talk], Awaitable[None]], limit_s: float = 120.0) -> None:
+def in_session(server: LiveServer, test: Callable[[ServerSession], Awaitable[None]], limit_s: float = 120.0) -> None:
     """Runs a test with a server, and leaves that as the next one wants it."""
 
     async def main() -> None:
-        async with talking(server) as one:
+        async with open_session(server) as one:
             try:
                 await asyncio.wait_for(test(one), limit_s)
             finally:
@@ -127,7 +129,7 @@ def group(name: str, prompt: list[int] | None = None, n: int = 1, seed: int = 3,
     return {"id": name, "prompt": prompt or PROBE[:5], "n": n, "seed": seed, "sampling": how}
 
 
-def sound(server: LiveServer) -> LiveServer:
+def healthy(server: LiveServer) -> LiveServer:
     """The server, started anew where an earlier test left it broken."""
     if not server.is_alive() or asyncio.run(_status(server)) != "ok":
         print(f"{server.engine} was left broken; the end of its log:\n{server.log()}")
@@ -137,7 +139,7 @@ def sound(server: LiveServer) -> LiveServer:
 
 
 async def _status(server: LiveServer) -> str:
-    async with talking(server) as one:
+    async with open_session(server) as one:
         try:
             return str((await one.get("/health"))["status"])
         except (HttpError, Unreachable):

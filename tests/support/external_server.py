@@ -46,7 +46,7 @@ CONTEXT = 64
 
 
 @dataclass
-class Doing:
+class RequestInFlight:
     asked: GenerateRequest
     aborted: bool = False
 
@@ -67,7 +67,7 @@ class TinyEngine:
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        self.doing: dict[str, Doing] = {}
+        self.in_flight: dict[str, RequestInFlight] = {}
         self.tokens = 0
         self.adapters: dict[str, Any] = {}
         self._runs = asyncio.Event()
@@ -82,18 +82,18 @@ class TinyEngine:
         self._answers()
         self.refuses(asked)
         self.asked.append(asked)
-        doing = self.doing[asked.id] = Doing(asked)
-        self.most_at_once = max(self.most_at_once, len(self.doing))
+        in_flight = self.in_flight[asked.id] = RequestInFlight(asked)
+        self.most_at_once = max(self.most_at_once, len(self.in_flight))
         try:
-            return [await self._sample(doing, number) for number in range(asked.n)]
+            return [await self._sample(in_flight, number) for number in range(asked.n)]
         finally:
-            del self.doing[asked.id]
+            del self.in_flight[asked.id]
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         self._answers()
         self.log.append("abort" if ids is None else f"abort {len(ids)}")
-        for name, doing in self.doing.items():
-            doing.aborted |= ids is None or name in ids
+        for name, in_flight in self.in_flight.items():
+            in_flight.aborted |= ids is None or name in ids
 
     async def pause(self) -> None:
         self._answers()
@@ -110,7 +110,7 @@ class TinyEngine:
         self._staged = load_version(arrival.folder, expected, -2)
 
     async def commit(self, arrival: WeightUpdate) -> None:
-        assert not self._runs.is_set() or not self.doing, "weights are changed while something is generated"
+        assert not self._runs.is_set() or not self.in_flight, "weights are changed while something is generated"
         parameters = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, tensor in self._staged.tensors.items():
@@ -123,7 +123,7 @@ class TinyEngine:
     async def discard(self) -> None:
         self._staged = None
 
-    async def read_back(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
+    async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         parameters = dict(self.model.named_parameters())
         return Verification({info.name: tensor_hash(parameters[info.name].detach()) for info in infos})
 
@@ -141,13 +141,13 @@ class TinyEngine:
         self.adapters[name] = tiny_qwen3(100 + version_in(name))
 
     async def unload_adapter(self, name: str) -> None:
-        assert all(doing.asked.adapter != name for doing in self.doing.values()), "it is still used"
+        assert all(in_flight.asked.adapter != name for in_flight in self.in_flight.values()), "it is still used"
         self.log.append(f"unload {name}")
         del self.adapters[name]
 
     async def statistics(self) -> dict[str, Any]:
         self._answers()
-        return {"running": len(self.doing), "waiting": 0}
+        return {"running": len(self.in_flight), "waiting": 0}
 
     async def close(self) -> None: ...
 
@@ -156,20 +156,20 @@ class TinyEngine:
             raise EngineGone("the engine does not answer")
 
     @staticmethod
-    def _is_over(doing: Doing) -> bool:
+    def _is_over(in_flight: RequestInFlight) -> bool:
         """Asked again after each wait."""
-        return doing.aborted
+        return in_flight.aborted
 
-    async def _sample(self, doing: Doing, number: int) -> GenerateOutput:
-        asked, how = doing.asked, doing.asked.sampling
+    async def _sample(self, in_flight: RequestInFlight, number: int) -> GenerateOutput:
+        asked, how = in_flight.asked, in_flight.asked.sampling
         tokens: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
-        while not self._is_over(doing):
+        while not self._is_over(in_flight):
             await asyncio.sleep(self.token_s)
             await self._runs.wait()
             self._answers()
-            if self._is_over(doing):
+            if self._is_over(in_flight):
                 break
             chances = (self._next(asked, tokens) / how.get("temperature", 1.0)).log_softmax(-1)
             allowed = chances.exp()
@@ -222,7 +222,7 @@ class Client:
         self, address: str, caller: HttpClient, session: aiohttp.ClientSession, parts: ServerParts, gone: Any
     ) -> None:
         self.address, self.caller, self.session, self.parts, self.gone = address, caller, session, parts, gone
-        self.engine: TinyEngine = parts.rest._engine  # type: ignore[assignment]
+        self.engine: TinyEngine = parts.pauser._engine  # type: ignore[assignment]
         self.server: Any = None
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
@@ -249,7 +249,7 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
     facts = await engine.ready()
     parts = build_parts(run, "vllm", engine, facts)
     gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-    proxy = PublicProxy("127.0.0.1:9", SECRET, parts.gate, parts.rest, parts.in_use, facts)
+    proxy = PublicProxy("127.0.0.1:9", SECRET, parts.queue, parts.pauser, parts.served, facts)
     server = ExternalEngineServer(engine, facts, gone, parts, proxy, CallGuard(SECRET, 1), RUN_ID, "tiny", is_open)
     served = await serve(server.application(), "127.0.0.1")
     try:
@@ -262,7 +262,7 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
         await proxy.close()
 
 
-def attended(root: Path, test: Callable[[Client], Awaitable[None]], limit_s: float = 60.0, **how: Any) -> None:
+def with_server(root: Path, test: Callable[[Client], Awaitable[None]], limit_s: float = 60.0, **how: Any) -> None:
     async def main() -> None:
         async with running(root, TinyEngine(**how)) as client:
             await asyncio.wait_for(test(client), limit_s)
@@ -294,7 +294,7 @@ def check(sample: dict[str, Any], seed_of: Callable[[int], int], prompt: Sequenc
         assert abs(expected[version][at] - logprob) < 1e-3, (at, version)
 
 
-async def until_it_has_made(engine: TinyEngine, tokens: int) -> None:
+async def until_tokens(engine: TinyEngine, tokens: int) -> None:
     """So many more."""
     wanted = engine.tokens + tokens
     await until(lambda: engine.tokens >= wanted)
