@@ -1,28 +1,28 @@
 """The four kinds of experiment: every section at its place, with the facts they share flowing between them."""
 
-from areal_like.config.actor import PPOActorConfig
-from areal_like.config.cluster import ClusterSpecConfig
-from areal_like.config.critic import PPOCriticConfig
-from areal_like.config.curriculum import CurriculumConfig
-from areal_like.config.dataset import DatasetConfig
-from areal_like.config.embedded import EmbeddedConfig
-from areal_like.config.environments import EnvironmentsConfig
-from areal_like.config.evaluator import EvaluatorConfig
 from areal_like.config.fields import config, key, optional_section, section
-from areal_like.config.generation import GenerationHyperparameters
-from areal_like.config.inference import InferenceEngineConfig
-from areal_like.config.launcher import LauncherConfig
-from areal_like.config.log import LogConfig
-from areal_like.config.profiler import ProfilerConfig
-from areal_like.config.recover import RecoverConfig
-from areal_like.config.saver import SaverConfig
-from areal_like.config.scheduler import SchedulerConfig
-from areal_like.config.sglang import SGLangConfig
-from areal_like.config.stats_logger import StatsLoggerConfig
-from areal_like.config.task import RewardConfig, TaskConfig, WorkflowConfig
-from areal_like.config.train_engine import TrainEngineConfig
-from areal_like.config.vllm import vLLMConfig
-from areal_like.config.weights import WeightsConfig
+from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.checkpoints import SaverConfig
+from areal_like.config.sections.cluster import ClusterSpecConfig
+from areal_like.config.sections.critic import PPOCriticConfig
+from areal_like.config.sections.curriculum import CurriculumConfig
+from areal_like.config.sections.data import DatasetConfig
+from areal_like.config.sections.engines.embedded import EmbeddedConfig
+from areal_like.config.sections.engines.sglang import SGLangConfig
+from areal_like.config.sections.engines.vllm import vLLMConfig
+from areal_like.config.sections.environments import EnvironmentsConfig
+from areal_like.config.sections.evaluation import EvaluatorConfig
+from areal_like.config.sections.generation import GenerationHyperparameters
+from areal_like.config.sections.launcher import LauncherConfig
+from areal_like.config.sections.log import LogConfig
+from areal_like.config.sections.profiler import ProfilerConfig
+from areal_like.config.sections.recover import RecoverConfig
+from areal_like.config.sections.rollout import InferenceEngineConfig
+from areal_like.config.sections.scheduler import SchedulerConfig
+from areal_like.config.sections.task import RewardConfig, TaskConfig, WorkflowConfig
+from areal_like.config.sections.trackers import StatsLoggerConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.config.sections.weights import WeightsConfig
 
 NAME_PATTERN = r"^[^\s/\\.][^\s/\\]{0,127}$"
 NAME_HINT = "a name of at most 128 characters without '/', '\\' and white space that does not begin with a dot"

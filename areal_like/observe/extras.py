@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from areal_like.config.log_extras import LogExtras
-from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_enabled
+from areal_like.config.sections.log_extras import LogExtras
+from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_enabled
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.frequency import FrequencyConfig
-from areal_like.config.generation import GenerationHyperparameters
+from areal_like.config.sections.frequency import FrequencyConfig
+from areal_like.config.sections.generation import GenerationHyperparameters
 
 PENDING_PER_CONCURRENT = 16
 SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from areal_like.config.generation import (
+from areal_like.config.sections.generation import (
     MAX_SAMPLES,
     MAX_SAMPLING_VALUE,
     MAX_STOP_LENGTH,

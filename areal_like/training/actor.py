@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_like.algorithms import aggregation, losses
-from areal_like.config.actor import PPOActorConfig
+from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed

@@ -17,7 +17,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from areal_like.config.attention import choose_attention, installed_packages
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 
 REGISTERED_NAMES = {"sdpa": "areal_like_packed", "eager": "areal_like_packed_eager"}
 """Value of `attn_impl` -> the name under which transformers finds it. It has the others itself, and these find the

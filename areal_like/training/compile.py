@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from areal_like.config.train_engine import CompileConfig
+from areal_like.config.sections.train_engine import CompileConfig
 from areal_like.training.attention import REGISTERED_NAMES, LengthGroup, causal_mask, length_groups, packed_attention
 from areal_like.training.model import config_error
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.user_code import is_built_in
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.process.errors import FinalFailure
 from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import resolve_attention

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from areal_like.config.weights import WeightsConfig
+from areal_like.config.sections.weights import WeightsConfig
 from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_adapter, write_hf_folder
 from areal_like.training.resume_state import engine_state

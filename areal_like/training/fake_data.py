@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_like.config.dataset import FakeDataConfig
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.data import FakeDataConfig
 from areal_like.process.seeds import derive_seed
 from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch
 from areal_like.training.controller_client import StepLimits

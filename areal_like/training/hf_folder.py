@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from areal_like.config.weights import WeightsConfig
+from areal_like.config.sections.weights import WeightsConfig
 from areal_like.training.file_split import split_by_size
 
 FILES = {"safetensors": ("model", "safetensors"), "torch": ("pytorch_model", "bin")}

@@ -18,7 +18,7 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.lora_modules import modules_to_save, target_modules
 from areal_like.training.micro_batches import make_micro_batches

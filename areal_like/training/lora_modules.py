@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import nn
 from transformers import PreTrainedModel
 
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.training.model import VALUE_HEAD, config_error, output_head
 
 ALL_LINEAR = "all-linear"

@@ -7,7 +7,7 @@ it begins as one, so that it changes nothing but the range.
 
 from typing import Any
 
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
 
 GROWTH, BACKOFF = 2.0, 0.5
 

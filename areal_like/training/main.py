@@ -12,7 +12,7 @@ from areal_like.process.identity import PROCESS, TOKEN, Identity
 from areal_like.process.run import Run
 
 if TYPE_CHECKING:
-    from areal_like.config.train_engine import TrainEngineConfig
+    from areal_like.config.sections.train_engine import TrainEngineConfig
     from areal_like.training.engine import TrainEngine
     from areal_like.training.lora import BaseModelReference
     from areal_like.training.stop import StopRequest

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal_like.config.actor import PPOActorConfig
-from areal_like.config.critic import PPOCriticConfig
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.critic import PPOCriticConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.data import packing
 from areal_like.process.errors import Failure
 from areal_like.training.sequences import MicroBatch, Sequences

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from areal_like.algorithms.logprobs import token_logprobs
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.training.attention import REGISTERED_NAMES
 from areal_like.training.sequences import MicroBatch
 

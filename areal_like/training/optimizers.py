@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.training.muon import Muon
 from areal_like.training.row_shards import local_rows, local_tensor
 

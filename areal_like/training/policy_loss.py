@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 
 from areal_like.algorithms import losses
-from areal_like.config.actor import PPOActorConfig
+from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders, is_built_in, pick_built_in
 from areal_like.training.user_loss import UserLoss
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
 
 Schedule = Callable[[int], float]
 """Completed steps -> learning rate of the next one."""

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.training.compile import compile_layers
 from areal_like.training.model import PackedModel, config_error
 from areal_like.training.offload import HostActivations

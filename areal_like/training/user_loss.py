@@ -8,8 +8,8 @@ from torch import Tensor
 from areal_like.algorithms import losses
 from areal_like.algorithms.losses import Inputs, Loss
 from areal_like.algorithms.statistics import TOKENS, Statistics, statistics
-from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.user_code import LOSS_INPUTS
+from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders, config_error, describe_error, load_object
 from areal_like.process.errors import FinalFailure
 

@@ -21,7 +21,7 @@ from areal_like.data.dataset_files import (
 from launcher.plan.plan import PlanProblem
 
 if TYPE_CHECKING:
-    from areal_like.config.dataset import DatasetConfig
+    from areal_like.config.sections.data import DatasetConfig
 
 TRAIN_SECTION, SIZE_KEY = "train_dataset", "train_dataset.batch_size"
 LARGEST_LIST_BYTES = 1 << 22

@@ -32,7 +32,7 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSettin
     """What the command line sets, and what the file's body sets otherwise than what it builds on; in the order of the
     tree."""
     settings = []
-    for path in loaded.replay.history:
+    for path in loaded.merged.history:
         origin = loaded.origin(path)
         typed = origin.kind in (OVERRIDE, CHOSEN)
         if not typed and origin.kind != BODY:
@@ -49,7 +49,7 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSettin
 def replaced_file_values(loaded: "Loaded", redactor: Redactor) -> tuple[ReplacedFileValue, ...]:
     """Every value in the body of the user's file that a group chosen on the command line replaced by another."""
     found = []
-    for path in loaded.replay.history:
+    for path in loaded.merged.history:
         origin = loaded.origin(path)
         pair = _beaten_by_group([origin, *origin.beaten])
         if pair is not None:
@@ -83,6 +83,6 @@ def _strongest(loaded: "Loaded", key: str) -> "Origin":
     origin = loaded.origin(key)
     if origin.kind != "default":
         return origin
-    below = [loaded.origin(path) for path in loaded.replay.history if path.startswith(f"{key}.")]
+    below = [loaded.origin(path) for path in loaded.merged.history if path.startswith(f"{key}.")]
     weakest_first = get_args(LayerKind)
     return max(reversed(below), key=lambda each: weakest_first.index(each.kind), default=origin)

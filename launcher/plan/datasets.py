@@ -16,8 +16,8 @@ from launcher.plan.hub import offline_switch
 from launcher.plan.plan import PlanProblem, Resolved
 
 if TYPE_CHECKING:
-    from areal_like.config.dataset import DatasetConfig
     from areal_like.config.loaded import Loaded
+    from areal_like.config.sections.data import DatasetConfig
 
 SECTIONS = ("train_dataset", "valid_dataset")
 TABLES = ("*.parquet", "data/*.parquet", "state.json", "dataset_dict.json")

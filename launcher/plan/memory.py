@@ -12,7 +12,7 @@ from launcher.plan.plan import Memory, ModelMemory, ServerMemory
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
-    from areal_like.config.train_engine import TrainEngineConfig
+    from areal_like.config.sections.train_engine import TrainEngineConfig
 
 GIB, MIB = 1 << 30, 1 << 20
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS
 from areal_like.serving.requests import BadRequest, parse_group
 
 GOOD = "experiment_name: e\nactor: {path: m}\n"

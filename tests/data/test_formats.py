@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.dataset import DatasetConfig
 from areal_like.config.problems import ConfigError
+from areal_like.config.sections.data import DatasetConfig
 from areal_like.data import arrow_tables
 from areal_like.data.datasets import Datasets, load_datasets
 from areal_like.data.tokenizer import TextTokenizer

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from areal_like.config.dataset import DatasetConfig
 from areal_like.config.problems import ConfigError
+from areal_like.config.sections.data import DatasetConfig
 from areal_like.data.datasets import load_datasets, task_name
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders

@@ -27,7 +27,7 @@ import transformers
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.config.train_engine import CompileConfig  # noqa: E402
+from areal_like.config.sections.train_engine import CompileConfig  # noqa: E402
 from tests.gpu import checks  # noqa: E402
 from tests.gpu.throughput import PUBLISHED, throughput  # noqa: E402
 from tests.support.training_runs import section  # noqa: E402

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from areal_like.config.train_engine import CompileConfig
+from areal_like.config.sections.train_engine import CompileConfig
 from areal_like.training import attention
 from areal_like.training.attention import length_groups, packed_attention
 from areal_like.training.engine import TrainEngine

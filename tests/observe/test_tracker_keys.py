@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.stats_logger import is_enabled
+from areal_like.config.sections.trackers import is_enabled
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.fan_out import Trackers

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from areal_like.config.dataset import DatasetConfig
+from areal_like.config.sections.data import DatasetConfig
 from areal_like.data.datasets import load_datasets
 from areal_like.data.tasks.addition import Addition, addition_reward
 from areal_like.data.tokenizer import TextTokenizer

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from safetensors.torch import save_file
 
-from areal_like.config.optimizer import OptimizerConfig
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.training.engine import TrainEngine
 from areal_like.training.lora import BaseModelReference
 from areal_like.training.sequences import Sequences

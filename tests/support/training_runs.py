@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from areal_like.config.load import load
-from areal_like.config.optimizer import OptimizerConfig
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
 from areal_like.training.engine import TrainEngine

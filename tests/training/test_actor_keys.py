@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_like.config.actor import PPOActorConfig
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.problems import ConfigError
+from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.training import main
 from areal_like.training.actor import Actor

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from areal_like.algorithms.losses import Inputs
-from areal_like.config.actor import PPOActorConfig
 from areal_like.config.checks.user_code import BUILT_IN, LOSS_INPUTS
 from areal_like.config.problems import ConfigError
+from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.errors import FinalFailure

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.errors import Failure
 from areal_like.training.loss_scale import LossScale, make_scale
 from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics

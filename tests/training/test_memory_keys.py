@@ -14,8 +14,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from areal_like.config.checks.not_built import not_built_problems
-from areal_like.config.optimizer import OptimizerConfig
 from areal_like.config.problems import ConfigError
+from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.errors import Failure
 from areal_like.process.identity import TOKEN
 from areal_like.training import compile, main, sharding

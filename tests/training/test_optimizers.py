@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.training import offload
 from areal_like.training.offload import step_from_host, to_host
 from areal_like.training.optimizers import AdamWBf16, embedding_parameters, make_optimizer

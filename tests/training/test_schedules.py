@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_like.config.frequency import FrequencyConfig
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.frequency import FrequencyConfig
+from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.training.schedules import make_schedule
 from tests.support.training_runs import section

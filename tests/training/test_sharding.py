@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-from areal_like.config.fsdp import FSDPEngineConfig, FSDPWrapPolicy
 from areal_like.config.problems import ConfigError
-from areal_like.config.train_engine import (
+from areal_like.config.sections.fsdp import FSDPEngineConfig, FSDPWrapPolicy
+from areal_like.config.sections.train_engine import (
     ActivationCheckpointingConfig,
     ActivationOffloadingConfig,
     CompileConfig,

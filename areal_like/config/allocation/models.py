@@ -11,7 +11,7 @@ from areal_like.config.experiment import GRPOConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
-    from areal_like.config.train_engine import TrainEngineConfig
+    from areal_like.config.sections.train_engine import TrainEngineConfig
 
 BASE_MODEL_KEYS = (
     *("path", "dtype", "attn_impl", "init_from_scratch", "trust_remote_code"),

@@ -7,7 +7,7 @@ that a user would change. Rules about what only this machine lacks are the plan'
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from areal_like.config.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
+from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
 
 ValueGetter = Callable[[str], Any]

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from areal_like.config.actor import PPOActorConfig
 from areal_like.config.allocation.base import Allocation, ParallelStrategy
 from areal_like.config.allocation.grammar import parse_trainer
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
@@ -17,7 +16,8 @@ from areal_like.config.checks import sampling
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.stats_logger import TRACKERS, is_enabled
+from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.trackers import TRACKERS, is_enabled
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

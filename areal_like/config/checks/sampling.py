@@ -4,7 +4,7 @@ answers come from, and ratios between the two are wrong. The same for all engine
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from areal_like.config.generation import GenerationHyperparameters
+from areal_like.config.sections.generation import GenerationHyperparameters
 
 ALL_TOKENS = 100_000_000
 """A top_k from which on it is no limit."""

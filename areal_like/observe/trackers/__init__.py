@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from areal_like.config.stats_logger import TRACKERS
+from areal_like.config.sections.trackers import TRACKERS
 
 if TYPE_CHECKING:
     from areal_like.observe.trackers.base import Tracker

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Self
 
-from areal_like.config.stats_logger import TRACKERS, is_enabled
+from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.base import Tracker

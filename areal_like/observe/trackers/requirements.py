@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from areal_like.config.install_command import pip_command
-from areal_like.config.stats_logger import TRACKERS, StatsLoggerConfig, is_enabled
+from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_enabled
 
 WANDB_HOST = "https://api.wandb.ai"
 SWANLAB_LOGIN = ".swanlab/.netrc"

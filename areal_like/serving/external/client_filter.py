@@ -4,7 +4,12 @@ use, and nothing of whose request it is, where its parts are kept, or when it is
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from areal_like.config.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_REPETITION_PENALTY
+from areal_like.config.sections.generation import (
+    MAX_STOP_LENGTH,
+    MAX_STOP_TEXTS,
+    MAX_STOP_TOKENS,
+    MIN_REPETITION_PENALTY,
+)
 from areal_like.process.errors import HttpError
 from areal_like.serving.requests import CLIENT_PRIORITY, shorten
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from areal_like.config.sglang import SGLangConfig
+    from areal_like.config.sections.engines.sglang import SGLangConfig
 
 SHARED = "on a GPU: the samples of a group share one prompt; each weight update empties it"
 IN_ORDER = "requests go by their priority, which SGLang knows under fcfs and lof alone"

@@ -13,7 +13,7 @@ from areal_like.serving.sglang.requests import Capabilities, unsupported_samplin
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
-    from areal_like.config.sglang import SGLangConfig
+    from areal_like.config.sections.engines.sglang import SGLangConfig
 
 MODULE = "areal_like.serving.sglang.launch"
 """SGLang's own launcher, behind our guard."""

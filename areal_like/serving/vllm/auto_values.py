@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from areal_like.config.vllm import vLLMConfig
+    from areal_like.config.sections.engines.vllm import vLLMConfig
 
 ON_GPU: dict[str, tuple[bool, str]] = {
     "enforce_eager": (False, "on a GPU: compiled, and decoding replays CUDA graphs"),

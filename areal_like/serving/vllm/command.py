@@ -8,7 +8,7 @@ from areal_like.serving.vllm.auto_values import resolved_value
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
-    from areal_like.config.vllm import vLLMConfig
+    from areal_like.config.sections.engines.vllm import vLLMConfig
 
 MODULE = "vllm.entrypoints.openai.api_server"
 """`vllm serve` looks for a distribution of the name vllm, and the one for CPUs has another."""

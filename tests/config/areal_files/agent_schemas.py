@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.fields import config, key, section
-from areal_like.config.inference import InferenceEngineConfig
+from areal_like.config.sections.rollout import InferenceEngineConfig
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from areal_like.config.embedded import EmbeddedConfig
+from areal_like.config.sections.engines.embedded import EmbeddedConfig
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.load_model import bytes_per_token, load_engine, load_model
 from areal_like.serving.requests import GroupRequest, Sampling

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from areal_like.config.generation import GenerationHyperparameters
+from areal_like.config.sections.generation import GenerationHyperparameters
 from areal_like.serving.embedded.core.draw import sample_tokens
 from areal_like.serving.embedded.core.noise import uniform_noise
 from areal_like.serving.requests import BadRequest, Sampling, parse_group, parse_sampling

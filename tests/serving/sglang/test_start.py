@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from areal_like.config.promises import ledger as promises
-from areal_like.config.sglang import SGLangConfig
+from areal_like.config.sections.engines.sglang import SGLangConfig
 from areal_like.process.identity import PORT, RUN_HEADER, TOKEN
 from areal_like.serving.command_line import ServerCommand, ServerSite
 from areal_like.serving.external.base import EngineInfo, GenerateRequest

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from areal_like.config.embedded import EmbeddedConfig
+from areal_like.config.sections.engines.embedded import EmbeddedConfig
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 

@@ -1,9 +1,9 @@
 """When and on how much the model is evaluated."""
 
-from areal_like.config.benchmarks import BenchmarksConfig
 from areal_like.config.fields import config, key, section
-from areal_like.config.frequency import FrequencyConfig
-from areal_like.config.generation import MAX_SAMPLES
+from areal_like.config.sections.benchmarks import BenchmarksConfig
+from areal_like.config.sections.frequency import FrequencyConfig
+from areal_like.config.sections.generation import MAX_SAMPLES
 
 
 @config

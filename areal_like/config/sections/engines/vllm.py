@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.config.fields import Auto, config, key
-from areal_like.config.sglang import DTYPES
+from areal_like.config.sections.engines.sglang import DTYPES
 
 
 @config

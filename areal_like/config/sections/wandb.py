@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.config.fields import config, key, section
-from areal_like.config.log_extras import LogExtras
+from areal_like.config.sections.log_extras import LogExtras
 
 
 @config

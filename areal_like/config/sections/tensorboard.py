@@ -1,7 +1,7 @@
 """Options of the tracker TensorBoard."""
 
 from areal_like.config.fields import config, key, section
-from areal_like.config.log_extras import LogExtras
+from areal_like.config.sections.log_extras import LogExtras
 
 
 @config

@@ -1,9 +1,9 @@
 """One trained (or frozen) model: where it comes from, in which precision, how it is split, what saves memory."""
 
 from areal_like.config.fields import config, key, optional_section, section
-from areal_like.config.fsdp import FSDPEngineConfig
-from areal_like.config.micro_batch import MicroBatchSpec
-from areal_like.config.optimizer import OptimizerConfig
+from areal_like.config.sections.fsdp import FSDPEngineConfig
+from areal_like.config.sections.micro_batch import MicroBatchSpec
+from areal_like.config.sections.optimizer import OptimizerConfig
 
 
 @config

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from areal_like.config.advantage import AdvantageConfig
 from areal_like.config.fields import config, key, optional_section, section
-from areal_like.config.norm import NormConfig
-from areal_like.config.ratio import RatioConfig
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.advantage import AdvantageConfig
+from areal_like.config.sections.norm import NormConfig
+from areal_like.config.sections.ratio import RatioConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 
 
 @config

@@ -1,7 +1,7 @@
 """What is written to go on after a failure or a stop, and when that is done."""
 
 from areal_like.config.fields import config, key
-from areal_like.config.frequency import FrequencyConfig
+from areal_like.config.sections.frequency import FrequencyConfig
 
 
 @config

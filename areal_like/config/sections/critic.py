@@ -1,7 +1,7 @@
 """The value model of PPO."""
 
 from areal_like.config.fields import config, key
-from areal_like.config.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import TrainEngineConfig
 
 
 @config

@@ -1,9 +1,9 @@
 """Where metrics go, besides the run directory."""
 
 from areal_like.config.fields import config, key, section
-from areal_like.config.swanlab import SwanlabConfig
-from areal_like.config.tensorboard import TensorBoardConfig
-from areal_like.config.wandb import WandBConfig
+from areal_like.config.sections.swanlab import SwanlabConfig
+from areal_like.config.sections.tensorboard import TensorBoardConfig
+from areal_like.config.sections.wandb import WandBConfig
 
 TRACKERS = ("tensorboard", "wandb", "swanlab")
 """Their sections, each of the name of its package."""

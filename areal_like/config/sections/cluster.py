@@ -1,7 +1,7 @@
 """The machines of a run."""
 
 from areal_like.config.fields import Auto, config, key, section
-from areal_like.config.name_resolve import NameResolveConfig
+from areal_like.config.sections.name_resolve import NameResolveConfig
 
 
 @config

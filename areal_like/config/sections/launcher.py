@@ -1,8 +1,8 @@
 """What each process is given: cores, memory, environment."""
 
 from areal_like.config.fields import config, key, section
-from areal_like.config.ray import RayLauncherConfig
-from areal_like.config.slurm import SlurmLauncherConfig
+from areal_like.config.sections.ray import RayLauncherConfig
+from areal_like.config.sections.slurm import SlurmLauncherConfig
 
 
 @config

@@ -1,7 +1,7 @@
 """Which checkpoints are kept for good."""
 
 from areal_like.config.fields import config, key
-from areal_like.config.frequency import FrequencyConfig
+from areal_like.config.sections.frequency import FrequencyConfig
 
 
 @config

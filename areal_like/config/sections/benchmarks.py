@@ -1,7 +1,7 @@
 """Evaluation on environments other than those trained on: which, how sampled, and where results go."""
 
-from areal_like.config.environments import EnvironmentConfig
 from areal_like.config.fields import config, key, optional_section, section
+from areal_like.config.sections.environments import EnvironmentConfig
 
 
 @config
