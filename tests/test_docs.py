@@ -258,7 +258,7 @@ class Session:
         claimed.names.close()
         return 0
 
-    def follow(self, words: list[str]) -> api.CommandResult:
+    def run_command(self, words: list[str]) -> api.CommandResult:
         """In place of `areal_like.api.run_command`: in this process."""
         self.made = None
         errors = io.StringIO()
@@ -386,7 +386,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.setattr(launching, "launch", session.begin)
     monkeypatch.setattr("launcher.commands.serve.serve", session.serve)
     for module in (api, sweep):
-        monkeypatch.setattr(module, "follow", session.follow)
+        monkeypatch.setattr(module, "run_command", session.run_command)
     monkeypatch.setattr(chat._ChatModel, "__init__", lambda *_: None)
     monkeypatch.setattr(chat._ChatModel, "answer", session.answer)
 
