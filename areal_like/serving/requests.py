@@ -91,7 +91,7 @@ class GroupRequest:
 
 
 @dataclass(frozen=True)
-class Sample:
+class GeneratedSample:
     """One answer; the stop token is part of it. `versions`: the weights that made each token."""
 
     token_ids: list[int]
@@ -101,7 +101,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class SampleWithAlternatives(Sample):
+class SampleWithTopLogprobs(GeneratedSample):
     """For groups that ask for them. `alternatives`: of each token the likeliest ones and their log-probabilities."""
 
     alternatives: list[dict[int, float]]
@@ -113,7 +113,7 @@ class FinishedGroup:
 
     ticket: int
     id: str
-    samples: list[Sample]
+    samples: list[GeneratedSample]
     error: str | None = None
 
 

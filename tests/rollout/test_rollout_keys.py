@@ -18,7 +18,7 @@ from areal_like.rollout.episodes import main as episodes
 from areal_like.rollout.settings import rollout_settings
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.requests import Sample, parse_group
+from areal_like.serving.requests import GeneratedSample, parse_group
 from tests.support.rollout_world import World, grpo
 from tests.support.tiny_models import VOCAB, tiny_qwen3
 
@@ -35,7 +35,7 @@ def ring(*overrides: str, rows: int = 400, **more: Any) -> World:
 # Sampling: what a lease says is what the engine does.
 
 
-def sampled(*overrides: str) -> list[Sample]:
+def sampled(*overrides: str) -> list[GeneratedSample]:
     """The answers to one lease's prompt by a small model with random weights."""
     world = ring("gconfig.max_new_tokens=8", "gconfig.temperature=1", *overrides)
     lease = world.lease()[0].wire(world.settings)
@@ -91,14 +91,14 @@ def test_stop_token_ids_end_an_answer():
     assert (sample.token_ids, sample.finish) == (longest[: place + 1], "stop")
 
 
-def chances(sample: Sample) -> list[list[float]]:
+def chances(sample: GeneratedSample) -> list[list[float]]:
     """Of all tokens in the place of each one of the answer, at temperature 1; the likeliest first."""
     with torch.no_grad():
         logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
     return torch.log_softmax(logits, -1).sort(descending=True).values.tolist()
 
 
-def ranks(samples: list[Sample], at: str) -> list[int]:
+def ranks(samples: list[GeneratedSample], at: str) -> list[int]:
     """How many tokens were likelier than each one that came; `at` is what the answers were sampled with."""
     found = []
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
     assert unlikely() > 0 == unlikely("gconfig.min_p=0.2")
 
 
-def repeated(samples: list[Sample], before: tuple[int, ...] = ()) -> int:
+def repeated(samples: list[GeneratedSample], before: tuple[int, ...] = ()) -> int:
     return sum(
         token in (*before, *sample.token_ids[:place])
         for sample in samples

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
-from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sample, Sampling, StepSlot
+from areal_like.serving.requests import BadRequest, FinishedGroup, GeneratedSample, GroupRequest, Sampling, StepSlot
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
 torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def tokens_of(finished: Sequence[FinishedGroup]) -> list[list[list[int]]]:
     return [[sample.token_ids for sample in one.samples] for one in finished]
 
 
-def assert_explained(model: PreTrainedModel, group: GroupRequest, sample: Sample, temperature: float) -> None:
+def assert_explained(model: PreTrainedModel, group: GroupRequest, sample: GeneratedSample, temperature: float) -> None:
     expected = expected_logprobs(model, group.prompt, sample.token_ids, temperature)
     torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-5, rtol=0)
 

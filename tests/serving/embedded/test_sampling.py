@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.logit_processors import NUCLEUS_CANDIDATES, smallest_kept_logit
-from areal_like.serving.requests import BadRequest, GroupRequest, Sample, Sampling
+from areal_like.serving.requests import BadRequest, GeneratedSample, GroupRequest, Sampling
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
 torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def logits_after(model: Any, answer: Sequence[int]) -> torch.Tensor:
     return found
 
 
-def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[Sample]:
+def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[GeneratedSample]:
     engine = LLMEngine(model, max_running_requests=max(n, 8))
     return engine.generate([GroupRequest("g", PROMPT, n, 3, how, **more)])[0].samples
 

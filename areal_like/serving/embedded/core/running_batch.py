@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from areal_like.serving.embedded.core.output_tracker import OutputTracker, output_tracker
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
 from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
-from areal_like.serving.requests import Sample, SampleWithAlternatives, Sampling
+from areal_like.serving.requests import GeneratedSample, SampleWithTopLogprobs, Sampling
 
 FIRST_COLUMNS = 16
 NO_TOKEN = -1
@@ -140,7 +140,7 @@ class RunningBatch:
         ended = stopped | (at + 1 >= self.limit[rows])
         return [(int(rows[i]), "stop" if stopped[i] else "length") for i in np.flatnonzero(ended)]
 
-    def take(self, row: int, finish: str) -> Sample:
+    def take(self, row: int, finish: str) -> GeneratedSample:
         length, followed = self.generated[row], self.followed[row]
         found = (
             self.token_ids[row, :length].tolist(),
@@ -149,8 +149,8 @@ class RunningBatch:
             finish,
         )
         if followed is not None and followed.num_alternatives:
-            return SampleWithAlternatives(*found, followed.alternatives)
-        return Sample(*found)
+            return SampleWithTopLogprobs(*found, followed.alternatives)
+        return GeneratedSample(*found)
 
     def followed_of(self, of_row: NDArray[np.int64]) -> list[tuple[int, OutputTracker]]:
         """Those of a batch that are followed, with their places in it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from areal_like.serving.requests import MAX_PRIORITY, BadRequest, GroupRequest, Sample
+from areal_like.serving.requests import MAX_PRIORITY, BadRequest, GeneratedSample, GroupRequest
 
 if TYPE_CHECKING:
     from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
@@ -27,7 +27,7 @@ class QueuedGroup:
     turn: int = 0
     adapter: "ServedAdapter | None" = None
     deadline: float = math.inf
-    samples: dict[int, Sample] = field(default_factory=dict)
+    samples: dict[int, GeneratedSample] = field(default_factory=dict)
 
     @property
     def num_waiting(self) -> int:

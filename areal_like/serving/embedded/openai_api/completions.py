@@ -20,7 +20,7 @@ from areal_like.serving.embedded.openai_api.logprobs import (
     to_completion_logprobs,
     to_prompt_logprobs,
 )
-from areal_like.serving.requests import BadRequest, GroupRequest, Sample, parse_group
+from areal_like.serving.requests import BadRequest, GeneratedSample, GroupRequest, parse_group
 from areal_like.serving.stop_text import FinishedText, batch_decoder, finished_texts
 
 DEFAULT_MAX_TOKENS = 16
@@ -66,7 +66,9 @@ class CompletionsRoute:
             if wishes.scored is not None:
                 parse_request.check_num_scored(groups)
             if wishes.prompt_alone:
-                answers: list[list[Sample]] = [[Sample([], [], [], "length")] * group.n for group in groups]
+                answers: list[list[GeneratedSample]] = [
+                    [GeneratedSample([], [], [], "length")] * group.n for group in groups
+                ]
             else:
                 answers = [one.samples for one in await self._outside.generate(request, groups)]
             prompts = await self._prompt_chances(request, groups, wishes)
@@ -138,7 +140,7 @@ class CompletionsRoute:
         said: dict[str, Any],
         number: int,
         groups: list[GroupRequest],
-        answers: list[list[Sample]],
+        answers: list[list[GeneratedSample]],
         prompts: list[list[TokenLogprob]],
         wishes: CompletionOptions,
     ) -> dict[str, Any]:
@@ -167,7 +169,7 @@ class CompletionsRoute:
         self,
         index: int,
         group: GroupRequest,
-        sample: Sample,
+        sample: GeneratedSample,
         end: FinishedText,
         prompt: list[TokenLogprob],
         wishes: CompletionOptions,
@@ -192,7 +194,7 @@ class CompletionsRoute:
         return choice
 
 
-def stop_reason(group: GroupRequest, sample: Sample, end: FinishedText) -> str | int | None:
+def stop_reason(group: GroupRequest, sample: GeneratedSample, end: FinishedText) -> str | int | None:
     """The text or the token that the request named; the model's own end tokens are none."""
     if sample.finish != "stop" or end.stop is not None:
         return end.stop

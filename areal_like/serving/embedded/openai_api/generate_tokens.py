@@ -15,7 +15,7 @@ from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 from areal_like.serving.embedded.openai_api.completions import stop_reason
 from areal_like.serving.embedded.openai_api.logprobs import sample_logprobs, to_generate_logprobs, to_prompt_logprobs
-from areal_like.serving.requests import BadRequest, GroupRequest, Sample, parse_group, shorten
+from areal_like.serving.requests import BadRequest, GeneratedSample, GroupRequest, parse_group, shorten
 from areal_like.serving.stop_text import FinishedText, batch_decoder, finished_texts
 
 
@@ -75,7 +75,9 @@ class GenerateTokensRoute:
         number_of, priority = parse_request.parse_num_logprobs(how, "logprobs") or 0, parse_request.parse_priority(said)
         return replace(group, adapter=self._outside.adapter_of(said), alternatives=number_of, priority=priority)
 
-    def _choices(self, group: GroupRequest, samples: list[Sample], with_logprobs: bool) -> list[dict[str, Any]]:
+    def _choices(
+        self, group: GroupRequest, samples: list[GeneratedSample], with_logprobs: bool
+    ) -> list[dict[str, Any]]:
         ends = [FinishedText("", None)] * len(samples)
         if group.sampling.stop:
             answers = [(sample.token_ids, sample.finish) for sample in samples]

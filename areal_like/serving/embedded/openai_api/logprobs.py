@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.requests import Sample, SampleWithAlternatives
+from areal_like.serving.requests import GeneratedSample, SampleWithTopLogprobs
 
 TokenLogprob = tuple[int, float | None, dict[int, float]]
 """A token, its log-probability (None where nothing stands before it), and the likeliest ones in its place."""
 
 
-def sample_logprobs(sample: Sample) -> list[TokenLogprob]:
-    others = sample.alternatives if isinstance(sample, SampleWithAlternatives) else [{}] * len(sample.token_ids)
+def sample_logprobs(sample: GeneratedSample) -> list[TokenLogprob]:
+    others = sample.alternatives if isinstance(sample, SampleWithTopLogprobs) else [{}] * len(sample.token_ids)
     return list(zip(sample.token_ids, sample.logprobs, others, strict=True))
 
 
