@@ -31,8 +31,8 @@ format: env-dev ## Put the code into the shape that lint wants
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-docs: env-dev ## Write docs/reference.md and docs/keys.md from the configuration classes
-	@$(PY) -m areal_like.config.describe.pages
+docs: env-dev ## Write the generated pages from the configuration classes, the metrics and the markers of the tests
+	@$(PY) -m docs.make.pages
 
 bench: env-dev ## How long a start, a publication, training and whole runs take; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py

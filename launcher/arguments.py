@@ -13,7 +13,7 @@ COMMANDS = {
     "run": "start the experiment (the default)",
     "serve": "start the experiment's inference servers alone, for other programs and for runs to come",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one a line, as likely as it can",
-    "keys": "how many of the promised keys are live, pending and refused (docs/keys.md has them all)",
+    "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
 }
 OPERANDS = {"chat": "RUN"}
 """What a verb wants to be told besides."""

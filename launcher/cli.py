@@ -85,7 +85,7 @@ def _answer(arguments: Arguments) -> int:
     if arguments.verb == "keys":
         if arguments.overrides:
             raise ConfigError([Problem("keys", "takes no overrides", "command line")])
-        from areal_like.config.promises.ledger import summary_text
+        from areal_like.config.describe.key_counts import summary_text
 
         print(summary_text())
         return OK

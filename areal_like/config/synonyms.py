@@ -219,8 +219,8 @@ below sections of another system."""
 @cache
 def synonyms() -> dict[str, str]:
     """All of them: ours first, then our short names, then where the keys of prime-rl live."""
+    from areal_like.config.dialects.prime_rl.keys import PATHS
     from areal_like.config.names import ALIASES
-    from areal_like.config.promises.prime import PATHS
 
     meant = {**SYNONYMS}
     for table in (ALIASES, *PATHS.values()):

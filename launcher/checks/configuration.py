@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation, AllocationProblem
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.checks.not_built import not_built_problems
+from areal_like.config.checks.refused import refusal
 from launcher.checks.attached import address_problems
 from launcher.checks.engines import head_size_problems
 from launcher.checks.fake_data import fake_data_problems
@@ -58,7 +59,7 @@ def configuration_problems(
     found += [*environment.environment_problems(loaded.config), *address_problems(loaded.config)]
     found += head_size_problems(loaded.config, allocation, host)
     found += _processes(loaded.config, placement)
-    found += [PlanProblem(*refusal) for refusal in not_built_problems(loaded.config, allocation)]
+    found += [PlanProblem(*problem) for problem in not_built_problems(loaded.config, allocation)]
     return found + _promised(loaded)
 
 
@@ -77,13 +78,7 @@ def _processes(config: "BaseExperimentConfig", placement: PlacementPlan | None) 
     return found
 
 
-def _promised(loaded: "Loaded") -> list[PlanProblem]:
-    """Keys of other frameworks that will never mean anything here, where somebody set one."""
-    from areal_like.config.promises import ledger as promises
-
-    found = []
-    for path in loaded.changed():
-        promise = promises.at(path)
-        if promise is not None and promise.state == "refused" and loaded.origin(path).kind not in SCHEMA_ORIGINS:
-            found.append(PlanProblem(path, promise.reason))
-    return found
+def _refused_keys(loaded: "Loaded") -> list[PlanProblem]:
+    """Keys of other frameworks that nothing here can honour, where the user sets one."""
+    set_by_user = (path for path in loaded.changed() if loaded.origin(path).kind not in SCHEMA_ORIGINS)
+    return [PlanProblem(path, reason) for path in set_by_user if (reason := refusal(path)) is not None]

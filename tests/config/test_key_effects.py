@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.promises import ledger as promises
-from areal_like.config.promises.homes import Home
+from docs.make.key_homes import Home, areal_homes
 
 ROOT = Path(__file__).parents[2]
 REINFORCE = "experiment_name: demo\ntrial_name: first\nactor:\n  path: some/model\ntrain_dataset:\n  path: some/data\n"
@@ -74,12 +73,12 @@ def test_fileroot_is_where_the_run_directory_stands(tmp_path: Path) -> None:
 
 
 def copies() -> dict[str, Home]:
-    """Every section's own copy of a name, as the ledger has them."""
+    """Every section's own copy of a name, at each home of AReaL's keys."""
     found = {
         home.path: home
-        for promise in promises.rows()
-        for home in promise.homes
-        if promise.source == "areal" and promise.key in FACTS and home.path not in FACTS.values()
+        for (_, key), homes in areal_homes().items()
+        for home in homes
+        if key in FACTS and home.path not in FACTS.values()
     }
     return dict(sorted(found.items()))
 

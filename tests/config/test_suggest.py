@@ -2,8 +2,8 @@
 
 import pytest
 
+from areal_like.config.dialects.prime_rl.keys import PATHS
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.promises.prime import PATHS
 from areal_like.config.schema import Schema
 from areal_like.config.suggest import suggest
 from areal_like.config.synonyms import LOCAL_SYNONYMS, SYNONYMS, synonyms

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from areal_like.observe import page
 from areal_like.observe.metrics import GROUPS, LINE_FIELDS, METRICS, find_metric
 from areal_like.observe.reading import LineFollower, read_metrics, values_of
 from areal_like.observe.timing import Stopwatch
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.identity import Identity
+from docs.make import metrics_page
 
 
 def writer(folder: Path, role: str = "trainer", attempt: int = 1) -> MetricWriter:
@@ -31,7 +31,7 @@ def test_every_name_is_in_a_group_and_explained() -> None:
 
 
 def test_the_page_has_every_name() -> None:
-    text = page.render()
+    text = metrics_page.render()
     assert all(f"| `{name}` | {metric.unit} | {metric.help} |" in text for name, metric in METRICS.items())
 
 

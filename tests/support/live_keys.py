@@ -1,80 +1,100 @@
-"""A pytest plugin: with `--require-live-keys`, a run fails unless every live key was shown by a test that passed.
+"""A pytest plugin: with `--require-live-keys`, a run fails unless a test that passed showed every key that docs/keys.md
+calls live, ours, same as another, or without effect.
 
-The promise ledger names the tests. One that was not collected, was deselected or skipped, was expected to fail, or
-did not pass makes the exit status 1, and is named at the end with the keys that stand on it. Outside of CI a skip is
-named and no more: what it wants, such as an environment with vLLM, may not be on this machine.
+Tests name their keys by the markers `shows` and `shows_no_effect` (docs/make/key_markers.py). Keys whose tests were all
+skipped, because this machine lacks an engine for example, are listed apart; they fail the run as well, unless
+`--allow-unchecked-keys` is given.
 """
 
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from docs.make.key_markers import ROOT, SHOWS, SHOWS_NO_EFFECT, keys_of_mark
+
+KEYS_PAGE = ROOT / "docs" / "keys.md"
+PROPERTY = "key shown"
 _PASSED, _SKIPPED = "passed", "was skipped"
-_GROUP = re.compile(r"@[^]@]+$")
+_GROUP = re.compile(r"@[^@]+$")
 """What pytest-xdist adds to the name of a test that is in a group."""
+_UNCHECKED_HINT = (
+    "an environment with vLLM and one with SGLang check most of them (`make vllm-cpu`, `make sglang-cpu`); "
+    "--allow-unchecked-keys passes without"
+)
+
+
+def keys_on_page(page: Path) -> dict[str, tuple[str, ...]]:
+    """Dotted key -> names of its tests, of every row of docs/keys.md whose state a test shows."""
+    keys: dict[str, tuple[str, ...]] = {}
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if len(cells) == 6 and re.match(r"live|ours|same as|no effect", cells[3]):
+            tests = tuple(re.findall(r"`(tests/[^`]+)`", cells[4]))
+            keys |= {path: tests for path in re.findall(r"`([^`]+)`", cells[2])}
+    return keys
 
 
 class LiveKeys:
-    """Watches a session for the tests in `required` (node id -> the keys that it keeps live).
+    """Watches a session for tests that show the keys in `required` (dotted key -> names of its tests)."""
 
-    A node id without parameters stands for all of them.
-    """
-
-    def __init__(self, required: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, required: Mapping[str, tuple[str, ...]], allow_unchecked: bool = False) -> None:
         self.required = required
-        self.fate: dict[str, str] = {}
+        self.allow_unchecked = allow_unchecked
+        self.fates: dict[str, str] = {}
+        """Test -> what became of it."""
+        self.tests: dict[str, list[str]] = {}
+        """Key -> its tests in this run."""
         self.missing: list[str] = []
-        self.not_here: list[str] = []
-        """Tests that this machine lacks something for."""
+        self.unchecked: list[str] = []
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        self.fate.setdefault(item.nodeid, "was not run")
-
-    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
-        for item in items:
-            self.fate[item.nodeid] = "was deselected"
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        for mark in (*item.iter_markers(SHOWS), *item.iter_markers(SHOWS_NO_EFFECT)):
+            # A property comes with the reports of a test, from workers of pytest-xdist too.
+            item.user_properties += [(PROPERTY, key) for key in keys_of_mark(mark, parameters)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = _GROUP.sub("", report.nodeid)
-        earlier = self.fate.get(name, "was not run")
+        test = _GROUP.sub("", report.nodeid)
+        keys = [value for name, value in report.user_properties if name == PROPERTY]
+        for key in keys if test not in self.fates else ():
+            self.tests.setdefault(str(key), []).append(test)
+        earlier = self.fates.setdefault(test, "was not run")
         if report.failed:
-            self.fate[name] = f"failed in its {report.when}"
+            self.fates[test] = f"failed in its {report.when}"
         elif hasattr(report, "wasxfail"):
-            self.fate[name] = "is marked as expected to fail"
+            self.fates[test] = "is marked as expected to fail"
         elif report.skipped:
-            self.fate[name] = _SKIPPED
+            self.fates[test] = _SKIPPED
         elif report.when == "call" and earlier == "was not run":
-            self.fate[name] = _PASSED
-
-    def _fates(self, test: str) -> list[str]:
-        if test in self.fate:
-            return [self.fate[test]]
-        return [fate for name, fate in self.fate.items() if name.startswith(test + "[")] or ["was not collected"]
+            self.fates[test] = _PASSED
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput"):
             return
-        for test, keys in self.required.items():
-            fate = next((fate for fate in self._fates(test) if fate != _PASSED), None)
-            if fate == _SKIPPED and os.environ.get("CI") != "true":
-                self.not_here.append(f"{test} {fate}; it shows: {', '.join(keys)}")
-            elif fate is not None:
-                self.missing.append(f"{test} {fate}; it shows: {', '.join(keys)}")
-        if self.missing and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        for key, names in self.required.items():
+            fates = {test: self.fates[test] for test in self.tests.get(key, ())}
+            if _PASSED in fates.values():
+                continue
+            outcomes = "; ".join(f"{test} {fate}" for test, fate in fates.items())
+            line = f"{key}: {outcomes or 'no test in this run (' + (', '.join(names) or 'none is marked') + ')'}"
+            (self.unchecked if {*fates.values()} == {_SKIPPED} else self.missing).append(line)
+        failed = self.missing or (self.unchecked and not self.allow_unchecked)
+        if failed and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for title, lines in (
-            ("live keys that this machine cannot show", self.not_here),
-            ("live keys without a passing test", self.missing),
-        ):
-            if lines:
-                terminalreporter.section(title, red=lines is self.missing)
-            for line in lines:
-                terminalreporter.line(line)
+        if self.unchecked:
+            terminalreporter.section(f"{len(self.unchecked)} live keys could not be checked on this machine", red=True)
+            terminalreporter.line(_UNCHECKED_HINT)
+        for line in self.unchecked:
+            terminalreporter.line(line)
+        if self.missing:
+            terminalreporter.section("live keys without a passing test", red=True)
+        for line in self.missing:
+            terminalreporter.line(line)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,10 +103,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail unless every key that docs/keys.md calls live was shown by a test that passed in this run",
     )
+    parser.addoption(
+        "--allow-unchecked-keys",
+        action="store_true",
+        help="with --require-live-keys: keys whose tests were all skipped on this machine do not fail the run",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--require-live-keys"):
-        from areal_like.config.promises.ledger import live_tests
-
-        config.pluginmanager.register(LiveKeys(live_tests()), "areal-like-live-keys")
+        plugin = LiveKeys(keys_on_page(KEYS_PAGE), config.getoption("--allow-unchecked-keys"))
+        config.pluginmanager.register(plugin, "areal-like-live-keys")

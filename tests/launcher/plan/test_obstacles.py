@@ -3,8 +3,6 @@
 import pytest
 
 from areal_like.config.checks.not_built import NOT_YET
-from areal_like.config.promises import ledger as promises
-from areal_like.config.promises.ledger import Promise
 from launcher.plan import build_plan
 from tests.support.planning import BIG_MODEL, load_text, machine_with, plan_of
 
@@ -38,13 +36,9 @@ def test_a_key_that_means_nothing_here_is_refused_with_what_to_write_instead():
     assert "cluster.type" in obstacle.reason
 
 
-def test_a_key_whose_effect_no_test_shows_yet_stands_against_nothing(monkeypatch):
-    monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "pending"))
-    assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
-
-
 def test_a_refused_key_that_nobody_set_is_not_named(monkeypatch):
-    monkeypatch.setattr(promises, "at", lambda path: Promise("areal", "", path, (), "refused", (), "never"))
+    assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
+    monkeypatch.setattr("launcher.checks.configuration.refusal", lambda path: "never")
     named = {obstacle.key for obstacle in plan_of("grpo").cannot_start}
     assert "seed" not in named
     assert "gconfig.n_samples" in named

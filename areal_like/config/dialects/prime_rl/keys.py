@@ -1,9 +1,6 @@
-"""Where the keys of prime-rl, of its hosted training and of its command line have their one home in our tree."""
+"""Where each key of prime-rl and of its hosted training stands in our tree."""
 
 from types import MappingProxyType
-
-EXPERIMENTS = ("grpo", "ppo")
-"""The kinds of experiment that the dialect for TOML files produces."""
 
 _SHARED = {
     "max_steps": "total_train_steps",
@@ -204,15 +201,3 @@ PATHS = MappingProxyType(
     }
 )
 """(source, file) -> key -> dotted path."""
-
-VERBS = {
-    "init": "python -m launcher init",
-    "run @config.toml": "python -m launcher run",
-    "list": "python -m launcher list",
-    "logs ID": "python -m launcher logs",
-    "stop ID": "python -m launcher stop",
-    "delete ID": "python -m launcher delete",
-    "models": "python -m launcher models",
-}
-DIALECT = "the dialect for TOML files"
-"""Home of every rule of how those files and their flags are read."""

@@ -1,34 +1,8 @@
-"""How far each seed key is: why some are refused, which effects need a GPU, and the tests that show the live ones.
+"""What the ledger of keys says of single keys: which effects need a GPU, what must equal another key, remarks."""
 
-What `live` names a test for is live; a key that stands in no table is pending.
-"""
-
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from areal_like.config.promises.homes import Home
-from areal_like.config.promises.live import LIVE
-
-_NO_SERVICE = "no such service exists here; a reward is a function: reward.name, reward.args"
-REFUSED = MappingProxyType(
-    {
-        ("areal", "Scheduler Configuration", "endpoint"): "there is no scheduler service; where processes run is "
-        "cluster.type and allocation_mode",
-        ("areal", "Scheduler Configuration", "deploy_mode"): "servers and trainers are placed by allocation_mode",
-        ("areal", "Scheduler Configuration", "functioncall_service_domain"): _NO_SERVICE,
-        ("areal", "Scheduler Configuration", "reward_functioncall_config"): _NO_SERVICE,
-        ("areal", "Scheduler Configuration", "reward_model_path"): "reward.name=model serves the reward model in "
-        "reward.args.path",
-        (
-            "areal",
-            "SGLang Configuration",
-            "torchao_config",
-        ): "SGLang no longer quantizes with torchao; leave it out, or give another kind by sglang.extra_args",
-        ("areal", "Scheduler Configuration", "reward_model_service_url"): "a reward function may call one: "
-        "reward.name, reward.args; reward.name=model serves a model beside the run",
-    }
-)
-"""(source, group, key) -> why it is refused, and what to write instead."""
+from areal_like.config.copies import COPIES
 
 _ENGINES = ("PPOActor Configuration", "PPOCritic Configuration", "TrainEngine Configuration")
 _SGLANG_ON_GPU = (
@@ -110,18 +84,15 @@ NOTES = MappingProxyType(
 )
 """(source, group, key) -> a remark for the reader of the page."""
 
+SAME_AS = MappingProxyType({**COPIES, "ref.backend": "actor.backend", "critic.backend": "actor.backend"})
+"""Dotted path -> the key that it must equal; a start refuses another value."""
 
-def tests_of(source: str, homes: tuple[Home, ...]) -> tuple[str, ...]:
-    """Node ids of the tests that show a key at all its homes; empty when one of them has none."""
-    found: list[str] = []
-    for home in homes:
-        test = next((test for pattern, test in LIVE.get(source, ()) if _fits(home.path, pattern)), None)
-        if test is None:
-            return ()
-        found += [test.format(path=home.path, experiment=experiment) for experiment in home.experiments]
-    return tuple(dict.fromkeys(found))
-
-
-def _fits(path: str, pattern: str) -> bool:
-    """Most patterns are plain paths; fnmatch would make a regular expression of each."""
-    return path == pattern or ("*" in pattern and fnmatchcase(path, pattern))
+_NOT_SPLIT = "splitting a model is not built"
+PENDING = MappingProxyType(
+    {
+        ("prime_rl", "train", "model.ep"): _NOT_SPLIT,
+        ("prime_rl", "train", "model.tp"): _NOT_SPLIT,
+        ("prime_rl", "train", "model.cp"): _NOT_SPLIT,
+    }
+)
+"""(source, group, key) -> what is missing, although its home is shown: the home means more here than the key there."""

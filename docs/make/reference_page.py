@@ -1,10 +1,6 @@
-"""The pages that are made from the code: docs/reference.md, docs/keys.md and docs/metrics.md.
-
-`python -m areal_like.config.describe.pages` writes them, and with `--check` says which of them are not what it would
-write (exit 1)."""
+"""docs/reference.md, made from the configuration classes and the shipped files."""
 
 import inspect
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +11,9 @@ from areal_like.config.describe.help import default_text, meaning, type_text
 from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.names import ALIASES
-from areal_like.config.promises import page as promises_page
 from areal_like.config.schema import Key, Schema, Section
-from areal_like.config.sources.shipped import PACKAGE, data_folder
+from areal_like.config.sources.shipped import data_folder
 from areal_like.config.sources.yaml_file import YamlFile, read_yaml
-
-DOCS = PACKAGE.parent / "docs"
 
 _INTRO = """\
 # Reference
@@ -44,38 +37,7 @@ class Place:
     section: Section
 
 
-def main(argv: Sequence[str]) -> int:
-    """Writes the pages, or compares them."""
-    if list(argv) not in ([], ["--check"]):
-        print("usage: python -m areal_like.config.describe.pages [--check]", file=sys.stderr)
-        return 2
-    if not DOCS.is_dir():
-        print(f"{DOCS}: no such folder; the pages are made in a checkout", file=sys.stderr)
-        return 1
-    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    if argv:
-        for path in stale:
-            print(f"docs/{path.name} is not what the code says; run `make docs`", file=sys.stderr)
-        return 1 if stale else 0
-    for path in stale:
-        path.write_text(pages()[path], encoding="utf-8")
-        print(f"docs/{path.name} written")
-    return 0
-
-
-@cache
-def pages() -> dict[Path, str]:
-    """File -> what it must say."""
-    from areal_like.observe import page as metrics_page  # a room above this one: only what makes the pages knows it
-
-    return {
-        DOCS / "reference.md": reference(),
-        DOCS / "keys.md": promises_page.render(),
-        DOCS / "metrics.md": metrics_page.render(),
-    }
-
-
-def reference() -> str:
+def render() -> str:
     """The whole page."""
     lines = [*_INTRO.splitlines(), *_contents(), *_short_names(), *_experiments(), *_groups(), "", "## Keys"]
     for cls in _classes():
@@ -307,7 +269,3 @@ def _linked(cls: type) -> str:
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

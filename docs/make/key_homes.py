@@ -93,3 +93,18 @@ def areal_homes() -> dict[tuple[str, str], tuple[Home, ...]]:
         origin: tuple(Home(path, tuple(experiments)) for path, experiments in by_path.items())
         for origin, by_path in places.items()
     }
+
+
+PRIME_EXPERIMENTS = ("grpo", "ppo")
+"""The kinds of experiment that files of prime-rl describe."""
+VERBS = {
+    "init": "python -m launcher init",
+    "run @config.toml": "python -m launcher run",
+    "list": "python -m launcher list",
+    "logs ID": "python -m launcher logs",
+    "stop ID": "python -m launcher stop",
+    "delete ID": "python -m launcher delete",
+    "models": "python -m launcher models",
+}
+DIALECT = "the dialect for TOML files"
+"""Home of every rule about how those files and their flags are read."""

@@ -1,0 +1,1 @@
+"""prime-rl, its hosted training and its command line."""

@@ -1,1 +1,0 @@
-"""What was promised, key by key, and how far each is."""

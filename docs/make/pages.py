@@ -1,0 +1,45 @@
+"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, and the counts that `python -m launcher keys` prints.
+
+`python -m docs.make.pages` writes them; with `--check` it names those that are out of date (exit 1).
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from areal_like.config.describe.key_counts import COUNTS_PATH
+from docs.make import keys_page, metrics_page, reference_page
+
+DOCS = Path(__file__).parents[1]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the files, or compares them."""
+    if list(argv) not in ([], ["--check"]):
+        print("usage: python -m docs.make.pages [--check]", file=sys.stderr)
+        return 2
+    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        name = path.relative_to(DOCS.parent)
+        if argv:
+            print(f"{name} is out of date; run `make docs`", file=sys.stderr)
+        else:
+            path.write_text(pages()[path], encoding="utf-8")
+            print(f"{name} written")
+    return 1 if argv and stale else 0
+
+
+@cache
+def pages() -> dict[Path, str]:
+    """File -> its content."""
+    return {
+        DOCS / "reference.md": reference_page.render(),
+        DOCS / "keys.md": keys_page.render(),
+        DOCS / "metrics.md": metrics_page.render(),
+        COUNTS_PATH: keys_page.counts_json(),
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
