@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?=
 CONFIG ?= grpo.yaml
+TEST_ARGS ?=
 
 SHELL := /bin/bash
 PY := "$(VENV)/bin/python"
@@ -20,7 +21,7 @@ quickstart: env-run ## Start a first run: python -m launcher --config grpo.yaml 
 	@$(PY) -m launcher --config "$(CONFIG)"
 
 test: env-dev ## The tests (without the slow ones), and that every live key has one
-	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300 --numprocesses auto --maxprocesses 4 --dist loadgroup
+	@$(PY) -m pytest -q --require-live-keys -m "not slow" --timeout 300 --numprocesses auto --maxprocesses 4 --dist loadgroup $(TEST_ARGS)
 
 lint: env-dev ## ruff check, ruff format --check, mypy
 	@$(PY) -m ruff check

@@ -20,8 +20,8 @@ _PASSED, _SKIPPED = "passed", "was skipped"
 _GROUP = re.compile(r"@[^@]+$")
 """What pytest-xdist adds to the name of a test that is in a group."""
 _UNCHECKED_HINT = (
-    "an environment with vLLM and one with SGLang check most of them (`make vllm-cpu`, `make sglang-cpu`); "
-    "--allow-unchecked-keys passes without"
+    "environments with vLLM and SGLang check most of them: `make vllm-cpu`, `make sglang-cpu`. To pass without: "
+    "--allow-unchecked-keys (`make test TEST_ARGS=--allow-unchecked-keys`)"
 )
 
 
