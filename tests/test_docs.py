@@ -34,7 +34,6 @@ import pytest
 
 from areal_like import api
 from areal_like.config.allocation import Machine
-from areal_like.config.describe import pages
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
@@ -47,6 +46,7 @@ from areal_like.observe.summary import summarize_run
 from areal_like.process import checkpoint_manifest
 from areal_like.process.checkpoint_layout import RESUME
 from areal_like.process.run import LEDGER
+from docs.make import pages, reference_page
 from launcher.cli import main
 from launcher.commands import chat, sweep
 from launcher.plan import Plan

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from areal_like.config.copies import COPIES
+from  import COPIES
 
 _ENGINES = ("PPOActor Configuration", "PPOCritic Configuration", "TrainEngine Configuration")
 _SGLANG_ON_GPU = (

@@ -60,7 +60,7 @@ def configuration_problems(
     found += head_size_problems(loaded.config, allocation, host)
     found += _processes(loaded.config, placement)
     found += [PlanProblem(*problem) for problem in not_built_problems(loaded.config, allocation)]
-    return found + _promised(loaded)
+    return found + _refused_keys(loaded)
 
 
 def _processes(config: "BaseExperimentConfig", placement: PlacementPlan | None) -> list[PlanProblem]:
