@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from  import COPIES
+from areal_like.config.dependent_keys import DEPENDENT_KEYS
 
 _ENGINES = ("PPOActor Configuration", "PPOCritic Configuration", "TrainEngine Configuration")
 _SGLANG_ON_GPU = (
@@ -84,7 +84,7 @@ NOTES = MappingProxyType(
 )
 """(source, group, key) -> a remark for the reader of the page."""
 
-SAME_AS = MappingProxyType({**COPIES, "ref.backend": "actor.backend", "critic.backend": "actor.backend"})
+SAME_AS = MappingProxyType({**DEPENDENT_KEYS, "ref.backend": "actor.backend", "critic.backend": "actor.backend"})
 """Dotted path -> the key that it must equal; a start refuses another value."""
 
 _NOT_SPLIT = "splitting a model is not built"
