@@ -49,7 +49,7 @@ from areal_like.process.run import LEDGER
 from docs.make import pages, reference_page
 from launcher.cli import main
 from launcher.commands import chat, sweep
-from launcher.plan import Plan
+from launcher.plan.plan import Plan
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.run_lock import lock_run
 from launcher.supervisor import guardian

@@ -9,10 +9,12 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.command_result import PLANNED, write_result
 from launcher.checks.engines import flag_problems
-from launcher.plan import Plan, brief, build_plan, render
-from launcher.plan.brief import warning_lines
+from launcher.plan.brief import brief, warning_lines
+from launcher.plan.build import build_plan
 from launcher.plan.changes import where_set
 from launcher.plan.host import HostInfo
+from launcher.plan.plan import Plan
+from launcher.plan.render import render
 from launcher.runs.fetch import fetch_from_hub
 from launcher.terminal import has_color, width, write_line
 

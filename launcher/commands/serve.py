@@ -20,7 +20,7 @@ from areal_like.process.identity import SERVER
 from areal_like.process.run import Run, listen_address, opens_generation
 from launcher.agent.local import LocalAgent
 from launcher.env_file import read_env_files
-from launcher.plan import Plan
+from launcher.plan.plan import Plan
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text

@@ -15,7 +15,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import holds_secret, parse_overrides
 from launcher.arguments import Arguments
 from launcher.commands.run import refuse
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 from launcher.plan.target_machine import TargetMachine
 from launcher.runs.dependent_overrides import recorded_references
 from launcher.sweep.point_plans import PlannedPoint, plan_lines

@@ -12,8 +12,9 @@ from areal_like.process.abandoned_memory import remove_abandoned_memory
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.wait import NamedWait
-from launcher.plan import Plan, build_plan
 from launcher.plan.auto import resolved_values
+from launcher.plan.build import build_plan
+from launcher.plan.plan import Plan
 from launcher.runs.kept_checkpoints import keep_checkpoints
 from launcher.runs.linked_folders import create_links
 from launcher.runs.registry import last_attempt, register

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from areal_like.config.loaded import Loaded
 from launcher.commands.run import plan_text
-from launcher.plan import Plan
+from launcher.plan.plan import Plan
 from launcher.plan.render_base import several
 from launcher.sweep.report import numbers
 

@@ -17,7 +17,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.shipped import data_folder
 from areal_like.config.sources.yaml_file import read_yaml
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 
 CONF, SHIPPED = data_folder("conf"), sorted(data_folder("experiments").glob("*.yaml"))
 FILES = sorted(CONF.glob("**/*.yaml"))

@@ -18,7 +18,7 @@ from areal_like.process.checkpoint_manifest import write_manifest
 from areal_like.serving.embedded.core import load_model as embedded
 from areal_like.training.checkpoint import CheckpointManager, _remove
 from launcher.commands import chat
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 from launcher.runs import checkpoint_reader
 from launcher.runs.checkpoints import complete_steps
 from launcher.runs.kept_checkpoints import keep_checkpoints

@@ -7,7 +7,7 @@ import pytest
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure
 from areal_like.process.run import StartPoint
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 from launcher.runs.registry import register, registered_runs
 from launcher.runs.run_files import write_start_point
 from launcher.runs.run_lock import LockedRun, lock_run

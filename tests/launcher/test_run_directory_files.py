@@ -11,8 +11,8 @@ import yaml
 from areal_like.config.load import load
 from areal_like.process.atomic_file import replace_with_backup
 from areal_like.process.run import open_run
-from launcher.plan import build_plan
 from launcher.plan.auto import resolved_values
+from launcher.plan.build import build_plan
 from launcher.runs.environment_record import write_environment_record
 from launcher.runs.listing import run_state
 from launcher.runs.registry import look_up, register

@@ -21,7 +21,7 @@ from areal_like.training.reward_model import RewardModelLearner
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.supervised_data import SupervisedData
-from launcher.plan import render
+from launcher.plan.render import render
 from launcher.supervisor.restart_policy import RestartPolicy
 from tests.launcher.plan.test_run_directory import made
 from tests.support.planning import loaded, plan_of

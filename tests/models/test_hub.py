@@ -10,8 +10,8 @@ import yaml
 
 from areal_like.config.problems import ConfigError
 from areal_like.models import display_name, model_folder
-from launcher.plan import build_plan
 from launcher.plan.auto import resolved_values
+from launcher.plan.build import build_plan
 from launcher.runs.fetch import fetch_from_hub
 from tests.support.commands import REPOSITORY
 from tests.support.model_hub import NAME, REVISION, hub, in_cache

@@ -24,7 +24,7 @@ from areal_like.process.run import Run, StartPoint, open_run
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from launcher.agent.local import LocalAgent
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 from launcher.runs.run_files import write_description, write_start_point
 from tests.ring.start import wait_until_gone
 from tests.support.commands import REPOSITORY

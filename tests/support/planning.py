@@ -10,9 +10,9 @@ from areal_like.config.allocation import Machine
 from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
 from areal_like.serving.installations import Installation
-from launcher.plan import Plan, build_plan
+from launcher.plan.build import build_plan
 from launcher.plan.host import Gpu, HostInfo
-from launcher.plan.plan import Process
+from launcher.plan.plan import Plan, Process
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30

@@ -16,7 +16,8 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.process.run_memory import memory_folder
 from launcher.commands import run
-from launcher.plan import Plan, build_plan
+from launcher.plan.build import build_plan
+from launcher.plan.plan import Plan
 from tests.support.commands import REPOSITORY
 
 LIMIT_S = 120.0

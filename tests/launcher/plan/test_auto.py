@@ -135,7 +135,7 @@ def test_the_settled_values_compose_again_to_the_same_run(tmp_path):
     assert before.values["rollout"]["num_episode_workers"] == "auto"
     words = [f"{resolved.key}={resolved.value}" for resolved in plan.auto]
     again = load(ROOT / "experiments" / "grpo.yaml", ["trial_name=t", *words])
-    from launcher.plan import build_plan
+    from launcher.plan.build import build_plan
 
     replanned = build_plan(again, host=machine_with(0, 8))
     assert replanned.processes[2:] == plan.processes[2:]

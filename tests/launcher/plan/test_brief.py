@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from launcher.plan import brief, render
-from launcher.plan.brief import FEWEST_SETTINGS, MOST_OBSTACLES, MOST_WARNINGS, SCREEN_LINES, warning_lines
+from launcher.plan.brief import FEWEST_SETTINGS, MOST_OBSTACLES, MOST_WARNINGS, SCREEN_LINES, brief, warning_lines
 from launcher.plan.plan import PlanProblem
+from launcher.plan.render import render
 from launcher.sweep.point_plans import PlannedPoint, plan_lines
 from tests.support.commands import Run
 from tests.support.planning import loaded, plan_of

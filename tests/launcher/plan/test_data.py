@@ -9,7 +9,7 @@ from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from areal_like.data.dataset_source import DatasetSource
 from areal_like.data.user_code import SearchFolders
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 from launcher.runs.fetch import fetch_from_hub
 from tests.support.model_hub import NAME, REVISION, hub, in_cache
 from tests.support.planning import machine_with

@@ -9,7 +9,8 @@ import pytest
 from areal_like.models import model_folder
 from areal_like.serving.installations import COMPLETE, Installation, find_installation
 from areal_like.serving.sglang.command import RESERVED_TOKENS
-from launcher.plan import build_plan, render
+from launcher.plan.build import build_plan
+from launcher.plan.render import render
 from tests.support.planning import find_engine, loaded, machine_with, of_role, plan_of
 
 

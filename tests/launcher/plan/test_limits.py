@@ -15,7 +15,7 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from launcher.commands.run import refuse as refuse_start
-from launcher.plan import render
+from launcher.plan.render import render
 from tests.support.planning import loaded, plan_of
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from areal_like.config.checks.not_built import NOT_YET
-from launcher.plan import build_plan
+from launcher.plan.build import build_plan
 from tests.support.planning import BIG_MODEL, load_text, machine_with, plan_of
 
 BARE = "experiment_name: x\nactor: {{path: {path}}}\ntrain_dataset: {{path: {data}}}\n"

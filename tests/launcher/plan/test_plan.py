@@ -11,7 +11,8 @@ import pytest
 from areal_like.config.allocation import Machine
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
-from launcher.plan import build_plan, render
+from launcher.plan.build import build_plan
+from launcher.plan.render import render
 from tests.support.planning import ROOT, loaded, machine_with, of_role, plan_of
 
 EXPERIMENTS = ("grpo", "ppo", "sft", "reward_model")
@@ -81,7 +82,7 @@ def test_a_machine_alone_is_enough():
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys; import launcher.plan; from launcher.plan import build_plan;"
+        "import sys; import launcher.plan; from launcher.plan.build import build_plan;"
         "heavy = {'torch', 'transformers', 'hydra', 'omegaconf', 'yaml', 'numpy', 'asyncio', 'aiohttp', 'ray'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.plan import render
 from launcher.plan.environment import parse_list
 from launcher.plan.host import Gpu
 from launcher.plan.placement import PlacementRequest, place_processes
+from launcher.plan.render import render
 from tests.support.planning import BIG_MODEL, load_text, loaded, machine_with, of_role, plan_of
 
 
@@ -193,7 +193,7 @@ launcher:
 
 @pytest.mark.shows("launcher.inference_server_env_vars", "launcher.trainer_env_vars")
 def test_variables_of_the_user_reach_their_roles():
-    from launcher.plan import build_plan
+    from launcher.plan.build import build_plan
 
     plan = build_plan(load_text(BODY), host=machine_with())
     server, trainer, episodes = (of_role(plan, role)[0].env for role in ("server", "trainer", "episodes"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.plan import render
+from launcher.plan.render import render
 from launcher.plan.render_base import value_text
 from launcher.plan.render_processes import ranges
 from tests.support.planning import BIG_MODEL, plan_of

@@ -9,8 +9,8 @@ import yaml
 
 from areal_like.config.problems import ConfigError
 from areal_like.process.run import CONFIG
-from launcher.plan import render
 from launcher.plan.auto import resolved_values
+from launcher.plan.render import render
 from launcher.runs.registry import register
 from launcher.runs.run_files import config_text
 from launcher.supervisor.restart_policy import RestartPolicy

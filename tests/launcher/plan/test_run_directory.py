@@ -8,7 +8,7 @@ import pytest
 from areal_like.discovery import announce, name_store_for
 from areal_like.process.identity import Identity
 from launcher.commands.show_config import configuration_text
-from launcher.plan import render
+from launcher.plan.render import render
 from launcher.plan.run_directory import next_trial
 from launcher.runs.checkpoints import complete_steps
 from tests.support.planning import loaded, machine_with, plan_of

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_like.config.redact import Redactor, is_secret_name, scrub
-from launcher.plan import brief, build_plan, render
+from launcher.plan.brief import brief
+from launcher.plan.build import build_plan
+from launcher.plan.render import render
 from tests.support.planning import load_text, machine_with
 
 SECRET = "hunter2-is-my-secret"
