@@ -43,8 +43,8 @@ from areal_like.config.sources import library
 from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 from areal_like.models import model_folder
 from areal_like.observe.summary import summarize_run
-from areal_like.process import checkpoint_manifest
-from areal_like.process.checkpoint_layout import RESUME
+from areal_like.process import checkpoint_files
+from areal_like.process.checkpoint_files import RESUME
 from areal_like.process.run import LEDGER
 from docs.make import pages, reference_page
 from launcher.cli import main
@@ -244,7 +244,7 @@ class Session:
                 described.write_text(described.read_text().replace("ForCausalLM", "ForSequenceClassification"))
             (folder / RESUME).mkdir()
             (folder / RESUME / "trainer.json").write_text("{}")
-            checkpoint_manifest.write_manifest(folder, MADE_STEPS)
+            checkpoint_files.write_manifest(folder, MADE_STEPS)
             claimed.run.rollouts.mkdir(exist_ok=True)
             (claimed.run.rollouts / LEDGER).touch()
         print(summarize_run(self.made, "done", 0, time.time(), claimed.start.attempt))

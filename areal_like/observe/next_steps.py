@@ -8,7 +8,7 @@ from typing import Any
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
 from areal_like.config.names import ALIASES
-from areal_like.process.checkpoint_layout import RESUME, complete_checkpoints
+from areal_like.process.checkpoint_files import RESUME, complete_checkpoints
 from areal_like.process.run import COMMAND, Run
 
 PROGRAM = "python -m launcher"

@@ -26,7 +26,7 @@ from areal_like.observe.svg import svg_chart
 from areal_like.observe.text import format_duration
 from areal_like.observe.throughput import throughput, throughput_line, throughput_table
 from areal_like.process import atomic_file
-from areal_like.process.checkpoint_layout import complete_checkpoints
+from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import Run, open_run
 
 SUMMARY, CURVE = "summary.json", "curve.svg"

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.process.checkpoint_layout import attempt_of
+from areal_like.process.checkpoint_files import attempt_of
 from areal_like.process.run_links import CHECKPOINTS, EVALUATIONS, RESUME_STATES, TRACKERS, link_target
 from areal_like.process.run_memory import memory_folder
 

@@ -18,15 +18,18 @@ from safetensors import SafetensorError
 
 from areal_like.models import model_folder
 from areal_like.process.atomic_file import fsync_path
-from areal_like.process.checkpoint_layout import (
+from areal_like.process.checkpoint_files import (
     CHECKPOINT_FOLDER,
     KEPT,
     RESUME,
     TRAINER,
+    can_resume,
     complete_checkpoints,
+    drop_resume_parts,
     folder_name,
+    resume_problem,
+    write_manifest,
 )
-from areal_like.process.checkpoint_manifest import can_resume, drop_resume_parts, resume_problem, write_manifest
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run

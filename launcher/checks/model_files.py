@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN
-from areal_like.process.checkpoint_layout import complete_checkpoints
+from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import CONFIG as RUN_CONFIG
 from areal_like.process.run_links import CHECKPOINTS
 from launcher.plan.host import HostInfo

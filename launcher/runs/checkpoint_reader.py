@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.process.checkpoint_layout import COMPLETE
-from areal_like.process.checkpoint_manifest import checkpoint_problems
+from areal_like.process.checkpoint_files import COMPLETE, checkpoint_problems
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import why_not_resumable
 

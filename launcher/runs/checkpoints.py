@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name, step_of
-from areal_like.process.checkpoint_manifest import resume_problem
+from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, resume_problem, step_of
 
 
 def step_folder(run_dir: Path, step: int) -> Path:

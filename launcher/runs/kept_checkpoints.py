@@ -8,7 +8,7 @@ from typing import Any
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.process.checkpoint_layout import KEPT, step_of
+from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.run import CONFIG
 from launcher.plan.reward_model import KEY as REWARD_PATH
 from launcher.plan.reward_model import has_reward_model

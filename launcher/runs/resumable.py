@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.checkpoint_manifest import resume_problem
+from areal_like.process.checkpoint_files import resume_problem
 from areal_like.process.run import CONFIG, Run
 from areal_like.process.run_links import missing_link_targets
 from launcher.runs.checkpoints import complete_steps, newest_resumable, step_folder

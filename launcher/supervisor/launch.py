@@ -15,7 +15,7 @@ from areal_like.config.allocation.models import generates
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
-from areal_like.process.checkpoint_layout import step_of
+from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run

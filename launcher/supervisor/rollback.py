@@ -4,8 +4,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.checkpoint_layout import attempt_of, step_of
-from areal_like.process.checkpoint_manifest import resume_problem
+from areal_like.process.checkpoint_files import attempt_of, resume_problem, step_of
 from areal_like.process.run import ATTEMPT, Run, StartPoint
 from areal_like.process.run_memory import is_private
 from areal_like.process.shared_segments import RECORD

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, NameStore, parse_entry
-from areal_like.process.checkpoint_layout import step_of
-from areal_like.process.checkpoint_manifest import resume_problem
+from areal_like.process.checkpoint_files import resume_problem, step_of
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.process_tree import has_handler, reap_orphans
 from areal_like.process.run import Run, StartPoint

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.process.checkpoint_manifest import checkpoint_problems, drop_resume_parts, write_manifest
+from areal_like.process.checkpoint_files import checkpoint_problems, drop_resume_parts, write_manifest
 from areal_like.process.run import Run
 from areal_like.process.run_links import link_target, make_free_folder, other_roots
 from areal_like.training.checkpoint import _remove, _remove_leftovers

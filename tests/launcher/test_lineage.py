@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.process.checkpoint_layout import attempt_of
-from areal_like.process.checkpoint_manifest import write_manifest
+from areal_like.process.checkpoint_files import attempt_of, write_manifest
 from areal_like.process.run import Run
 from launcher.supervisor.rollback import Rollback, roll_back
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from areal_like.process.checkpoint_layout import complete_checkpoints
+from areal_like.process.checkpoint_files import complete_checkpoints
 from tests.ring.start import Ended, left_behind, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-2")

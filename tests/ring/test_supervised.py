@@ -3,7 +3,7 @@
 import pytest
 
 from areal_like.observe.reading import read_lines
-from areal_like.process.checkpoint_layout import complete_checkpoints
+from areal_like.process.checkpoint_files import complete_checkpoints
 from launcher.runs.checkpoint_reader import read_checkpoint
 from tests.ring.start import left_behind, run, warnings_in
 

@@ -67,7 +67,7 @@ def _train(me: Identity, fault: dict[str, Any]) -> int:
 
 
 def _checkpoint(step: int) -> None:
-    from areal_like.process.checkpoint_manifest import write_manifest
+    from areal_like.process.checkpoint_files import write_manifest
 
     folder = DIRECTORY / "checkpoints" / f"step_{step:06d}"
     half = folder.with_name(f".{folder.name}")

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from areal_like.process import checkpoint_manifest
-from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name, step_of
+from areal_like.process import checkpoint_files
+from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
@@ -145,7 +145,7 @@ def test_a_damaged_part_is_found_and_named(run, part, how):
     engine = make_engine(Path(run.config.model.path))
     learn(engine, 1)
     folder = written(run, engine, 2)
-    assert checkpoint_manifest.checkpoint_problems(folder) == [] and checkpoint_manifest.can_resume(folder)
+    assert checkpoint_files.checkpoint_problems(folder) == [] and checkpoint_files.can_resume(folder)
     file, content = folder / part, bytearray((folder / part).read_bytes())
     if how == "changed":
         content[-1] ^= 1
@@ -156,8 +156,8 @@ def test_a_damaged_part_is_found_and_named(run, part, how):
         file.unlink()
 
     assert (
-        len(checkpoint_manifest.checkpoint_problems(folder)) == 1
-        and part in checkpoint_manifest.checkpoint_problems(folder)[0]
+        len(checkpoint_files.checkpoint_problems(folder)) == 1
+        and part in checkpoint_files.checkpoint_problems(folder)[0]
     )
     with pytest.raises(Failure, match=part):
         check_complete(folder)
@@ -167,7 +167,7 @@ def test_a_checkpoint_without_its_mark_is_none(run):
     folder = written(run, make_engine(Path(run.config.model.path)), 2)
     (folder / ".complete").unlink()
 
-    assert checkpoint_manifest.checkpoint_problems(folder) and not checkpoint_manifest.can_resume(folder)
+    assert checkpoint_files.checkpoint_problems(folder) and not checkpoint_files.can_resume(folder)
     assert complete_checkpoints(run.checkpoints) == []
 
 
@@ -176,10 +176,10 @@ def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_wei
     for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
         written(run, engine, step, to_keep)
 
-    found = {step: checkpoint_manifest.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
+    found = {step: checkpoint_files.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
     assert found == {8: True, 6: True, 4: False}
     kept = run.checkpoints / "step_000004"
-    assert not (kept / "resume").exists() and checkpoint_manifest.checkpoint_problems(kept) == []
+    assert not (kept / "resume").exists() and checkpoint_files.checkpoint_problems(kept) == []
     with pytest.raises(Failure, match="weights alone"):
         check_complete(kept)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_000004", "step_000006", "step_000008"]
@@ -266,9 +266,7 @@ def test_a_checkpoint_of_a_lineage_that_was_given_up_is_replaced(run):
     learn(engine, 0)
     written(run, engine, 2)
 
-    assert (folder / "model.safetensors").read_bytes() != before and checkpoint_manifest.checkpoint_problems(
-        folder
-    ) == []
+    assert (folder / "model.safetensors").read_bytes() != before and checkpoint_files.checkpoint_problems(folder) == []
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")])

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from areal_like.process import checkpoint_manifest
+from areal_like.process import checkpoint_files
 from areal_like.process.run import Run
 from tests.support.checkpoint_ranks import train
 from tests.support.training_runs import make_run, model_folder, start_from, world
@@ -80,7 +80,7 @@ def check_parts(folder: Path) -> None:
     files = sorted((folder / "resume" / "model").iterdir())
     assert [file.name[:11] for file in files] == ["shard-00001", "shard-00002", "shard-00003", "shard-00004"]
     sizes = [file.stat().st_size for file in files]
-    assert max(sizes) < 1.3 * min(sizes) and checkpoint_manifest.checkpoint_problems(folder) == []
+    assert max(sizes) < 1.3 * min(sizes) and checkpoint_files.checkpoint_problems(folder) == []
     rows = []
     for file in files:
         with safe_open(file, framework="pt") as found:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from areal_like.process.checkpoint_layout import complete_checkpoints, folder_name
-from areal_like.process.checkpoint_manifest import can_resume, write_manifest
+from areal_like.process.checkpoint_files import can_resume, complete_checkpoints, folder_name, write_manifest
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose

@@ -1,0 +1,125 @@
+"""A run's checkpoints on disk: folder names, marks, and the manifest with size and hash of every file.
+
+Imports no torch: the launcher picks the checkpoint of a resume by it.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from areal_like.process.atomic_file import fsync_path, fsync_tree, write_atomic
+
+COMPLETE, KEPT, MANIFEST, RESUME = ".complete", ".kept", "manifest.json", "resume"
+"""In a checkpoint's folder: the mark of a complete checkpoint, the mark of one that `saver` keeps, the list of its
+files, and the folder with the resume state."""
+TRAINER = "trainer.json"
+"""In `resume`: the trainer's state that is not tensors."""
+CHECKPOINT_FOLDER = re.compile(r"step_(\d{6,})")
+BLOCK_BYTES = 1 << 22
+
+
+def folder_name(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """None for a folder that is not a checkpoint."""
+    match = CHECKPOINT_FOLDER.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def complete_checkpoints(root: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of the complete checkpoints under `root`, oldest first."""
+    names = os.listdir(root) if root.is_dir() else []
+    steps = sorted((step, name) for name in names if (step := step_of(name)) is not None)
+    return [(step, root / name) for step, name in steps if (root / name / COMPLETE).exists()]
+
+
+def attempt_of(checkpoint: Path) -> int:
+    """The attempt of the run that wrote the checkpoint; 0 where unknown."""
+    path = checkpoint / RESUME / TRAINER
+    return int(json.loads(path.read_text(encoding="utf-8")).get("attempt", 0)) if path.is_file() else 0
+
+
+def hash_of(file: Path) -> str:
+    import xxhash
+
+    digest = xxhash.xxh3_64()
+    with file.open("rb") as stream:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_manifest(folder: Path, step: int) -> None:
+    """Writes the manifest of all files in `folder`, then the mark. Everything is synced to disk before the mark, so
+    that a marked checkpoint is complete after a power failure too."""
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder, followlinks=True) for name in names)
+    files = sorted(path for path in paths if path.name not in (MANIFEST, COMPLETE, KEPT))
+    parts = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "hash": hash_of(path)} for path in files}
+    _write_manifest_file(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
+    fsync_tree(folder)
+    (folder / COMPLETE).touch()
+    fsync_path(folder / COMPLETE)
+    fsync_path(folder)
+
+
+def checkpoint_problems(folder: Path, with_hashes: bool = True) -> list[str]:
+    """What is missing or damaged in a checkpoint, file by file. Without hashes only names and sizes are compared."""
+    if not (folder / COMPLETE).is_file():
+        return [f"{folder.name} was never completed"]
+    try:
+        parts = {
+            name: (int(part["bytes"]), str(part["hash"])) for name, part in _read_manifest(folder)["parts"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
+    problems = {
+        name: _file_problem(folder / name, size, digest if with_hashes else None)
+        for name, (size, digest) in parts.items()
+    }
+    return [f"{folder.name}/{name} {problem}" for name, problem in problems.items() if problem]
+
+
+def _file_problem(file: Path, size: int, digest: str | None) -> str | None:
+    if not file.is_file():
+        return "is missing"
+    if (actual := file.stat().st_size) != size:
+        return f"has {actual} bytes instead of {size}"
+    return "has other content than was written" if digest is not None and hash_of(file) != digest else None
+
+
+def can_resume(folder: Path) -> bool:
+    """Whether the checkpoint was written with resume state and still has it."""
+    try:
+        parts = _read_manifest(folder)["parts"] if (folder / COMPLETE).is_file() else {}
+    except (OSError, ValueError, KeyError):
+        return False
+    return any(name.startswith(f"{RESUME}/") for name in parts)
+
+
+def resume_problem(folder: Path, with_hashes: bool = False) -> str | None:
+    """Why a complete checkpoint cannot be resumed from; None where it can."""
+    if problems := checkpoint_problems(folder, with_hashes):
+        return "; ".join(problems)
+    return None if can_resume(folder) else f"{folder.name} has weights alone, and nothing to resume from"
+
+
+def drop_resume_parts(folder: Path) -> list[Path]:
+    """Removes the resume state from the manifest; returns the paths to delete afterwards."""
+    manifest = _read_manifest(folder)
+    manifest["parts"] = {name: part for name, part in manifest["parts"].items() if not name.startswith(f"{RESUME}/")}
+    _write_manifest_file(folder, manifest)
+    return [folder / RESUME]
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return manifest
+
+
+def _write_manifest_file(folder: Path, manifest: dict[str, Any]) -> None:
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    fsync_path(folder)
