@@ -115,13 +115,13 @@ class Observer:
         found: list[JoinedLine] = []
         for path, follower in self._followers.items():
             for line in follower.new_lines():
-                found += self._join.take(path.stem, line)
+                found += self._join.add(path.stem, line)
         self._pass_on(sorted(found, key=lambda joined: (joined.line["step"], joined.kind != "step")))
         self._pass_on_extras()
 
     def _look_last(self) -> None:
         self._look()
-        self._pass_on(self._join.rest())
+        self._pass_on(self._join.flush())
 
     def _pass_on(self, found: list[JoinedLine]) -> None:
         if not found:

@@ -106,7 +106,7 @@ assert process_tree.process_info(child) is None, process_tree.process_info(child
 def test_a_guardian_returns_what_the_launcher_does_and_clears_the_memory(work, code, tmp_path):
     text = f"""
 import pathlib, sys
-from launcher.supervisor.guardian import guarded
+from launcher.supervisor.guardian import run_guarded
 memory = pathlib.Path({str(tmp_path / "memory")!r})
 def launch():
     assert memory.stat().st_mode == 0o40700
@@ -114,7 +114,7 @@ def launch():
     print("launched", flush=True)
     {work}
 print("before")
-code = guarded(launch, memory)
+code = run_guarded(launch, memory)
 assert not memory.exists()
 sys.exit(code)
 """
@@ -124,8 +124,8 @@ sys.exit(code)
 
 def test_a_guardian_tells_of_a_launcher_that_fell():
     done = in_a_process(
-        "import pathlib, sys\nfrom launcher.supervisor.guardian import guarded\n"
-        "sys.exit(guarded(lambda: 1 // 0, pathlib.Path('/dev/shm/areal-like.none')))"
+        "import pathlib, sys\nfrom launcher.supervisor.guardian import run_guarded\n"
+        "sys.exit(run_guarded(lambda: 1 // 0, pathlib.Path('/dev/shm/areal-like.none')))"
     )
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr

@@ -204,13 +204,13 @@ def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) ->
 
 def test_a_line_of_a_later_attempt_replaces_the_earlier_one() -> None:
     join = MetricJoiner({"trainer-0", "rollout-0"})
-    assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
-    assert join.take("rollout-0", {"step": 1, "attempt": 2, "reward/mean": 0.5}) == []
-    assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
-    (joined,) = join.take("trainer-0", {"step": 1, "attempt": 2, "train/loss": 2.0})
+    assert join.add("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
+    assert join.add("rollout-0", {"step": 1, "attempt": 2, "reward/mean": 0.5}) == []
+    assert join.add("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []
+    (joined,) = join.add("trainer-0", {"step": 1, "attempt": 2, "train/loss": 2.0})
     assert joined.line == {"step": 1, "attempt": 2, "time": 0.0, "train/loss": 2.0, "reward/mean": 0.5}
-    assert join.take("trainer-0", {"step": 1, "attempt": 1, "train/grad_norm": 1.0}) == []
-    assert join.take("trainer-0", {"step": 1, "attempt": 2, "train/loss": 2.0}) == []
+    assert join.add("trainer-0", {"step": 1, "attempt": 1, "train/grad_norm": 1.0}) == []
+    assert join.add("trainer-0", {"step": 1, "attempt": 2, "train/loss": 2.0}) == []
 
 
 def test_a_cut_that_was_interrupted_is_completed_by_a_second_one(tmp_path: Path) -> None:

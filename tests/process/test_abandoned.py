@@ -65,14 +65,14 @@ def test_the_folder_of_another_user_names_nothing_that_is_removed(folder: Path, 
 def test_a_folder_that_a_stranger_makes_once_the_run_s_is_gone_is_not_cleared(folder: Path, victim: Path):
     code = f"""
 import os, pathlib, sys
-from launcher.supervisor.guardian import guarded
+from launcher.supervisor.guardian import run_guarded
 from tests.process.test_abandoned import by_stranger
 folder = pathlib.Path({str(folder)!r})
 def launch():
     folder.rmdir()
     by_stranger(folder, {record_of(victim)!r})
     return 0
-sys.exit(guarded(launch, folder))
+sys.exit(run_guarded(launch, folder))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -90,7 +90,7 @@ def seen():
     print(folder.exists(), flush=True)
     return left
 guardian.kill_descendants = seen
-sys.exit(guardian.guarded(lambda: 0, folder))
+sys.exit(guardian.run_guarded(lambda: 0, folder))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, folder.exists()) == ("True\nTrue\n", "", False)

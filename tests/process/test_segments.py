@@ -112,7 +112,7 @@ def until_none_lives(memory: Path) -> None:
 GUARDED = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from launcher.supervisor.guardian import guarded
+from launcher.supervisor.guardian import run_guarded
 directory, memory, victim = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 command = [sys.executable, "-m", "areal_like.serving.external", "--run-dir", str(directory), "--index", "0"]
 
@@ -132,7 +132,7 @@ def launch():
         return 0
     time.sleep(600)
 
-sys.exit(guarded(launch, memory))
+sys.exit(run_guarded(launch, memory))
 """
 
 

@@ -71,9 +71,9 @@ def test_it_is_verified_without_torch(tmp_path: Path, peft_folder: Path) -> None
 import sys
 from pathlib import Path
 from areal_like.weights.adapter import check_adapter, read_adapter
-from areal_like.weights.verify import checkpoint_names
+from areal_like.weights.verify import checkpoint_tensors
 publication = read_adapter(Path({str(folder)!r}), 2, {RUN_ID!r}, 3)
-check_adapter(publication, checkpoint_names(Path({str(model)!r})))
+check_adapter(publication, checkpoint_tensors(Path({str(model)!r})))
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True)
