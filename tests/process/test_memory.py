@@ -63,7 +63,10 @@ def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why)
 
 def test_a_guardian_wants_the_folder_new(folder):
     folder.mkdir(mode=0o700)
-    code = "import pathlib, sys, launcher.supervisor.guardian as g; sys.exit(g.run_guarded(int, pathlib.Path(sys.argv[1])))"
+    code = (
+        "import pathlib, sys; from launcher.supervisor.guardian import run_guarded; "
+        "sys.exit(run_guarded(int, pathlib.Path(sys.argv[1])))"
+    )
     command = [sys.executable, "-c", code, str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

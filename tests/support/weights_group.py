@@ -1,5 +1,5 @@
-"""Members of a group in which weights are sent: `python tests/support/weights_group.py receive|send|stick ...` is one in a
-process of its own, which a test can kill."""
+"""Members of a weights broadcast group: `python tests/support/weights_group.py receive|send|stick ...` runs one in a
+separate process, which a test can kill."""
 
 import subprocess
 import sys

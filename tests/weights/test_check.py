@@ -75,6 +75,7 @@ def test_none_of_this_wants_torch(tmp_path) -> None:
     folder = publish_weights(tmp_path, 0, TENSORS.items(), None, "run-1")
     code = (
         "import sys; from pathlib import Path; from areal_like.weights.verify import verify_publication;"
-        "import areal_like.weights.rendezvous; verify_publication(Path(sys.argv[1]), None, -1); sys.exit('torch' in sys.modules)"
+        "import areal_like.weights.rendezvous; verify_publication(Path(sys.argv[1]), None, -1); "
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder)]).returncode == 0

@@ -197,6 +197,8 @@ def test_a_probe_that_is_not_finite_is_refused(value) -> None:
 
 
 def test_what_the_launcher_and_controller_need_of_it_is_free_of_torch() -> None:
-    names = ", ".join(f"areal_like.weights.{name}" for name in ("errors", "probe", "publication_root", "buckets", "index"))
+    names = ", ".join(
+        f"areal_like.weights.{name}" for name in ("errors", "probe", "publication_root", "buckets", "index")
+    )
     code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
