@@ -95,7 +95,7 @@ def _in_order(engine: TrainEngine, sequences: Sequences) -> Tensor:
     """Log-probabilities of what counts, sequence after sequence."""
     micros = engine.cut(sequences, range(len(sequences)))
     found = sequences.scatter(micros, engine.logprobs(micros, 1.0))
-    return torch.from_numpy(found[sequences.counted])
+    return torch.from_numpy(found[sequences.target_mask])
 
 
 def _gradient(engine: TrainEngine, name: str) -> Tensor:

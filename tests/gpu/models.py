@@ -80,7 +80,7 @@ def on_cpu(folder: Path, sequences: Sequences) -> tuple[Tensor, dict[str, Tensor
     for start, length in zip(sequences.starts_N, sequences.lengths_N, strict=True):
         ids = torch.tensor(sequences.token_ids[start : start + length], dtype=torch.int64)
         logprobs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
-        logprobs = logprobs[torch.tensor(sequences.counted[start + 1 : start + length])]
+        logprobs = logprobs[torch.tensor(sequences.target_mask[start + 1 : start + length])]
         torch.autograd.backward(-logprobs.sum() / num)
         found.append(logprobs.detach())
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}

@@ -8,7 +8,7 @@ LIMIT = "300 s, rollout.setup_timeout"
 
 class Child:
     def __init__(self, *lines, age_s=0.0):
-        self.me, self.age_s, self._lines = Identity("server", 0), age_s, list(lines)
+        self.identity, self.age_s, self._lines = Identity("server", 0), age_s, list(lines)
 
     def last_lines(self, count):
         return self._lines[-count:]

@@ -82,7 +82,7 @@ def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
 
 def order_of(folder: Path, kind: str, seed: int) -> Any:
     if kind in SUPERVISED:
-        return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).deal.rows(0).tolist()
+        return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).batch_sampler.rows(0).tolist()
     one = World(rollout_settings(told(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
     one.load()
     return [(lease.group.row, lease.group.seed) for lease in one.lease()]

@@ -12,7 +12,7 @@ class Log:
     """A process with some lines in its log."""
 
     def __init__(self, role, *lines):
-        self.me, self._lines = Identity(role, 0), list(lines)
+        self.identity, self._lines = Identity(role, 0), list(lines)
 
     def last_lines(self, count):
         return self._lines[-count:]

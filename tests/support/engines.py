@@ -124,7 +124,7 @@ class LiveServer:
                 except NameMissing:
                     time.sleep(0.05)
                     continue
-                if entry.incarnation == child.me.incarnation:
+                if entry.incarnation == child.identity.incarnation:
                     self.addresses[name] = entry.address
                     self.version = self.seed = -1
                     return time.monotonic() - began

@@ -92,7 +92,7 @@ def critic_steps(folder: Path, world: World) -> Found:
     actor, steps = actor_of(folder, world), []
     for step in range(ACTOR_STEPS):
         batch = batch_of(step, world)
-        critic.judge(batch, Stopwatch())
+        critic.compute_values(batch, Stopwatch())
         steps.append(actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch()))
     return steps, critic.engine
 
