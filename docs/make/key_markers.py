@@ -63,6 +63,6 @@ def _parameter_values(mark: Any) -> list[dict[str, Any]]:
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     cases = []
     for case in mark.args[1]:
-        values = getattr(case, "values", None) if hasattr(case, "marks") else case if len(names) > 1 else (case,)
+        values: Any = getattr(case, "values", None) if hasattr(case, "marks") else case if len(names) > 1 else (case,)
         cases.append(dict(zip(names, values, strict=True)))
     return cases
