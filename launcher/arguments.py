@@ -140,7 +140,7 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
 
 def is_config_name(word: str) -> bool:
     """Whether a bare word can only be meant as the value of --config: by its suffix, or as there is such a file."""
-    from areal_like.config.sources.shipped import find_config
+    from areal_like.config.sources.library import find_config
 
     if word.endswith((".yaml", ".yml", ".toml")):
         return True
@@ -180,7 +180,7 @@ def _verb_meant(word: str) -> list[str]:
 
 
 def _shipped() -> list[str]:
-    from areal_like.config.sources.shipped import data_folder
+    from areal_like.config.sources.library import data_folder
 
     return [path.stem for path in sorted(data_folder("experiments").glob("*.yaml"))]
 

@@ -1,26 +1,18 @@
 """The four kinds of experiment: every section at its place, with the facts they share flowing between them."""
 
 from areal_like.config.fields import config, key, optional_section, section
-from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.config.sections.checkpoints import SaverConfig
-from areal_like.config.sections.cluster import ClusterSpecConfig
-from areal_like.config.sections.critic import PPOCriticConfig
-from areal_like.config.sections.curriculum import CurriculumConfig
-from areal_like.config.sections.data import DatasetConfig
+from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
+from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
+from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
+from areal_like.config.sections.data import DatasetConfig, RewardConfig, TaskConfig, WorkflowConfig
 from areal_like.config.sections.engines.embedded import EmbeddedConfig
 from areal_like.config.sections.engines.sglang import SGLangConfig
 from areal_like.config.sections.engines.vllm import vLLMConfig
-from areal_like.config.sections.environments import EnvironmentsConfig
+from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
-from areal_like.config.sections.launcher import LauncherConfig
-from areal_like.config.sections.log import LogConfig
-from areal_like.config.sections.profiler import ProfilerConfig
-from areal_like.config.sections.recover import RecoverConfig
 from areal_like.config.sections.rollout import InferenceEngineConfig
-from areal_like.config.sections.scheduler import SchedulerConfig
-from areal_like.config.sections.task import RewardConfig, TaskConfig, WorkflowConfig
-from areal_like.config.sections.trackers import StatsLoggerConfig
+from areal_like.config.sections.trackers import LogConfig, ProfilerConfig, StatsLoggerConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.config.sections.weights import WeightsConfig
 

@@ -6,32 +6,115 @@ they are written, before Hydra merges, so that a message has a file and a line; 
 provenance, and the result is held against what Hydra composed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.allocation.models import allocate
-from areal_like.config.checks.references import set_below_references
+from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import DEPENDENT_KEYS, dependents_of
-from areal_like.config.dialects.areal import legacy_file_message
+from areal_like.config.dialects.areal import DROPPED_KEYS, infer_experiment, legacy_file_message, subclass_keys
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
 from areal_like.config.problems import ConfigError, Problem, fold_consequences
 from areal_like.config.resolve import resolve_and_check
-from areal_like.config.schema import Schema
-from areal_like.config.sources.hints import UnknownKeyHints
-from areal_like.config.sources.kind import experiment_kind
+from areal_like.config.schema import Schema, accepts_map
 from areal_like.config.sources.layers import Layer, LayerKind, MergedLayers, fill_reopened_sections
 from areal_like.config.sources.leaves import LayerReader, Leaf
-from areal_like.config.sources.library import Library
-from areal_like.config.sources.overrides import Overrides, parse_overrides, read_overrides
-from areal_like.config.sources.root import ROOT, SCHEMA, HydraRoot
-from areal_like.config.sources.shipped import find_config
+from areal_like.config.sources.library import Library, find_config
+from areal_like.config.sources.overrides import Overrides, OverrideWord, parse_overrides, read_overrides
+from areal_like.config.sources.root import ROOT, SCHEMA, CompositionFiles
 from areal_like.config.sources.user_schema import load_schema
 from areal_like.config.sources.yaml_file import YamlFile, YamlNode
+
+UNKNOWN = "no such key"
+
+
+@dataclass(frozen=True)
+class UnknownKeyHints:
+    """Knows the experiment that a problem is from; `own_class` says that its class is one of the user's."""
+
+    experiment: str
+    schema: Schema
+    body: dict[str, YamlNode]
+    own_class: bool
+
+    def for_problem(self, problem: Problem, package: str = "") -> Problem:
+        """The same problem with more to go by: the key is one of another kind of experiment, or stands in a group
+        file that means the top of the tree, or is declared in a class that we were not told."""
+        if not problem.message.startswith(UNKNOWN):
+            return problem
+        section = problem.key.partition(".")[0]
+        others = [kind for kind, cls in EXPERIMENTS.items() if section in Schema.of(cls).sections]
+        if others and self.experiment not in others:
+            message = f"a {self.experiment} experiment has no {section} (experiment={' or '.join(others)} has)"
+            return replace(problem, message=message)
+        if package and self._means_the_top(problem.key, package):
+            message = f"{UNKNOWN}; the file of a group sets keys below its folder's name ({package})"
+            return replace(problem, message=f"{message}; begin it with `# @package _global_` to set others")
+        if (instead := DROPPED_KEYS.get(problem.key.rpartition(".")[2])) is not None:
+            return replace(problem, message=f"{UNKNOWN}: AReaL had it once, and has dropped it; {instead}")
+        if self.own_class:
+            return problem
+        known = subclass_keys({name: node.plain() for name, node in self.body.items()})
+        if problem.key in known:
+            return replace(problem, message=known[problem.key])
+        if problem.message == UNKNOWN:
+            message = f"{UNKNOWN}; if it is one of your own, name the class that has it: --schema my.module:MyConfig"
+            return replace(problem, message=message)
+        return problem
+
+    def _means_the_top(self, key: str, package: str) -> bool:
+        below = key.removeprefix(f"{package}.")
+        top = {name.partition(".")[0] for name in self.schema.names()}
+        return key == package or (below != key and below.partition(".")[0] in top)
+
+
+def experiment_kind(words: Sequence[OverrideWord], file: YamlFile, library: Library) -> str:
+    """One of EXPERIMENTS; a name that is none of them is a problem of the group, found there."""
+    said = [str(word.parsed.value()) for word in words if word.key == "experiment"]
+    for item in file.defaults():
+        for name, option in item.value.items() if isinstance(item.value, dict) else ():
+            if name.split()[-1:] and name.split()[-1].lstrip("/") == "experiment":
+                said.append(str(option.value))
+    known = [name for name in said if name in EXPERIMENTS]
+    return known[0] if known else infer_experiment(_body_with_bases(file, library, {file.path}))
+
+
+def _body_with_bases(file: YamlFile, library: Library, seen: set[Path]) -> dict[str, Any]:
+    """What a file holds, and below it what the files that it builds on hold."""
+    merged: dict[str, Any] = {}
+    for item in file.defaults():
+        path = library.path_of(item.value.lstrip("/")) if isinstance(item.value, str) else None
+        if path is not None and path not in seen:
+            merged = _merge_sections(merged, _body_with_bases(library.read(path), library, {*seen, path}))
+    return _merge_sections(merged, {name: node.plain() for name, node in file.body().items()})
+
+
+def _merge_sections(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Section by section: a file that sets one key of a section leaves the others as they were."""
+    both = [name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)]
+    return {**below, **above, **{name: _merge_sections(below[name], above[name]) for name in both}}
+
+
+def set_below_references(layers: Sequence[Layer], schema: Schema) -> Iterator[Problem]:
+    """Keys that a layer sets below a section or map which a weaker layer made a reference."""
+    references: dict[str, Leaf] = {}
+    for layer in layers:
+        for leaf in layer.leaves:
+            above = next((path for path in references if leaf.path.startswith(path + ".")), None)
+            if above is not None:
+                said = f"{references[above].value} ({references[above].where})"
+                yield Problem(leaf.written, f"{above} is {said}; keys below a reference cannot be set", leaf.where)
+            key = schema.keys.get(leaf.path)
+            holds_keys = leaf.path in schema.sections or (key is not None and accepts_map(key.kind))
+            if holds_keys and is_interpolation(leaf.value):
+                references[leaf.path] = leaf
+            else:
+                references.pop(leaf.path, None)
 
 
 def load(
@@ -73,7 +156,7 @@ class Composition:
         overrides = read_overrides(self.words, self.schema, self.library.options_of)
         self.problems += [self.hints.for_problem(problem) for problem in overrides.problems]
         self.foreign += overrides.foreign
-        root = HydraRoot(self.library, self.file, self.experiment, overrides.groups)
+        root = CompositionFiles(self.library, self.file, self.experiment, overrides.groups)
         self.problems += root.problems
         raw, merged = self._compose(root, overrides)
         values, found = resolve_and_check(self.schema, raw, merged, self.problems, self.path.resolve().parent)
@@ -107,7 +190,7 @@ class Composition:
         self.problems += file.problems
         return file
 
-    def _compose(self, root: HydraRoot, overrides: Overrides) -> tuple[dict[str, Any], MergedLayers]:
+    def _compose(self, root: CompositionFiles, overrides: Overrides) -> tuple[dict[str, Any], MergedLayers]:
         """The merged tree, references unresolved, and the replay that says where each of its values is from."""
         from areal_like.config.sources import hydra_source
 
@@ -134,7 +217,7 @@ class Composition:
             raise ProvenanceMismatch(_difference(raw, merged.tree))
         return raw, merged
 
-    def _layer(self, root: HydraRoot, name: str, package: str, changed_paths: set[str]) -> Layer:
+    def _layer(self, root: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
         """One file as a layer: read, checked, and served to Hydra without what is wrong in it; and without the user's
         copies of what the command line sets."""
         package = "" if name == ROOT else package
@@ -154,7 +237,7 @@ class Composition:
         root.serve(name, tree.tree)
         return Layer(self._kind(root, name), file.shown, leaves)
 
-    def _kind(self, root: HydraRoot, name: str) -> LayerKind:
+    def _kind(self, root: CompositionFiles, name: str) -> LayerKind:
         if name == ROOT:
             return "file"
         if name in root.built_on(root.chosen_files()):

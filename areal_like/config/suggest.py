@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
-from areal_like.config.names import ALIASES
-from areal_like.config.synonyms import LOCAL_SYNONYMS, synonyms
+from areal_like.config.names import ALIASES, LOCAL_SYNONYMS, synonyms
 
 SECTION_CUTOFF = 0.75
 GLOBAL_CUTOFF = 0.86

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from areal_like.config.sections.log_extras import LogExtras
-from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_enabled
+from areal_like.config.sections.trackers import TRACKERS, LogExtras, StatsLoggerConfig, is_enabled
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 

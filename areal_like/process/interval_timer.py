@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from areal_like.config.sections.frequency import FrequencyConfig
+from areal_like.config.sections.checkpoints import FrequencyConfig
 
 
 class IntervalTimer:

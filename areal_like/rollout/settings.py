@@ -6,7 +6,7 @@ from typing import Any
 
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.sections.frequency import FrequencyConfig
+from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
 
 PENDING_PER_CONCURRENT = 16

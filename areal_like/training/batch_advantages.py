@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_like.algorithms import advantages, kl, normalization, reward_shaping
-from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.config.sections.norm import NormConfig
+from areal_like.config.sections.actor import NormConfig, PPOActorConfig
 from areal_like.training.batch import REFERENCE, VALUES, TrainingBatch
 from areal_like.training.sequences import Sequences
 from areal_like.training.world import World

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_like.algorithms import losses
-from areal_like.config.sections.critic import PPOCriticConfig
+from areal_like.config.sections.actor import PPOCriticConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed
 from areal_like.training.batch import RETURNS, VALUES, TrainingBatch

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.config.sections.critic import PPOCriticConfig
+from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.data import packing
 from areal_like.process.errors import Failure

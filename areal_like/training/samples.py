@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_like.config.sections.log_extras import LogExtras
+from areal_like.config.sections.trackers import LogExtras
 from areal_like.data.sampled_text import SampledText
 from areal_like.observe.extras import TRAIN, Extras, ExtrasWriter, enabled_extras, is_due
 from areal_like.process.identity import Identity

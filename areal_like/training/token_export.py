@@ -16,7 +16,7 @@ from torch import Tensor
 
 from areal_like.algorithms.losses import LOG_RATIO_LIMIT, Inputs
 from areal_like.algorithms.losses.ratio import ratio_of, within_limits
-from areal_like.config.sections.ratio import RatioConfig
+from areal_like.config.sections.actor import RatioConfig
 from areal_like.process.checkpoint_files import folder_name
 from areal_like.process.run import Run
 from areal_like.training.batch import ADVANTAGES, SAMPLER, TrainingBatch

@@ -12,7 +12,7 @@ from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.names import ALIASES
 from areal_like.config.schema import Key, Schema, Section
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 
 _INTRO = """\

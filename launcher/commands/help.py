@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from areal_like.config.names import ALIASES
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from launcher.arguments import COMMANDS
 from launcher.terminal import bold, width
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
 from areal_like.config.redact import Redactor
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from launcher.checks.configuration import configuration_problems
 from launcher.checks.engines import engine_info, engine_name
 from launcher.checks.epochs import data_end_warning

@@ -5,7 +5,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.sections.launcher import LauncherConfig
+from areal_like.config.sections.cluster import LauncherConfig
 from launcher.plan.host import Gpu, HostInfo
 
 MAX_THREADS_WITH_GPU = 16

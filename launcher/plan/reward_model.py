@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation.models import generates
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.sections.task import REWARD_MODEL
+from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.process.checkpoint_files import complete_checkpoints
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config

@@ -28,7 +28,7 @@ from areal_like.config.experiment import EXPERIMENTS  # noqa: E402
 from areal_like.config.load import load  # noqa: E402
 from areal_like.config.loaded import Loaded  # noqa: E402
 from areal_like.config.schema import Schema  # noqa: E402
-from areal_like.config.sources.shipped import data_folder  # noqa: E402
+from areal_like.config.sources.library import data_folder  # noqa: E402
 from tests.bench import plain_hydra  # noqa: E402
 
 CONFIG = "grpo.yaml"

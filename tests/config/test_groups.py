@@ -15,7 +15,7 @@ from areal_like.config.load import load
 from areal_like.config.loaded import Loaded, value_at
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Key, Schema
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import read_yaml
 from launcher.plan.build import build_plan
 

@@ -23,7 +23,7 @@ from areal_like.config.loaded import MISSING, Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import read_yaml
 from launcher.cli import main
 from tests.config.areal_files.expected import LEGACY_FILES, PLAIN_FILES, SUBCLASS_FILES

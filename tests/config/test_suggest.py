@@ -4,9 +4,9 @@ import pytest
 
 from areal_like.config.dialects.prime_rl.keys import PATHS
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.names import LOCAL_SYNONYMS, SYNONYMS, synonyms
 from areal_like.config.schema import Schema
 from areal_like.config.suggest import suggest
-from areal_like.config.synonyms import LOCAL_SYNONYMS, SYNONYMS, synonyms
 
 
 def names(kind: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.config.load import load
 from areal_like.config.names import ALIASES
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import read_yaml
 from launcher.commands.help import first_sentence
 from launcher.commands.show_config import configuration_text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.sections.norm import NormConfig
+from areal_like.config.sections.actor import NormConfig
 from areal_like.observe.diagnosis import RunDiagnosis
 from areal_like.observe.history import History
 from areal_like.observe.progress import ProgressDisplay, is_live

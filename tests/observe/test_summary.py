@@ -12,7 +12,7 @@ import pytest
 
 from areal_like.config.describe.yaml_text import to_yaml
 from areal_like.config.load import load
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 from areal_like.observe.chart import terminal_chart
 from areal_like.observe.charts import Series, step_axis, value_axis
 from areal_like.observe.evaluations import evaluation_lines, evaluation_text

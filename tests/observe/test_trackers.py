@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.sections.log_extras import LogExtras as LogExtrasConfig
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
+from areal_like.config.sections.trackers import LogExtras as LogExtrasConfig
 from areal_like.observe.extras import Extras
 from areal_like.observe.trackers import fan_out, open_tracker
 from areal_like.observe.trackers.base import Tracker

@@ -12,12 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.config.sections.critic import PPOCriticConfig
-from areal_like.config.sections.fsdp import FSDPEngineConfig
-from areal_like.config.sections.norm import NormConfig
+from areal_like.config.sections.actor import NormConfig, PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.optimizer import OptimizerConfig
-from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.config.sections.train_engine import FSDPEngineConfig, TrainEngineConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.training.actor import Actor
 from areal_like.training.batch import TrainingBatch, read_batch

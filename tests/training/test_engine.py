@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.fsdp import FSDPEngineConfig, FSDPWrapPolicy
+from areal_like.config.sections.train_engine import FSDPEngineConfig, FSDPWrapPolicy
 from areal_like.process.errors import Failure
 from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_hf_folder

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.micro_batch import MicroBatchSpec
+from areal_like.config.sections.train_engine import MicroBatchSpec
 from areal_like.training import attention
 from areal_like.training.attention import LengthGroup, length_groups, packed_attention
 from areal_like.training.full_tensor import full_tensor

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.micro_batch import MicroBatchSpec
+from areal_like.config.sections.train_engine import MicroBatchSpec
 from areal_like.data.row_tokenizer import TokenSequences
 from areal_like.training.engine import TrainEngine
 from areal_like.training.main import load_trained_engine

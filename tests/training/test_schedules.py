@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_like.config.sections.frequency import FrequencyConfig
+from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.training.schedules import make_schedule

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.fsdp import FSDPEngineConfig, FSDPWrapPolicy
 from areal_like.config.sections.train_engine import (
     ActivationCheckpointingConfig,
     ActivationOffloadingConfig,
     CompileConfig,
+    FSDPEngineConfig,
+    FSDPWrapPolicy,
     ModelDebugConfig,
 )
 from areal_like.training import compile, sharding

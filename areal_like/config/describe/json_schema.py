@@ -8,7 +8,7 @@ from areal_like.config.dialects.areal import FOREIGN_SECTIONS
 from areal_like.config.names import ALIASES
 from areal_like.config.redact import redact
 from areal_like.config.schema import Key, Kind, Schema
-from areal_like.config.sources.shipped import data_folder
+from areal_like.config.sources.library import data_folder
 
 REFERENCE = {"type": "string", "pattern": r"\$\{"}
 NULL: list[dict[str, Any]] = [{"type": "null"}, {"const": "None"}]

@@ -3,10 +3,68 @@
 from typing import Any
 
 from areal_like.config.fields import config, key, optional_section, section
-from areal_like.config.sections.advantage import AdvantageConfig
-from areal_like.config.sections.norm import NormConfig
-from areal_like.config.sections.ratio import RatioConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
+
+
+@config
+class NormConfig:
+    """Subtract a mean and divide by a standard deviation, over the batch or over each prompt's group."""
+
+    mean_level: str | None = key("batch", choices=("batch", "group"))
+    """What the mean is taken over. Null subtracts nothing."""
+
+    mean_leave1out: bool = key(False)
+    """Leave an element itself out of the mean that is subtracted from it, as RLOO does."""
+
+    std_level: str | None = key("batch", choices=("batch", "group"))
+    """What the standard deviation is taken over. Null only centres, as Dr. GRPO does."""
+
+    std_unbiased: bool = key(True)
+    """Divide squared deviations by n-1 instead of n."""
+
+    eps: float = key(1e-5, ge=0)
+    """Added to the standard deviation, so that a constant group does not divide by zero."""
+
+    group_size: int = key("${gconfig.n_samples}", ge=1)
+    """Sequences per prompt for the level `group`. Follows `gconfig.n_samples`."""
+
+
+@config
+class RatioConfig:
+    """How the importance ratio of the loss is formed, and which tokens it takes out of the loss."""
+
+    level: str = key("token", choices=("token", "sequence"))
+    """One ratio per token, or one per sequence that all its tokens share (GSPO, together with `length_norm`)."""
+
+    length_norm: bool = key(False)
+    """With level `sequence`: take the geometric mean over the tokens instead of their product."""
+
+    mask_high: float | None = key(None, gt=0)
+    """Tokens with a higher ratio do not count in the loss. Null: no limit; 8 is what prime-rl takes."""
+
+    mask_low: float | None = key(None, ge=0)
+    """Tokens with a lower ratio do not count in the loss. Null: no limit; 0.125 is what prime-rl takes."""
+
+    sequence_mask_low: float = key(0.0, ge=0)
+    """A sequence with any token whose ratio is lower than this does not count at all. 0: off."""
+
+
+@config
+class AdvantageConfig:
+    """Advantages relative to a prompt's group, instead of `reward_norm`: as soon as one key is set, rewards are
+    measured against a baseline of their group."""
+
+    std_norm: str | None = key(None, choices=("local", "global"))
+    """Divide by the standard deviation of rewards: `local` of the group, `global` of the batch. Null: do not."""
+
+    length_weighted_mean: bool = key(False)
+    """Weight the group's rewards by answer length in the baseline, so that long answers count for more."""
+
+    leave_one_out: bool = key(False)
+    """Leave an answer's own reward out of its baseline. Needs at least two answers per prompt."""
+
+    neg_clipped: bool = key(False)
+    """Set negative advantages to 0, before any scaling: learn only from answers better than the baseline."""
 
 
 @config
@@ -142,3 +200,17 @@ class PPOActorConfig(TrainEngineConfig):
 
     zero_truncated_completions: bool = key(False)
     """Count the reward of answers that were cut off at their maximum length as 0, before any normalization."""
+
+
+@config
+class PPOCriticConfig(TrainEngineConfig):
+    """A model that predicts, at every token, the reward still to come."""
+
+    ppo_n_minibatches: int = key(4, ge=1)
+    """Optimizer steps per batch: it is cut into so many parts of about equal size in tokens."""
+
+    eps_clip: float = key(0.5, gt=0)
+    """How far a new value may be from the old one before it brings no further gain."""
+
+    mask_no_eos_with_zero: bool = key(False)
+    """Whether cut-off answers are left without their reward. Follows the actor's key of the same name."""

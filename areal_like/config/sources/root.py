@@ -20,7 +20,7 @@ Content = tuple[dict[str, Any], dict[str, str]]
 """What Hydra is served under a config path: the tree, and the header (`# @package`)."""
 
 
-class HydraRoot:
+class CompositionFiles:
     """The files of one composition, by config path, and what each of them builds on."""
 
     def __init__(self, library: Library, file: YamlFile, experiment: str, choices: Mapping[str, GroupChoice]) -> None:

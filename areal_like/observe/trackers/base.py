@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from areal_like.config.sections.log_extras import LogExtras
+from areal_like.config.sections.trackers import LogExtras
 from areal_like.observe.extras import Extras, ExtrasFilter
 
 

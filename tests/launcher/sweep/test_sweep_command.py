@@ -13,8 +13,7 @@ import pytest
 from areal_like.config.load import load
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.sources.library import Library
-from areal_like.config.sources.shipped import find_config
+from areal_like.config.sources.library import Library, find_config
 from launcher.sweep.request import PointResult
 from tests.launcher.sweep.test_sweep import Sweep, needs_joblib, needs_optuna
 

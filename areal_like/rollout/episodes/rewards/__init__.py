@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.sections.task import REWARD_MODEL
+from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.data.tasks import make_task
 from areal_like.data.tasks.addition import addition_reward
 from areal_like.data.user_code import SearchFolders, config_error, is_built_in, load_object, make_object, pick_built_in

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from areal_like.config.sections.task import REWARD_MODEL
+from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.process.identity import TOKEN
 from areal_like.rollout.episodes.rewards import RewardSpec
 
