@@ -7,7 +7,8 @@ from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
-from launcher.spaced import key_without_equals
+
+DOTTED_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
 COMMANDS = {
     "run": "start the experiment (the default)",
@@ -42,7 +43,7 @@ CLASS_NAME = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 class Arguments:
     """What was asked for. A flag given without a value is True, one not given None."""
 
-    verb: str = "run"
+    command: str = "run"
     operand: str | None = None
     config: str | None = None
     overrides: list[str] = field(default_factory=list)
@@ -117,12 +118,12 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
 
 def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
     """A verb, its operand, and the configuration where it stands without --config."""
-    rest, verb, problems = list(words), None, []
+    rest, command, problems = list(words), None, []
     while rest:
         word = rest.pop(0)
-        if verb is None and word in COMMANDS:
-            arguments.verb = verb = word
-            if verb in OPERANDS and rest:
+        if command is None and word in COMMANDS:
+            arguments.command = command = word
+            if command in OPERANDS and rest:
                 arguments.operand = rest.pop(0)
         elif is_config_name(word):
             if arguments.config is not None:
@@ -130,11 +131,11 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
                 problems.append(Problem(word, message, "command line"))
             arguments.config = arguments.config or word
         else:
-            problems.append(Problem(word, _misplaced(word, verb), "command line"))
-    wants = OPERANDS.get(arguments.verb)
+            problems.append(Problem(word, _misplaced(word, command), "command line"))
+    wants = OPERANDS.get(arguments.command)
     if wants and arguments.operand is None and arguments.help is None and not arguments.version:
-        message = f"needs {wants}: python -m launcher {arguments.verb} {wants}"
-        problems.append(Problem(arguments.verb, message, "command line"))
+        message = f"needs {wants}: python -m launcher {arguments.command} {wants}"
+        problems.append(Problem(arguments.command, message, "command line"))
     return problems
 
 
@@ -151,13 +152,13 @@ def is_config_name(word: str) -> bool:
     return True
 
 
-def _misplaced(word: str, verb: str | None) -> str:
+def _misplaced(word: str, command: str | None) -> str:
     """Why a bare word is neither a verb nor a file."""
     if _is_run(word):
         return f"is a run; resume={word} goes on with it, `chat {word}` asks its model"
-    if verb is not None:
-        return f"is neither an override (key=value, group=option, ~key) nor a flag nor a file; the verb is {verb}"
-    guess = _verb_meant(word)
+    if command is not None:
+        return f"is neither an override (key=value, group=option, ~key) nor a flag nor a file; the command is {command}"
+    guess = _likely_command(word)
     hint = f"; did you mean {guess[0]}?" if guess else "."
     more = f" There are: {', '.join(COMMANDS)}; a file is named by --config."
     return f"no such verb{hint}{more} The value of a flag follows `=` (--dry-run=json), that of a key as well."
@@ -171,7 +172,7 @@ def _flag_meant(name: str, value: str) -> str:
     return f"; a key has no dashes: {key}={value or '...'}" if key else ""
 
 
-def _verb_meant(word: str) -> list[str]:
+def _likely_command(word: str) -> list[str]:
     """What a bare word that is no verb may stand for, the likeliest first."""
     for flag in FLAGS:
         if word == flag.removeprefix("--"):
@@ -196,11 +197,11 @@ def _is_run(word: str) -> bool:
 
 def _alone(arguments: Arguments) -> list[Problem]:
     """Flags beside a verb that reads none of them."""
-    takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.verb)
+    takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.command)
     if takes is None or arguments.help is not None or arguments.version:
         return []
     given = [name for name in FLAGS if getattr(arguments, flag_attribute(name))]
-    message = f"has no effect on {arguments.verb}, which takes {takes} alone; drop it"
+    message = f"has no effect on {arguments.command}, which takes {takes} alone; drop it"
     return [Problem(name, message, "command line") for name in given]
 
 
@@ -241,3 +242,32 @@ def flag_attribute(flag: str) -> str:
 
 def _is_bare(word: str) -> bool:
     return bool(word) and word[0] not in "-+~" and "=" not in word
+
+
+def key_without_equals(word: str, waiting: list[str]) -> Problem | None:
+    """What to write instead of a bare word that is a key; takes its value out of the words that wait."""
+    key = word.removesuffix("=")
+    if not _is_key(key, bool(waiting)) or (key != word and not _is_value(waiting)):
+        return None
+    value = "..."
+    if key == word and waiting and waiting[0].startswith("="):
+        value = waiting.pop(0)[1:] or (waiting.pop(0) if _is_value(waiting) else value)
+    elif _is_value(waiting):
+        value = waiting.pop(0)
+    return Problem(key, f"is a key: write {key}={value}, without spaces", "command line")
+
+
+def _is_value(waiting: list[str]) -> bool:
+    return bool(waiting) and "=" not in waiting[0] and not waiting[0].startswith(("--", "+", "~"))
+
+
+def _is_key(word: str, waits: bool) -> bool:
+    if word in COMMANDS or (word in COMMAND_SYNONYMS and not waits) or is_config_name(word):
+        return False
+    if DOTTED_KEY.fullmatch(word) and not word.endswith((".json", ".py")):
+        return True
+    from areal_like.config.experiment import EXPERIMENTS
+    from areal_like.config.names import ALIASES
+    from areal_like.config.schema import Schema
+
+    return word in ALIASES or any(word in Schema.of(cls).keys for cls in EXPERIMENTS.values())

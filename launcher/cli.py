@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from areal_like.config.problems import ConfigError, Problem
 from launcher.arguments import Arguments, parse_arguments
-from launcher.terminal import bold, red, width, write_line
+from launcher.terminal import bold, red, write_line
 
 OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
@@ -81,15 +81,17 @@ def _answer(arguments: Arguments) -> int:
         print(f"areal-like {__version__}")
         return OK
     if arguments.help is not None:
-        return _help(arguments)
-    if arguments.verb == "keys":
+        from launcher.commands.help import show_help
+
+        return show_help(arguments.help, arguments.schema_class)
+    if arguments.command == "keys":
         if arguments.overrides:
             raise ConfigError([Problem("keys", "takes no overrides", "command line")])
         from areal_like.config.describe.key_counts import summary_text
 
         print(summary_text())
         return OK
-    if arguments.verb == "chat":
+    if arguments.command == "chat":
         from launcher.commands.chat import chat
 
         assert arguments.operand is not None
@@ -99,13 +101,15 @@ def _answer(arguments: Arguments) -> int:
 
         arguments = resume_arguments(arguments)
     if arguments.schema is not None and arguments.config is None:
-        return _schema(arguments.schema_class)
+        from launcher.commands.schema import show_schema
+
+        return show_schema(arguments.schema_class)
     if arguments.config is None:
         message = (
             "is missing; name a file or a shipped experiment (--config grpo.yaml), or a run to go on with (resume=RUN)"
         )
         raise ConfigError([Problem("--config", message)])
-    if arguments.multirun and arguments.verb == "serve":
+    if arguments.multirun and arguments.command == "serve":
         raise ConfigError(
             [Problem("serve", "starts the servers of one configuration; drop --multirun", "command line")]
         )
@@ -122,17 +126,19 @@ def _single(arguments: Arguments) -> int:
     from launcher.runs.dependent_overrides import recorded_references
 
     assert arguments.config is not None
-    overrides, elsewhere = arguments.overrides, None
+    overrides, target = arguments.overrides, None
     if arguments.for_machine is not None or arguments.model_config is not None:
         from launcher.plan.target_machine import TargetMachine
 
-        elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
-        overrides = [*elsewhere.overrides, *overrides]
-    known = elsewhere.machine if elsewhere is not None else None
-    copies = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
-    loaded = load(arguments.config, overrides, arguments.schema_class, known, copies)
+        target = TargetMachine(arguments.for_machine, arguments.model_config)
+        overrides = [*target.overrides, *overrides]
+    known = target.machine if target is not None else None
+    dependent_keys = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
+    loaded = load(arguments.config, overrides, arguments.schema_class, known, dependent_keys)
     if arguments.schema is True:
-        return _print_schema([loaded.schema])
+        from launcher.commands.schema import print_schema
+
+        return print_schema([loaded.schema])
     if arguments.explain is not None:
         from launcher.commands.explain import explain
 
@@ -145,57 +151,11 @@ def _single(arguments: Arguments) -> int:
         return OK
     from launcher.commands.run import dry_run, start
 
-    serves = arguments.verb == "serve"
+    serves = arguments.command == "serve"
     if arguments.dry_run is not None:
-        host = elsewhere.host(loaded.config) if elsewhere is not None else None
+        host = target.host(loaded.config) if target is not None else None
         return dry_run(loaded, arguments.dry_run, arguments.replace, serves, host)
     return start(loaded, arguments.replace, serves)
-
-
-def _help(arguments: Arguments) -> int:
-    if arguments.help is True:
-        from launcher.commands.help import usage_text
-
-        print(usage_text())
-        return OK
-    from areal_like.config.describe.help import help_text
-    from areal_like.config.experiment import EXPERIMENTS
-    from areal_like.config.schema import Schema
-    from launcher.commands.help import group_lines
-
-    classes = list(dict.fromkeys([EXPERIMENTS["grpo"], EXPERIMENTS["ppo"], *EXPERIMENTS.values()]))
-    if arguments.schema_class:
-        from areal_like.config.sources.user_schema import load_schema
-
-        classes.insert(0, load_schema(arguments.schema_class))
-    assert isinstance(arguments.help, str)
-    schemas = [Schema.of(cls) for cls in classes]
-    options = group_lines(arguments.help)
-    if not options or arguments.help in schemas[0].sections:
-        print(help_text(arguments.help, schemas, bold, width()))
-    if options:
-        print("\n".join(options))
-    return OK
-
-
-def _schema(name: str | None) -> int:
-    from areal_like.config.experiment import EXPERIMENTS
-    from areal_like.config.schema import Schema
-
-    if name is None:
-        return _print_schema([Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft", "reward_model")])
-    from areal_like.config.sources.user_schema import load_schema
-
-    return _print_schema([Schema.of(load_schema(name))])
-
-
-def _print_schema(schemas: list) -> int:  # type: ignore[type-arg]
-    import json
-
-    from areal_like.config.describe.json_schema import json_schema
-
-    print(json.dumps(json_schema(schemas), indent=1))
-    return OK
 
 
 def _colored(error: ConfigError) -> str:

@@ -4,9 +4,9 @@ import re
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates
-from launcher.env_file import run_environment
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem
+from launcher.runs.env_file import run_environment
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

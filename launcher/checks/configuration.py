@@ -17,7 +17,7 @@ from launcher.plan.host import HostInfo
 from launcher.plan.lengths import answer_length_problems
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import BatchPlan, PlanProblem
-from launcher.plan.servers import ServerCommand
+from launcher.plan.processes import ServerCommand
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

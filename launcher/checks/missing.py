@@ -10,22 +10,28 @@ from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
+from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
 from launcher.checks.attached import missing_api_key
 from launcher.checks.engines import engine_problems
 from launcher.checks.model_files import model_file_problems
 from launcher.checks.packages import package_problems
 from launcher.checks.parallel_sizes import OVER_NODES
-from launcher.checks.trackers import tracker_problems
+from launcher.plan.bench import REMOTE_TRACKERS
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import NAME, offline_model_problems
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import PlanProblem
 from launcher.plan.plural import plural
 from launcher.plan.reward_model import reward_model_problems
+from launcher.runs.env_file import run_environment
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
 
 PACKAGE_OF = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 
@@ -145,3 +151,12 @@ def _is_folder(path: str) -> bool:
     """What can be nothing else, whether it is there or not."""
     named = not path or path.startswith(BUILT_IN) or NAME.fullmatch(path) is not None
     return path.startswith((".", "/", "~")) or not named
+
+
+def tracker_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+    """On a cluster as well: metrics are sent by the launcher. A run that measures sends none."""
+    there = run_environment(config, host.directory)
+    found = missing_requirements(config.stats_logger, host.packages, there)
+    return [
+        PlanProblem(lack.key, lack.reason) for lack in found if not (config.bench and lack.tracker in REMOTE_TRACKERS)
+    ]

@@ -17,8 +17,8 @@ from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import BatchPlan, Memory
 from launcher.plan.plural import plural
 from launcher.plan.ports import COLLECTIVE_MODES
+from launcher.plan.processes import ServerCommand
 from launcher.plan.reward_model import has_reward_model
-from launcher.plan.servers import ServerCommand
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -65,10 +65,11 @@ def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig"
         return
     if allocation.num_gpus:
         size = min((gpu.memory_bytes or 1 << 60 for gpu in host.gpus), default=1 << 60)
+        has = size_text(size)
         if rank is not None and rank > size:
-            yield f"actor.backend: a trainer rank needs {size_text(rank)} before activations, and a GPU has {size_text(size)}"
+            yield f"actor.backend: a trainer rank needs {size_text(rank)} before activations, and a GPU has {has}"
         if server is not None and server.weights > size:
-            yield f"rollout.backend: a server's weights are {size_text(server.weights)}, and a GPU has {size_text(size)}"
+            yield f"rollout.backend: a server's weights are {size_text(server.weights)}, and a GPU has {has}"
         away = sum(model.host for model in memory.trainer) * (allocation.actor.world_size if allocation.actor else 0)
         if host.memory_bytes and away > host.memory_bytes:
             has = size_text(host.memory_bytes)

@@ -79,7 +79,7 @@ def plan_slurm(
     prelude = PRELUDE.replace("@EXTRA@", config.launcher.slurm.srun_additional_args)
     ending = ENDING.replace("@LAST@", next(reversed(tasks), ""))
     script = "\n".join([*_header(config, resources, run_dir), prelude, *_starts(config, tasks, run_dir), ending])
-    return {"type": "slurm", **resources, "script": script}, _image_obstacles(config, tasks)
+    return {"type": "slurm", **resources, "script": script}, _image_problems(config, tasks)
 
 
 def _task_needs(config: "BaseExperimentConfig", process: Process) -> tuple[int, int]:
@@ -170,7 +170,7 @@ def _container(config: "BaseExperimentConfig", role: str) -> str:
     return f"apptainer exec --nv{mounts} {shlex.quote(image)} "
 
 
-def _image_obstacles(config: "BaseExperimentConfig", tasks: dict[str, list[Process]]) -> list[PlanProblem]:
+def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Process]]) -> list[PlanProblem]:
     slurm = config.launcher.slurm
     if slurm.container_type == "none":
         return []

@@ -13,6 +13,30 @@ PLANNED = "Planned"
 """How the comment of an option begins that can be planned and not be started."""
 
 
+def show_help(topic: str | bool, schema_class: str | None) -> int:
+    """Prints the usage, or what a section, key or group means."""
+    if topic is True:
+        print(usage_text())
+        return 0
+    from areal_like.config.describe.help import help_text
+    from areal_like.config.experiment import EXPERIMENTS
+    from areal_like.config.schema import Schema
+
+    classes = list(dict.fromkeys([EXPERIMENTS["grpo"], EXPERIMENTS["ppo"], *EXPERIMENTS.values()]))
+    if schema_class:
+        from areal_like.config.sources.user_schema import load_schema
+
+        classes.insert(0, load_schema(schema_class))
+    assert isinstance(topic, str)
+    schemas = [Schema.of(cls) for cls in classes]
+    options = group_lines(topic)
+    if not options or topic in schemas[0].sections:
+        print(help_text(topic, schemas, bold, width()))
+    if options:
+        print("\n".join(options))
+    return 0
+
+
 def usage_text() -> str:
     lines = [
         bold("python -m launcher [VERB] [--config] NAME [key=value] [group=option] [flags]"),

@@ -9,12 +9,12 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.command_result import PLANNED, write_result
 from launcher.checks.engines import flag_problems
-from launcher.plan.brief import brief, warning_lines
 from launcher.plan.build import build_plan
 from launcher.plan.changes import where_set
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import Plan
 from launcher.plan.render import render
+from launcher.plan.render_brief import render_brief, warning_lines
 from launcher.runs.fetch import fetch_from_hub
 from launcher.terminal import has_color, width, write_line
 
@@ -37,10 +37,10 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian. What only `serves` has
     servers and nothing else."""
     plan = build_plan(loaded, replace_existing=replace, serves=serves)
-    refuse(plan.obstacles)
+    refuse(plan.problems)
     if fetch_from_hub(loaded):
         plan = build_plan(loaded, replace_existing=replace, serves=serves)
-        refuse(plan.obstacles)
+        refuse(plan.problems)
     refuse([Problem(o.key, o.reason, where_set(loaded, o.key)) for o in flag_problems(plan)])
     for line in warning_lines(plan, width()):
         write_line(loaded.redactor.everywhere(line), sys.stderr)
@@ -54,11 +54,11 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     return run_guarded(lambda: begin(loaded, plan, run_id, replace), memory_folder(run_id))
 
 
-def refuse(obstacles: Sequence[Problem]) -> None:
+def refuse(problems: Sequence[Problem]) -> None:
     """Raises ConfigError with every reason why this run cannot start here."""
-    if obstacles:
-        raise ConfigError(obstacles, title="this run cannot start here:")
+    if problems:
+        raise ConfigError(problems, title="this run cannot start here:")
 
 
 def plan_text(plan: Plan, whole: bool) -> str:
-    return (render if whole else brief)(plan, color=has_color(sys.stdout), width=width())
+    return (render if whole else render_brief)(plan, color=has_color(sys.stdout), width=width())

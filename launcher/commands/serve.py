@@ -19,8 +19,8 @@ from areal_like.process.errors import Failure
 from areal_like.process.identity import SERVER
 from areal_like.process.run import Run, listen_address, opens_generation
 from launcher.agent.local import LocalAgent
-from launcher.env_file import read_env_files
 from launcher.plan.plan import Plan
+from launcher.runs.env_file import read_env_files
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text
@@ -74,9 +74,9 @@ def _check_key(config: Any, variables: Mapping[str, str]) -> None:
     if opens_generation(config) or variables.get(variable) or os.environ.get(variable):
         return
     reason = (
-        f"the servers would listen on {listen_address(config)} and generate only for callers with a key, and {variable} "
-        f"(rollout.api_key_var) is not set; export {variable}=..., or set rollout.open_generation=always to let "
-        "everybody who reaches them generate"
+        f"the servers would listen on {listen_address(config)} and generate only for callers with a key, and "
+        f"{variable} (rollout.api_key_var) is not set; export {variable}=..., or set rollout.open_generation=always "
+        "to let every caller generate"
     )
     raise ConfigError([Problem("rollout.open_generation", reason)])
 

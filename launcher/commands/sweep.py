@@ -18,7 +18,7 @@ from launcher.commands.run import refuse
 from launcher.plan.build import build_plan
 from launcher.plan.target_machine import TargetMachine
 from launcher.runs.dependent_overrides import recorded_references
-from launcher.sweep.point_plans import PlannedPoint, plan_lines
+from launcher.sweep.report import PlannedPoint, plan_lines
 from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
 from launcher.sweep.run import sweep
 from launcher.terminal import has_color
@@ -71,7 +71,7 @@ class _SweepPlanner:
             loaded = self.load(overrides)
             self.elsewhere.host(loaded.config)
             if not self.dry_run:
-                refuse(build_plan(loaded, replace_existing=self.replace).obstacles)
+                refuse(build_plan(loaded, replace_existing=self.replace).problems)
         except ConfigError as error:
             return list(error.problems)
         return []
@@ -81,8 +81,8 @@ class _SweepPlanner:
         plan = build_plan(loaded, host=self.elsewhere.host(loaded.config), replace_existing=self.replace)
         self.plans.append(PlannedPoint(number, trial, loaded, plan))
         columns = {key: loaded.get(key) for key in RESULT_KEYS if loaded.get(key) is not None}
-        if plan.obstacles:
-            columns["obstacles"] = len(plan.obstacles)
+        if plan.problems:
+            columns["obstacles"] = len(plan.problems)
         return PointResult(None, columns, plan.run_dir)
 
     def show(self) -> None:

@@ -12,10 +12,9 @@ from areal_like.config.sources.library import data_folder
 from launcher.checks.configuration import configuration_problems
 from launcher.checks.engines import engine_info, engine_name
 from launcher.checks.epochs import data_end_warning
-from launcher.checks.linked_folders import kept_folder_warnings, moved_folder_problems
 from launcher.checks.missing import missing_resources
 from launcher.checks.oversubscription import capacity_problems, capacity_warnings, node_capacity_problems
-from launcher.checks.resuming import resume_problems
+from launcher.checks.resuming import kept_folder_warnings, moved_folder_problems, resume_problems
 from launcher.checks.unread_keys import unread_file_values
 from launcher.checks.warnings import plan_warnings
 from launcher.clusters.ray import plan_ray
@@ -31,10 +30,9 @@ from launcher.plan.memory import plan_memory
 from launcher.plan.placement import PlacementPlan, place_processes, placement_request
 from launcher.plan.plan import VERSION, Plan, PlanProblem, Process, Resolved, RunDirectory
 from launcher.plan.ports import plan_ports, port_problems
-from launcher.plan.processes import ProcessContext, plan_processes, server_starts
+from launcher.plan.processes import ProcessContext, ServerCommand, plan_processes, server_starts
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
-from launcher.plan.servers import ServerCommand
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -77,9 +75,9 @@ def build_plan(
         processes = plan_processes(site, starts)
     spans = placement is not None and placement.num_nodes > 1
     backend = allocation.rollout.backend if allocation and allocation.rollout else None
-    ports, port_obstacles = plan_ports(config, processes, backend, spans)
+    ports, taken_port_problems = plan_ports(config, processes, backend, spans)
     redacted = tuple(process.redacted(shown) for process in processes)
-    cluster, cluster_obstacles = _cluster(config, redacted, placement, host, directory.path)
+    cluster, cluster_problems = _cluster(config, redacted, placement, host, directory.path)
 
     if config.resume is not None:  # what is not there to go on with is no lack of this machine
         missing, against = [], list(standing_against)
@@ -93,11 +91,11 @@ def build_plan(
         *resume_problems(config, directory),
         *_moved_parts(config, directory, host),
         *configuration_problems(loaded, allocation, problems, placement, starts, batch, host),
-        *port_obstacles,
+        *taken_port_problems,
     ]
     against += refusals
     if "cluster.type" not in {obstacle.key for obstacle in refusals}:  # a cluster that is refused lacks nothing more
-        against += cluster_obstacles
+        against += cluster_problems
     refused = {obstacle.key for obstacle in against}
     missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
     warnings = [*plan_warnings(loaded, allocation, batch, memory, starts, host)]

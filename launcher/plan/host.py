@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.attention import PACKAGES as ATTENTION
@@ -13,6 +13,11 @@ from areal_like.observe.trackers.requirements import is_installed
 from areal_like.process.port_check import why_no_port
 from areal_like.serving import installations
 from launcher.checks.packages import missing_packages
+
+if TYPE_CHECKING:
+    import ctypes
+
+NVML = "libnvidia-ml.so.1"
 
 
 class Gpu(NamedTuple):
@@ -77,7 +82,6 @@ def _gpus(count: int, look: bool) -> tuple[Gpu, ...]:
         names = [str(index) for index in range(count)]
     if not look or not Path("/dev/nvidiactl").exists():
         return tuple(Gpu(name) for name in names)
-    from launcher.plan.nvml import list_gpus
 
     sizes = {gpu.id: gpu for gpu in list_gpus()}
     return tuple(sizes.get(name, Gpu(name)) for name in names)
@@ -99,3 +103,38 @@ def hub_cache() -> Path:
         return Path(hub).expanduser()
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(home).expanduser() / "hub"
+
+
+def list_gpus(library: str = NVML) -> tuple[Gpu, ...]:
+    """All NVIDIA GPUs of this machine, as NVML lists them; empty when the driver does not answer."""
+    import ctypes  # in milliseconds, where torch takes a second
+
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:  # device files without a driver: a container that was given only half of it
+        return ()
+    if nvml.nvmlInit_v2() != 0:
+        return ()
+    try:
+        count = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return ()
+        return tuple(_gpu(nvml, index) for index in range(count.value))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: "ctypes.CDLL", index: int) -> Gpu:
+    import ctypes
+
+    class MemoryInfo(ctypes.Structure):
+        _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+    handle = ctypes.c_void_p()
+    if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+        return Gpu(str(index))
+    name = ctypes.create_string_buffer(96)
+    named = nvml.nvmlDeviceGetName(handle, name, ctypes.c_uint(len(name))) == 0
+    memory = MemoryInfo()
+    sized = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+    return Gpu(str(index), name.value.decode() if named else "GPU", int(memory.total) if sized else None)

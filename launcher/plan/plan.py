@@ -219,7 +219,7 @@ class Plan(NamedTuple):
     """Knows the secrets that the processes carry."""
 
     @property
-    def obstacles(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         """All that a real start would be refused for, in the words and the order of that refusal."""
         return ConfigError(Problem(o.key, o.reason, o.where) for o in (*self.cannot_start, *self.needs)).problems
 

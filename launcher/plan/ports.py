@@ -40,7 +40,7 @@ def plan_ports(
         ports.append(Port("trainer/0", "MASTER_PORT", anywhere, "leased", None, LEASED))
     if trainers and generates(config) and config.actor.weight_update_mode in COLLECTIVE_MODES:
         ports.append(_weights_port(config))
-    return tuple(ports), _obstacles(ports)
+    return tuple(ports), _port_number_problems(ports)
 
 
 def _server_ports(process: Process, host: str, first: int, backend: str | None) -> Iterator[Port]:
@@ -78,7 +78,7 @@ def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host:
     return found
 
 
-def _obstacles(ports: list[Port]) -> list[PlanProblem]:
+def _port_number_problems(ports: list[Port]) -> list[PlanProblem]:
     too_high = [port for port in ports if port.port is not None and port.port > HIGHEST_PORT]
     if too_high:
         return [

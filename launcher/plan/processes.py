@@ -9,12 +9,17 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
+from areal_like.serving.command_line import ServerCommand as ServerCommand
+from areal_like.serving.command_line import ServerSite as ServerSite
+from areal_like.serving.command_line import flag as flag
 from launcher.checks.engines import ENGINE_SEPARATOR, EXTERNAL_ENGINES
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import HostInfo
 from launcher.plan.placement import PlacementPlan, ProcessPlacement
 from launcher.plan.plan import Process
-from launcher.plan.servers import ServerCommand, ServerSite, server_start
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import GRPOConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -167,3 +172,24 @@ def _trainers(site: ProcessContext) -> Iterator[Process]:
     for rank, seat in enumerate(seats):
         command = [site.host.python, "-m", "areal_like.training.main", "--run-dir", site.run_dir]
         yield site.process(TRAINER, rank, seat, command, trainer_environment(rank, len(seats), seat, master))
+
+
+def server_start(backend: str, config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
+    """The start of one server of this backend."""
+    if backend == "vllm":
+        from areal_like.serving.vllm.command import vllm_command
+
+        return vllm_command(config, spec)
+    if backend == "sglang":
+        from areal_like.serving.sglang.command import sglang_command
+
+        return sglang_command(config, spec)
+    if backend == "embedded":
+        return embedded_server_start(spec)
+    raise ValueError(f"rollout.backend: no server is called {backend!r}; there are embedded, vllm and sglang")
+
+
+def embedded_server_start(spec: ServerSite) -> ServerCommand:
+    """Our own server reads everything from the run's config.yaml and publishes the port that it was given."""
+    module = ["-m", "areal_like.serving.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
+    return ServerCommand([spec.python, *module])

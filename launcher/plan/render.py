@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from launcher.plan.plan import ChangedSetting, Plan
-from launcher.plan.render_base import RED, WIDEST_KEY, WIDEST_VALUE, YELLOW, PlanPage, several, value_text
+from launcher.plan.plural import plural
+from launcher.plan.render_base import RED, WIDEST_KEY, WIDEST_VALUE, YELLOW, PlanPage, value_text
 from launcher.plan.render_processes import process_lines
 
 
@@ -16,7 +17,7 @@ class _FullPage(PlanPage):
     def lines(self) -> Iterator[str]:
         plan = self.plan
         yield from self._top()
-        yield from self.items("cannot start here", [problem.text() for problem in plan.obstacles], RED)
+        yield from self.items("cannot start here", [problem.text() for problem in plan.problems], RED)
         yield from self.items("warnings", list(plan.warnings), YELLOW)
         yield from self.items("a step", list(plan.batch.words))
         yield from self._auto()
@@ -41,7 +42,7 @@ class _FullPage(PlanPage):
         roles: dict[str, int] = {}
         for process in self.plan.processes:
             roles[process.role] = roles.get(process.role, 0) + 1
-        parts = [several(count, self.noun(role)) for role, count in roles.items()]
+        parts = [plural(count, self.noun(role)) for role, count in roles.items()]
         text = f"{len(self.plan.processes)} processes {self.place()}: {', '.join(parts)}"
         addresses = self.plan.servers["addresses"]
         return f"{text}; generation by {', '.join(addresses)}" if addresses else text

@@ -84,7 +84,7 @@ class PlanPage:
 
     def refusal(self) -> str:
         """What a start would say; empty where it would start."""
-        keys = list(dict.fromkeys(problem.key for problem in self.plan.obstacles))
+        keys = list(dict.fromkeys(problem.key for problem in self.plan.problems))
         if not keys:
             return ""
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
@@ -98,10 +98,6 @@ class PlanPage:
         ]
         title = "values of your file that a group on the command line replaced"
         yield from self.section(title, self.table(rows, (WIDEST_KEY, WIDEST_VALUE)), YELLOW)
-
-
-def several(count: int, noun: str, nouns: str = "") -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 
 def value_text(value: Any) -> str:

@@ -10,8 +10,7 @@ from areal_like.process.run_links import missing_link_targets
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem, RunDirectory
 from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
-from launcher.runs.listing import lock_holder
-from launcher.runs.registry import ambiguity_text, find_runs, last_attempt
+from launcher.runs.registry import ambiguity_text, find_runs, last_attempt, lock_holder
 from launcher.runs.resumable import why_not_resumable
 
 if TYPE_CHECKING:
@@ -83,7 +82,8 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     if mode == "auto":
         reason = f"recover.mode=auto: {missing_link_targets(path) or 'no complete checkpoint, from the start'}"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
-    reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; set recover.mode=auto to begin at the start"
+    ways = "set recover.mode=auto to begin at the start"
+    reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; {ways}"
     return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
 
 

@@ -22,9 +22,9 @@ from areal_like.process.run import Run
 from areal_like.process.run_links import key_of_path
 from launcher.agent.local import LocalAgent
 from launcher.checks.epochs import data_end_text
-from launcher.env_file import read_env_files
 from launcher.plan.plan import Plan
 from launcher.runs.checkpoints import complete_steps
+from launcher.runs.env_file import read_env_files
 from launcher.runs.environment_record import write_environment_record
 from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration

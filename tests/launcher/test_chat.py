@@ -20,8 +20,8 @@ from launcher.commands import chat
 from launcher.plan.build import build_plan
 from launcher.runs import checkpoint_reader
 from launcher.runs.checkpoints import complete_steps
-from launcher.runs.kept_checkpoints import keep_checkpoints
 from launcher.runs.run_files import write_description
+from launcher.runs.run_lock import keep_checkpoints
 from tests.support.commands import Done, Run, standing_in
 
 

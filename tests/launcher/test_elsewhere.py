@@ -10,7 +10,7 @@ from areal_like.process.checkpoint_files import checkpoint_problems, drop_resume
 from areal_like.process.run import Run
 from areal_like.process.run_links import link_target, make_free_folder, other_roots
 from areal_like.training.checkpoint import _remove, _remove_leftovers
-from launcher.checks.linked_folders import kept_folder_warnings, moved_folder_problems
+from launcher.checks.resuming import kept_folder_warnings, moved_folder_problems
 from launcher.runs.checkpoint_reader import read_checkpoint
 from launcher.runs.linked_folders import create_links, remove_linked_folders
 from launcher.supervisor.discard import holds_no_work

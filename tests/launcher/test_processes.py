@@ -14,8 +14,8 @@ from areal_like.process.identity import Identity
 from areal_like.process.port_lease import lease_port
 from areal_like.process.process_tree import descendants_of, has_handler, process_info
 from launcher.agent.managed_process import log_name
-from launcher.env_file import read_env_files
 from launcher.runs.checkpoints import move_aside_after, newest_resumable
+from launcher.runs.env_file import read_env_files
 from tests.support.commands import REPOSITORY
 
 SLEEP = "import time; time.sleep(60)"

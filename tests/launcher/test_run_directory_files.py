@@ -14,8 +14,7 @@ from areal_like.process.run import open_run
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.runs.environment_record import write_environment_record
-from launcher.runs.listing import run_state
-from launcher.runs.registry import look_up, register
+from launcher.runs.registry import look_up, register, run_state
 from launcher.runs.run_files import config_text, provenance_text, write_description
 from tests.support.commands import standing_in
 from tests.support.standing_in import left_over, memory_of, stand

@@ -151,7 +151,7 @@ def test_what_random_tokens_cannot_stand_in_for_is_refused(kind, words, key, tol
 def test_random_tokens_that_are_refused_are_said_to_come_from_who_set_them():
     told = loaded("reward_model", *FAKE)
     with pytest.raises(ConfigError) as refused:
-        refuse(plan_of("reward_model", *FAKE).obstacles)
+        refuse(plan_of("reward_model", *FAKE).problems)
     places = {problem.key: problem.where for problem in refused.value.problems}
     assert places["train_dataset.fake"] == told.origin("train_dataset.fake.seq_len").where != "default"
 

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from launcher.plan.brief import FEWEST_SETTINGS, MOST_OBSTACLES, MOST_WARNINGS, SCREEN_LINES, brief, warning_lines
 from launcher.plan.plan import PlanProblem
 from launcher.plan.render import render
-from launcher.sweep.point_plans import PlannedPoint, plan_lines
+from launcher.plan.render_brief import (
+    FEWEST_SETTINGS,
+    MOST_PROBLEMS,
+    MOST_WARNINGS,
+    SCREEN_LINES,
+    render_brief,
+    warning_lines,
+)
+from launcher.sweep.report import PlannedPoint, plan_lines
 from tests.support.commands import Run
 from tests.support.planning import loaded, plan_of
 
@@ -25,7 +32,7 @@ def titles(text: str) -> list[str]:
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
     plan = plan_of(experiment, gpus=gpus)
-    lines = brief(plan, width=100).splitlines()
+    lines = render_brief(plan, width=100).splitlines()
     assert len(lines) <= SCREEN_LINES == 40
     assert all(len(line) <= 100 for line in lines if "python -m" not in line)
     assert not any("..." in line or "in full" in line for line in lines), "all of it has room"
@@ -33,7 +40,7 @@ def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
 
 
 def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
-    text = brief(plan_of("grpo", "actor.lr=1e-4", gpus=4))
+    text = render_brief(plan_of("grpo", "actor.lr=1e-4", gpus=4))
     places, step, settings, after = titles(text)[:4]
     assert places.endswith("processes on this machine, with a guardian and the launcher")
     assert (step, settings, after) == ("a step", "set over what the file builds on", "next")
@@ -45,16 +52,16 @@ def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
 
 
 def test_what_the_command_line_says_again_is_shown_as_well() -> None:
-    assert "actor.eps_clip=0.2 (as it was)" in brief(plan_of("grpo", "actor.eps_clip=0.2"))
+    assert "actor.eps_clip=0.2 (as it was)" in render_brief(plan_of("grpo", "actor.eps_clip=0.2"))
 
 
 def test_obstacles_come_first_whole_and_warnings_in_a_line_each() -> None:
     plan = plan_of("grpo", *WRONG)
-    text = brief(plan, width=100)
+    text = render_brief(plan, width=100)
     against, warnings = titles(text)[:2]
     assert (against, warnings) == ("cannot start here (2)", "warnings (1)")
     shown = " ".join(text.split())
-    assert all(problem.text() in shown for problem in plan.obstacles)
+    assert all(problem.text() in shown for problem in plan.problems)
     assert "exit code 2" in shown and "start it" not in shown
 
 
@@ -62,9 +69,9 @@ def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
     plan: Any = plan_of("grpo")
     many = tuple(PlanProblem(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
     plan = plan._replace(cannot_start=many, warnings=tuple(f"key{number}: " + "long " * 40 for number in range(20)))
-    text = brief(plan, width=100)
+    text = render_brief(plan, width=100)
     assert "cannot start here (30)" in text
-    assert f"and {30 - MOST_OBSTACLES} more, of key{MOST_OBSTACLES:02}, " in text and "key29: --dry-run=full" in text
+    assert f"and {30 - MOST_PROBLEMS} more, of key{MOST_PROBLEMS:02}, " in text and "key29: --dry-run=full" in text
     assert "warnings (20, in full: --dry-run=full)" in text and text.count(" ...\n") == MOST_WARNINGS
     assert "a step (in full: --dry-run=full)" in text
     assert "keys in all: --dry-run=full has them" in text and FEWEST_SETTINGS >= 2
@@ -74,9 +81,9 @@ def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
 @pytest.mark.parametrize("width", [70, 100, 200])
 def test_prose_stays_within_the_width_and_colour_changes_nothing_else(width: int) -> None:
     plan = plan_of("grpo", *WRONG)
-    assert all(len(line) <= width for line in brief(plan, width=width).splitlines() if " --config " not in line)
-    assert re.sub(r"\033\[\d+m", "", brief(plan, color=True, width=width)) == brief(plan, width=width)
-    assert "\033[" in brief(plan, color=True)
+    assert all(len(line) <= width for line in render_brief(plan, width=width).splitlines() if " --config " not in line)
+    assert re.sub(r"\033\[\d+m", "", render_brief(plan, color=True, width=width)) == render_brief(plan, width=width)
+    assert "\033[" in render_brief(plan, color=True)
 
 
 def test_a_start_says_the_warnings_in_a_line_each_before_anything_runs(

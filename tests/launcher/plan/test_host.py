@@ -7,7 +7,7 @@ import pytest
 
 from areal_like.config.allocation import Machine
 from launcher.plan import host
-from launcher.plan.nvml import list_gpus
+from launcher.plan.host import list_gpus
 
 DRIVER = """
 #include <string.h>

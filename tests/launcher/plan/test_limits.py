@@ -156,7 +156,7 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
     with pytest.raises(ConfigError) as by_trainer:
         refuse_not_built(told.config)
     with pytest.raises(ConfigError) as at_start:
-        refuse_start(plan_of("grpo", *words).obstacles)
+        refuse_start(plan_of("grpo", *words).problems)
     for error in (by_trainer.value, at_start.value):
         assert {problem.key for problem in error.problems} == {word.partition("=")[0] for word in words}
 

@@ -62,22 +62,22 @@ def test_a_trainer_of_another_kind_is_given_one_remedy_that_can_start(mode):
     plan = plan_of("grpo", f"allocation_mode={mode}", "rollout.backend=auto", gpus=8)
     (reason,) = [obstacle.reason for obstacle in plan.cannot_start if "megatron" in obstacle.reason]
     assert "fsdp:d4" in reason
-    assert not plan_of("grpo", "allocation_mode=fsdp:d4", gpus=8).obstacles
+    assert not plan_of("grpo", "allocation_mode=fsdp:d4", gpus=8).problems
 
 
 def test_what_is_refused_is_not_missed_as_well(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    (problem,) = [problem for problem in plan_of("grpo", "cluster=slurm").obstacles if problem.key == "cluster.type"]
+    (problem,) = [problem for problem in plan_of("grpo", "cluster=slurm").problems if problem.key == "cluster.type"]
     assert "take local" in problem.message
     nodes = plan_of("grpo", "cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "actor.backend=fsdp:d3", gpus=2)
-    (problem,) = [problem for problem in nodes.obstacles if problem.key == "cluster.type"]
+    (problem,) = [problem for problem in nodes.problems if problem.key == "cluster.type"]
     assert "slurm" not in problem.message
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
     words = ("cluster.n_nodes=4", *(["cluster.n_gpus_per_node=0"] if not gpus else []))
-    (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).obstacles if each.key.startswith("cluster.")]
+    (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).problems if each.key.startswith("cluster.")]
     remedies = {"cluster.type": "cluster.n_nodes=1", "cluster.n_nodes": "set it to 1"}
     assert problem.key == ("cluster.type" if gpus else "cluster.n_nodes")
     assert "this machine alone" in problem.message and remedies[problem.key] in problem.message

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_like.config.redact import Redactor, is_secret_name, scrub
-from launcher.plan.brief import brief
 from launcher.plan.build import build_plan
 from launcher.plan.render import render
+from launcher.plan.render_brief import render_brief
 from tests.support.planning import load_text, machine_with
 
 SECRET = "hunter2-is-my-secret"
@@ -41,7 +41,7 @@ def test_a_secret_in_the_file_is_not_shown(place, cluster):
     assert SECRET in json.dumps(configuration.values)
     plan = build_plan(configuration, host=machine_with(2))
     assert SECRET not in json.dumps(plan.to_json())
-    assert SECRET not in render(plan) + brief(plan)
+    assert SECRET not in render(plan) + render_brief(plan)
 
 
 @pytest.mark.parametrize(

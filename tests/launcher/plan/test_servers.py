@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.plan.servers import ServerSite, flag, server_start
+from launcher.plan.processes import ServerSite, flag, server_start
 from tests.support.planning import BIG_MODEL, loaded, of_role, plan_of
 
 ON_GPU = ServerSite(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1, (), "/env/bin/python")

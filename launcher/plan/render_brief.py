@@ -8,15 +8,16 @@ from itertools import groupby
 from pathlib import Path
 
 from launcher.plan.plan import BaseSetting, Plan, Process
-from launcher.plan.render_base import RED, YELLOW, PlanPage, several, shortened, value_text, wrapped
+from launcher.plan.plural import plural
+from launcher.plan.render_base import RED, YELLOW, PlanPage, shortened, value_text, wrapped
 from launcher.plan.render_processes import ranges
 
 SCREEN_LINES = 40
-MOST_OBSTACLES, MOST_WARNINGS, FEWEST_WORDS, FEWEST_SETTINGS = 8, 6, 2, 2
+MOST_PROBLEMS, MOST_WARNINGS, FEWEST_WORDS, FEWEST_SETTINGS = 8, 6, 2, 2
 FULL_FLAG = "--dry-run=full"
 
 
-def brief(plan: Plan, color: bool = False, width: int = 100) -> str:
+def render_brief(plan: Plan, color: bool = False, width: int = 100) -> str:
     """The text of a dry run. Colours only when asked for."""
     return "\n".join(_BriefPage(plan.shown(), color, max(60, width)).lines()) + "\n"
 
@@ -26,13 +27,13 @@ def warning_lines(plan: Plan, width: int) -> list[str]:
     whole = [f"warning: {warning}" for warning in plan.warnings]
     lines = [shortened(text, width) for text in whole[:MOST_WARNINGS]]
     if lines != whole:
-        lines.append(f"{several(len(whole), 'warning')}: {FULL_FLAG} has {'them' if len(whole) > 1 else 'it'} in full")
+        lines.append(f"{plural(len(whole), 'warning')}: {FULL_FLAG} has {'them' if len(whole) > 1 else 'it'} in full")
     return lines
 
 
 class _BriefPage(PlanPage):
     def lines(self) -> Iterator[str]:
-        above = [*self._top(), *self._obstacles(), *self._warnings(), *self._processes()]
+        above = [*self._top(), *self._problems(), *self._warnings(), *self._processes()]
         below = [*self.replaced(), *self._next()]
         above += self._step(SCREEN_LINES - len(above) - len(below) - FEWEST_SETTINGS - 2)
         yield from above
@@ -49,14 +50,14 @@ class _BriefPage(PlanPage):
         ]
         yield from self.table([*rows, *self.machine(), *self.engine()], (16,))
 
-    def _obstacles(self) -> Iterator[str]:
-        obstacles = self.plan.obstacles
-        items = [problem.text() for problem in obstacles[:MOST_OBSTACLES]]
-        if rest := obstacles[MOST_OBSTACLES:]:
+    def _problems(self) -> Iterator[str]:
+        problems = self.plan.problems
+        items = [problem.text() for problem in problems[:MOST_PROBLEMS]]
+        if rest := problems[MOST_PROBLEMS:]:
             keys = ", ".join(dict.fromkeys(problem.key for problem in rest))
             items.append(f"and {len(rest)} more, of {keys}: {FULL_FLAG} has them")
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
-        yield from self.section(f"cannot start here ({len(obstacles)})", lines, RED)
+        yield from self.section(f"cannot start here ({len(problems)})", lines, RED)
 
     def _warnings(self) -> Iterator[str]:
         warnings = self.plan.warnings
@@ -75,13 +76,13 @@ class _BriefPage(PlanPage):
             if role not in ("guardian", "launcher"):
                 processes = list(group)
                 rows.append((_names(processes), self.noun(role), _seats(processes, self.num_nodes)))
-        title = f"{several(count, 'process', 'processes')} {self.place()}, with a guardian and the launcher"
+        title = f"{plural(count, 'process', 'processes')} {self.place()}, with a guardian and the launcher"
         if addresses := self.plan.servers["addresses"]:
             title += f"; generation by {', '.join(addresses)}"
         yield from self.section(title, self.table(rows, (24, 24)))
 
     def _step(self, room: int) -> Iterator[str]:
-        """As much of it as there is room for, where obstacles and warnings take a screen."""
+        """As much of it as there is room for, where problems and warnings take a screen."""
         lines = [line for word in self.plan.batch.words for line in wrapped(word, self.width, "  - ", "    ")]
         most = max(FEWEST_WORDS, room - 2)
         title = "a step" if len(lines) <= most else f"a step (in full: {FULL_FLAG})"
@@ -102,7 +103,7 @@ class _BriefPage(PlanPage):
     def _next(self) -> Iterator[str]:
         command = self.plan.command
         whole = f"{command} {FULL_FLAG}" if self.plan.machine["here"] else f"this command again, with {FULL_FLAG}"
-        refusal = wrapped(self.refusal(), self.width, "  ", "  ") if self.plan.obstacles else []
+        refusal = wrapped(self.refusal(), self.width, "  ", "  ") if self.plan.problems else []
         first = refusal or [f"  start it:        {command}"]
         yield from self.section("next", [*first, f"  the whole plan:  {whole}"])
 
@@ -130,7 +131,7 @@ def _seats(processes: list[Process], num_nodes: int) -> str:
         if places:
             parts.append(f"{noun}{'s' if len(places) > 1 else ''} {ranges(places)}")
     each = " each" if len(processes) > 1 else ""
-    return ", ".join([*parts, several(processes[0].threads, "thread") + each])
+    return ", ".join([*parts, plural(processes[0].threads, "thread") + each])
 
 
 def _near(path: str) -> str:
