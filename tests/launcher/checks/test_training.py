@@ -5,8 +5,8 @@ import pytest
 from areal_like.config.checks.not_built import NOT_YET, refuse_not_built
 from areal_like.config.problems import ConfigError
 from launcher.plan.render import render
+from tests.launcher.checks.test_configuration import against, needs, warned
 from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
-from tests.launcher.plan.test_obstacles import against, needs, warned
 from tests.support.planning import BIG_MODEL, loaded, machine_with, plan_of
 
 UNLIKE_THE_TRAINER = [
