@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple
 
 from areal_like.config.problems import ConfigError
 from areal_like.process.command_result import PLANNED, RESULT
+from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, INTERRUPTED, STOPPED_EARLY
 
-DONE, BAD_CONFIGURATION, STOPPED_EARLY, INTERRUPTED = 0, 2, 75, 130
 MAX_ERROR_LENGTH = 1 << 16
 NOT_A_RUN = ("--multirun", "-m", "--help", "-h", "--version", "--cfg", "--explain", "--schema", "serve", "chat", "keys")
 """Words of the command that ask for something else than one run, or the plan of one."""

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from launcher.arguments import Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
-
-OK, FAILED, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
-
 
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """What goes wrong with a path that is too long, and with an answer that nobody can take."""
@@ -79,7 +77,7 @@ def _answer(arguments: Arguments) -> int:
         from areal_like import __version__
 
         print(f"areal-like {__version__}")
-        return OK
+        return DONE
     if arguments.help is not None:
         from launcher.commands.help import show_help
 
@@ -90,7 +88,7 @@ def _answer(arguments: Arguments) -> int:
         from areal_like.config.describe.key_counts import summary_text
 
         print(summary_text())
-        return OK
+        return DONE
     if arguments.command == "chat":
         from launcher.commands.chat import chat
 
@@ -143,12 +141,12 @@ def _single(arguments: Arguments) -> int:
         from launcher.commands.explain import explain
 
         print(explain(loaded, arguments.explain, bold))
-        return OK
+        return DONE
     if arguments.cfg is not None:
         from launcher.commands.show_config import configuration_text
 
         print(configuration_text(loaded, arguments.cfg if isinstance(arguments.cfg, str) else None), end="")
-        return OK
+        return DONE
     from launcher.commands.run import dry_run, start
 
     serves = arguments.command == "serve"

@@ -15,10 +15,10 @@ from pathlib import Path
 from areal_like.config.problems import ConfigError
 from areal_like.process import atomic_file
 from areal_like.process.errors import Failure
+from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from areal_like.process.identity import Identity, identity
 from areal_like.process.run import Run, open_run
 
-DONE, FAILED, BAD_CONFIGURATION, STOPPED_EARLY = 0, 1, 2, 75
 MAX_OPEN_FILES = 1 << 16
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str
     except Failure as failure:
         return leave_failure_note(Path(said.run_dir), me, failure.kind, str(failure), FAILED)
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return INTERRUPTED
     except Exception as error:
         log.exception("%s ends by an error that nobody expected", me.name)
         return leave_failure_note(

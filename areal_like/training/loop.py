@@ -6,7 +6,7 @@ and the critic, while servers take over the new policy, from what came out.
 
 import logging
 
-from areal_like.process.entrypoint import DONE, STOPPED_EARLY
+from areal_like.process.exit_codes import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor

@@ -12,7 +12,7 @@ from torch import Tensor
 from areal_like.algorithms.losses import cross_entropy
 from areal_like.data.packing import balance
 from areal_like.observe.milestones import write_total_steps
-from areal_like.process.entrypoint import DONE, STOPPED_EARLY
+from areal_like.process.exit_codes import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import LEDGER, Run

@@ -5,14 +5,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
 from areal_like.process.entrypoint import failure_note_path
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, Identity
-from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, die_with_parent
+from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S
+from areal_like.process.spawn import spawn
 from launcher.plan.plan import Process
 
 TAIL_BYTES, TAIL_LINES = 16384, 12
@@ -63,15 +64,14 @@ class ManagedProcess:
         self._output = _open_log(self.log)
         environment = {**os.environ, **variables, **process.env}
         environment |= {PROCESS: identity.name, ATTEMPT: str(identity.attempt), INCARNATION: str(identity.incarnation)}
-        self._popen = subprocess.Popen(
+        self._popen = spawn(
             process.command,
-            env=environment,
+            environment,
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_child_setup(os.getpid(), process.cores),
+            dies_with_parent=True,
+            cores=process.cores,
         )
 
     @property
@@ -129,18 +129,3 @@ def log_name(identity: Identity) -> str:
 def _open_log(path: Path | None) -> IO[Any]:
     """A file without a name where none is wanted, so that its end can be shown all the same."""
     return path.open("a+b") if path is not None else TemporaryFile("a+b")
-
-
-def _child_setup(parent: int, cores: tuple[int, ...]) -> Callable[[], None]:
-    """What a child does before it becomes the program: it dies with the launcher, and keeps to its cores. The launcher
-    has other threads by then; these are system calls alone, whose names were looked up before."""
-    allowed = set(cores) & os.sched_getaffinity(0)
-
-    def first_steps() -> None:
-        die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)
-        if allowed:
-            os.sched_setaffinity(0, allowed)
-
-    return first_steps

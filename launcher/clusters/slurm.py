@@ -9,6 +9,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.redact import SECRET
+from areal_like.process.exit_codes import STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, PROCESS, REWARD, SERVER, TOKEN, TRAINER
 from launcher.plan.plan import PORT, PlanProblem, Process
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 ROLES = (SERVER, REWARD, CONTROLLER, EPISODES, TRAINER)
 LIGHT_CORES, LIGHT_MEMORY_MB = 2, 8192
 NOTICE_S = 300
-REQUEUE = 75
 PATIENCE_S = 30
 FIRST_PORT, NUM_PORTS = 20000, 20000
 SCRIPT_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", PROCESS, "RANK")
@@ -26,7 +26,7 @@ SCRIPT_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", PROCESS, "RANK")
 
 PRELUDE = f"""
 # Five minutes before the end Slurm says TERM: the trainer finishes its step and writes a checkpoint, and its exit code
-# {REQUEUE} then means: put me back into the queue.
+# {STOPPED_EARLY} then means: put me back into the queue.
 : "${{{TOKEN}:?is set by the process that submits this}}"
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export FIRST_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))
@@ -58,7 +58,7 @@ scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null
 wait "${{steps[@]}}"
 kill $! 2> /dev/null
 rm -rf "$places"
-if ((code == {REQUEUE})); then scontrol requeue "$SLURM_JOB_ID"; fi
+if ((code == {STOPPED_EARLY})); then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
 

@@ -16,6 +16,7 @@ from areal_like.discovery import parse_entry
 from areal_like.models import display_name
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
+from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED
 from areal_like.process.identity import SERVER
 from areal_like.process.run import Run, listen_address, opens_generation
 from launcher.agent.local import LocalAgent
@@ -24,8 +25,8 @@ from launcher.runs.env_file import read_env_files
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text
-from launcher.supervisor.restart_policy import BAD_CONFIGURATION, RestartPolicy
-from launcher.supervisor.supervisor import DONE, FAILED, RunEnding, Supervisor
+from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.supervisor import RunEnding, Supervisor
 from launcher.terminal import write_line
 
 TRIAL = "trial_name="

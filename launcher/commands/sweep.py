@@ -13,6 +13,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import holds_secret, parse_overrides
+from areal_like.process.exit_codes import BAD_CONFIGURATION
 from launcher.arguments import Arguments
 from launcher.commands.run import refuse
 from launcher.plan.build import build_plan
@@ -24,7 +25,6 @@ from launcher.sweep.run import sweep
 from launcher.terminal import has_color
 
 RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
-BAD_CONFIGURATION = 2
 
 
 def sweep_command(arguments: Arguments) -> int:

@@ -16,11 +16,11 @@ from types import FrameType
 
 from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_run_memory
 from areal_like.process.errors import Failure
+from areal_like.process.exit_codes import FAILED, INTERRUPTED, STOPPED_EARLY
 from areal_like.process.process_tree import become_subreaper, kill_descendants, set_process_name
 from areal_like.process.run_memory import create_run_memory
 from launcher.terminal import write_line
 
-FAILED, STOPPED_EARLY, INTERRUPTED = 1, 75, 130
 FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """To the launcher, which stands in a process group of its own: so a Ctrl-C reaches it once, and through here."""
 SHOW_CURSOR = "\x1b[?25h"

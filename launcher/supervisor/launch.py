@@ -18,6 +18,7 @@ from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
+from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.run import Run
 from areal_like.process.run_links import key_of_path
 from launcher.agent.local import LocalAgent
@@ -30,9 +31,9 @@ from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
-from launcher.supervisor.restart_policy import BAD_CONFIGURATION, RestartPolicy
+from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.signal_wait import HANDLED_SIGNALS
-from launcher.supervisor.supervisor import FAILED, RunEnding, Supervisor, WaitLimits
+from launcher.supervisor.supervisor import RunEnding, Supervisor, WaitLimits
 from launcher.terminal import write_line
 
 ENVIRONMENT_RECORD_TIMEOUT_S = 10.0

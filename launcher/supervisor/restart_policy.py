@@ -6,9 +6,9 @@ controller, trainer        the whole run goes back to the newest complete checkp
 
 from typing import NamedTuple
 
+from areal_like.process.exit_codes import BAD_CONFIGURATION
 from areal_like.process.identity import EPISODES, REWARD, SERVER
 
-BAD_CONFIGURATION = 2
 RESTARTED_ALONE = (SERVER, REWARD, EPISODES)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, NameStore, parse_entry
 from areal_like.process.checkpoint_files import resume_problem, step_of
+from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.process_tree import has_handler, reap_orphans
 from areal_like.process.run import Run, StartPoint
@@ -16,13 +17,12 @@ from launcher.agent.managed_process import ManagedProcess, ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import resume_point_text, stop_message
 from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
-from launcher.supervisor.restart_policy import BAD_CONFIGURATION, RestartPolicy
+from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.rollback import roll_back
 from launcher.supervisor.signal_wait import SignalWait
 from launcher.supervisor.stall_detector import StallDetector
 from launcher.supervisor.startup_progress import StartupProgress
 
-DONE, FAILED, STOPPED_EARLY, INTERRUPTED = 0, 1, 75, 130
 POLL_S, CHECK_S, REPORT_S = 0.2, 1.0, 5.0
 STACKS_S = 0.5
 EVALUATION_GRACE_S = 10.0

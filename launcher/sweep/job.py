@@ -17,13 +17,13 @@ from hydra.errors import CompactHydraException
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import scrub
+from areal_like.process.exit_codes import INTERRUPTED, STOPPED_EARLY
 from launcher.sweep.hydra_session import outside_hydra
 from launcher.sweep.points import SweepPoints
 from launcher.sweep.request import Check, PointResult, RunDir, RunPoint
 from launcher.terminal import write_line
 
 RECORD = "point.json"
-INTERRUPTED, STOPPED_EARLY = 130, 75
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from typing import TextIO
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import scrub
+from areal_like.process.exit_codes import INTERRUPTED, STOPPED_EARLY
 from launcher.sweep.hydra_session import quoted, run_multirun
-from launcher.sweep.job import INTERRUPTED, STOPPED_EARLY, SweepJob, records
+from launcher.sweep.job import SweepJob, records
 from launcher.sweep.plan import SweepPlan, plan_sweep
 from launcher.sweep.report import check_points, closing_lines, opening_lines, points_not_started
 from launcher.sweep.request import Check, RunPoint, SweepRequest

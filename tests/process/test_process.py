@@ -86,7 +86,8 @@ def test_only_the_end_of_a_long_file_is_looked_at_for_its_last_whole_line(tmp_pa
 def test_a_process_of_a_run_may_hold_as_many_connections_as_the_machine_lets_it():
     code = (
         "import resource as r; from areal_like.process.entrypoint import raise_open_files_limit; "
-        "hard = r.getrlimit(7)[1]; r.setrlimit(7, (64, hard)); raise_open_files_limit(); print(r.getrlimit(7)[0] > 64, r.getrlimit(7)[1] == hard)"
+        "hard = r.getrlimit(7)[1]; r.setrlimit(7, (64, hard)); raise_open_files_limit(); "
+        "print(r.getrlimit(7)[0] > 64, r.getrlimit(7)[1] == hard)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "True"], done.stderr

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import areal_like
 from areal_like.process.errors import Failure
-from areal_like.process.process_tree import become_subreaper, die_with_parent, kill_descendants, reap_orphans
+from areal_like.process.process_tree import become_subreaper, kill_descendants, reap_orphans
 from areal_like.process.shared_segments import SegmentRecorder
+from areal_like.process.spawn import spawn
 from areal_like.serving.external.engine_log import decode_line, find_error, reports_port_in_use
 
 POLL_S = 0.05
@@ -38,15 +39,13 @@ class EngineProcess:
         self._segments = SegmentRecorder(record)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         try:
-            self._popen = subprocess.Popen(
+            self._popen = spawn(
                 list(command),
-                env={**os.environ, **variables},
+                {**os.environ, **variables},
                 cwd=cwd,
-                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_first_steps(os.getpid()),
+                dies_with_parent=True,
             )
         except OSError as fault:
             raise Failure(f"{command[0]} cannot be started: {fault.strerror or fault}") from fault
@@ -116,12 +115,3 @@ def import_folder(run_dir: Path) -> Path:
         new.symlink_to(package)
         new.replace(link)
     return folder
-
-
-def _first_steps(parent: int) -> Callable[[], None]:
-    def first_steps() -> None:
-        die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return first_steps

@@ -15,11 +15,11 @@ from pathlib import Path
 import areal_like
 from areal_like.process.errors import Failure
 from areal_like.process.run_memory import ensure_run_memory, memory_folder
+from areal_like.process.spawn import spawn
 from areal_like.serving.external.base import WeightUpdate
 from areal_like.serving.installations import find_installation
 from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.index import Index
-from areal_like.weights.index import dump_index as said_index
+from areal_like.weights.index import Index, dump_index
 from areal_like.weights.publication_root import has_room
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class WeightReceiver:
             raise BadWeights(f"weights could not be received for SGLang: {fault}") from fault
         order = {
             "meeting": update.meeting._asdict(),
-            "index": said_index(update.index),
+            "index": dump_index(update.index),
             "folder": str(folder),
         }
         try:
@@ -138,11 +138,12 @@ class WeightReceiver:
             python = find_installation("sglang", self._said_python, Path.cwd()).python
         except ValueError as unknown:
             raise BadWeights(f"weights cannot be received for SGLang: {unknown}") from unknown
-        self._process = subprocess.Popen(
+        self._process = spawn(
             [python, "-m", MODULE],
+            {**os.environ, "PYTHONPATH": str(imports)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(imports)},
+            new_session=False,
         )
         return self._process
 

@@ -117,11 +117,11 @@ def test_the_child_dies_with_its_worker(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     program = f"""
 import asyncio, sys
-from areal_like.rollout.episodes.rewards import Wanted
+from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 
 async def main():
-    pool = RewardPool(Wanted("mine.py:acts", {{}}, None, {{}}, {str(tmp_path)!r}, "."), 600, 0, 60)
+    pool = RewardPool(RewardSpec("mine.py:acts", {{}}, None, {{}}, {str(tmp_path)!r}, "."), 600, 0, 60)
     await pool.ready({{"answer": "1"}})
     print(pool._process._popen.pid, flush=True)
     await pool.measure({{"prompt": "", "answer": "1"}}, ["busy"])

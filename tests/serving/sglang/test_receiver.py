@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 MEETING = Rendezvous("127.0.0.1", 1, "g", "gloo", 1, 2, 1.0)
 HOLDS = """
 import sys, pathlib
-from areal_like.serving.sglang.receiver import Receiver
-print(Receiver(sys.argv[2], None, pathlib.Path("unused"))._folder_in(pathlib.Path(sys.argv[1])), flush=True)
+from areal_like.serving.sglang.receiver import WeightReceiver
+print(WeightReceiver(sys.argv[2], None, pathlib.Path("unused"))._folder_in(pathlib.Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
 

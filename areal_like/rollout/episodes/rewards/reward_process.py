@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import orjson
 
 from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.process.identity import TOKEN
+from areal_like.process.spawn import spawn
 from areal_like.rollout.episodes.rewards import RewardSpec
 
 KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
@@ -33,13 +33,11 @@ class RewardProcess(asyncio.Protocol):
             descriptor = theirs.fileno()
             needs_token = wanted.name == REWARD_MODEL  # our own code, and nothing else is in that process
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
-            self._popen = subprocess.Popen(
+            self._popen = spawn(
                 [*command, str(descriptor), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
+                {name: value for name, value in os.environ.items() if name != TOKEN or needs_token},
                 stdout=2,  # what a reward prints belongs into the log
                 pass_fds=(descriptor,),
-                start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name != TOKEN or needs_token},
             )
         self._socket = ours
         self._transport: asyncio.WriteTransport | None = None
