@@ -1,4 +1,4 @@
-"""How much better each token was than expected."""
+"""Advantages of tokens: generalized advantage estimation and group baselines."""
 
 from typing import NamedTuple
 
@@ -11,18 +11,18 @@ STD_EPS = 1e-8
 
 
 class Advantages(NamedTuple):
-    """Per token; 0 where the mask is off. `returns` is what a critic should have predicted."""
+    """Per token; 0 where the mask is off. `returns` are the targets of a critic."""
 
     advantages: Tensor
     returns: Tensor
 
 
 def terminal_rewards(rewards: Tensor, loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Each sequence's reward, in the place of its last token in the loss: what follows it was not chosen."""
+    """The reward of each sequence, placed at its last token in the loss: the policy did not choose what follows."""
     places = last_token(loss_mask, cu_seqlens)
-    has_any = places >= 0
-    spread = rewards.new_zeros(len(loss_mask))
-    return spread.index_put((places[has_any],), rewards[has_any])
+    is_in_loss = places >= 0
+    token_rewards = rewards.new_zeros(len(loss_mask))
+    return token_rewards.index_put((places[is_in_loss],), rewards[is_in_loss])
 
 
 def generalized_advantages(
@@ -35,31 +35,30 @@ def generalized_advantages(
     discount: float = 1.0,
     gae_lambda: float = 1.0,
 ) -> Advantages:
-    """Generalized advantage estimation over the tokens in the loss alone: prompts, and what tools said in between, take
-    no time. `values` are those of the states in which the tokens were chosen (None: 0), `bootstrap` those of the states
-    after the last token, one per sequence (None: 0, as after an end).
-    """
+    """Generalized advantage estimation over the tokens in the loss only: prompts and tool outputs take no time steps.
+    `values` are those of the states in which the tokens were chosen (None: 0), `bootstrap` those of the states after
+    the last token, one per sequence (None: 0, as after an end)."""
     places = loss_mask.bool().nonzero().squeeze(-1)
     sequence = sequence_of_token(cu_seqlens)[places]
     rewards = token_rewards[places].double()
     value = torch.zeros_like(rewards) if values is None else values[places].double()
     after = value.new_zeros(len(cu_seqlens) - 1) if bootstrap is None else bootstrap.double()
 
-    goes_on = torch.zeros_like(places, dtype=torch.bool)
-    goes_on[:-1] = sequence[1:] == sequence[:-1]
-    next_value = torch.where(goes_on, value.roll(-1), after[sequence])
+    continues = torch.zeros_like(places, dtype=torch.bool)
+    continues[:-1] = sequence[1:] == sequence[:-1]
+    next_value = torch.where(continues, value.roll(-1), after[sequence])
     delta = rewards + discount * next_value - value
 
     advantage = _discounted_sums(delta, sequence, discount * gae_lambda)
-    spread = torch.zeros(len(loss_mask), dtype=torch.float32, device=loss_mask.device)
+    zeros = torch.zeros(len(loss_mask), dtype=torch.float32, device=loss_mask.device)
     return Advantages(
-        spread.index_put((places,), advantage.float()), spread.index_put((places,), (advantage + value).float())
+        zeros.index_put((places,), advantage.float()), zeros.index_put((places,), (advantage + value).float())
     )
 
 
 def _discounted_sums(x: Tensor, sequence: Tensor, factor: float) -> Tensor:
-    """sum over k of factor**k * x[t + k] within t's sequence, in log2(tokens) passes: each joins two neighbouring spans
-    of the width so far."""
+    """sum over k of factor**k * x[t + k] within t's sequence, in log2(tokens) passes; each pass doubles the span
+    summed."""
     longest = int(torch.bincount(sequence).max()) if len(x) else 0
     width = 1
     while width < longest:
@@ -79,8 +78,8 @@ def group_advantages(
     neg_clipped: bool = False,
     std_norm: str | None = None,
 ) -> Tensor:
-    """Rewards less a baseline of their group, one per sequence, as `actor.advantage` has it and in this order: baseline
-    (weighted by answer length or not), leave-one-out, negatives to 0, division by the deviation of the group (`local`)
+    """Rewards minus a baseline of their group, one per sequence, by `actor.advantage` in this order: baseline (weighted
+    by answer length or not), leave-one-out, negatives to 0, division by the standard deviation of the group (`local`)
     or of all (`global`)."""
     num_groups, group = renumber_groups(groups)
 
@@ -91,7 +90,7 @@ def group_advantages(
     weight = torch.ones_like(r)
     if length_weighted_mean:
         if answer_lengths is None:
-            raise ValueError("answer_lengths: a baseline weighted by length needs them")
+            raise ValueError("answer_lengths: required by length_weighted_mean")
         weight = answer_lengths.double()
     total = group_sum(weight)
     advantage = r - group_sum(weight * r) / total.clamp(min=1)
@@ -107,5 +106,5 @@ def group_advantages(
     elif std_norm == "global":
         advantage = advantage / (((r - r.mean()).square().sum() / max(len(r) - 1, 1)).sqrt() + STD_EPS)
     elif std_norm is not None:
-        raise ValueError(f"actor.advantage.std_norm: {std_norm!r} is none of local, global and null")
+        raise ValueError(f"actor.advantage.std_norm: {std_norm!r} is not one of local, global and null")
     return advantage.float()

@@ -1,7 +1,7 @@
-"""How losses of tokens become one number: a sum of weighted token losses over a count of the whole batch.
+"""Aggregation of token losses: a sum of weighted token losses over a count of the whole batch.
 
-The count is taken over all ranks and micro-batches before the batch is cut (`denominator` of each part, added up), and
-so the same batch gives the same gradient however it is cut.
+The count covers all ranks and micro-batches (the sum of each part's `denominator`), so that the gradient does not
+depend on how the batch is split.
 """
 
 from torch import Tensor
@@ -12,7 +12,7 @@ AGGREGATIONS = ("token_mean", "sequence_mean_token_sum", "sequence_mean_token_me
 
 
 def token_weights(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """What each token's loss is multiplied by; 0 where the mask is off."""
+    """The weight of each token's loss; 0 where the mask is off."""
     _check(aggregation)
     counted = loss_mask.bool().float()
     if aggregation != "sequence_mean_token_mean":
@@ -21,8 +21,8 @@ def token_weights(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor) -> Te
 
 
 def denominator(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor, fixed_length: int | None = None) -> float:
-    """This part's share of what the sum is divided by: tokens in the loss; sequences that have any; or for these the
-    fixed length each."""
+    """This part's share of the divisor: tokens in the loss; sequences with such tokens; or `fixed_length` for each of
+    these."""
     _check(aggregation)
     counted = loss_mask.bool().double()
     if aggregation == "token_mean":
@@ -31,10 +31,10 @@ def denominator(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor, fixed_l
     if aggregation != "fixed_length":
         return num_sequences
     if fixed_length is None:
-        raise ValueError("fixed_length: the aggregation of that name needs it; it is usually actor.max_new_tokens")
+        raise ValueError("fixed_length: required by the aggregation fixed_length; it is usually actor.max_new_tokens")
     return num_sequences * fixed_length
 
 
 def _check(aggregation: str) -> None:
     if aggregation not in AGGREGATIONS:
-        raise ValueError(f"actor.loss_aggregation: {aggregation!r} is none of {', '.join(AGGREGATIONS)}")
+        raise ValueError(f"actor.loss_aggregation: {aggregation!r} is not one of {', '.join(AGGREGATIONS)}")

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens straight from hidden states, without ever holding all logits.
+"""Log-probabilities of tokens from hidden states, without materializing all logits.
 
 Suffixes: _T tokens, _C tokens of one chunk, _H hidden size, _V vocabulary.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
-"""At most so many logits are in memory at once. A GPU wants large matrix products."""
+"""Maximum number of logits in memory at a time, by device type. A GPU needs large matrix products."""
 
 
 def token_logprobs(
@@ -23,12 +23,12 @@ def token_logprobs(
     softcap: float | None = None,
     chunk_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(hidden @ head.T / temperature) at the targets, and the entropy of that distribution if wanted. With
-    `softcap` logits x are softcap * tanh(x / softcap), before the temperature.
+    """log softmax(hidden @ head.T / temperature) at the targets, and the entropy of that distribution where
+    `with_entropy`. With `softcap` logits x are softcap * tanh(x / softcap), before the temperature.
 
-    Both are float32 (float64 for float64 states), as are the logits, whatever the model computes in. Give only tokens
-    that count: a prompt needs no logits. They are taken in chunks, and once more in the backward pass, so that memory
-    does not grow with tokens x vocabulary. What fits into one chunk is computed as a whole, and not again.
+    Both are float32 (float64 for float64 states), as are the logits, whatever the dtype of the model. Pass only tokens
+    in the loss: prompts need no logits. Tokens are processed in chunks, and again in the backward pass, so that memory
+    does not grow with tokens x vocabulary. A single chunk is not recomputed.
     """
     if chunk_tokens is None:
         at_once = LOGITS_AT_ONCE.get(hidden_TH.device.type, LOGITS_AT_ONCE["cuda"])
@@ -123,13 +123,13 @@ def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _multiplies_half(head_VH: Tensor) -> bool:
-    """In half precision a GPU multiplies as it is and adds up in float32; a CPU is faster, and as exact, with a float32
-    copy of the head."""
+    """Whether to multiply in half precision and accumulate in float32, as GPUs do. A CPU is faster, and as exact, with
+    a float32 copy of the head."""
     return head_VH.is_cuda and _accumulation_dtype(head_VH.dtype) != head_VH.dtype
 
 
 class _Chunks:
-    """Logits chunk by chunk, all in the same memory."""
+    """Logits chunk by chunk, in one reused buffer."""
 
     def __init__(
         self, hidden_TH: Tensor, head_VH: Tensor, temperature: float, softcap: float | None, chunk_tokens: int
@@ -149,7 +149,7 @@ class _Chunks:
         return self.hidden_TH[part].to(self.head_VH.dtype)
 
     def logits(self, part: slice) -> Tensor:
-        """Divided by the temperature; valid until the next are asked for."""
+        """Divided by the temperature; valid until the next call."""
         out_CV = self._memory[: part.stop - part.start]
         if self.multiplies_half:
             torch.mm(self.hidden(part), self.head_VH.t(), out_dtype=self.dtype, out=out_CV)
@@ -160,19 +160,19 @@ class _Chunks:
         return out_CV if self.inverse_temperature == 1.0 else out_CV.mul_(self.inverse_temperature)
 
     def cap_slope(self, logits_CV: Tensor) -> Tensor | None:
-        """How much of a gradient goes through the cap to these logits; None: all of it."""
+        """The derivative of the softcap at these logits; None without a softcap."""
         if self.softcap is None:
             return None
         return (logits_CV / (self.softcap * self.inverse_temperature)).square_().neg_().add_(1.0)
 
 
 class _Gradients:
-    """Of hidden states and head, from those of the logits."""
+    """Gradients of hidden states and head, accumulated from those of the logits."""
 
-    def __init__(self, chunks: _Chunks, wants_hidden: bool, wants_head: bool) -> None:
+    def __init__(self, chunks: _Chunks, needs_hidden: bool, needs_head: bool) -> None:
         self._chunks = chunks
-        self.hidden_TH = torch.empty_like(chunks.hidden_TH) if wants_hidden else None
-        self._head_VH = torch.zeros_like(chunks.head_VH, dtype=chunks.dtype) if wants_head else None
+        self.hidden_TH = torch.empty_like(chunks.hidden_TH) if needs_hidden else None
+        self._head_VH = torch.zeros_like(chunks.head_VH, dtype=chunks.dtype) if needs_head else None
 
     def add(self, part: slice, grad_CV: Tensor) -> None:
         chunks = self._chunks

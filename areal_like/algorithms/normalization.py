@@ -1,4 +1,4 @@
-"""Centring and scaling of rewards or advantages, over the whole batch or over each prompt's group."""
+"""Mean and standard deviation normalization of rewards or advantages, over the whole batch or per group."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from areal_like.algorithms.packed import renumber_groups
 LEVELS = ("batch", "group")
 
 Reduce = Callable[[Tensor], Tensor]
-"""Adds a tensor up over ranks."""
+"""Sums a tensor over ranks."""
 
 
 def normalize(
@@ -28,19 +28,20 @@ def normalize(
 ) -> Tensor:
     """(values - mean) / (standard deviation + eps) as float32; 0 where the mask is off.
 
-    `groups` gives each row (or each single value) its group; groups may differ in size and lie in any order. The mean
-    is 0 for level None, and for an element left out of its own mean when there is no other. The deviation is that from
-    this mean; it is 1 for level None (then `eps` is not added), for nothing, and without bias for a single value.
+    `groups` holds the group of each row (or of each single value); groups may differ in size and be in any order. The
+    mean is 0 for level None, and for an element that is left out of its own mean when there is no other. The deviation
+    is taken from this mean; it is 1 for level None (then `eps` is not added), for no values, and with `std_unbiased`
+    for a single value.
 
-    Over several ranks, pass `reduce`; with a level `group` also `num_groups`, and groups numbered alike on every rank.
+    Over several ranks, pass `reduce`; with level `group` also `num_groups`, and the same group numbers on every rank.
     """
     for name, level in (("mean_level", mean_level), ("std_level", std_level)):
         if level is not None and level not in LEVELS:
-            raise ValueError(f"{name}: {level!r} is none of {', '.join(LEVELS)} and null")
-    kept = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool()
+            raise ValueError(f"{name}: {level!r} is not one of {', '.join(LEVELS)} and null")
+    in_mask = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool()
     # Sums of equal float32 values are exact in float64: a group whose rewards are all equal becomes exactly 0.
-    x = torch.where(kept, values.float(), 0.0).double()
-    sums = _Sums(x, kept, groups, num_groups, reduce, "group" in (mean_level, std_level))
+    x = torch.where(in_mask, values.float(), 0.0).double()
+    sums = _Sums(x, in_mask, groups, num_groups, reduce, "group" in (mean_level, std_level))
 
     mean = torch.zeros_like(x)
     if mean_level is not None:
@@ -49,7 +50,7 @@ def normalize(
             mean = torch.where(count > 1, (total - x) / (count - 1).clamp(min=1), 0.0)
         else:
             mean = total / count.clamp(min=1)
-    deviation = torch.where(kept, x - mean, 0.0)
+    deviation = torch.where(in_mask, x - mean, 0.0)
     if std_level is None:
         return deviation.float()
     count = sums.count(std_level)
@@ -61,24 +62,24 @@ def normalize(
 
 
 class _Sums:
-    """Sums at one level or the other, as seen from each value."""
+    """Sums per level (`batch` or `group`), broadcast to each value."""
 
     def __init__(
         self,
         x: Tensor,
-        kept: Tensor,
+        in_mask: Tensor,
         groups: Tensor | None,
         num_groups: int | None,
         reduce: Reduce | None,
         grouped: bool,
     ) -> None:
-        self._kept = kept.double()
+        self._in_mask = in_mask.double()
         self._reduce = reduce if reduce is not None else _no_reduce
         if grouped:
             if groups is None:
-                raise ValueError("groups: the level `group` needs the group of each row")
+                raise ValueError("groups: the level `group` requires the group of each row")
             if reduce is not None and num_groups is None:
-                raise ValueError("num_groups: over several ranks, the number of groups must be said")
+                raise ValueError("num_groups: required with `reduce` and the level `group`")
             if num_groups is None:
                 num_groups, groups = renumber_groups(groups)
             missing = x.dim() - groups.dim()
@@ -86,14 +87,14 @@ class _Sums:
             self._num_groups = num_groups
 
     def of(self, x: Tensor, level: str) -> Tensor:
-        """The sum over what belongs together, in the place of each value."""
+        """The sum over the batch or over the value's group, at each value."""
         if level == "batch":
             return self._reduce(x.sum().reshape(1)).expand(x.shape)
         per_group = x.new_zeros(self._num_groups).index_add(0, self._groups.reshape(-1), x.reshape(-1))
         return self._reduce(per_group)[self._groups]
 
     def count(self, level: str) -> Tensor:
-        return self.of(self._kept, level)
+        return self.of(self._in_mask, level)
 
 
 def _no_reduce(values: Tensor) -> Tensor:

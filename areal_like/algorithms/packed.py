@@ -1,4 +1,4 @@
-"""Sums and look-ups over sequences that are packed one behind the other, and over groups of sequences."""
+"""Sums and look-ups over packed sequences and over groups of sequences."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ def lengths(cu_seqlens: Tensor) -> Tensor:
 
 
 def sequence_of_token(cu_seqlens: Tensor) -> Tensor:
-    """For each token the number of its sequence."""
+    """For each token the index of its sequence."""
     counts = lengths(cu_seqlens)
     return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
 def repeat_per_token(values: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """A value of each sequence, repeated for each of its tokens."""
+    """The value of each sequence, repeated for each of its tokens."""
     return values.repeat_interleave(lengths(cu_seqlens))
 
 
@@ -26,13 +26,13 @@ def sum_of_sequence(values: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def last_token(mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Place of the last token of each sequence that the mask holds; -1 where it holds none."""
+    """Index of the last token of each sequence where the mask is on; -1 where it is off for the whole sequence."""
     places = mask.nonzero().squeeze(-1)
-    found = places.new_full((len(cu_seqlens) - 1,), -1)
-    return found.scatter_reduce(0, sequence_of_token(cu_seqlens)[places], places, "amax")
+    last = places.new_full((len(cu_seqlens) - 1,), -1)
+    return last.scatter_reduce(0, sequence_of_token(cu_seqlens)[places], places, "amax")
 
 
 def renumber_groups(groups: Tensor) -> tuple[int, Tensor]:
-    """How many groups there are, and for each row its own, from 0 on: group numbers count over a whole run."""
-    known, group = torch.unique(groups, return_inverse=True)
-    return len(known), group
+    """The number of groups, and each row's group numbered from 0: group numbers count over a whole run."""
+    unique, group = torch.unique(groups, return_inverse=True)
+    return len(unique), group

@@ -1,4 +1,4 @@
-"""What is worth logging about a loss, in a form that can be added up over micro-batches and ranks."""
+"""Statistics of a loss that can be summed over micro-batches and ranks."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,15 +9,14 @@ TOKENS = "tokens"
 
 
 class Statistics(NamedTuple):
-    """Without gradient, each a float64 number. `sums` are over tokens, of which there are `sums["tokens"]`; of `maxima`
-    the largest counts."""
+    """Detached float64 scalars. `sums` are over tokens, `sums["tokens"]` of them; `maxima` are maxima over tokens."""
 
     sums: dict[str, Tensor]
     maxima: dict[str, Tensor]
 
 
 def statistics(counts: Tensor, sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> Statistics:
-    """Of values per token, which are 0 where they do not count."""
+    """From values per token, which are 0 where they do not count."""
 
     def largest(values: Tensor) -> Tensor:
         return values.amax() if values.numel() else values.new_zeros(())

@@ -83,7 +83,7 @@ def test_what_tokens_weigh_and_what_the_sum_is_divided_by(aggregation, weights, 
 
 def test_unknown_aggregations_and_a_missing_length_are_refused() -> None:
     mask, cu = torch.ones(2), torch.tensor([0, 2])
-    with pytest.raises(ValueError, match=r"^actor\.loss_aggregation: 'mean' is none of token_mean, "):
+    with pytest.raises(ValueError, match=r"^actor\.loss_aggregation: 'mean' is not one of token_mean, "):
         token_weights("mean", mask, cu)
     with pytest.raises(ValueError, match=r"^fixed_length: "):
         denominator("fixed_length", mask, cu)

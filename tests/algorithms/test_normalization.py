@@ -152,7 +152,7 @@ def test_ranks_that_add_up_their_sums_get_what_one_rank_gets(mean_level, std_lev
 
 @pytest.mark.parametrize("options", [{"mean_level": "prompt"}, {"std_level": "token"}])
 def test_an_unknown_level_is_refused(options) -> None:
-    with pytest.raises(ValueError, match=r"_level: '\w+' is none of batch, group and null"):
+    with pytest.raises(ValueError, match=r"_level: '\w+' is not one of batch, group and null"):
         normalize(torch.ones(2), **options)
 
 

@@ -1,6 +1,6 @@
-"""What a loss is: a sum over tokens, sequences or pairs, and what is worth logging about it.
+"""Base types of losses: a sum over tokens, sequences or pairs, and its statistics.
 
-A sum is divided by a count of the whole batch (`aggregation.denominator`), never by one of the part at hand.
+The sum is divided by a count of the whole batch (`aggregation.denominator`), never by a count of a part.
 """
 
 from typing import NamedTuple
@@ -11,23 +11,23 @@ from torch import Tensor
 from areal_like.algorithms.statistics import Statistics
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are clamped to this before exp: beyond it a ratio is without meaning, but must not become inf or nan."""
+"""Log-ratios are clamped to [-20, 20] before exp, so that a ratio is never inf or nan."""
 
 
 class Loss(NamedTuple):
-    """`total`, over the part at hand, carries the gradient."""
+    """`total` is the sum over this part of the batch, with gradient."""
 
     total: Tensor
     statistics: Statistics
 
 
 class Inputs(NamedTuple):
-    """What a policy's loss may look at, per token of the part at hand; a loss of the user's sees it by these names."""
+    """The inputs of a policy loss, per token of a micro-batch; a user's loss requests them by these names."""
 
     logprobs: Tensor
-    """Of the policy in training: these and `entropy` carry the gradient."""
+    """Of the policy in training; these and `entropy` have a gradient."""
     old_logprobs: Tensor
-    """Of the policy that is held to have chosen the tokens: the sampler's, or the trainer's own in their stead."""
+    """Of the sampling policy; with `actor.recompute_logprob` recomputed by the trainer."""
     proximal_logprobs: Tensor
     """Of the policy at the start of the step."""
     reference_logprobs: Tensor | None
@@ -36,12 +36,12 @@ class Inputs(NamedTuple):
     loss_mask: Tensor
     cu_seqlens: Tensor
     weights: Tensor
-    """What a token's loss is multiplied by before it is added up."""
+    """The weight of each token's loss in the sum."""
 
 
-def masked(values: Tensor, where: Tensor) -> Tensor:
-    """0 elsewhere. Comes before any computation: a product with 0 would still be nan, here or in the backward pass."""
-    return torch.where(where, values, 0.0)
+def masked(values: Tensor, mask: Tensor) -> Tensor:
+    """0 where the mask is off. Mask before computing: multiplying by 0 would keep nan, also in the backward pass."""
+    return torch.where(mask, values, 0.0)
 
 
 def clamped_exp(log_ratio: Tensor) -> Tensor:

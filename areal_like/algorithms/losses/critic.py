@@ -1,4 +1,4 @@
-"""How far the values that a critic predicts are from the returns."""
+"""Value loss of a critic: squared error between values and returns, optionally clipped."""
 
 import torch
 from torch import Tensor
@@ -16,20 +16,20 @@ def value(
     eps_clip: float | None = None,
     weights: Tensor | None = None,
 ) -> Loss:
-    """Half the squared error per token, weighted by `weights` (None: 1) and added up.
+    """Half the squared error per token, weighted by `weights` (None: 1) and summed.
 
-    With `eps_clip`, a value that went further than this from `old_values` (of the critic at the start of the step) is
-    also taken as if it had stopped there, and the larger of the two errors counts: going further brings no gain.
+    With `eps_clip`, the error of the value clipped to within `eps_clip` of `old_values` (those at the start of the
+    step) is computed too, and the larger of both errors counts.
     """
     counts = loss_mask.bool()
     values, old, returns = (masked(x, counts) for x in (values, old_values, returns))
     loss = (values - returns).square() / 2
     is_clipped = torch.zeros_like(counts)
     if eps_clip is not None:
-        stopped = old + (values - old).clamp(-eps_clip, eps_clip)
-        after = (stopped - returns).square() / 2
-        is_clipped = counts & (after > loss)
-        loss = torch.maximum(loss, after)
+        clipped = old + (values - old).clamp(-eps_clip, eps_clip)
+        clipped_loss = (clipped - returns).square() / 2
+        is_clipped = counts & (clipped_loss > loss)
+        loss = torch.maximum(loss, clipped_loss)
     weighted = loss if weights is None else loss * masked(weights, counts)
     sums = {
         "value_loss": loss,

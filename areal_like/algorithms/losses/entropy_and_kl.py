@@ -1,4 +1,4 @@
-"""What is added to any loss of a policy: a bonus for entropy, and a penalty for leaving the reference model."""
+"""Entropy bonus and KL penalty, added to any policy loss."""
 
 from torch import Tensor
 
@@ -18,17 +18,17 @@ def entropy_and_kl(
     kl_coef: float = 0.0,
     kl_estimator: str = "k2",
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """To be added to the total, weighted like the loss itself; and the sums that tell about it."""
+    """The sum to add to the loss, with the same token weights, and its statistics."""
     counts = loss_mask.bool()
     logprobs = masked(logprobs, counts)
-    each, sums = logprobs.new_zeros(()), {}
+    per_token, sums = logprobs.new_zeros(()), {}
     if entropy is not None:
         sums["entropy"] = entropy = masked(entropy, counts)
         if entropy_coef:
-            each = each - entropy_coef * entropy
+            per_token = per_token - entropy_coef * entropy
     if reference_logprobs is not None:
         old, reference = masked(old_logprobs, counts), masked(reference_logprobs, counts)
         sums["kl_loss"] = kl = kl_loss(logprobs, old, reference, kl_estimator)
         if kl_coef:
-            each = each + kl_coef * kl
-    return (each if weights is None else each * masked(weights, counts)).sum(), sums
+            per_token = per_token + kl_coef * kl
+    return (per_token if weights is None else per_token * masked(weights, counts)).sum(), sums

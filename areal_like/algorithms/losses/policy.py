@@ -1,4 +1,4 @@
-"""Learning from advantages: the clipped loss of PPO and what has been made of it."""
+"""Policy losses: PPO's clipped loss and its variants."""
 
 import torch
 from torch import Tensor
@@ -36,15 +36,15 @@ def ppo(
     kl_coef: float = 0.0,
     kl_estimator: str = "k2",
 ) -> Loss:
-    """PPO's clipped loss, weighted per token by `weights` (None: 1) and added up; without a clip for `eps_clip` None.
+    """PPO's clipped loss, weighted per token by `weights` (None: 1) and summed; `eps_clip` None disables clipping.
 
-    `old_logprobs` are of the policy that sampled. With `proximal_logprobs` (the policy at the start of the step) the
-    loss is decoupled: the ratio is taken and clipped against these, and each token weighted by how far they are from
-    the sampler; above `behav_imp_weight_cap` that weight is 0, or truncated to it. A token that is taken out still
-    counts in the denominator. `cu_seqlens` is needed by what looks at whole sequences.
+    `old_logprobs` are of the sampling policy. With `proximal_logprobs` (the policy at the start of the step) the loss
+    is decoupled: the ratio is taken and clipped against these, and each token is weighted by proximal/sampler; a weight
+    above `behav_imp_weight_cap` becomes 0 or the cap. Masked tokens still count in the denominator. `cu_seqlens` is
+    required by options on whole sequences.
     """
     if c_clip is not None and c_clip <= 1:
-        raise ValueError(f"actor.c_clip: must be more than 1, but is {c_clip}")
+        raise ValueError(f"actor.c_clip: must be more than 1, not {c_clip}")
     counts = loss_mask.bool()
     logprobs, old, advantages = (masked(x, counts) for x in (logprobs, old_logprobs, advantages))
     proximal = old if proximal_logprobs is None else masked(proximal_logprobs, counts)

@@ -1,4 +1,4 @@
-"""Learning which of two answers is the better one."""
+"""Preference loss of reward models (Bradley-Terry)."""
 
 import torch
 from torch import Tensor
@@ -8,10 +8,10 @@ from areal_like.algorithms.statistics import statistics
 
 
 def pairwise(chosen_scores: Tensor, rejected_scores: Tensor) -> Loss:
-    """-log sigmoid(chosen - rejected), added up over pairs (Bradley and Terry); divide by the pairs of the whole batch.
+    """-log sigmoid(chosen - rejected), summed over pairs; divide by the number of pairs in the whole batch.
 
-    The statistics count pairs where those of other losses count tokens: `accuracy` is the share of pairs in the right
-    order, `margin` how far apart they are.
+    The statistics count pairs where those of other losses count tokens: `accuracy` is the share of pairs ranked
+    correctly, `margin` the difference of scores.
     """
     margin = chosen_scores - rejected_scores
     loss = -torch.nn.functional.logsigmoid(margin)

@@ -1,4 +1,4 @@
-"""Learning to say what someone else has written."""
+"""Supervised loss: cross-entropy of target tokens."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from areal_like.algorithms.statistics import statistics
 
 
 def cross_entropy(logprobs: Tensor, loss_mask: Tensor, *, weights: Tensor | None = None) -> Loss:
-    """Minus the log-probability of each token in the loss, weighted by `weights` (None: 1) and added up."""
+    """Minus the log-probability of each token in the loss, weighted by `weights` (None: 1) and summed."""
     counts = loss_mask.bool()
     loss = -masked(logprobs, counts)
     weighted = loss if weights is None else loss * masked(weights, counts)
