@@ -3,7 +3,6 @@ them."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,12 +20,10 @@ from areal_like.training.engine import TrainEngine
 from areal_like.training.micro_batches import minibatches
 from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
 from areal_like.training.policy_loss import policy_loss
+from areal_like.training.reference import BaseModelReference
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.step_metrics import StepMetrics
 from areal_like.training.token_export import TokenExport, policy_arrays
-
-if TYPE_CHECKING:
-    from areal_like.training.lora import BaseModelReference
 
 CURRENT_FOLDER = SearchFolders(Path(), Path())
 
@@ -38,7 +35,7 @@ class Actor:
     def __init__(
         self,
         engine: TrainEngine,
-        reference: "TrainEngine | BaseModelReference | None",
+        reference: TrainEngine | BaseModelReference | None,
         config: PPOActorConfig,
         seed: int,
         places: SearchFolders = CURRENT_FOLDER,
@@ -88,7 +85,7 @@ class Actor:
         """Whether the trainer's own log-probabilities stand in for the sampler's."""
         return self.config.recompute_logprob and not self.config.use_decoupled_loss
 
-    def _logprobs(self, engine: "TrainEngine | BaseModelReference", sequences: Sequences) -> NDArray[np.float32]:
+    def _logprobs(self, engine: TrainEngine | BaseModelReference, sequences: Sequences) -> NDArray[np.float32]:
         micros = engine.cut(sequences, np.flatnonzero(sequences.loss_tokens_N))
         return sequences.scatter(micros, engine.logprobs(micros, self.config.temperature))
 

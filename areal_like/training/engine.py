@@ -26,7 +26,6 @@ from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import resolve_attention
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.loss_scale import make_scale
-from areal_like.training.meta import load_from_first_rank, named_tensors
 from areal_like.training.micro_batches import make_micro_batches
 from areal_like.training.model import PackedModel, load_model
 from areal_like.training.offload import HOST, step_from_host, to_host
@@ -35,7 +34,7 @@ from areal_like.training.optimizers import embedding_parameters, make_optimizer
 from areal_like.training.row_shards import local_tensor
 from areal_like.training.schedules import make_schedule
 from areal_like.training.sequences import MicroBatch, Sequences, dummy_micro_batch
-from areal_like.training.sharding import forward_context, shard
+from areal_like.training.sharding import forward_context, load_from_first_rank, named_tensors, shard
 from areal_like.training.world import World
 from areal_like.weights.persistent_buffers import persistent_buffers
 
@@ -95,7 +94,7 @@ class TrainEngine:
             return
         self.optimizer = make_optimizer(self.parameters, config.optimizer, embedding_parameters(self.model))
         self.scale = make_scale(config.optimizer, config.dtype, config.grad_reduce_dtype)
-        self._forward = forward_context(config)
+        self.forward_context = forward_context(config)
         self.set_schedule(1)
 
     def set_schedule(self, total_steps: int) -> None:
@@ -142,7 +141,7 @@ class TrainEngine:
         total, alike = 0.0, self._pad_with_dummies(micros)
         for number, micro in enumerate(alike):
             _fsdp(self.module).set_requires_gradient_sync(number == len(alike) - 1)
-            with self._forward:
+            with self.forward_context:
                 found, entropy = self.module(micro, temperature, with_entropy)
             if number < len(micros):
                 part = loss(micro, found, entropy)

@@ -5,12 +5,10 @@ peft puts them in. Weights are exported merged, each time anew from the base, so
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import ParamWrapper
@@ -19,15 +17,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.data.user_code import config_error
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.lora_modules import modules_to_save, target_modules
-from areal_like.training.micro_batches import make_micro_batches
-from areal_like.training.model import config_error
-from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.weights.persistent_buffers import persistent_buffers
 
 if TYPE_CHECKING:
-    from areal_like.training.engine import TrainEngine
+    pass
 
 ADAPTER_NAME = "default"
 """What peft calls the only adapter there is."""
@@ -135,20 +131,3 @@ def _merged(layer: nn.Module) -> Tensor:
     matrices: list[Any] = [layer.get_base_layer(), layer.lora_A[ADAPTER_NAME], layer.lora_B[ADAPTER_NAME]]
     base, low, high = (full_tensor(each.weight.detach()).float() for each in matrices)
     return base + float(layer.scaling[ADAPTER_NAME]) * (high @ low)
-
-
-class BaseModelReference:
-    """The model that an engine started from, as a reference: no second one need be in memory. `config` is the section
-    `where`, which says how it computes."""
-
-    def __init__(self, engine: "TrainEngine", config: TrainEngineConfig, where: str) -> None:
-        self._engine, self._config, self._where = engine, config, where
-
-    def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
-        """As `Engine.cut`."""
-        return make_micro_batches(sequences, rows, self._config, self._where, self._engine.world.device)
-
-    def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
-        """As `Engine.logprobs`."""
-        with self._engine.adapter_disabled():
-            return self._engine.logprobs(micros, temperature)

@@ -7,7 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from areal_like.config.sections.train_engine import TrainEngineConfig
-from areal_like.training.model import VALUE_HEAD, config_error, output_head
+from areal_like.data.user_code import config_error
+from areal_like.training.model import VALUE_HEAD, output_head
 
 ALL_LINEAR = "all-linear"
 

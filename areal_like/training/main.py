@@ -14,7 +14,7 @@ from areal_like.process.run import Run
 if TYPE_CHECKING:
     from areal_like.config.sections.train_engine import TrainEngineConfig
     from areal_like.training.engine import TrainEngine
-    from areal_like.training.lora import BaseModelReference
+    from areal_like.training.reference import BaseModelReference
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import World
 
@@ -103,7 +103,7 @@ def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelRefere
 
     frozen = replace(run.config.ref, optimizer=None)
     if reference_is_base(run.config):
-        from areal_like.training.lora import BaseModelReference
+        from areal_like.training.reference import BaseModelReference
 
         log.info("ref is the actor with its adapter switched off: no second model is loaded")
         return BaseModelReference(actor, frozen, "ref")

@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from transformers.utils import logging
 
 from areal_like.algorithms.logprobs import token_logprobs
-from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.data.user_code import config_error
 from areal_like.training.attention import REGISTERED_NAMES
 from areal_like.training.sequences import MicroBatch
 
@@ -170,7 +170,3 @@ def _check_dropout(model: nn.Module, attention: str, where: str) -> None:
     if attention == "flex_attention" and drops:
         message = "flex_attention leaves no attention out, and this model's attention_dropout says so"
         raise config_error(f"{where}.attn_impl", f"{message}; take sdpa, or set {where}.disable_dropout=true")
-
-
-def config_error(key: str, message: str) -> ConfigError:
-    return ConfigError([Problem(key, message)])

@@ -78,24 +78,24 @@ class HostCopy(NamedTuple):
 class HostActivations(saved_tensors_hooks):
     """While it is entered, what the backward pass will need is copied to host memory, beside the computation.
 
-    An activation stays on the GPU until its copy is done; at most `most_in_flight` are so at a time, and the
+    An activation stays on the GPU until its copy is done; at most `max_in_flight` are so at a time, and the
     computation waits for the oldest before there is one more.
     """
 
-    def __init__(self, pin_memory: bool, most_in_flight: int) -> None:
-        super().__init__(self._pack, self._unpack)
-        self._pins, self._most = pin_memory and torch.cuda.is_available(), most_in_flight
-        self._in_flight: deque[tuple[Tensor, HostCopy]] = deque()
+    def __init__(self, pin_memory: bool, max_in_flight: int) -> None:
+        super().__init__(self.pack, self.unpack)
+        self._pins, self._most = pin_memory and torch.cuda.is_available(), max_in_flight
+        self.in_flight: deque[tuple[Tensor, HostCopy]] = deque()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._land(0)
+        self._wait_until(0)
 
-    def _pack(self, tensor: Tensor) -> Tensor | HostCopy:
-        if not self._is_moved(tensor):
+    def pack(self, tensor: Tensor) -> Tensor | HostCopy:
+        if not self._should_move(tensor):
             return tensor.detach()  # the tensor itself would keep alive what made it
-        self._land(self._most - 1)
+        self._wait_until(self._most - 1)
         values = torch.empty(tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=self._pins)
         arrived = None
         if tensor.is_cuda:
@@ -107,30 +107,30 @@ class HostActivations(saved_tensors_hooks):
         else:
             values.copy_(tensor)
         moved = HostCopy(values, tensor.device, arrived)
-        self._in_flight.append((tensor, moved))
+        self.in_flight.append((tensor, moved))
         return moved
 
-    def _unpack(self, saved: Tensor | HostCopy) -> Tensor:
+    def unpack(self, saved: Tensor | HostCopy) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
         if saved.arrived is not None:
             saved.arrived.synchronize()
         return saved.values.to(saved.device, non_blocking=self._pins, copy=True)
 
-    def _land(self, most: int) -> None:
+    def _wait_until(self, most: int) -> None:
         """Until at most so many are on their way."""
-        while len(self._in_flight) > most:
-            _, moved = self._in_flight.popleft()
+        while len(self.in_flight) > most:
+            _, moved = self.in_flight.popleft()
             if moved.arrived is not None:
                 torch.cuda.current_stream(moved.device).wait_event(moved.arrived)
 
-    def _is_moved(self, tensor: Tensor) -> bool:
+    def _should_move(self, tensor: Tensor) -> bool:
         """Weights stay: FSDP takes care of them."""
         base = tensor._base if tensor._base is not None else tensor
         is_large = tensor.numel() >= MIN_ELEMENTS and tensor.layout == torch.strided
-        return is_large and not isinstance(base, nn.Parameter) and self._is_away(tensor)
+        return is_large and not isinstance(base, nn.Parameter) and self.is_on_device(tensor)
 
-    def _is_away(self, tensor: Tensor) -> bool:
+    def is_on_device(self, tensor: Tensor) -> bool:
         return tensor.device != HOST
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:

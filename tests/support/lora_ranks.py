@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.training.engine import TrainEngine
-from areal_like.training.lora import BaseModelReference
+from areal_like.training.reference import BaseModelReference
 from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
 from tests.support.training_runs import section

@@ -16,9 +16,9 @@ from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.hf_folder import write_hf_folder
-from areal_like.training.lora import BaseModelReference
 from areal_like.training.main import _reference, load_trained_engine
 from areal_like.training.progress import TrainingProgress
+from areal_like.training.reference import BaseModelReference
 from areal_like.weights.disk import publish_weights
 from tests.support import lora_ranks, rank_processes
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, weights_of, world

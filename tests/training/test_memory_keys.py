@@ -18,11 +18,11 @@ from areal_like.config.problems import ConfigError
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.errors import Failure
 from areal_like.process.identity import TOKEN
-from areal_like.training import compile, main, sharding
 from areal_like.training import engine as engine_module
+from areal_like.training import main, sharding, torch_compile
 from areal_like.training.engine import TrainEngine
-from areal_like.training.meta import load_from_first_rank
 from areal_like.training.sequences import MicroBatch
+from areal_like.training.sharding import load_from_first_rank
 from tests.support.planning import loaded
 from tests.support.training_runs import ME, make_run, model_folder, section, world
 from tests.training.test_engine import tokens
@@ -336,7 +336,7 @@ def test_moe_use_grouped_mm_multiplies_all_experts_at_once(tmp_path):
 @pytest.mark.shows("actor.compile.fullgraph")
 def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
     asked: list[bool] = []
-    monkeypatch.setattr(compile, "has_compiler", lambda: True)
+    monkeypatch.setattr(torch_compile, "has_compiler", lambda: True)
     monkeypatch.setattr(nn.Module, "compile", lambda module, fullgraph, dynamic: asked.append(fullgraph))
     for said in ("false", "true"):
         engine_of(tmp_path, "actor", folder(), **{"compile.fullgraph": said})

@@ -19,13 +19,13 @@ from areal_like.config.sections.train_engine import (
     FSDPWrapPolicy,
     ModelDebugConfig,
 )
-from areal_like.training import compile, sharding
-from areal_like.training.compile import OPAQUE_ATTENTION
+from areal_like.training import sharding, torch_compile
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.offload import HostActivations, HostCopy
-from areal_like.training.row_shards import RowRange, split_rows
+from areal_like.training.row_shards import RowRange, local_tensor, split_rows
 from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.torch_compile import OPAQUE_ATTENTION
 from areal_like.training.world import World
 from tests.support.training_runs import make_engine, model_folder, section, weights_of, world
 from tests.training.test_engine import mean_loss, tokens
@@ -115,8 +115,7 @@ def test_only_the_first_rank_reads_weights(tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     bare = Path(shutil.copytree(folder, tmp_path / "bare"))
     (bare / "model.safetensors").unlink()
-    second = World.__new__(World)
-    second.__dict__ |= {**world().__dict__, "rank": 1}
+    second = World(1, 1, world().device)
     config = make_engine(folder, fsdp=fsdp(load_using_meta=True)).config
 
     engine = TrainEngine(config, "actor", bare, second, seed=1)
@@ -187,19 +186,19 @@ def test_experts_are_multiplied_at_once_or_one_by_one(tmp_path):
 class Watched(HostActivations):
     """Takes host memory for that of a GPU."""
 
-    def __init__(self, pin_memory: bool, most_in_flight: int) -> None:
-        super().__init__(pin_memory, most_in_flight)
+    def __init__(self, pin_memory: bool, max_in_flight: int) -> None:
+        super().__init__(pin_memory, max_in_flight)
         self.moved: list[Tensor] = []
         self.most_at_once = 0
 
-    def _is_away(self, tensor: Tensor) -> bool:
+    def is_on_device(self, tensor: Tensor) -> bool:
         return True
 
-    def _pack(self, tensor: Tensor) -> Any:
-        saved = super()._pack(tensor)
+    def pack(self, tensor: Tensor) -> Any:
+        saved = super().pack(tensor)
         if isinstance(saved, HostCopy):
             self.moved.append(saved.values)
-        self.most_at_once = max(self.most_at_once, len(self._in_flight))
+        self.most_at_once = max(self.most_at_once, len(self.in_flight))
         return saved
 
 
@@ -213,23 +212,23 @@ def test_activations_wait_in_host_memory_and_come_back_as_they_were(tmp_path, mo
     moving = make_engine(folder, gradient_checkpointing=again, activation_offloading=offloading)
     assert equal(usual, moving)
 
-    watched = moving._forward
+    watched = moving.forward_context
     assert isinstance(watched, Watched) and watched.most_at_once == 2
     assert len(watched.moved) > 2 and all(values.device.type == "cpu" for values in watched.moved)
     shapes = {tuple(parameter.shape) for parameter in moving.parameters}
     turned = {shape[::-1] for shape in shapes}
     assert not [values for values in watched.moved if tuple(values.shape) in shapes | turned], "weights stay"
-    assert not watched._in_flight
+    assert not watched.in_flight
 
 
 def test_activations_are_not_moved_from_where_they_wait(tmp_path):
     offloading = section(ActivationOffloadingConfig)
     engine = make_engine(model_folder(tmp_path, "qwen3"), activation_offloading=offloading)
-    assert isinstance(engine._forward, HostActivations)
+    assert isinstance(engine.forward_context, HostActivations)
     weight = nn.Parameter(torch.ones(64, 64))
-    with engine._forward:
+    with engine.forward_context:
         out = (weight * torch.ones(64, 64)).exp()
-    assert not engine._forward._in_flight
+    assert not engine.forward_context.in_flight
     out.sum().backward()
     assert weight.grad is not None and torch.allclose(weight.grad, out)
 
@@ -242,7 +241,7 @@ looks_at_gradients = pytest.mark.filterwarnings("ignore:The .grad attribute of a
 def as_captured(monkeypatch) -> None:
     """Layers are captured and run as graphs, but not turned into machine code, which takes half a minute."""
     usual = nn.Module.compile
-    monkeypatch.setattr(compile, "has_compiler", lambda: True)
+    monkeypatch.setattr(torch_compile, "has_compiler", lambda: True)
     monkeypatch.setattr(nn.Module, "compile", lambda *given, **how: usual(*given, **how, backend="eager"))
     torch._dynamo.reset()
 
@@ -254,7 +253,7 @@ def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEn
     for micro in micros:
         assert faster.accumulate([micro], mean_loss) == pytest.approx(usual.accumulate([micro], mean_loss), rel=1e-6)
     for one, other in zip(usual.parameters, faster.parameters, strict=True):
-        torch.testing.assert_close(faster._gradient(other), usual._gradient(one), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(local_tensor(other.grad), local_tensor(one.grad), atol=1e-5, rtol=1e-4)
     return faster
 
 
@@ -281,7 +280,7 @@ def cut(lengths: list[int]) -> MicroBatch:
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own parts
 @pytest.mark.slow
-@pytest.mark.skipif(not compile.has_compiler(), reason="there is no C++ compiler here")
+@pytest.mark.skipif(not torch_compile.has_compiler(), reason="there is no C++ compiler here")
 def test_compiled_layers_compute_the_same(tmp_path):
     torch._dynamo.reset()
     compared(model_folder(tmp_path, "qwen3"), [tokens(), cut([3, 9, 2])], gradient_checkpointing=True)
@@ -293,7 +292,7 @@ def test_compiled_layers_compute_the_same(tmp_path):
 )
 def test_what_cannot_be_compiled_here_is_refused_before_training(tmp_path, monkeypatch, name, why):
     folder = model_folder(tmp_path, "gemma2" if name == "gemma2" else "qwen3")
-    monkeypatch.setattr(compile, "has_compiler", lambda: name != "bare")
+    monkeypatch.setattr(torch_compile, "has_compiler", lambda: name != "bare")
     if name == "dropping":
         config = folder / "config.json"
         config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))

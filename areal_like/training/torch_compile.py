@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from areal_like.config.sections.train_engine import CompileConfig
+from areal_like.data.user_code import config_error
 from areal_like.training.attention import REGISTERED_NAMES, LengthGroup, causal_mask, length_groups, packed_attention
-from areal_like.training.model import config_error
 
 COMPILERS = ("c++", "g++", "clang++")
 

@@ -1,0 +1,29 @@
+"""The base model of an adapter as the reference model of the KL penalty."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.training.engine import TrainEngine
+from areal_like.training.micro_batches import make_micro_batches
+from areal_like.training.sequences import MicroBatch, Sequences
+
+
+class BaseModelReference:
+    """The model that an engine started from, as a reference: no second one need be in memory. `config` is the section
+    `where`, which says how it computes."""
+
+    def __init__(self, engine: TrainEngine, config: TrainEngineConfig, where: str) -> None:
+        self._engine, self._config, self._where = engine, config, where
+
+    def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
+        """As `Engine.cut`."""
+        return make_micro_batches(sequences, rows, self._config, self._where, self._engine.world.device)
+
+    def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+        """As `Engine.logprobs`."""
+        with self._engine.adapter_disabled():
+            return self._engine.logprobs(micros, temperature)
