@@ -253,6 +253,7 @@ def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEn
     for micro in micros:
         assert faster.accumulate([micro], mean_loss) == pytest.approx(usual.accumulate([micro], mean_loss), rel=1e-6)
     for one, other in zip(usual.parameters, faster.parameters, strict=True):
+        assert one.grad is not None and other.grad is not None
         torch.testing.assert_close(local_tensor(other.grad), local_tensor(one.grad), atol=1e-5, rtol=1e-4)
     return faster
 
