@@ -12,7 +12,6 @@ from areal_like.discovery import name_store_for
 from areal_like.models.characters import write_tokenizer
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run
-from areal_like.rollout.episodes.main import _tokenizer
 from areal_like.rollout.settings import rollout_settings, run_length
 from areal_like.training import checkpoint, supervised
 from areal_like.training.checkpoint import CheckpointManager
@@ -96,7 +95,7 @@ def test_seed_says_which_rows_come_when(tmp_path, kind):
 
 
 @pytest.mark.shows("tokenizer_path")
-@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("kind", SUPERVISED)
 def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
     """By a tokenizer with two of its tokens exchanged."""
     folder = tmp_path / "tokenizer"
@@ -107,10 +106,8 @@ def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
     key = f"tokenizer_path={folder}"
 
     def ids(*overrides: str) -> list[int]:
-        if kind in SUPERVISED:
-            found = SupervisedData(of_40_rows(tmp_path / "run", kind, "train_dataset.shuffle=false", *overrides)).train
-            return [int(token) for token in found.take(np.array([12])).token_ids[:8]]
-        return list(_tokenizer(told(kind, *overrides).tokenizer_path, tmp_path).encode("12+12=24"))
+        rows = SupervisedData(of_40_rows(tmp_path / "run", kind, "train_dataset.shuffle=false", *overrides)).train
+        return [int(token) for token in rows.take(np.array([12])).token_ids[:8]]
 
     usual, swapped = ids(), ids(key)
     assert len(usual) == len(swapped) == 8
@@ -203,7 +200,6 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
         assert (death, *(state == "continues" for state in goes_on)) == said, mode
 
 
-@pytest.mark.shows("recover.retries")
 def test_recover_retries_is_how_often_in_a_row(tmp_path):
     for retries in (0, 2):
         recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover

@@ -186,6 +186,24 @@ def test_all_servers_that_are_there_get_a_version_in_one_group(tmp_path) -> None
     scenario(tmp_path, test, "rollout.update_mode=wait", "weights.broadcast.timeout_s=77")
 
 
+@pytest.mark.shows("weights.broadcast.timeout_s")
+def test_timeout_s_of_the_broadcast_ends_a_run_whose_trainer_sends_nothing(tmp_path) -> None:
+    async def main() -> None:
+        async with world_of(make_run(tmp_path / "run", "weights.broadcast.timeout_s=1"), num_servers=0) as world:
+            await world.hello()
+            trainer = Trainer(world)
+            await add(world, trainer, 0)
+            await seen(world, 1)
+            await trainer.publish(0)
+            with pytest.raises(
+                Failure, match=r"weights\.broadcast\.timeout_s: waited .* for the trainer to send weights"
+            ):
+                async with asyncio.timeout(60):
+                    await world.life
+
+    asyncio.run(main())
+
+
 def test_none_takes_a_version_into_use_before_all_have_it(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         first, second = await add(world, trainer, 0), await add(world, trainer, 1)

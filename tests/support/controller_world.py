@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class FakeServer:
     def __init__(self, index: int, incarnation: int, store: MemoryEntries) -> None:
         self.name, self.version = f"server/{index}", -1
         self.log: list[str] = []
+        self.times: list[float] = []
+        """When each line of the log came."""
         self.probe, self.refusal, self.hold = list(PROBE.logprobs), "", asyncio.Event()
         self.hold.set()
         self.updating = 0
@@ -79,6 +82,7 @@ class FakeServer:
         self.updating += 1
         await self.hold.wait()
         self.updating -= 1
+        self.times.append(time.monotonic())
         self.log.append(f"update {said['version']}")
         if self.refusal:
             raise HttpError(409, self.refusal)
@@ -91,6 +95,7 @@ class FakeServer:
         return json_response({"version": self.version})
 
     async def _command(self, request: web.Request) -> web.Response:
+        self.times.append(time.monotonic())
         self.log.append(request.path.rpartition("/")[2])
         return json_response({})
 

@@ -172,9 +172,10 @@ def lease(number: int, server: str, **more: Any) -> dict[str, Any]:
     return known | {"server": server, "n": 2, "seed": 1000 + number, "sampling": sampling, "order": None} | more
 
 
-def write_run(root: Path, **changes: Any) -> Path:
-    """A run directory as the launcher leaves it, of the quickstart; `task__name="x"` changes task.name."""
-    values: dict[str, Any] = copy.deepcopy(_quickstart())
+def write_run(root: Path, *overrides: str, experiment: str = "grpo", **changes: Any) -> Path:
+    """A run directory as the launcher leaves it, of a shipped experiment with these overrides; `task__name="x"` changes
+    task.name afterwards."""
+    values: dict[str, Any] = copy.deepcopy(_values(experiment, *overrides))
     names = {
         "rollout__num_episode_workers": 1,
         "trial_name": "t",
@@ -186,12 +187,12 @@ def write_run(root: Path, **changes: Any) -> Path:
     directory = root / "run"
     directory.mkdir()
     (directory / "config.yaml").write_text(yaml.safe_dump(escape_references(values)))
-    facts = {"run_id": "1", "experiment": "grpo", "folder": str(root), "cwd": str(root)}
+    facts = {"run_id": "1", "experiment": experiment, "folder": str(root), "cwd": str(root)}
     (directory / "run.json").write_text(json.dumps(facts))
     (directory / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))
     return directory
 
 
 @functools.cache
-def _quickstart() -> dict[str, Any]:
-    return load("grpo.yaml").values
+def _values(experiment: str, *overrides: str) -> dict[str, Any]:
+    return load(f"{experiment}.yaml", ["rollout.backend=embedded", *overrides]).values

@@ -11,7 +11,9 @@ import peft  # noqa: F401 (it takes seconds, and is imported once for all ranks)
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from areal_like.config.load import load
 from areal_like.config.sections.actor import NormConfig, PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.config.sections.train_engine import FSDPEngineConfig, TrainEngineConfig
@@ -129,8 +131,16 @@ def offloaded(folder: Path, world: World) -> Found:
 
 
 def replicated(folder: Path, world: World) -> Found:
-    fsdp = section(FSDPEngineConfig, dp_replicate=2, reshard_after_forward=False)
-    return learn(folder, world, ADAM, fsdp=fsdp)
+    """Two replicas, each sharded over two ranks, as the configuration asks for them."""
+    words = ["rollout.backend=embedded", "actor.fsdp.dp_replicate=2", "actor.fsdp.reshard_after_forward=false"]
+    steps, engine = learn(folder, world, ADAM, fsdp=load("grpo.yaml", words).config.actor.fsdp)
+    whole, own = (sum(count(each) for each in engine.parameters) for count in (Tensor.numel, local_numel))
+    assert 0.4 * whole < own < 0.6 * whole, f"a rank has {own} of {whole} values"
+    return steps, engine
+
+
+def local_numel(parameter: Tensor) -> int:
+    return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
 
 
 WAYS: dict[str, Callable[[Path, World], Found]] = {

@@ -299,8 +299,7 @@ def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
     assert gathered == {"true": False, "false": True}
 
 
-@pytest.mark.shows("actor.fsdp.dp_replicate")
-def test_dp_replicate_is_how_many_replicas_there_are(tmp_path):
+def test_dp_replicate_must_divide_the_ranks(tmp_path):
     """Two of a single rank there cannot be."""
     with pytest.raises(ConfigError, match=r"actor\.fsdp\.dp_replicate.*2 replicas cannot be made of 1 ranks"):
         engine_of(tmp_path, "actor", folder(), **{"fsdp.dp_replicate": 2})

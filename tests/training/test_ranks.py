@@ -108,8 +108,9 @@ def test_what_waits_in_host_memory_learns_the_same(worlds):
     alike(worlds[2].of("adam"), worlds[2].of("offloaded"), atol=0)
 
 
+@pytest.mark.shows("actor.fsdp.dp_replicate")
 def test_two_replicas_of_two_ranks_each_are_one_rank(worlds):
-    """A gradient that every replica has counts once in its norm."""
+    """A gradient that every replica has counts once in its norm. Each rank has half of the weights."""
     for alone, together in zip(worlds[1].steps["adam"], worlds[4].steps["replicated"], strict=True):
         for name in ("train/loss", "train/grad_norm"):
             assert together[name] == pytest.approx(alone[name], rel=1e-6), name

@@ -164,7 +164,6 @@ def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
             assert never in str(end)
 
 
-@pytest.mark.shows("weights.broadcast.timeout_s")
 def test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it(host) -> None:
     with (
         host.open(meeting(host, world=2, timeout_s=0.3)) as group,

@@ -40,6 +40,7 @@ def test_server_and_worker_are_replaced_and_nothing_else_is_disturbed(tmp_path):
     assert not (ended.directory / "logs" / "trainer-0.attempt-2.log").exists()
 
 
+@pytest.mark.shows("recover.mode")
 def test_a_dead_trainer_and_a_dead_controller_each_cost_one_attempt_and_no_step(tmp_path):
     faults = {"trainer/0 1.1": {"step": 5, "do": "kill"}, "rollout/0 2.1": {"after_s": 0.5, "do": "exit 1"}}
     ended = stand(tmp_path, steps=30, faults=faults).wait()
@@ -190,6 +191,7 @@ def test_whoever_is_killed_nothing_is_left(name, tmp_path):
         assert "launcher/0 was killed by SIGKILL" in ended.err
 
 
+@pytest.mark.shows("recover.retries")
 def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
     faults = {f"server/0 1.{number}": {"do": "kill"} for number in range(1, 9)}
     ended = stand(tmp_path, "recover.retries=1", step_s=30, faults=faults).wait()

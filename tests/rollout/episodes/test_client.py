@@ -204,7 +204,6 @@ def test_a_process_that_was_replaced_stops(status):
     assert isinstance(asyncio.run(main())[0], Superseded)
 
 
-@pytest.mark.shows("rollout.request_timeout")
 def test_past_the_limit_it_is_said_which():
     async def main():
         server = Server()

@@ -112,7 +112,6 @@ def test_a_server_that_fails_fails_the_group_with_that_reason(run):
     assert "out of memory" in result["error"]
 
 
-@pytest.mark.shows("rollout.check_trajectory_format")
 @pytest.mark.parametrize(
     ("what", "value", "said", "always"),
     [

@@ -57,6 +57,7 @@ def failed(root: Path, address: str, *overrides: str, **more: str) -> dict[str, 
         return one.note
 
 
+@pytest.mark.shows("rollout.api_key_var")
 def test_a_server_of_ours_is_recognized_and_serves_the_run_under_its_own_key(tmp_path: Path) -> None:
     async def test(mine: Attacher, theirs: Client) -> None:
         assert "is embedded" in mine.one.said

@@ -1,14 +1,14 @@
 """What the installed SGLang's own parser says of the command lines that we build."""
 
+import json
 import os
 import subprocess
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from areal_like.serving.command_line import ServerSite, flag
+from areal_like.serving.command_line import ServerCommand, ServerSite, flag
 from areal_like.serving.flag_check import refused_flags
 from areal_like.serving.sglang.command import sglang_command
 from areal_like.serving.sglang.parser import FLAG_PARSER as PARSER
@@ -22,7 +22,7 @@ SWITCHES = [
     *("disable_outlines_disk_cache", "disable_custom_all_reduce", "disable_overlap_schedule", "enable_mixed_chunk"),
     *("enable_dp_attention", "enable_torch_compile", "enable_p2p_check", "triton_attention_reduce_in_fp32"),
     *("enable_memory_saver", "allow_auto_truncate", "enable_multimodal", "enable_lora", "log_requests"),
-    *("show_time_cost", "enable_metrics"),
+    "show_time_cost",
 ]
 VALUES: dict[str, Any] = {
     "random_seed": 7,
@@ -63,24 +63,44 @@ TRANSLATED: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.shows(*(f"sglang.{name}" for name in (*SWITCHES, *VALUES, *TRANSLATED, "enable_ep_moe")))
+def written(name: str, value: Any) -> str:
+    """An override as a user writes it."""
+    prefix = "+sglang.extra_args." if name == "extra_args" else f"sglang.{name}="
+    if isinstance(value, dict):
+        ((flag_name, value),) = value.items()
+        prefix += f"{flag_name}="
+    return prefix + json.dumps(value).replace('"', "'") if isinstance(value, list) else f"{prefix}{value}"
+
+
+def server_command(python: str, *overrides: str) -> ServerCommand:
+    config = loaded("grpo", *BIG_MODEL, "gconfig.seed=1", *overrides).config
+    return sglang_command(config, ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python))
+
+
+KEYS = [
+    *((name, True) for name in SWITCHES),
+    *VALUES.items(),
+    *((name, said) for name, (said, _) in TRANSLATED.items()),
+]
+
+
+@pytest.mark.shows(*(f"sglang.{name}" for name, _ in KEYS), "sglang.enable_metrics", "sglang.enable_ep_moe")
 def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
-    python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
+    python = sglang_python()
     wanted = [flag(name, True) for name in SWITCHES] + [flag(name, value) for name, value in VALUES.items()]
     wanted += [words for _, words in TRANSLATED.values()]
-    for name, value in [*((name, True) for name in SWITCHES), *VALUES.items()]:
-        setattr(config.sglang, name, value)
-    for name, (value, _) in TRANSLATED.items():
-        setattr(config.sglang, name, value)
-    config.gconfig.seed = 1
-    start = sglang_command(config, ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python))
-    for words in wanted:
-        at = [at for at, word in enumerate(start.command) if word == words[0]]
-        assert [start.command[one : one + len(words)] for one in at] == [words]
-    assert refused_flags(PARSER, python, start.command, {"SGLANG_USE_CPU_ENGINE": "1"}, tmp_path) == []
+    words = [written(name, value) for name, value in KEYS]
+    full = server_command(python, *words).command
+    for flags in wanted:
+        at = [at for at, word in enumerate(full) if word == flags[0]]
+        assert [full[one : one + len(flags)] for one in at] == [flags]
+    assert refused_flags(PARSER, python, full, {"SGLANG_USE_CPU_ENGINE": "1"}, tmp_path) == []
     assert len(list(tmp_path.iterdir())) == 1  # remembered
-    config.sglang.enable_ep_moe, config.sglang.ep_size = True, 1
-    moved = sglang_command(config, ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python)).command
+    assert (
+        "--enable-metrics" in full
+        and "--enable-metrics" not in server_command(python, "sglang.enable_metrics=false").command
+    )
+    moved = server_command(python, *words, "sglang.enable_ep_moe=true", "sglang.ep_size=1").command
     assert moved[moved.index("--ep-size") + 1] == "2"
 
 
@@ -94,11 +114,9 @@ def test_the_installed_parser_names_the_key_of_what_it_does_not_take(tmp_path):
 
 @pytest.mark.shows("sglang.enable_nan_detection")
 def test_nan_detection_is_a_variable_that_sglang_reads():
-    python, config = sglang_python(), deepcopy(loaded("grpo", *BIG_MODEL).config)
-    spec = ServerSite(0, "", 0, "/r", "some/model", True, 2, 1, (), python)
-    usual = sglang_command(config, spec).env
-    config.sglang.enable_nan_detection = True
-    ((name, value),) = sglang_command(config, spec).env.items() - usual.items()
+    python = sglang_python()
+    usual = server_command(python).env
+    ((name, value),) = server_command(python, "sglang.enable_nan_detection=true").env.items() - usual.items()
     code = (
         "import runpy, sys; from importlib.util import find_spec; from pathlib import Path;"
         "file = Path(find_spec('sglang').origin).parent / 'srt' / 'environ.py';"

@@ -81,26 +81,29 @@ def at(
 
 
 ALL_KEYS = (
-    *("skip_tokenizer_init=true", "enforce_eager=false", "dtype=bfloat16", "distributed_executor_backend=mp"),
+    *("skip_tokenizer_init=true", "enforce_eager=true", "dtype=float16", "distributed_executor_backend=uni"),
     *("max_num_seqs=17", "block_size=64", "cpu_offload_gb=2.5", "disable_sliding_window=false", "max_model_len=4096"),
-    *("enable_chunked_prefill=true", "enable_prefix_caching=true", "gpu_memory_utilization=0.5", "seed=41"),
+    *("enable_chunked_prefill=false", "enable_prefix_caching=false", "gpu_memory_utilization=0.5", "seed=41"),
     *("enable_sleep_mode=true", "uvicorn_log_level=error", "trust_remote_code=true", "enable_auto_tool_choice=true"),
-    "tool_call_parser=hermes",
+    *("tool_call_parser=mistral", "worker_extension_cls=my.Extension"),
 )
 LOST = ("swap_space=8", "max_seq_len_to_capture=100")
 FLAGS = (
-    *("--skip-tokenizer-init", "--no-enforce-eager", "--dtype bfloat16", "--distributed-executor-backend mp"),
+    *("--skip-tokenizer-init", "--enforce-eager", "--dtype float16", "--distributed-executor-backend uni"),
     *("--max-num-seqs 17", "--block-size 64", "--cpu-offload-gb 2.5", "--no-disable-sliding-window"),
-    *("--max-model-len 4096", "--enable-chunked-prefill", "--enable-prefix-caching", "--gpu-memory-utilization 0.5"),
+    *(
+        "--max-model-len 4096",
+        "--no-enable-chunked-prefill",
+        "--no-enable-prefix-caching",
+        "--gpu-memory-utilization 0.5",
+    ),
     *("--seed 41", "--enable-sleep-mode", "--uvicorn-log-level error", "--trust-remote-code"),
-    *("--enable-auto-tool-choice", "--tool-call-parser hermes", "--model some/model", "--max-logprobs 5"),
-    *("--worker-extension-cls areal_like.serving.vllm.worker.WorkerExtension", "--max-lora-rank 32"),
+    *("--enable-auto-tool-choice", "--tool-call-parser mistral", "--model some/model", "--max-logprobs 5"),
+    *("--worker-extension-cls my.Extension", "--max-lora-rank 32"),
 )
 
 
-@pytest.mark.shows(
-    *(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.model", "vllm.worker_extension_cls", "vllm.extra_args"
-)
+@pytest.mark.shows(*(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.model", "vllm.extra_args")
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()

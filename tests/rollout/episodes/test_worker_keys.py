@@ -1,0 +1,88 @@
+"""Keys of a worker of episodes: set in the configuration of a run, and seen in the worker's process."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from areal_like.discovery import announce, open_name_store
+from areal_like.models.characters import write_tokenizer
+from areal_like.process.identity import Identity
+from areal_like.process.run import open_run
+from tests.rollout.episodes.test_process import environment
+from tests.support.episode_parts import MINE
+from tests.support.ring_parts import Controller, Server, lease, open_controller, open_server, write_run
+
+LIMIT_S = 40
+
+
+def worked(
+    root: Path, *overrides: str, experiment: str = "grpo", hangs: bool = False
+) -> tuple[Controller, Server, str]:
+    """Controller and server after one group was generated, or failed, in a worker's process; and its log."""
+    directory = write_run(root, *overrides, experiment=experiment)
+    command = [sys.executable, "-m", "areal_like.rollout.episodes", "--run-dir", str(directory), "--index", "0"]
+
+    async def main() -> tuple[Controller, Server, str]:
+        async with open_server() as server, open_controller([lease(0, server.address)]) as controller:
+            server.gate = asyncio.Event() if hangs else None
+            process = subprocess.Popen(command, env=environment(directory), stderr=subprocess.PIPE, text=True)
+            try:
+                with open_name_store(open_run(directory), Identity("rollout", 0)) as names:
+                    announce(names, Identity("rollout", 0), controller.address)
+                    _, errors = await asyncio.to_thread(process.communicate, timeout=LIMIT_S)
+            finally:
+                process.kill()
+            assert process.returncode == 0, errors
+            return controller, server, errors
+
+    return asyncio.run(main())
+
+
+@pytest.mark.shows("rollout.request_timeout")
+def test_request_timeout_fails_a_group_that_its_server_does_not_answer(tmp_path):
+    controller, _, _ = worked(tmp_path, "rollout.request_timeout=0.5", "rollout.request_retries=0", hangs=True)
+    assert "no answer within 0.5 s (rollout.request_timeout)" in controller.results["0.1"]["error"]
+
+
+@pytest.mark.shows("rollout.check_trajectory_format")
+def test_check_trajectory_format_fails_a_group_with_a_wrong_trajectory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    words = ("workflow.name=mine.py:Wrong", "+workflow.args.what=token_ids", "+workflow.args.value=64")
+    for name, is_checked in (("checked", True), ("not", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(MINE)
+        controller, _, _ = worked(tmp_path / name, *words, f"rollout.check_trajectory_format={str(is_checked).lower()}")
+        result = controller.results["0.1"]
+        assert result["status"] == ("failed" if is_checked else "done")
+        assert not is_checked or "the tokenizer knows ids from 0 to 63" in result["error"]
+
+
+@pytest.mark.shows("rollout.enable_rollout_tracing")
+def test_enable_rollout_tracing_logs_the_requests_of_a_group(tmp_path):
+    for name, is_traced in (("traced", True), ("not", False)):
+        (tmp_path / name).mkdir()
+        _, _, log = worked(tmp_path / name, f"rollout.enable_rollout_tracing={str(is_traced).lower()}")
+        assert ("lease 0.1 " in log) is is_traced, log
+
+
+@pytest.mark.shows("tokenizer_path")
+@pytest.mark.parametrize("experiment", ["grpo", "ppo"])
+def test_tokenizer_path_turns_the_rows_of_a_run_into_tokens(tmp_path, experiment):
+    """By a tokenizer with two of its tokens exchanged."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    write_tokenizer(folder, 64)
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"+"', '"plus"').replace('"="', '"+"').replace('"plus"', '"="'))
+    prompts = {}
+    for name, words in (("own", (f"tokenizer_path={folder}",)), ("usual", ())):
+        (tmp_path / name).mkdir()
+        _, server, _ = worked(tmp_path / name, *words, experiment=experiment)
+        prompts[name] = server.requests[0][0]["prompt"]
+    exchanged = {one: other for one, other in zip(prompts["usual"], prompts["own"], strict=True) if one != other}
+    (one, other), (another, back) = exchanged.items()
+    assert (another, back) == (other, one)
