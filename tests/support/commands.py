@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-AREAL = REPOSITORY / "tests" / "areal_files"
+AREAL = REPOSITORY / "tests" / "config" / "areal_files"
 
 
 class Done(NamedTuple):
