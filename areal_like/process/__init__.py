@@ -1,1 +1,1 @@
-"""What every process of a run shares: who it is, its run's files, how it calls the others, how it waits and ends."""
+"""Shared by all processes of a run: identity, run directory, HTTP, waits, child processes, exit."""

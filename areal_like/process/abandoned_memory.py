@@ -1,10 +1,9 @@
-"""Folders in shared memory whose run has no process any more, as when launcher and guardian were killed together: the
-next start of the same user removes them, and what their records name.
+"""Removes shared memory of runs without processes, such as after launcher and guardian were killed together. Each start
+does it for its own user.
 
-A run lives while somebody holds the lock on its folder (guardian, launcher, and whoever writes weights there: the
-kernel drops it with the last of them), or while a process of this user has its id in the environment, as all that the
-launcher starts have, and what these start. Both are looked at under the exclusive lock: a folder that is locked so and
-removed is not taken by anybody meanwhile (see `memory.hold`).
+A run is alive while a process holds the lock on its folder (guardian, launcher, writers of weights; the kernel releases
+it with the last of them) or a process of this user has the run's id in its environment. Both are checked under the
+exclusive lock, so that nobody can take a folder that is being removed (see `run_memory.lock_folder`).
 """
 
 import contextlib
@@ -19,24 +18,24 @@ from areal_like.process.identity import RUN_ID
 from areal_like.process.run_memory import OPEN_FOLDER, PREFIX, SHARED_MEMORY, is_same_file, remove_folder
 from areal_like.process.shared_segments import remove_recorded
 
-START_ID = re.compile(r"[0-9a-f]{12}")
-"""The ids that the launcher gives."""
+LAUNCHER_RUN_ID = re.compile(r"[0-9a-f]{12}")
+"""Run ids that the launcher gives."""
 
 log = logging.getLogger(__name__)
 
 
 def remove_run_memory(memory: Path) -> None:
-    """All of a run in shared memory, when its processes have ended. What somebody still has mapped stays written down
-    there, for a later start."""
+    """Removes a run's shared memory after its processes have ended. Segments that are still mapped stay recorded, for a
+    later start."""
     if remove_recorded(memory):
         remove_folder(memory)
 
 
 def remove_abandoned_memory() -> None:
-    """What runs of this user have left that have no process any more."""
+    """Removes shared memory of this user's runs that have no process."""
     for folder in sorted(SHARED_MEMORY.glob(f"{PREFIX}{os.getuid()}.*")):
         run_id = folder.name.rpartition(".")[2]
-        if folder.name != f"{PREFIX}{os.getuid()}.{run_id}" or not START_ID.fullmatch(run_id):
+        if folder.name != f"{PREFIX}{os.getuid()}.{run_id}" or not LAUNCHER_RUN_ID.fullmatch(run_id):
             continue
         with _locked(folder) as is_free:
             if is_free and run_id not in running_run_ids():
@@ -47,26 +46,28 @@ def remove_abandoned_memory() -> None:
 
 
 def running_run_ids() -> set[str]:
-    """The ids of runs of which this user has a process."""
-    found, mark = set(), f"{RUN_ID}=".encode()
+    """Ids of runs that have a process of this user."""
+    run_ids, prefix = set(), f"{RUN_ID}=".encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 if entry.stat().st_uid != os.getuid():
-                    continue  # whoever it is may call himself what he likes
+                    continue  # another user can set any id
                 variables = Path(entry.path, "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # it has ended meanwhile
-            found |= {each.removeprefix(mark).decode(errors="replace") for each in variables if each.startswith(mark)}
-    return found
+            run_ids |= {
+                each.removeprefix(prefix).decode(errors="replace") for each in variables if each.startswith(prefix)
+            }
+    return run_ids
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Whether it is a folder of ours that nobody holds; nobody can meanwhile."""
+    """Whether the folder is this user's and unlocked; it stays locked inside the `with`."""
     try:
         handle = os.open(folder, OPEN_FOLDER)
-    except OSError:  # no folder, or not ours to look into
+    except OSError:  # no folder, or not readable
         yield False
         return
     try:

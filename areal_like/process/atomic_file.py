@@ -1,5 +1,4 @@
-"""Files that are there whole, or not at all, also after the machine lost its power; and how much of a file that grows
-line by line is whole."""
+"""Atomic and durable file writes; the complete lines of a file that others append to."""
 
 import os
 from pathlib import Path
@@ -8,7 +7,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Under another name first, so that whoever reads, or kills this process, never leaves or finds half of it."""
+    """Writes a temporary file, syncs it and renames it: readers never see half of the content."""
     half = path.with_name(f".{path.name}.half")
     with half.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -18,8 +17,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def fsync_tree(root: Path) -> None:
-    """All that is below a folder, or where a link in it leads, is on the disk when this returns: the files, then the
-    folders that name them."""
+    """Syncs all files below a folder, then the folders; follows links."""
     for folder, _, files in os.walk(root, topdown=False, followlinks=True):
         for name in files:
             fsync_path(Path(folder, name))
@@ -27,7 +25,7 @@ def fsync_tree(root: Path) -> None:
 
 
 def fsync_path(path: Path) -> None:
-    """A file's content, or what a folder names."""
+    """Syncs a file's content, or a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -36,8 +34,8 @@ def fsync_path(path: Path) -> None:
 
 
 def replace_with_backup(path: Path, content: str | None, kept: Path) -> None:
-    """The new content, or no file for None; where that changes anything, the content of before is in `kept`, which is
-    never written over: what a start that was cut short has kept already is the older one."""
+    """Writes the content, or removes the file for None. If that changes anything, the old content goes to `kept`,
+    unless that exists: then an interrupted start has saved an older one."""
     before = path.read_bytes() if path.is_file() else None
     if before is not None and (content is None or before != content.encode()) and not kept.exists():
         write_atomic(kept, before)
@@ -48,14 +46,14 @@ def replace_with_backup(path: Path, content: str | None, kept: Path) -> None:
 
 
 def complete_lines_end(path: Path) -> int:
-    """Bytes up to the end of the last complete line. The end of the file alone is read, however long it has grown."""
+    """Offset after the last complete line. Reads only the end of the file."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - CHUNK_BYTES)
             file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             end = start
     return 0

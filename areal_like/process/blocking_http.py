@@ -1,4 +1,5 @@
-"""The calls of a process that has no event loop. Every route that it calls may be called again."""
+"""Blocking HTTP client, for processes without an event loop. Calls are repeated once on a lost connection, so every
+route that is called must be idempotent."""
 
 import http.client
 import time
@@ -12,11 +13,11 @@ from areal_like.process.identity import Identity, call_headers
 from areal_like.process.proof_handshake import ProofFailed, ProofRequest, ProofVerifier
 
 PROOF_TIMEOUT_S = 30.0
-"""A server may be busy. A call has its own limit, which may be shorter."""
+"""A server may be busy. A shorter timeout of the call counts instead."""
 
 
 class _ProvenConnection(http.client.HTTPConnection):
-    """Its server proves itself each time that it is opened, before anything else is sent."""
+    """Requires a proof from the server on every new connection, before anything else is sent."""
 
     def __init__(self, address: str, timeout_s: float, proofs: ProofVerifier) -> None:
         super().__init__(address, timeout=timeout_s)
@@ -47,7 +48,7 @@ class _ProvenConnection(http.client.HTTPConnection):
 
 
 class BlockingHttpClient:
-    """One connection per address, kept open. A server proves that it knows the token before the token is sent."""
+    """One kept-alive connection per address. A server proves that it knows the token before the token is sent."""
 
     def __init__(self, me: Identity, secret: str) -> None:
         self._headers, self._proofs = call_headers(me, secret), ProofVerifier(secret)
@@ -72,7 +73,7 @@ class BlockingHttpClient:
         try:
             status, content = self._send(method, address, path, data, timeout_s)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            self._drop(address)  # a connection that was kept open may have been closed by the other side
+            self._drop(address)  # the server may have closed a kept-alive connection
             try:
                 status, content = self._send(method, address, path, data, timeout_s)
             except (OSError, http.client.HTTPException, ProofFailed) as fault:

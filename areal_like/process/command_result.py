@@ -1,4 +1,4 @@
-"""How a command tells a program that started it where its run is and how it ended."""
+"""Result file of a command, for the program that started it: the run's directory, outcome and exit code."""
 
 import json
 import os
@@ -7,13 +7,13 @@ from pathlib import Path
 from areal_like.process.atomic_file import write_atomic
 
 RESULT = "AREAL_LIKE_RESULT"
-"""The environment variable with the file into which it is written."""
+"""Environment variable with the path of the result file."""
 PLANNED = "planned"
 """The outcome of a dry run."""
 
 
 def write_result(run_dir: str | Path, outcome: str, exit_code: int, message: str = "") -> None:
-    place = os.environ.get(RESULT)
-    if place:
-        said = {"directory": str(run_dir), "outcome": outcome, "exit_code": exit_code, "message": message}
-        write_atomic(Path(place), json.dumps(said) + "\n")
+    path = os.environ.get(RESULT)
+    if path:
+        result = {"directory": str(run_dir), "outcome": outcome, "exit_code": exit_code, "message": message}
+        write_atomic(Path(path), json.dumps(result) + "\n")

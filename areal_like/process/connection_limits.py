@@ -1,4 +1,4 @@
-"""Connections to a server of a run: those that say nothing, and those of callers without the token, are limited."""
+"""Connection limits of a server: closes silent connections, and bounds those of callers without the run's token."""
 
 import asyncio
 import logging
@@ -10,22 +10,22 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 HEADERS_TIMEOUT_S = 10.0
-"""Until the first request of a connection must have its headers."""
+"""Time for the headers of a connection's first request."""
 KEEPALIVE_S = 120.0
-"""Until a connection that is kept open for further requests is closed."""
+"""Idle time after which a kept-alive connection is closed."""
 MAX_UNKNOWN = 4096
-"""Connections of callers without the token. The oldest is closed for a new one."""
+"""Connections of callers without the token. A new one closes the oldest."""
 
 
 Handler = web.RequestHandler
 
 
 class LimitedAppRunner(web.AppRunner):
-    """aiohttp's, with these limits. A connection is a stranger's until a request on it shows the token."""
+    """aiohttp's AppRunner with these limits. A connection counts as unknown until a request on it shows the token."""
 
     def __init__(self, app: web.Application, shutdown_s: float) -> None:
         self._silent: set[Handler] = set()
-        self._strangers: dict[Handler, None] = {}
+        self._unknown: dict[Handler, None] = {}
         self._most = max(16, min(MAX_UNKNOWN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
         app[RUNNER] = self
         super().__init__(
@@ -39,7 +39,7 @@ class LimitedAppRunner(web.AppRunner):
 
     @property
     def server(self) -> Any:
-        """What makes the handler of each new connection."""
+        """The factory of connection handlers."""
         make = cast("Callable[[], Handler] | None", super().server)
         if make is None:
             return None
@@ -47,8 +47,8 @@ class LimitedAppRunner(web.AppRunner):
         def connected() -> Handler:
             handler = make()
             self._silent.add(handler)
-            self._strangers[handler] = None
-            if len(self._strangers) > self._most:
+            self._unknown[handler] = None
+            if len(self._unknown) > self._most:
                 self._make_room(handler)
             asyncio.get_running_loop().call_later(HEADERS_TIMEOUT_S, self._close_if_silent, handler)
             return handler
@@ -56,14 +56,14 @@ class LimitedAppRunner(web.AppRunner):
         return connected
 
     def on_request(self, request: web.Request, is_known: bool) -> None:
-        """Of each request, once its headers are there."""
+        """To be called for each request, once its headers have arrived."""
         self._silent.discard(request.protocol)
         if is_known:
-            self._strangers.pop(request.protocol, None)
+            self._unknown.pop(request.protocol, None)
 
     def _make_room(self, newest: Handler) -> None:
-        closed = [one for one in self._strangers if one.transport is None and one is not newest]
-        for handler in closed or [next(iter(self._strangers))]:
+        closed = [one for one in self._unknown if one.transport is None and one is not newest]
+        for handler in closed or [next(iter(self._unknown))]:
             self._drop(handler)
 
     def _close_if_silent(self, handler: Handler) -> None:
@@ -72,7 +72,7 @@ class LimitedAppRunner(web.AppRunner):
 
     def _drop(self, handler: Handler) -> None:
         self._silent.discard(handler)
-        self._strangers.pop(handler, None)
+        self._unknown.pop(handler, None)
         if handler.transport is not None:
             handler.transport.abort()
 
@@ -80,10 +80,9 @@ class LimitedAppRunner(web.AppRunner):
 RUNNER: web.AppKey[LimitedAppRunner] = web.AppKey("runner", LimitedAppRunner)
 
 
-class _Brief(logging.Filter):
-    """A request that is no HTTP is a line of the log, without a traceback. A call that is still held back when the
-    server ends is cut off, which aiohttp (3.14) takes for a fault of its own: `shutdown` has cancelled the future that
-    tells it of the call's end."""
+class _ShortErrors(logging.Filter):
+    """Logs a request that is not HTTP as one line, without a traceback. Drops the error that aiohttp (3.14) logs for a
+    call that is still pending at shutdown: `shutdown` has cancelled the future that the call's end sets."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         fault = record.exc_info[1] if record.exc_info else None
@@ -98,6 +97,6 @@ class _Brief(logging.Filter):
 
 def _log() -> logging.Logger:
     log = logging.getLogger(__name__)
-    if not any(isinstance(one, _Brief) for one in log.filters):
-        log.addFilter(_Brief())
+    if not any(isinstance(each, _ShortErrors) for each in log.filters):
+        log.addFilter(_ShortErrors())
     return log

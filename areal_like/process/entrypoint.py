@@ -1,4 +1,5 @@
-"""How every process of a run begins and ends: its log, its stacks on request, and the note it leaves when it fails."""
+"""Entry point of every process of a run: arguments, logging, stack dumps on SIGUSR1, the failure note, the exit
+code."""
 
 import argparse
 import faulthandler
@@ -25,39 +26,39 @@ log = logging.getLogger(__name__)
 
 
 def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str] | None = None) -> int:
-    """Runs `main` as a process of a run; returns its exit code. `words`: its arguments, where not all are for here."""
+    """Runs `main` as a process of a run; returns its exit code. `words`: the arguments, if not those of the process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", required=True, help="folder of the run")
     parser.add_argument(
-        "--index", type=int, help="for who reads the list of processes: a process knows itself by its environment"
+        "--index", type=int, help="shown in lists of processes only: a process reads its index from its environment"
     )
-    said = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     me = identity()
     try:
-        run = open_run(said.run_dir)
+        run = open_run(arguments.run_dir)
         set_up_logging(run.config.log.level, me)
         raise_open_files_limit()
         _stacks_on_request(run, me)
         code = main(run, me)
     except ConfigError as error:
-        return leave_failure_note(Path(said.run_dir), me, "config", error.text(), BAD_CONFIGURATION)
+        return leave_failure_note(Path(arguments.run_dir), me, "config", error.text(), BAD_CONFIGURATION)
     except Failure as failure:
-        return leave_failure_note(Path(said.run_dir), me, failure.kind, str(failure), FAILED)
+        return leave_failure_note(Path(arguments.run_dir), me, failure.kind, str(failure), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        log.exception("%s ends by an error that nobody expected", me.name)
+        log.exception("%s: unexpected error", me.name)
         return leave_failure_note(
-            Path(said.run_dir), me, "failed", f"{type(error).__name__}: {error}", FAILED, said_already=True
+            Path(arguments.run_dir), me, "failed", f"{type(error).__name__}: {error}", FAILED, is_printed=True
         )
     return DONE if code is None else code
 
 
 def leave_failure_note(
-    directory: Path, me: Identity, kind: str, message: str, code: int, said_already: bool = False
+    directory: Path, me: Identity, kind: str, message: str, code: int, is_printed: bool = False
 ) -> int:
-    """Leaves a note for the launcher, which tells the user."""
-    if not said_already:
+    """Writes the failure note, which the launcher shows to the user."""
+    if not is_printed:
         print(message, file=sys.stderr, flush=True)
     path = failure_note_path(directory, me)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,18 +71,18 @@ def failure_note_path(directory: Path, me: Identity) -> Path:
 
 
 def set_up_logging(level: str, me: Identity) -> None:
-    """To stderr, which the launcher writes into the log of this process."""
+    """Logs to stderr, which the launcher redirects into the log of this process."""
     logging.basicConfig(
         level=level.upper(), format=f"%(asctime)s {me.name} %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
 
 
 def raise_open_files_limit() -> None:
-    """Every answer under way holds a connection: of the thousand files that are usual, none would soon be left."""
+    """Every answer in flight holds a connection: the usual limit of 1024 open files would soon be reached."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _stacks_on_request(run: Run, me: Identity) -> None:

@@ -1,4 +1,4 @@
-"""How a process of a run may end by its own fault."""
+"""Errors that end a process of a run, and errors of HTTP calls."""
 
 
 class Failure(Exception):
@@ -8,23 +8,23 @@ class Failure(Exception):
 
 
 NOT_STAGED = 410
-"""Status of the answer to who wants weights taken into use that are not, or no more, beside those in use."""
+"""HTTP status of a commit of weights that are not staged (any more)."""
 
 
 class FinalFailure(Failure):
-    """Another attempt would end in the same place, so none is made."""
+    """A failure that another attempt would repeat, so none is made."""
 
     kind = "final"
 
 
 class TimedOut(Failure):
-    """Something that was waited for did not come within its limit."""
+    """A wait exceeded its timeout."""
 
     kind = "timeout"
 
 
 class HttpError(Exception):
-    """The other side answered that it will not."""
+    """An HTTP call was answered with an error status; a route raises it to answer so."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class HttpError(Exception):
 
 
 class Unreachable(Exception):
-    """There was no answer."""
+    """An HTTP call got no answer."""
 
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"{address}: {why}")

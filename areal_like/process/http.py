@@ -1,4 +1,4 @@
-"""HTTP between the processes of a run: a server that checks who calls, and a client that says who it is."""
+"""HTTP between the processes of a run: a server that authenticates callers, and an asyncio client."""
 
 import asyncio
 import logging
@@ -34,9 +34,8 @@ def application(
     keyed_paths: Sequence[str] = (),
     limits: BodyLimits = DEFAULT_LIMITS,
 ) -> web.Application:
-    """An application that lets only calls of this run through, but for `open_paths`, which are open to all, and
-    `keyed_paths`, which want the token and nothing else of the run. Each is spelled exactly like that: what is escaped,
-    or has dots or slashes more, is another path."""
+    """An application that accepts only calls of this run, except on `open_paths`, open to all, and on `keyed_paths`,
+    which require only the token. Paths must match exactly: an escaped or denormalized spelling is another path."""
 
     free, keyed = frozenset(open_paths), frozenset(keyed_paths)
     clients = free | keyed
@@ -48,7 +47,7 @@ def application(
         if guard is None or path in free or (path in keyed and is_known):
             return None
         if path in keyed:
-            return 401, "this route wants a key: Authorization: Bearer KEY"
+            return 401, "this route requires a key: Authorization: Bearer KEY"
         return guard.refuse(request.headers)
 
     @web.middleware
@@ -76,14 +75,14 @@ def application(
             log.exception("%s %r", request.method, request.path)
             return error_response(500, f"{type(fault).__name__}: {fault}")
 
-    # The body is bounded when it is read, by who sends it.
+    # The body's limit depends on the caller, and is applied where it is read.
     return web.Application(middlewares=[check])
 
 
 def _proof(request: web.Request, guard: CallGuard) -> web.Response:
-    """For the address and port of the connection, whatever the question says of them."""
-    place = None if request.transport is None else endpoint_of(request.transport.get_extra_info("sockname"))
-    proof = None if place is None else guard.prove(request.headers.get(NONCE_HEADER, ""), place)
+    """For the address and port of the connection, not those in the request's headers."""
+    endpoint = None if request.transport is None else endpoint_of(request.transport.get_extra_info("sockname"))
+    proof = None if endpoint is None else guard.prove(request.headers.get(NONCE_HEADER, ""), endpoint)
     if proof is None:
         return error_response(400, f"{NONCE_HEADER}: send 32 bytes as 64 hexadecimal digits")
     return web.Response(headers={PROOF_HEADER: proof})
@@ -107,7 +106,7 @@ async def read_json(request: web.Request) -> Any:
 
 
 async def read_frame(request: web.Request) -> Frame:
-    """Raises Refused where the body is none."""
+    """Raises HttpError if the body is not a frame."""
     try:
         frame = unpack(await request.read())
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
@@ -117,9 +116,10 @@ async def read_frame(request: web.Request) -> Frame:
     return frame
 
 
-def body_field(said: Any, name: str, kind: type, default: Any = None) -> Any:
-    """One field of a body; null is as good as not said, where that is allowed. Raises Refused."""
-    value = said.get(name) if isinstance(said, Mapping) else None
+def body_field(body: Any, name: str, kind: type, default: Any = None) -> Any:
+    """One field of a JSON body; null counts as missing. Raises HttpError if missing without a default, or of another
+    type."""
+    value = body.get(name) if isinstance(body, Mapping) else None
     if value is None and default is not None:
         return default
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -127,16 +127,16 @@ def body_field(said: Any, name: str, kind: type, default: Any = None) -> Any:
     return value
 
 
-def body_int(said: Any, name: str, least: int = 0) -> int:
+def body_int(body: Any, name: str, least: int = 0) -> int:
     """The same for a whole number."""
-    value: int = body_field(said, name, int)
+    value: int = body_field(body, name, int)
     if not least <= value < 1 << 53:
         raise HttpError(400, f"{name}: {value} is not a whole number from {least} on")
     return value
 
 
 class HttpServer:
-    """A server that runs; `address` is what others call."""
+    """A running server; others call it at `address`."""
 
     def __init__(self, runner: web.AppRunner, address: str) -> None:
         self.address = address
@@ -147,7 +147,7 @@ class HttpServer:
 
 
 async def serve(app: web.Application, host: str, port: int = 0) -> HttpServer:
-    """Port 0 takes a free one."""
+    """Port 0: any free port."""
     app[HOST] = host
     runner = LimitedAppRunner(app, SHUTDOWN_S)
     await runner.setup()
@@ -156,7 +156,7 @@ async def serve(app: web.Application, host: str, port: int = 0) -> HttpServer:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with the faster loop where it is installed."""
+    """asyncio.run, with uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -166,8 +166,8 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 class HttpClient:
-    """Calls of one process to others of its run; connections are pooled. A server proves that it knows the token on
-    each connection before the token goes over it."""
+    """Calls other processes of the run, with pooled connections. On each connection the server proves that it knows the
+    token before the token is sent."""
 
     def __init__(self, me: Identity, secret: str) -> None:
         self._headers, self._proofs = call_headers(me, secret), ProofVerifier(secret)
@@ -189,7 +189,7 @@ class HttpClient:
     @property
     def session(self) -> aiohttp.ClientSession:
         """For answers that are streamed."""
-        assert self._session is not None, "a Caller is used inside `async with`"
+        assert self._session is not None, "an HttpClient is used inside `async with`"
         return self._session
 
     async def json(self, method: str, address: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Any:
@@ -215,12 +215,12 @@ class HttpClient:
 
 
 def error_message(content: bytes) -> str:
-    """The message of an error, from our own servers or others."""
+    """The message in an error's body, from this package's servers or external engines."""
     try:
-        said = orjson.loads(content)
+        body = orjson.loads(content)
     except orjson.JSONDecodeError:
         return content.decode("utf-8", "replace")[:2000]
-    if isinstance(said, dict):
-        found = said.get("error", said.get("message", said))
-        return str(found.get("message", found) if isinstance(found, dict) else found)
-    return str(said)
+    if isinstance(body, dict):
+        error = body.get("error", body.get("message", body))
+        return str(error.get("message", error) if isinstance(error, dict) else error)
+    return str(body)

@@ -1,4 +1,4 @@
-"""Who a process is, how it says so to others, and how these tell what is left over from an earlier life."""
+"""Identity of a process: role, index, attempt and incarnation; the headers that carry it, and the check of calls."""
 
 import hmac
 import os
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from areal_like.process.server_proof import make_proof
 
 SERVER, REWARD, CONTROLLER, EPISODES, TRAINER = "server", "reward", "rollout", "episodes", "trainer"
-"""Roles: what the processes of a run are, and the first part of their names."""
+"""Roles of processes, and the first part of their names."""
 
 RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIKE_TOKEN"
 ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 
 RUN_ID = "AREAL_LIKE_RUN_ID"
-"""By this a process is known to be of a run whose folder it does not know; a server of others reads it."""
+"""Marks the processes of a run, also those that do not know its directory, such as an external engine."""
 
 PORT = "<port>"
-"""Stands in a command for a number that is known when the process is started."""
+"""Placeholder in a command for a port that is chosen when the process starts."""
 
 PROCESS_HEADER, ATTEMPT_HEADER, INCARNATION_HEADER = "X-Areal-Process", "X-Areal-Attempt", "X-Areal-Incarnation"
 RUN_HEADER = "X-Areal-Run"
-"""In the answers of a server of others: `seal`, so that no other is taken for it."""
+"""Carries `start_id` in the answers of an external engine, which identifies it."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """`attempt` counts recoveries of the whole run, `incarnation` the starts of this one process within it."""
+    """`attempt` counts recoveries of the whole run, `incarnation` starts of this process within the attempt."""
 
     role: str
     index: int
@@ -43,32 +43,32 @@ class Identity:
 
     @property
     def start_name(self) -> str:
-        """Of files that belong to one start: `trainer-0`, `trainer-0.attempt-2` after a recovery of the whole run,
-        `server-0.restart-2` for a process that was replaced by itself."""
+        """Stem of files of one start: `trainer-0`, `trainer-0.attempt-2` after a recovery of the run,
+        `server-0.restart-2` for a process that was replaced alone."""
         attempt = f".attempt-{self.attempt}" if self.attempt > 1 else ""
         restart = f".restart-{self.incarnation}" if self.incarnation > 1 else ""
         return f"{self.file_name}{attempt}{restart}"
 
 
 def identity() -> Identity:
-    """What the launcher said in the environment."""
+    """This process's identity, from the launcher's environment variables."""
     role, _, index = os.environ[PROCESS].partition("/")
     return Identity(role, int(index), int(os.environ.get(ATTEMPT, "1")), int(os.environ.get(INCARNATION, "1")))
 
 
 def token() -> str:
-    """The run's secret. It travels by environment alone."""
+    """The run's secret. It is passed only in the environment."""
     return os.environ[TOKEN]
 
 
 def start_id(variables: Mapping[str, str] = os.environ) -> str:
-    """Which run, process and start of it this is."""
-    life = f"{variables.get(ATTEMPT, '1')}.{variables.get(INCARNATION, '1')}"
-    return f"{variables.get(RUN_ID, '')} {variables.get(PROCESS, '')} {life}"
+    """Identifies one start of one process: run, process, attempt and incarnation."""
+    start = f"{variables.get(ATTEMPT, '1')}.{variables.get(INCARNATION, '1')}"
+    return f"{variables.get(RUN_ID, '')} {variables.get(PROCESS, '')} {start}"
 
 
 def call_headers(me: Identity, secret: str) -> dict[str, str]:
-    """What a call of ours carries."""
+    """Headers of every call between processes of the run."""
     return {
         "Authorization": f"Bearer {secret}",
         PROCESS_HEADER: me.name,
@@ -78,7 +78,7 @@ def call_headers(me: Identity, secret: str) -> dict[str, str]:
 
 
 class CallGuard:
-    """Lets in who knows the token and is of the newest attempt and incarnation that was seen."""
+    """Accepts calls that show the token and come from the newest attempt and incarnation seen so far."""
 
     def __init__(self, secret: str, attempt: int = 0) -> None:
         self.attempt = attempt
@@ -86,24 +86,24 @@ class CallGuard:
         self._token, self._secret = secret, f"Bearer {secret}"
         self._newest: dict[str, int] = {}
 
-    def knows(self, said: Mapping[str, str]) -> bool:
-        """Whether a call shows the token. A header may hold bytes that are no text."""
-        shown = said.get("Authorization", "").encode(errors="surrogateescape")
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a call shows the token. A header may hold bytes that are not text."""
+        shown = headers.get("Authorization", "").encode(errors="surrogateescape")
         return hmac.compare_digest(shown, self._secret.encode())
 
-    def prove(self, nonce: str, place: str) -> str | None:
-        """That this server knows the token, to whoever asks it at that address and port."""
-        return make_proof(self._token, nonce, place, "")
+    def prove(self, nonce: str, endpoint: str) -> str | None:
+        """Proof that this server knows the token, for a client that called that address and port."""
+        return make_proof(self._token, nonce, endpoint, "")
 
-    def refuse(self, said: Mapping[str, str]) -> tuple[int, str] | None:
-        """Status and message for a call that must not be answered; None lets it in."""
-        if not self.knows(said):
-            return 401, "this route wants the run's token"
-        name = said.get(PROCESS_HEADER, "?")
+    def refuse(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Status and message for a call that is refused; None accepts it."""
+        if not self.knows(headers):
+            return 401, "this route requires the run's token"
+        name = headers.get(PROCESS_HEADER, "?")
         try:
-            attempt, incarnation = int(said.get(ATTEMPT_HEADER, "")), int(said.get(INCARNATION_HEADER, ""))
+            attempt, incarnation = int(headers.get(ATTEMPT_HEADER, "")), int(headers.get(INCARNATION_HEADER, ""))
         except ValueError:
-            return 400, f"a call must say its attempt and incarnation ({ATTEMPT_HEADER}, {INCARNATION_HEADER})"
+            return 400, f"a call must state its attempt and incarnation ({ATTEMPT_HEADER}, {INCARNATION_HEADER})"
         if attempt < self.attempt:
             return 409, f"{name} is of attempt {attempt}, and the run is at attempt {self.attempt}"
         if attempt > self.attempt:
@@ -112,6 +112,6 @@ class CallGuard:
             if self.on_new_attempt is not None:
                 self.on_new_attempt(attempt)
         if incarnation < self._newest.get(name, 0):
-            return 409, f"{name} was started again since: this is its incarnation {incarnation}"
+            return 409, f"{name} was restarted since: this call is from incarnation {incarnation}"
         self._newest[name] = incarnation
         return None

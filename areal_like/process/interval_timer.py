@@ -1,4 +1,4 @@
-"""When something that recurs is due: three clocks, each by itself, and whichever strikes first counts."""
+"""Decides when a recurring action is due: every N steps, epochs or seconds, whichever comes first."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from areal_like.config.sections.checkpoints import FrequencyConfig
 
 
 class IntervalTimer:
-    """Asked once after every completed step."""
+    """To be asked once after every completed step."""
 
     def __init__(
         self, config: FrequencyConfig, steps_per_epoch: int, now: Callable[[], float] = time.monotonic
@@ -18,7 +18,7 @@ class IntervalTimer:
         self._last_time = now()
 
     def is_due(self, step: int) -> bool:
-        """`step` steps are completed. A clock that strikes begins anew; the others go on."""
+        """After `step` completed steps. An interval that is due restarts; the others continue."""
         config, due = self._config, False
         epoch = step // self._steps_per_epoch
         if config.freq_epochs is not None and epoch - self._last_epoch >= config.freq_epochs:

@@ -1,4 +1,4 @@
-"""Whether an address can be listened on, asked by listening there for a moment."""
+"""Checks whether an address can be listened on, by listening there for a moment."""
 
 import errno
 
@@ -12,9 +12,9 @@ REASONS = {
 
 
 def why_no_port(host: str, port: int) -> str:
-    """Empty where a server could listen there now. A port whose connections are still ending is free, as it is to the
-    servers."""
-    import socket  # a plan without fixed ports does without
+    """Empty if a server could listen there now. A port with connections in TIME_WAIT counts as free, as for a
+    server."""
+    import socket  # not needed by a plan without fixed ports
 
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

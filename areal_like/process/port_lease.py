@@ -1,4 +1,4 @@
-"""Numbers of ports for processes that cannot take a free one by themselves."""
+"""Reserves ports for processes that cannot listen on port 0."""
 
 import os
 import socket
@@ -7,10 +7,10 @@ TRIES = 50
 
 
 class PortLease:
-    """A port that no other run of this user's machine is given as long as this is held.
+    """A port that no other run of this user gets while this is held.
 
-    The lock is a name in the kernel's own namespace of sockets and not a file: it goes with its process, however that
-    ends, and reaches exactly as far as port numbers do.
+    The lock is an abstract socket name, not a file: the kernel releases it with the process, and its scope is the
+    network namespace, as that of ports.
     """
 
     def __init__(self, port: int, lock: socket.socket) -> None:
@@ -22,7 +22,7 @@ class PortLease:
 
 
 def lease_port(host: str = "127.0.0.1") -> PortLease:
-    """A port that is free now. Somebody else may still take it before the process does; then another is leased."""
+    """A port that is free now. Another program may still take it before the process listens; then lease another."""
     for _ in range(TRIES):
         with socket.socket() as probe:
             probe.bind((host, 0))

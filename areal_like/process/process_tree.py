@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who descends from whom, and how all of them are ended."""
+"""Process tree from /proc: descendants, subreaper, and killing until none is left."""
 
 import ctypes
 import os
@@ -11,20 +11,20 @@ from typing import NamedTuple
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 PAUSE_S = 0.01
 KILL_TIMEOUT_S = 30.0
-"""A process that hangs in the kernel (a dead network file system, say) cannot be killed; it is named and left."""
+"""A process that hangs in the kernel (such as on a dead network file system) cannot be killed: it is reported."""
 ORPHANS_TIMEOUT_S = 5.0
-"""So long the launcher looks after nothing else. What is left even then is ended with the run."""
+"""The launcher is blocked for so long. What is left then is killed at the end of the run."""
 
 RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"
-"""In the command of a process of Python's that removes shared memory when those who made it are gone, and then ends."""
+"""In the command of Python's process that removes shared memory after its creators have ended, and then exits."""
 RESOURCE_TRACKER_S = 10.0
 
 _PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
-"""Looked up once: between fork and exec nothing should be."""
+"""Looked up once, as nothing may be looked up between fork and exec."""
 
 
 class ProcessInfo(NamedTuple):
-    """A process at the moment of looking."""
+    """A process, as it was when read."""
 
     pid: int
     parent: int
@@ -33,17 +33,17 @@ class ProcessInfo(NamedTuple):
 
 
 def become_subreaper() -> None:
-    """Orphans below this process fall to it, and not to the machine's first process."""
+    """Orphaned descendants become children of this process instead of init's."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(sign: int = signal.SIGKILL) -> None:
-    """The kernel sends this signal when the thread that started this process is gone."""
+    """The kernel sends this signal when the thread that started this process ends."""
     _prctl(PR_SET_PDEATHSIG, sign)
 
 
 def set_process_name(name: str) -> None:
-    """What `ps` and `top` show for this process."""
+    """Sets the name that `ps` and `top` show."""
     _prctl(PR_SET_NAME, name.encode()[:15])
 
 
@@ -53,16 +53,16 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def all_processes() -> dict[int, ProcessInfo]:
-    """All processes that there are."""
-    found = {}
+    """All processes of the machine, by pid."""
+    processes = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (seen := process_info(int(name))) is not None:
-            found[seen.pid] = seen
-    return found
+        if name.isdigit() and (process := process_info(int(name))) is not None:
+            processes[process.pid] = process
+    return processes
 
 
 def process_info(pid: int) -> ProcessInfo | None:
-    """One process; None where there is none any more."""
+    """One process; None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -72,7 +72,7 @@ def process_info(pid: int) -> ProcessInfo | None:
 
 
 def has_handler(pid: int, sign: int) -> bool:
-    """Whether a process has a handler for a signal that would end it otherwise."""
+    """Whether a process handles a signal that would end it otherwise."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -84,14 +84,14 @@ def has_handler(pid: int, sign: int) -> bool:
 def descendants_of(pid: int) -> list[ProcessInfo]:
     """All descendants of a process, parents first."""
     children: dict[int, list[ProcessInfo]] = {}
-    for seen in all_processes().values():
-        children.setdefault(seen.parent, []).append(seen)
-    found, waiting = [], [pid]
-    while waiting:
-        born = children.get(waiting.pop(), [])
-        found += born
-        waiting += [seen.pid for seen in born]
-    return found
+    for process in all_processes().values():
+        children.setdefault(process.parent, []).append(process)
+    descendants, pending = [], [pid]
+    while pending:
+        of_one = children.get(pending.pop(), [])
+        descendants += of_one
+        pending += [process.pid for process in of_one]
+    return descendants
 
 
 def kill(pids: Iterable[int], sign: int = signal.SIGKILL) -> None:
@@ -103,28 +103,28 @@ def kill(pids: Iterable[int], sign: int = signal.SIGKILL) -> None:
 
 
 def kill_descendants() -> list[int]:
-    """Kills every descendant of this process until none is left, and collects what falls to it; returns those that
-    would not die. Only for the end: it also collects the children of others' objects."""
+    """Kills every descendant of this process until none is left, and reaps them; returns those that cannot be killed.
+    Only for the end of a process: it also reaps children that other objects wait for."""
     began = time.monotonic()
     while alive := descendants_of(os.getpid()):
         if time.monotonic() > began + KILL_TIMEOUT_S:
-            return [seen.pid for seen in alive]
+            return [each.pid for each in alive]
         patient = time.monotonic() < began + RESOURCE_TRACKER_S
-        kill(seen.pid for seen in alive if seen.state != "Z" and not (patient and is_resource_tracker(seen.pid)))
-        _collect_all()
+        kill(each.pid for each in alive if each.state != "Z" and not (patient and is_resource_tracker(each.pid)))
+        _reap_all()
         time.sleep(PAUSE_S)
     return []
 
 
 def is_resource_tracker(pid: int) -> bool:
-    """Whether it is one of Python's resource trackers: left alone for a moment, it cleans up and ends by itself."""
+    """Whether it is one of Python's resource trackers, which clean up and exit by themselves after a moment."""
     try:
         return RESOURCE_TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
 
-def _collect_all() -> None:
+def _reap_all() -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -133,57 +133,57 @@ def _collect_all() -> None:
 
 
 def reap_orphans(known: set[int]) -> None:
-    """What an ended process of ours left behind, and has ended since, is not kept as a zombie. Asks the kernel for
-    dead children alone: a large machine has thousands of processes."""
+    """Reaps ended orphans, but not the children in `known`. Asks the kernel only for ended children: a large machine
+    has thousands of processes."""
     try:
         while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in known:
-            _collect(dead.si_pid)
+            _reap(dead.si_pid)
     except ChildProcessError:
         return
 
 
 def kill_orphans(session: int, marks: Mapping[str, str], known: set[int]) -> None:
-    """Kills what a dead child of this process has left: orphans of its session, or with these variables in their
-    environment, and all below them. Returns when they are gone, or after a moment: as they die, what they started
-    falls to this process in turn."""
+    """Kills the orphans of an ended child and their descendants: processes of its session, or with the variables
+    `marks` in their environment. Returns when none is left, or after ORPHANS_TIMEOUT_S: as they die, their children
+    become children of this process in turn."""
     me, began = os.getpid(), time.monotonic()
     until = began + ORPHANS_TIMEOUT_S
     doomed: set[int] = set()
     while time.monotonic() < until:
-        everyone = all_processes().values()
-        orphans = [seen for seen in everyone if seen.parent == me and seen.pid not in known]
+        processes = all_processes().values()
+        orphans = [each for each in processes if each.parent == me and each.pid not in known]
         mine = [
-            seen.pid
-            for seen in orphans
-            if seen.pid in doomed or seen.session == session or marks.items() <= _environment(seen.pid).items()
+            each.pid
+            for each in orphans
+            if each.pid in doomed or each.session == session or marks.items() <= _environment(each.pid).items()
         ]
-        if not mine and not _end_soon(orphans, everyone):
+        if not mine and not _end_soon(orphans, processes):
             return
-        found = {*mine, *(seen.pid for pid in mine for seen in descendants_of(pid))}
-        doomed |= found
+        targets = {*mine, *(each.pid for pid in mine for each in descendants_of(pid))}
+        doomed |= targets
         patient = time.monotonic() < began + ORPHANS_TIMEOUT_S / 2
-        kill(pid for pid in found if not (patient and is_resource_tracker(pid)))
+        kill(pid for pid in targets if not (patient and is_resource_tracker(pid)))
         for pid in mine:
-            _collect(pid)
+            _reap(pid)
         time.sleep(PAUSE_S)
 
 
-def _collect(pid: int) -> None:
+def _reap(pid: int) -> None:
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return
 
 
-def _end_soon(orphans: Iterable[ProcessInfo], everyone: Iterable[ProcessInfo]) -> bool:
-    """Whether the memory of one is gone already, and with it its name, while it still has its children. That it is a
-    zombie says nothing of its other threads."""
-    parents = {seen.parent for seen in everyone}
-    return any(seen.pid in parents and not _environment(seen.pid) for seen in orphans)
+def _end_soon(orphans: Iterable[ProcessInfo], processes: Iterable[ProcessInfo]) -> bool:
+    """Whether an orphan's memory, and so its environment, is gone while it still has children. Its state does not tell:
+    a zombie may have running threads."""
+    parents = {each.parent for each in processes}
+    return any(each.pid in parents and not _environment(each.pid) for each in orphans)
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """What a process was started with; empty where it may not be read."""
+    """A process's environment at its start; empty if it cannot be read."""
     try:
         content = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

@@ -1,5 +1,4 @@
-"""What is checked of a request before its route sees it: whether a web page may have sent it, and how large and how
-slow its body is."""
+"""Checks of a request before its route: whether a web page may have sent it, and the size and duration of its body."""
 
 import asyncio
 import ipaddress
@@ -10,7 +9,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 HOST: web.AppKey[str] = web.AppKey("host", str)
-"""Where the application was told to listen."""
+"""The configured address to listen on."""
 
 JSON = "application/json"
 CROSS_SITE = ("cross-site", "same-site")
@@ -21,7 +20,7 @@ Refusal = tuple[int, str]
 
 
 class BodyLimits(NamedTuple):
-    """Largest bodies in bytes, and how long they may take to arrive: of calls of the run, and of clients of others."""
+    """Maximum size in bytes and time to arrive of bodies: for calls of the run, and for other clients."""
 
     of_run: int = 1024 * MIB
     of_others: int = MIB
@@ -30,8 +29,8 @@ class BodyLimits(NamedTuple):
 
 
 def refuse_page(request: web.Request) -> Refusal | None:
-    """For callers without the token: a page in a browser must not reach a server on the same machine, neither from its
-    own site (Origin) nor under a name that was made to point here (Host)."""
+    """For callers without the token: refuses web pages, recognized by their site (Origin) or by a host name that was
+    pointed here (Host, DNS rebinding)."""
     hosts = request.headers.getall("Host", [])
     if len(hosts) != 1 or not _is_own(request, hosts[0]):
         shown = hosts[0][:80] if len(hosts) == 1 else f"given {len(hosts)} times"
@@ -58,7 +57,7 @@ def _is_own(request: web.Request, host: str) -> bool:
 
 
 async def read_body(request: web.Request, limits: BodyLimits, is_of_run: bool) -> web.Request:
-    """The request with its body read; raises HTTPException where that is not to be had."""
+    """Reads the body; raises HTTPException if it exceeds a limit or is broken."""
     if not request.body_exists:
         return request
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":

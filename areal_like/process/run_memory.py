@@ -1,8 +1,8 @@
-"""The folder of a run in shared memory. Everybody on the machine can make files in /dev/shm, so a folder with the right
-name proves nothing: it must be ours, and closed to others.
+"""A run's folder in shared memory. Any user can create files in /dev/shm, so the folder must belong to this user and be
+closed to others, whatever its name.
 
-Who makes one, or writes there, keeps a shared lock on it, which the kernel drops when the last of them is gone: see
-`abandoned`.
+Processes that create or write it hold a shared lock on it, which the kernel releases with the last of them: see
+`abandoned_memory`.
 """
 
 import fcntl
@@ -26,8 +26,8 @@ def memory_folder(run_id: str) -> Path:
 
 
 def create_run_memory(folder: Path) -> None:
-    """Before anything of a run is started. Nothing is made where there is no shared memory, or none to write to: then
-    weights travel through the run's directory."""
+    """Creates the folder, before any process of the run starts. Does nothing without writable shared memory: weights
+    are then passed through the run's directory."""
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
         return
     is_held = False
@@ -35,13 +35,14 @@ def create_run_memory(folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            raise Failure(f"{folder}: is there already, made by {_maker(folder)}; start again") from None
+            raise Failure(f"{folder}: exists already, made by {_maker(folder)}; start again") from None
         check_private(folder)
         is_held = lock_folder(folder)
 
 
 def ensure_run_memory(folder: Path) -> None:
-    """For a process that nobody has made the folder for, as where trainers are started by hand."""
+    """Creates the folder if it is missing, for a process that was not started by the launcher, such as a trainer under
+    torchrun."""
     is_held = False
     while not is_held:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,8 +51,8 @@ def ensure_run_memory(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> bool:
-    """Locks it for as long as this process lives, or one that it forks. False where another start has removed the
-    folder before it was locked: such a one does it under the exclusive lock."""
+    """Locks it until this process and its forks have ended. False if another start has removed the folder before it was
+    locked, which is done under the exclusive lock."""
     before = _held.get(folder)
     if before is not None and is_same_file(before, folder):
         return True
@@ -75,7 +76,7 @@ def unlock_folder(folder: Path) -> None:
 
 
 def is_same_file(handle: int, path: Path) -> bool:
-    """Whether this open file is the one that the path leads to now."""
+    """Whether the path still leads to this open file."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
@@ -83,10 +84,10 @@ def is_same_file(handle: int, path: Path) -> bool:
 
 
 def check_private(folder: Path) -> None:
-    """Raises Failure for a folder that others made, or can write to or read."""
+    """Raises Failure if the folder belongs to another user, or others can read or write it."""
     state = folder.lstat()
     if not stat.S_ISDIR(state.st_mode):
-        raise Failure(f"{folder}: is no folder; weights are not passed through it")
+        raise Failure(f"{folder}: is not a folder; weights are not passed through it")
     if state.st_uid != os.getuid():
         raise Failure(f"{folder}: belongs to {_maker(folder)}; weights are not passed through it")
     if state.st_mode & OTHERS_BITS:
@@ -95,7 +96,7 @@ def check_private(folder: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether there is a folder, ours and closed to others."""
+    """Whether the folder exists, belongs to this user and is closed to others."""
     try:
         check_private(folder)
     except (FileNotFoundError, Failure):
@@ -104,14 +105,14 @@ def is_private(folder: Path) -> bool:
 
 
 def check_run_memory_of(path: Path) -> None:
-    """The same for the run's folder that a path lies in, where it lies in one."""
+    """The same for the run's folder in shared memory that contains `path`, if any."""
     folder = _run_folder(path)
     if folder is not None:
         check_private(folder)
 
 
 def make_folder_in_memory(path: Path) -> None:
-    """A folder, and the run's folder that it lies in, which is kept for as long as this process lives."""
+    """Creates a folder, and the run's folder that contains it, which stays locked until this process ends."""
     folder = _run_folder(path)
     if folder is not None:
         ensure_run_memory(folder)
@@ -126,7 +127,7 @@ def _run_folder(path: Path) -> Path | None:
 
 
 def remove_folder(folder: Path) -> None:
-    """What a run has in shared memory outlives processes, so somebody must. What is not ours stays."""
+    """Removes the folder if it belongs to this user: files in shared memory outlive their processes."""
     if folder.is_dir() and not folder.is_symlink() and folder.lstat().st_uid == os.getuid():
         shutil.rmtree(folder)
     unlock_folder(folder)

@@ -1,4 +1,4 @@
-"""One seed for a run; every stream of random numbers derives its own from it by name."""
+"""Derives the seed of each named random stream from the run's seed."""
 
 import xxhash
 

@@ -1,8 +1,7 @@
-"""How a server proves that it knows a secret before it is sent anything: by an HMAC over a nonce of whoever asks.
+"""Proof that a server knows a secret: an HMAC over a nonce of the client.
 
-The proof covers the address and port at which the connection arrived: who listens elsewhere, be it on another address
-of the machine, cannot pass a question on to the right server and its answer back. Runs in the processes of engines too,
-on the standard library alone.
+The proof covers the address and port at which the connection arrived, so that a program that listens elsewhere cannot
+relay the exchange. Runs inside external engines too: standard library only.
 """
 
 import hashlib
@@ -13,7 +12,7 @@ import secrets
 from typing import Any
 
 PROOF_PATH = "/areal-like/proof"
-"""Answered without a token, by `NONCE_HEADER`."""
+"""Answered without a token; the request carries `NONCE_HEADER`."""
 NONCE_HEADER, PROOF_HEADER = "X-Areal-Nonce", "X-Areal-Proof"
 NONCE = re.compile(r"[0-9a-f]{64}")
 PURPOSE = b"areal-like: a server proves which it is"
@@ -24,8 +23,8 @@ def new_nonce() -> str:
 
 
 def endpoint_of(end: Any) -> str | None:
-    """The server's end of a connection, from what a socket says of it: at the server `getsockname`, at the client
-    `getpeername`. Both see the same, also where one listens for IPv4 and IPv6 at once. None for what is not TCP."""
+    """The server's end of a connection, from `getsockname` at the server and `getpeername` at the client. Both give the
+    same text, also for a server that listens on IPv4 and IPv6. None if it is not TCP."""
     if not isinstance(end, tuple | list) or len(end) < 2:
         return None
     try:
@@ -36,13 +35,13 @@ def endpoint_of(end: Any) -> str | None:
     return f"[{plain}]:{end[1]}" if plain.version == 6 else f"{plain}:{end[1]}"
 
 
-def make_proof(secret: str, nonce: str, place: str, who: str) -> str | None:
-    """`who` the server is: its seal, or nothing. None for what is no nonce."""
+def make_proof(secret: str, nonce: str, endpoint: str, who: str) -> str | None:
+    """`who`: the server's start id, or nothing. None if the nonce is malformed."""
     if NONCE.fullmatch(nonce) is None:
         return None
     key = hmac.digest(secret.encode(), PURPOSE, hashlib.sha256)
-    return hmac.digest(key, f"{nonce} {place} {who}".encode(), hashlib.sha256).hex()
+    return hmac.digest(key, f"{nonce} {endpoint} {who}".encode(), hashlib.sha256).hex()
 
 
-def is_proof(shown: str, secret: str, nonce: str, place: str, who: str) -> bool:
-    return hmac.compare_digest(shown.encode(), (make_proof(secret, nonce, place, who) or "").encode())
+def is_proof(shown: str, secret: str, nonce: str, endpoint: str, who: str) -> bool:
+    return hmac.compare_digest(shown.encode(), (make_proof(secret, nonce, endpoint, who) or "").encode())

@@ -1,8 +1,8 @@
-"""Shared memory that vLLM and SGLang make for themselves, outside of the run's folder, and leave when they are killed.
+"""Removes shared memory segments that vLLM and SGLang create outside of the run's folder and leave when killed.
 
-Python's own resource trackers remove what processes of theirs registered, and are let do it (see `descendants`). The
-rest is written down while its owner lives: what appeared in /dev/shm after the engine was started, has a name that such
-programs give, is ours, and is mapped by a process below the one that looks. It is removed when nobody maps it any more.
+Python's resource trackers remove segments that were registered with them, and get time for it (see `process_tree`). The
+others are recorded while the engine runs: segments that appeared in /dev/shm after its start, with a name that such
+programs give, owned by this user and mapped by a descendant of the recording process. They are removed once unmapped.
 """
 
 import json
@@ -25,35 +25,35 @@ NAMES = re.compile(
 )
 LOOK_S = 0.05
 MAX_LOOKS = 100
-"""What was not mapped by a process of ours in so many looks is another program's."""
+"""A segment that no descendant has mapped in so many looks belongs to another program."""
 RECORD, MAX_RECORD_BYTES = "segments-", 1 << 20
 
 log = logging.getLogger(__name__)
 
 
 class SharedSegment(NamedTuple):
-    """A file in /dev/shm. A name may come again, a number does not."""
+    """A file in /dev/shm, by name and inode, as names recur."""
 
     name: str
     inode: int
 
 
 def present_segments() -> set[SharedSegment]:
-    """All of these kinds that there are."""
-    found = set()
+    """All segments in /dev/shm with such names."""
+    segments = set()
     for entry in os.scandir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ():
         if NAMES.fullmatch(entry.name):
             try:
-                found.add(SharedSegment(entry.name, entry.inode()))
+                segments.add(SharedSegment(entry.name, entry.inode()))
             except FileNotFoundError:
-                continue  # gone meanwhile
-    return found
+                continue  # removed meanwhile
+    return segments
 
 
 def mapped_inodes(pids: Iterable[int]) -> set[int]:
-    """The numbers of what these processes have in their memory. The names there are not those of today: a semaphore is
-    made under another one first."""
-    found = set()
+    """Inodes of the files that these processes have mapped. Names are not compared: a semaphore is created under
+    another one first."""
+    inodes = set()
     prefix = f"{SHARED_MEMORY}/"
     for pid in pids:
         try:
@@ -62,12 +62,12 @@ def mapped_inodes(pids: Iterable[int]) -> set[int]:
             continue  # it has ended, or is another user's
         for line in lines:
             if prefix in line:
-                found.add(int(line.split(maxsplit=5)[4]))
-    return found
+                inodes.add(int(line.split(maxsplit=5)[4]))
+    return inodes
 
 
 def remove_unmapped(segments: Iterable[SharedSegment]) -> list[SharedSegment]:
-    """Those that are still there, ours, and mapped by nobody. Returns what is still in use."""
+    """Removes segments of this user that no process has mapped. Returns those still in use."""
     left = [segment for segment in segments if _is_ours(segment)]
     if not left:
         return []
@@ -90,14 +90,14 @@ def _is_ours(segment: SharedSegment) -> bool:
 
 
 class SegmentRecorder:
-    """Writes down what the processes below this one make, from now on until it is closed."""
+    """Records the segments that descendants of this process create, until it is closed."""
 
     def __init__(self, record: Path) -> None:
-        """`record` is for who removes it where this process cannot: see `remove_recorded`."""
+        """`record`: file for another process to remove the segments if this one cannot, see `remove_recorded`."""
         self._record = record
-        self._strangers: dict[SharedSegment, int] = dict.fromkeys(present_segments(), MAX_LOOKS)
+        self._looks: dict[SharedSegment, int] = dict.fromkeys(present_segments(), MAX_LOOKS)
         self._mine: set[SharedSegment] = set()
-        self._ends, self._one_looks = threading.Event(), threading.Lock()
+        self._stop, self._one_looks = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="segments", daemon=True)
         self._thread.start()
 
@@ -106,42 +106,42 @@ class SegmentRecorder:
             self._look()
 
     def _look(self) -> None:
-        new = {each for each in present_segments() - self._mine if self._strangers.get(each, 0) < MAX_LOOKS}
+        new = {each for each in present_segments() - self._mine if self._looks.get(each, 0) < MAX_LOOKS}
         if not new:
             return
-        mapped = mapped_inodes(seen.pid for seen in descendants_of(os.getpid()))
+        mapped = mapped_inodes(process.pid for process in descendants_of(os.getpid()))
         mine = {each for each in new if each.inode in mapped}
         for each in new - mine:
-            self._strangers[each] = self._strangers.get(each, 0) + 1
+            self._looks[each] = self._looks.get(each, 0) + 1
         if mine:
             self._mine |= mine
             if is_private(self._record.parent):
                 write_atomic(self._record, json.dumps(sorted(self._mine)))
 
     def close(self) -> None:
-        """No more is written down."""
-        self._ends.set()
+        """Stops recording."""
+        self._stop.set()
         self._thread.join()
 
     def remove(self) -> None:
-        """When the processes have ended."""
+        """Removes the recorded segments, after the processes have ended."""
         if not remove_unmapped(self._mine) and is_private(self._record.parent):
             self._record.unlink(missing_ok=True)
 
     def _watch(self) -> None:
-        while not self._ends.wait(LOOK_S):
+        while not self._stop.wait(LOOK_S):
             self.look()
 
 
 def record_path(memory: Path, name: str) -> Path:
-    """Where in the run's folder the segments of a process of it are written down."""
+    """File in the run's shared memory with the segments of one process."""
     return memory / f"{RECORD}{name}.json"
 
 
 def remove_recorded(memory: Path, name: str = "*") -> bool:
-    """What was written down by processes that could not remove it themselves; they have ended. What one of their
-    children still has, as it is slow to die, stays written down for the next time. Returns whether all is removed.
-    Whoever can write records chooses what is removed: a folder that others can write to is not looked into."""
+    """Removes segments recorded by processes that have ended without removing them. Segments that a slowly dying child
+    still has mapped stay recorded for the next time. Returns whether all are removed. Records decide what is removed,
+    so those in a folder that others can write to are ignored."""
     if not is_private(memory):
         return True
     is_all = True
@@ -157,7 +157,7 @@ def remove_recorded(memory: Path, name: str = "*") -> bool:
 
 
 def _recorded(record: Path) -> list[SharedSegment] | None:
-    """None, and a line in the log, where it is not as a `Watch` writes it."""
+    """None, with a warning, if it is not as SegmentRecorder writes it."""
     try:
         handle = os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:
@@ -166,14 +166,14 @@ def _recorded(record: Path) -> list[SharedSegment] | None:
                 raise ValueError("it is not a file of this user")
             return parse_record(file.read(MAX_RECORD_BYTES))
     except FileNotFoundError:
-        return None  # its process has removed it just now
+        return None  # its process has just removed it
     except (OSError, ValueError, RecursionError) as fault:
         log.warning("%s is ignored: %s", record, fault)
         return None
 
 
 def parse_record(content: bytes) -> list[SharedSegment]:
-    """Raises ValueError for what is no record."""
+    """Raises ValueError if it is not a record."""
     entries = json.loads(content)
     if not isinstance(entries, list):
         raise ValueError("it is not a list of names and numbers")

@@ -24,8 +24,8 @@ def spawn(
     dies_with_parent: bool = False,
     cores: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """`dies_with_parent`: the child gets SIGKILL when the calling thread ends. Such a child can be limited to `cores`, as
-    far as this process may use them; empty: no limit."""
+    """`dies_with_parent`: the child gets SIGKILL when the calling thread ends. Such a child can be limited to `cores`,
+    as far as this process may use them; empty: no limit."""
     assert dies_with_parent or not cores
     setup = _child_setup(os.getpid(), cores) if dies_with_parent else None
     return subprocess.Popen(

@@ -41,7 +41,7 @@ def anothers(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(opened, "is open to other users (drwxrwxrwx)"), (linked, "is no folder"), (anothers, "belongs to user 12345")],
+    [(opened, "is open to other users (drwxrwxrwx)"), (linked, "is not a folder"), (anothers, "belongs to user 12345")],
 )
 def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why):
     make(folder)
@@ -70,7 +70,7 @@ def test_a_guardian_wants_the_folder_new(folder):
     command = [sys.executable, "-c", code, str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{folder}: is there already, made by user {os.getuid()}; start again")
+    assert done.stderr.startswith(f"{folder}: exists already, made by user {os.getuid()}; start again")
     assert folder.is_dir()
 
 

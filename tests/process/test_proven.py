@@ -201,7 +201,7 @@ def test_an_answer_is_read_however_it_comes_and_nothing_may_follow_it() -> None:
         greeting = ProofRequest(("127.0.0.1", 80)).feed(rest)
         assert greeting is not None and not greeting.is_whole
     for garbage in (b"SSH-2.0", b"HTTP/1.1 200" + b"x" * (1 << 14)):
-        with pytest.raises(ProofFailed, match="speaks no HTTP"):
+        with pytest.raises(ProofFailed, match="does not speak HTTP"):
             ProofRequest(("127.0.0.1", 80)).feed(garbage)
     with pytest.raises(ConnectionError):
         ProofRequest(("127.0.0.1", 80)).feed(b"")

@@ -103,7 +103,7 @@ def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_s
         stranger = await Listener(passing_on(server.port)).start()
         for address, is_proven in ((f"127.0.0.1:{server.port}", True), (f"127.0.0.1:{stranger.port}", False)):
             greeting = await request_proof(address)
-            assert greeting.seal == SEAL and len(greeting.proof) == 64
+            assert greeting.start_id == SEAL and len(greeting.proof) == 64
             if is_proven:
                 ProofVerifier(SECRET, SEAL).check(greeting)
                 continue
@@ -250,7 +250,7 @@ def test_a_server_of_ours_proves_itself_on_its_port(tmp_path: Path) -> None:
     async def main() -> None:
         async with running() as server:
             greeting = await request_proof(server.address)
-            assert greeting.is_ours and RUN_HEADER not in greeting.seal
+            assert greeting.is_ours and RUN_HEADER not in greeting.start_id
             ProofVerifier(KEY).check(greeting)
             with pytest.raises(ProofFailed):
                 ProofVerifier("another key").check(greeting)

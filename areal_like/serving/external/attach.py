@@ -69,7 +69,7 @@ async def prove_attached(address: str, secret: str, key_variable: str, waiting: 
         await asyncio.sleep(POLL_S)
     if not greeting.is_ours:
         return None
-    proofs = ProofVerifier(secret, greeting.seal)
+    proofs = ProofVerifier(secret, greeting.start_id)
     try:
         proofs.check(greeting)
     except ProofFailed as unproven:

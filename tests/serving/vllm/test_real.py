@@ -134,7 +134,7 @@ def test_every_route_but_the_signs_of_life_wants_the_token(server):
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
         called += [("get", path) for path in ("/metrics", "/openapi.json", "/docs", "/nothing", "/health/", "//health")]
         greeting = await request_proof(server.address)
-        ProofVerifier(SECRET, greeting.seal).check(greeting)
+        ProofVerifier(SECRET, greeting.start_id).check(greeting)
         wrong = {"Authorization": "Bearer another"}
         async with aiohttp.ClientSession() as session:
             for headers in ({}, wrong):
