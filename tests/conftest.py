@@ -1,6 +1,6 @@
 """What all tests share: how hard the property tests search.
 
-HYPOTHESIS_PROFILE=ci (the default) tries the same few hundred examples every time; full tries thousands of new ones.
+HYPOTHESIS_PROFILE=ci (the default) tries the same hundred examples every time; full tries thousands of new ones.
 """
 
 import os
@@ -29,7 +29,7 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 # A busy machine with two cores is slow to generate examples; that says nothing about the code.
 settings.register_profile(
-    "ci", max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "full", max_examples=4000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from areal_like.config.experiment import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +16,7 @@ BASES = ["python -c pass", "plain Hydra", "plain Hydra, one override"]
 ANSWERS = {"--help": 0.15, "--dry-run": 0.5, "--dry-run=json": 0.5, "--cfg": None, "error": 0.35}
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_answer(tmp_path: Path) -> None:
     output = tmp_path / "new" / "config.json"
     command = [sys.executable, str(ROOT / "tests/bench/bench_config.py"), "--repeats", "1", "--output", str(output)]

@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.rollout_world import ROOT
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_number_in_flight(tmp_path):
     output = tmp_path / "new" / "controller.json"
     sizes = ["--trajectories", "64", "--in-flight", "8", "16", "--samples", "4"]

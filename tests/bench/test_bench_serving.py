@@ -11,6 +11,7 @@ from tests.bench import bench_serving
 pytestmark = pytest.mark.xdist_group("embedded")
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_answers_and_updates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,11 +4,14 @@ import json
 import math
 import sys
 
+import pytest
+
 from tests.bench import bench_weights
 
 STEPS = ["copy in memory", "publish", "load and verify", "copy what was loaded", "hash what is in use"]
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_step_of_a_publication(tmp_path, monkeypatch, capsys) -> None:
     output = tmp_path / "new" / "weights.json"
     words = ["bench_weights.py", "--megabytes", "2", "--repeats", "4", "--output", str(output)]

@@ -103,6 +103,7 @@ def test_tiny_sizes_keep_the_proportions_of_the_lengths() -> None:
 
 
 @pytest.mark.xdist_group("embedded")
+@pytest.mark.slow
 def test_the_checks_of_servers_run_and_pass_on_a_cpu(tmp_path, monkeypatch, capsys) -> None:
     from tests.gpu import check_serving
 

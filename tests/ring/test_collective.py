@@ -218,7 +218,7 @@ def test_a_server_that_is_killed_in_the_middle_is_told_of_and_the_other_keeps_th
     assert serves(server) == 6
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_goes_round_with_weights_that_are_sent(tmp_path: Path, ranks: int) -> None:
     more = [f"actor.backend=fsdp:d{ranks}"] if ranks > 1 else []
     steps = ("total_train_steps=4", "evaluator.freq_steps=2", "actor.weight_update_mode=collective", *more)
@@ -231,6 +231,7 @@ def test_a_run_goes_round_with_weights_that_are_sent(tmp_path: Path, ranks: int)
     assert wait_until_gone(ended.directory) == {}
 
 
+@pytest.mark.slow
 def test_what_is_learnt_does_not_depend_on_how_weights_travel(tmp_path: Path) -> None:
     words = (*SHORT, "total_train_steps=2", "evaluator.freq_steps=null", "max_head_offpolicyness=0")
     losses = []

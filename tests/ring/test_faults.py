@@ -50,8 +50,8 @@ def folder(tmp_path):
     [
         (("reward.name=mine.py:raises",), "no judge today"),
         (("reward.name=mine.py:hangs", "reward.timeout_s=0.2", "rollout.request_retries=1"), "reward.timeout_s"),
-        (("reward.name=mine.py:nan",), "nan"),
-        (("workflow.name=mine.py:Falls",), "nothing there"),
+        pytest.param(("reward.name=mine.py:nan",), "nan", marks=pytest.mark.slow),
+        pytest.param(("workflow.name=mine.py:Falls",), "nothing there", marks=pytest.mark.slow),
         (("workflow.name=mine.py:Leaves",), "os._exit(0)"),
     ],
     ids=[

@@ -99,6 +99,7 @@ def test_every_sample_is_of_the_version_that_it_trains(once):
     assert audit(once.ledger(), 0) == []
 
 
+@pytest.mark.slow
 def test_killed_twice_and_gone_on_with_it_ends_with_the_same_bits(once, tmp_path):
     """A trainer that dies costs an attempt; when all of it dies, the same command goes on where it stood."""
     with running(tmp_path, *WORDS) as killed:
