@@ -1,4 +1,4 @@
-"""The four kinds of experiment: every section at its place, with the facts they share flowing between them."""
+"""The four kinds of experiment: GRPO, PPO, supervised fine-tuning and reward models."""
 
 from areal_like.config.fields import config, key, optional_section, section
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
@@ -22,115 +22,116 @@ NAME_HINT = "a name of at most 128 characters without '/', '\\' and white space 
 
 @config
 class ValidDatasetConfig(DatasetConfig):
-    """The data that is evaluated on: like the training data in what is not said."""
+    """The evaluation data. Keys that are not set follow `train_dataset`."""
 
     type: str = key("${train_dataset.type}", choices=("rl", "sft", "rw"))
     """What a row holds. Follows `train_dataset.type`."""
 
     fields: dict[str, str] = key("${train_dataset.fields}")
-    """What the rows call what is wanted of them. Follows `train_dataset.fields`."""
+    """Names of the columns. Follows `train_dataset.fields`."""
 
     as_chat: bool = key("${train_dataset.as_chat}")
-    """Whether a prompt that is a text is the message of a user. Follows `train_dataset.as_chat`."""
+    """Treat a prompt that is a text as a user message. Follows `train_dataset.as_chat`."""
 
     loss_on: str = key("${train_dataset.loss_on}", choices=("answers", "all"))
-    """Of which tokens the loss is measured. Follows `train_dataset.loss_on`."""
+    """Tokens in the loss. Follows `train_dataset.loss_on`."""
 
     batch_size: int = key("${train_dataset.batch_size}", ge=1)
-    """Rows that are evaluated at a time, over all ranks. Follows `train_dataset.batch_size`."""
+    """Rows evaluated at a time, over all ranks. Follows `train_dataset.batch_size`."""
 
 
 @config
 class BaseExperimentConfig:
-    """What every kind of experiment has."""
+    """Keys and sections of every kind of experiment."""
 
     experiment_name: str = key(required=True, pattern=NAME_PATTERN, pattern_hint=NAME_HINT)
-    """Name of the experiment: the folder of its trials, and the first part of every name they register."""
+    """Name of the experiment: the folder of its trials, and the first part of the names that their processes
+    register."""
 
     trial_name: str = key("auto", pattern=NAME_PATTERN, pattern_hint=NAME_HINT)
-    """Name of this run of it. `auto` takes the next free one: r0001, r0002 and so on."""
+    """Name of this run of the experiment. `auto` takes the next free one: r0001, r0002 and so on."""
 
     cluster: ClusterSpecConfig = section(ClusterSpecConfig)
-    """The machines, the folder that all of them see, and how processes find each other."""
+    """Machines, shared folder, and how processes find each other."""
 
     allocation_mode: str = key("auto")
-    """Which engines run on how many devices, such as `sglang:d4+fsdp:d4`. `auto` (or `heuristic`) decides by the
-    machine and by what `rollout.backend` and `actor.backend` say; `manual` goes by these two alone."""
+    """Which engines run on how many devices, such as `sglang:d4+fsdp:d4`. `auto` (or `heuristic`) derives it from the
+    machine, `rollout.backend` and `actor.backend`; `manual` uses only these two keys."""
 
     seed: int = key(1, ge=0)
-    """The one seed. Data order, sampling, initialization and dropout each derive their own from it."""
+    """Seed of the run. The seeds of data order, sampling, initialization and dropout are derived from it."""
 
     total_train_epochs: int = key(1, ge=1)
-    """Passes over the training data after which the run is done."""
+    """Passes over the training data, after which the run ends."""
 
     total_train_steps: int | None = key(None, ge=1)
-    """Steps after which the run is done even if epochs are left. Null: the epochs decide."""
+    """Number of steps after which the run ends, even if epochs are left. Null: no limit."""
 
     total_train_n_seqs: int | None = key(None, ge=1)
-    """Sequences trained on after which the run is done even if epochs are left. Null: the epochs decide."""
+    """Number of trained sequences after which the run ends, even if epochs are left. Null: no limit."""
 
     tokenizer_path: str = key("")
-    """Folder or name on the Hub of the tokenizer. Empty: the model's own."""
+    """Folder of the tokenizer, or its name on the Hub. Empty: that of the model."""
 
     train_dataset: DatasetConfig = section(DatasetConfig)
-    """The data that is trained on."""
+    """The training data."""
 
     valid_dataset: ValidDatasetConfig | None = optional_section(ValidDatasetConfig)
-    """The data that is evaluated on. Null: no evaluation on data."""
+    """The evaluation data. Null: no evaluation on data."""
 
     saver: SaverConfig = section(SaverConfig)
-    """Which checkpoints are kept for good."""
+    """Which checkpoints are kept permanently."""
 
     evaluator: EvaluatorConfig = section(EvaluatorConfig)
-    """When and on how much the model is evaluated."""
+    """When and on which rows the model is evaluated."""
 
     stats_logger: StatsLoggerConfig = section(StatsLoggerConfig)
-    """Where metrics go besides the run directory."""
+    """Trackers that metrics are sent to."""
 
     recover: RecoverConfig = section(RecoverConfig)
-    """What is written to go on after a failure or a stop, and when that is done."""
+    """What is written to resume after a failure or a stop, and when."""
 
     sglang: SGLangConfig = section(SGLangConfig)
-    """Settings of SGLang servers; only used where these run."""
+    """Settings of SGLang servers; used only if they run."""
 
     vllm: vLLMConfig = section(vLLMConfig)
-    """Settings of vLLM servers; only used where these run."""
+    """Settings of vLLM servers; used only if they run."""
 
     launcher: LauncherConfig = section(LauncherConfig)
-    """How processes are started: what each is given, and what the cluster's scheduler wants to know."""
+    """How processes are started: environment variables, and settings of Slurm and Ray."""
 
     scheduler: SchedulerConfig = section(SchedulerConfig)
-    """Services of AReaL's inner cluster, kept so that its files load."""
+    """Services of AReaL, accepted so that its files load."""
 
     embedded: EmbeddedConfig = section(EmbeddedConfig)
-    """Settings of the embedded inference engine; only used where it runs."""
+    """Settings of the embedded inference engine; used only if it runs."""
 
     weights: WeightsConfig = section(WeightsConfig)
-    """How weights are saved, and passed on to the inference servers."""
+    """How weights are saved, and sent to the inference servers."""
 
     log: LogConfig = section(LogConfig)
-    """What the log files and the terminal show."""
+    """Level and content of the logs."""
 
     profiler: ProfilerConfig = section(ProfilerConfig)
-    """Traces of the trainers' time and memory."""
+    """Profiles of the trainers' time and memory."""
 
     objective: str | None = key(None)
-    """Name of the metric that a sweeper gets as the result of this run. Null: the last held-out score."""
+    """Metric that a sweeper gets as the result of this run. Null: the last held-out score."""
 
     resume: str | None = key(None)
-    """A run to go on with: its folder, `experiment/trial`, or a trial name that is unique. Null: a run of its own."""
+    """Run to resume: its folder, `experiment/trial`, or a unique trial name. Null: start a new run."""
 
     resume_step: int | None = key(None, ge=-1)
-    """Which checkpoint of `resume` to go on from: its step (0 is one too), or -1 for the newest complete one. Null: the
-    newest as well."""
+    """Checkpoint of `resume` to resume from: its step (from 0), or -1 for the newest complete one. Null: the newest
+    complete one."""
 
     bench: bool = key(False)
-    """Measure instead of train: five steps, the first not counted, without evaluation, checkpoints and tracking
-    services, then a table of throughput."""
+    """Benchmark: run five steps (the first is warm-up) without evaluation, checkpoints and tracking services, then
+    print a table of throughput."""
 
     enable_token_export: bool = key(False)
-    """Write every sequence that was trained on as a line of JSON into `token_exports/` of the run: tokens, mask,
-    advantages, and log-probabilities of sampler and trainer."""
+    """Write every trained sequence as a line of JSON to `token_exports/` of the run: tokens, mask, advantages, and
+    log-probabilities of sampler and trainer."""
 
 
 @config
@@ -138,12 +139,12 @@ class GRPOConfig(BaseExperimentConfig):
     """Reinforcement learning without a value model."""
 
     tokenizer_path: str = key("${actor.path}")
-    """Folder or name on the Hub of the tokenizer. Follows `actor.path`."""
+    """Folder of the tokenizer, or its name on the Hub. Follows `actor.path`."""
 
     sglang: SGLangConfig = section(
         SGLangConfig, model_path="${actor.path}", random_seed="${seed}", dtype="${actor.dtype}"
     )
-    """Settings of SGLang servers; only used where these run."""
+    """Settings of SGLang servers; used only if they run."""
 
     vllm: vLLMConfig = section(
         vLLMConfig,
@@ -152,25 +153,25 @@ class GRPOConfig(BaseExperimentConfig):
         dtype="${actor.dtype}",
         trust_remote_code="${actor.trust_remote_code}",
     )
-    """Settings of vLLM servers; only used where these run."""
+    """Settings of vLLM servers; used only if they run."""
 
     embedded: EmbeddedConfig = section(
         EmbeddedConfig, model_path="${actor.path}", dtype="${actor.dtype}", seed="${seed}"
     )
-    """Settings of the embedded inference engine; only used where it runs."""
+    """Settings of the embedded inference engine; used only if it runs."""
 
     async_training: bool = key(True)
-    """Generate ahead while training runs, as far as `rollout.max_head_offpolicyness` lets it. False: every batch comes
-    from the newest weights alone, as if that were 0."""
+    """Generate ahead during training, as far as `rollout.max_head_offpolicyness` allows. False: every batch comes from
+    the newest weights, as if that key were 0."""
 
     gconfig: GenerationHyperparameters = section(GenerationHyperparameters)
     """How answers are sampled for training."""
 
     rollout: InferenceEngineConfig = section(InferenceEngineConfig)
-    """How answers are generated: by what, how many at once, how far ahead."""
+    """How answers are generated: engine, concurrency, staleness."""
 
     actor: PPOActorConfig = section(PPOActorConfig, optimizer={})
-    """The policy that is trained."""
+    """The policy."""
 
     ref: PPOActorConfig = section(
         PPOActorConfig,
@@ -191,11 +192,11 @@ class GRPOConfig(BaseExperimentConfig):
         moe_use_grouped_mm="${actor.moe_use_grouped_mm}",
         dist_timeout_s="${actor.dist_timeout_s}",
     )
-    """The frozen model that the policy is held near to; only loaded where `actor.kl_ctl` is above 0. Keys about
-    learning mean nothing here."""
+    """The frozen reference model of the KL penalty; loaded only if `actor.kl_ctl` is above 0. Keys about learning have
+    no effect here."""
 
     task: TaskConfig = section(TaskConfig)
-    """The task: where prompts come from and what belongs to them."""
+    """The task: a program that generates prompts."""
 
     workflow: WorkflowConfig = section(WorkflowConfig)
     """How one prompt becomes trajectories."""
@@ -204,10 +205,10 @@ class GRPOConfig(BaseExperimentConfig):
     """How answers are rewarded."""
 
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
-    """Environments to train on instead of a task, and how they are mixed."""
+    """Environments to train on instead of a task."""
 
     curriculum: CurriculumConfig = section(CurriculumConfig)
-    """Which prompts come next, and which groups are let into a batch, by how hard they have shown to be."""
+    """Which prompts are drawn next, and which groups enter a batch, by their measured difficulty."""
 
 
 @config
@@ -238,7 +239,7 @@ class PPOConfig(GRPOConfig):
         dist_timeout_s="${actor.dist_timeout_s}",
         mask_no_eos_with_zero="${actor.mask_no_eos_with_zero}",
     )
-    """The value model, trained beside the policy."""
+    """The value model, trained with the policy."""
 
 
 @config
@@ -246,16 +247,16 @@ class SFTConfig(BaseExperimentConfig):
     """Supervised fine-tuning on prompts and answers."""
 
     tokenizer_path: str = key("${model.path}")
-    """Folder or name on the Hub of the tokenizer. Follows `model.path`."""
+    """Folder of the tokenizer, or its name on the Hub. Follows `model.path`."""
 
     train_dataset: DatasetConfig = section(DatasetConfig, type="sft")
-    """The data that is trained on."""
+    """The training data."""
 
     model: TrainEngineConfig = section(TrainEngineConfig, optimizer={})
-    """The model that is trained."""
+    """The trained model."""
 
     task: TaskConfig = section(TaskConfig)
-    """The task: where rows come from and how they become text."""
+    """The task: a program that generates rows."""
 
 
 @config
@@ -263,16 +264,16 @@ class RWConfig(BaseExperimentConfig):
     """Training of a reward model on pairs of a better and a worse answer."""
 
     tokenizer_path: str = key("${model.path}")
-    """Folder or name on the Hub of the tokenizer. Follows `model.path`."""
+    """Folder of the tokenizer, or its name on the Hub. Follows `model.path`."""
 
     train_dataset: DatasetConfig = section(DatasetConfig, type="rw")
-    """The data that is trained on."""
+    """The training data."""
 
     model: TrainEngineConfig = section(TrainEngineConfig, is_critic=True, optimizer={})
-    """The reward model that is trained. Pairs stay together in a micro-batch."""
+    """The reward model. Pairs stay together in a micro-batch."""
 
     task: TaskConfig = section(TaskConfig)
-    """The task: where pairs come from and how they become text."""
+    """The task: a program that generates pairs."""
 
 
 EXPERIMENTS: dict[str, type[BaseExperimentConfig]] = {

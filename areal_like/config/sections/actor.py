@@ -1,4 +1,4 @@
-"""The policy: its model, and how it learns from rewards."""
+"""Sections `actor`, `ref` and `critic`: the models of reinforcement learning, and how they learn from rewards."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class NormConfig:
     """What the mean is taken over. Null subtracts nothing."""
 
     mean_leave1out: bool = key(False)
-    """Leave an element itself out of the mean that is subtracted from it, as RLOO does."""
+    """Exclude an element from the mean that is subtracted from it, as RLOO does."""
 
     std_level: str | None = key("batch", choices=("batch", "group"))
     """What the standard deviation is taken over. Null only centres, as Dr. GRPO does."""
@@ -31,7 +31,7 @@ class NormConfig:
 
 @config
 class RatioConfig:
-    """How the importance ratio of the loss is formed, and which tokens it takes out of the loss."""
+    """How the importance ratio of the loss is computed, and which tokens it excludes from the loss."""
 
     level: str = key("token", choices=("token", "sequence"))
     """One ratio per token, or one per sequence that all its tokens share (GSPO, together with `length_norm`)."""
@@ -40,58 +40,58 @@ class RatioConfig:
     """With level `sequence`: take the geometric mean over the tokens instead of their product."""
 
     mask_high: float | None = key(None, gt=0)
-    """Tokens with a higher ratio do not count in the loss. Null: no limit; 8 is what prime-rl takes."""
+    """Tokens with a higher ratio are excluded from the loss. Null: no limit; prime-rl uses 8."""
 
     mask_low: float | None = key(None, ge=0)
-    """Tokens with a lower ratio do not count in the loss. Null: no limit; 0.125 is what prime-rl takes."""
+    """Tokens with a lower ratio are excluded from the loss. Null: no limit; prime-rl uses 0.125."""
 
     sequence_mask_low: float = key(0.0, ge=0)
-    """A sequence with any token whose ratio is lower than this does not count at all. 0: off."""
+    """A sequence with any token whose ratio is lower than this is excluded from the loss. 0: off."""
 
 
 @config
 class AdvantageConfig:
-    """Advantages relative to a prompt's group, instead of `reward_norm`: as soon as one key is set, rewards are
-    measured against a baseline of their group."""
+    """Advantages relative to a prompt's group, instead of `reward_norm`: as soon as one key is set, a baseline of the
+    group is subtracted from rewards."""
 
     std_norm: str | None = key(None, choices=("local", "global"))
     """Divide by the standard deviation of rewards: `local` of the group, `global` of the batch. Null: do not."""
 
     length_weighted_mean: bool = key(False)
-    """Weight the group's rewards by answer length in the baseline, so that long answers count for more."""
+    """Weight the group's rewards by answer length in the baseline."""
 
     leave_one_out: bool = key(False)
-    """Leave an answer's own reward out of its baseline. Needs at least two answers per prompt."""
+    """Exclude an answer's own reward from its baseline. Needs at least two answers per prompt."""
 
     neg_clipped: bool = key(False)
-    """Set negative advantages to 0, before any scaling: learn only from answers better than the baseline."""
+    """Set negative advantages to 0, before any scaling: only answers better than the baseline are learnt from."""
 
 
 @config
 class PPOActorConfig(TrainEngineConfig):
-    """A policy model with everything that turns rewards into a gradient."""
+    """A policy model, and how rewards become its gradient."""
 
     group_size: int = key("${gconfig.n_samples}", ge=1)
     """Answers per prompt that are compared with each other. Follows `gconfig.n_samples`."""
 
     ppo_n_minibatches: int = key(4, ge=1)
-    """Optimizer steps per batch: it is cut into so many parts of about equal size in tokens."""
+    """Optimizer steps per batch: the batch is split into this many parts with about as many tokens each."""
 
     eps_clip: float = key(0.2, gt=0)
-    """How far from 1 the ratio between new and old policy may go before it brings no further gain."""
+    """Clipping range of the ratio between new and old policy, around 1."""
 
     eps_clip_higher: float | None = key(None, gt=0)
-    """The same towards above 1 alone (clip-higher of DAPO). Null: `eps_clip` both ways."""
+    """Clipping range above 1 (clip-higher of DAPO). Null: `eps_clip` on both sides."""
 
     c_clip: float | None = key(None, gt=1)
     """Dual clip: with a negative advantage the loss of a token is at most this times its size. Null: off."""
 
     temperature: float = key("${gconfig.temperature}", gt=0)
-    """Temperature by which logits are divided before log-probabilities are taken. Must be the one that was sampled
-    with, which it follows."""
+    """Temperature by which logits are divided before log-probabilities are computed. Follows the sampling temperature;
+    another value is refused."""
 
     reward_norm: NormConfig | None = optional_section(NormConfig)
-    """Normalization of rewards, after scaling and clipping. Null: none; GRPO wants mean and deviation of the group."""
+    """Normalization of rewards, after scaling and clipping. Null: none; GRPO uses mean and deviation of the group."""
 
     reward_scaling: float = key(1.0)
     """Rewards are multiplied by this, after `reward_bias` has been added."""
@@ -100,117 +100,116 @@ class PPOActorConfig(TrainEngineConfig):
     """Added to every reward, before scaling."""
 
     reward_clip: float = key(20.0, gt=0)
-    """Rewards are clipped to between minus this and this, after bias and scaling."""
+    """Rewards are clipped to [-reward_clip, reward_clip], after bias and scaling."""
 
     overlong_reward_penalty: bool = key(False)
-    """Lower the reward of answers that come near `max_new_tokens`; the two keys below say where and how much."""
+    """Lower the reward of answers whose length approaches `max_new_tokens`; see the two keys below."""
 
     overlong_tokens: int | None = key(None, ge=1)
-    """Width of the zone before `max_new_tokens` over which the penalty grows from nothing to its full size. Null: a
-    fifth of `max_new_tokens`."""
+    """Number of tokens before `max_new_tokens` over which the penalty grows from 0 to its full size. Null: a fifth of
+    `max_new_tokens`."""
 
     overlong_penalty_factor: float | None = key(None, ge=0)
     """Penalty at the full length. Null: 1."""
 
     mask_no_eos_with_zero: bool = key(False)
-    """Give no reward at the end of an answer that was cut off at its maximum length. Cut off means that generation
-    ended for its length, not that the answer is the longest of its batch."""
+    """Give no reward at the end of a truncated answer: one whose generation stopped at the maximum length, not the
+    longest of its batch."""
 
     discount: float = key(1.0, ge=0, le=1)
     """Discount of future rewards per token (gamma)."""
 
     gae_lambda: float = key(1.0, ge=0, le=1)
-    """Lambda of generalized advantage estimation: 1 has no bias, less has less variance with a good critic."""
+    """Lambda of generalized advantage estimation: 1 has no bias; lower values have less variance with a good critic."""
 
     adv_norm: NormConfig | None = optional_section(NormConfig)
     """Normalization of advantages over tokens. Null: none."""
 
     kl_ctl: float = key(0.1, ge=0)
-    """Weight of the KL penalty against the reference model; `kl_in` says where it goes. 0: no penalty, and no
+    """Weight of the KL penalty against the reference model; `kl_in` selects where it is applied. 0: no penalty, and no
     reference model is loaded."""
 
     kl_estimator: str = key("k1", choices=("k1", "k2", "k3"))
     """How the KL divergence is estimated per token: log-ratio, half its square, or the low-variance positive one."""
 
     kl_in: str = key("reward", choices=("reward", "loss"))
-    """Take the KL penalty off the reward of each token, so that it goes through advantages; or add it to the loss, so
-    that its own gradient counts (GRPO as it was published: with `kl_estimator` k3)."""
+    """`reward`: subtract the KL penalty from the reward of each token, so that it enters the advantages. `loss`: add it
+    to the loss, with a gradient (GRPO as published: with `kl_estimator` k3)."""
 
     recompute_logprob: bool = key(False)
     """Compute log-probabilities of the batch with the trainer's model and use them as the old policy's, instead of the
     servers'. Costs one forward pass."""
 
     use_decoupled_loss: bool = key(False)
-    """Clip against the policy at the start of the step, and weigh tokens by how far it has moved from the one that
-    sampled. For training on older samples; costs one forward pass."""
+    """Clip against the policy at the start of the step, and weight tokens by its ratio to the policy that sampled them.
+    For training on older samples; costs one forward pass."""
 
     behav_imp_weight_cap: float | None = key(None, gt=0)
-    """With the decoupled loss: tokens whose weight is above this do not count, or count by this at most, as
-    `behav_imp_weight_mode` says. Null: no cap."""
+    """With the decoupled loss: limit of a token's weight. `behav_imp_weight_mode` selects what happens above it. Null:
+    no cap."""
 
     behav_imp_weight_floor: float | None = key(None, gt=0)
-    """The same for tokens whose weight is below this. Null: no floor."""
+    """Lower limit of a token's weight, likewise. Null: no floor."""
 
     behav_imp_weight_mode: str = key("mask", choices=("mask", "truncate"))
-    """What becomes of a token whose weight is beyond `behav_imp_weight_cap` or `behav_imp_weight_floor`: it does not
-    count (AReaL), or counts by the limit (truncated importance sampling)."""
+    """What happens to a token whose weight is beyond `behav_imp_weight_cap` or `behav_imp_weight_floor`: `mask`
+    excludes it (AReaL), `truncate` sets the weight to the limit (truncated importance sampling)."""
 
     behav_imp_weight_level: str = key("token", choices=("token", "sequence", "geometric"))
     """One weight per token, or one for all tokens of an answer: the product of theirs, or its geometric mean."""
 
     dynamic_sampling: bool = key(False)
-    """Leave out groups whose rewards are all equal, as they teach nothing. Whether others take their place is for
-    `rollout.refill` to say."""
+    """Drop groups whose rewards are all equal, as they give no gradient. `rollout.refill` selects whether others
+    replace them."""
 
     log_agent_stats: bool = key(False)
     """Log statistics of whole agent trajectories, for workflows of several turns."""
 
     log_agent_stats_keys: list[str] = key([])
-    """Names of the trajectory's fields whose statistics are logged, when `log_agent_stats` is on."""
+    """Fields of the trajectory whose statistics are logged with `log_agent_stats`."""
 
     max_new_tokens: int = key("${gconfig.max_new_tokens}", ge=1)
-    """Length that the overlong penalty measures against. Follows `gconfig.max_new_tokens`."""
+    """Length at which the overlong penalty is full. Follows `gconfig.max_new_tokens`."""
 
     loss: str = key("ppo")
-    """The loss: `ppo`; `importance_sampling`, the same without any clip (prime-rl, with limits in `ratio`); or your own
-    function as `package.module.name`, `package.module:name` or `file.py:name`."""
+    """`ppo`; `importance_sampling`, the same without clipping (prime-rl, with limits in `ratio`); or your own function
+    as `package.module.name`, `package.module:name` or `file.py:name`."""
 
     loss_args: dict[str, Any] = key({})
-    """Further arguments of a loss of your own, checked against its signature. New names may be added with
-    `+actor.loss_args.name=`."""
+    """Further arguments of your own loss, checked against its signature. Add one with `+actor.loss_args.name=`."""
 
     loss_aggregation: str = key(
         "token_mean",
         choices=("token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean", "fixed_length"),
     )
-    """How token losses become one number: mean over tokens; sums or means per sequence and then the mean of these; or
-    sums over a fixed length (Dr. GRPO). Counts are those of the whole batch over all ranks."""
+    """How token losses become one number: mean over tokens; mean over sequences of their sums or means; or sums divided
+    by a fixed length (Dr. GRPO). Counts are taken over the whole batch and all ranks."""
 
     entropy_coef: float = key(0.0, ge=0)
-    """Weight of an entropy bonus in the loss, against collapse of exploration."""
+    """Weight of an entropy bonus in the loss; it keeps the policy exploring."""
 
     advantage: AdvantageConfig = section(AdvantageConfig)
-    """Advantages relative to the group in the manner of prime-rl; use either this or `reward_norm`."""
+    """Advantages relative to the group as in prime-rl; use either this or `reward_norm`."""
 
     ratio: RatioConfig = section(RatioConfig)
-    """How the importance ratio is formed and which tokens it takes out."""
+    """How the importance ratio is computed, and which tokens it excludes."""
 
     mask_truncated_completions: bool = key(False)
-    """Take answers that were cut off at their maximum length out of the loss."""
+    """Exclude truncated answers from the loss."""
 
     zero_truncated_completions: bool = key(False)
-    """Count the reward of answers that were cut off at their maximum length as 0, before any normalization."""
+    """Set the reward of truncated answers to 0, before any normalization."""
 
 
 @config
 class PPOCriticConfig(TrainEngineConfig):
-    """A model that predicts, at every token, the reward still to come."""
+    """A model that predicts, at every token, the sum of future rewards."""
 
     ppo_n_minibatches: int = key(4, ge=1)
-    """Optimizer steps per batch: it is cut into so many parts of about equal size in tokens."""
+    """Optimizer steps per batch: the batch is split into this many parts with about as many tokens each."""
 
     eps_clip: float = key(0.5, gt=0)
-    """How far a new value may be from the old one before it brings no further gain."""
+    """Clipping range of a new value around the old one."""
 
     mask_no_eos_with_zero: bool = key(False)
-    """Whether cut-off answers are left without their reward. Follows the actor's key of the same name."""
+    """Give no reward to truncated answers. Follows the actor's key of the same name."""

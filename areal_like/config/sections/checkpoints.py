@@ -1,11 +1,11 @@
-"""Which checkpoints are kept for good."""
+"""Sections `saver` and `recover`: which checkpoints are kept, what is written to resume, and when."""
 
 from areal_like.config.fields import config, key
 
 
 @config
 class FrequencyConfig:
-    """How often; each clock runs by itself, and whichever strikes first counts."""
+    """How often something is done. The intervals are independent: whichever is due first applies."""
 
     experiment_name: str = key("${experiment_name}")
     """Experiment that this belongs to. Follows the experiment's own name; another value is refused."""
@@ -14,58 +14,58 @@ class FrequencyConfig:
     """Trial that this belongs to. Follows the experiment's own trial; another value is refused."""
 
     fileroot: str = key("${cluster.fileroot}")
-    """Folder above what this writes. Follows `cluster.fileroot`."""
+    """Root folder of the files of this section. Follows `cluster.fileroot`."""
 
     freq_epochs: int | None = key(None, ge=1)
-    """Every so many passes over the training data, at their end. Null: this clock is off."""
+    """Interval in passes over the training data, at their end. Null: off."""
 
     freq_steps: int | None = key(None, ge=1)
-    """Every so many training steps. Null: this clock is off."""
+    """Interval in training steps. Null: off."""
 
     freq_secs: int | None = key(None, ge=1)
-    """When so many seconds have passed since the last time, looked at after each step. Null: this clock is off."""
+    """Interval in seconds, checked after each step. Null: off."""
 
 
 @config
 class SaverConfig(FrequencyConfig):
-    """How often the weights are kept as a Hugging Face directory. The last step is always kept."""
+    """How often the weights are kept permanently, as a Hugging Face folder. The last step is always kept."""
 
     fileroot: str = key("${cluster.fileroot}")
-    """Folder above the checkpoints. Follows `cluster.fileroot`; with another they are in
-    `<fileroot>/<experiment_name>/<trial_name>/checkpoints`, where the link `checkpoints` of the run directory leads."""
+    """Root folder of the checkpoints. Follows `cluster.fileroot`; with another one they are in
+    `<fileroot>/<experiment_name>/<trial_name>/checkpoints`, and `checkpoints` in the run directory links there."""
 
 
 @config
 class RecoverConfig(FrequencyConfig):
-    """How often everything needed to go on is written, and what is done with it at a start."""
+    """How often the state needed to resume is written, and how it is used."""
 
     fileroot: str = key("${cluster.fileroot}")
-    """Folder above what is needed to go on beside the weights, such as the optimizer's state. Follows
-    `cluster.fileroot`, and is part of each checkpoint then; with another it is in
-    `<fileroot>/<experiment_name>/<trial_name>/resume`, and `resume` in a checkpoint is a link."""
+    """Root folder of what is needed to resume besides the weights, such as optimizer state. Follows `cluster.fileroot`:
+    it is part of each checkpoint. With another one it is in `<fileroot>/<experiment_name>/<trial_name>/resume`, and
+    `resume` in a checkpoint links there."""
 
     mode: str = key("disabled", choices=("disabled", "auto", "fault", "resume"))
-    """`auto` goes on from the newest complete checkpoint where there is one; `resume` must find one; `fault` goes on
-    only after a failure within this start. With `disabled` nothing to resume from is written: a dead trainer or
-    controller ends the run, and one that was stopped has its model alone."""
+    """`auto` resumes from the newest complete checkpoint if there is one; `resume` requires one; `fault` resumes only
+    after a failure within the same command. `disabled` writes no state to resume from: the death of a trainer or
+    controller ends the run, and a stopped run leaves only its model."""
 
     retries: int = key(3, ge=0)
-    """Recoveries in a row without a new complete checkpoint before the run is given up."""
+    """Maximum number of consecutive recoveries without a new complete checkpoint; then the run fails."""
 
     keep: int | None = key(2, ge=1)
-    """How many of the newest complete checkpoints keep what is needed to resume. Null: all of them. What the saver
-    keeps stays in any case."""
+    """Number of the newest complete checkpoints that keep what is needed to resume. Null: all. What the saver keeps is
+    never removed."""
 
     skip_progress: bool = key(False)
-    """When resuming, start counting at step 0 instead of taking over step, token and sample counts. The checkpoint is
-    moved to `checkpoints/before-attempt-K`, since its steps are none of the new count."""
+    """When resuming, start at step 0 instead of continuing the counts of steps, tokens and samples. The checkpoint is
+    moved to `checkpoints/before-attempt-K`."""
 
     skip_curriculum: bool = key(False)
-    """When resuming, forget what the curriculum had learnt about the difficulty of prompts."""
+    """When resuming, discard the difficulty of prompts that the curriculum has recorded."""
 
     skip_scheduler: bool = key(False)
-    """When resuming, start the learning rate schedule anew. Like the others, this is done once, where a command goes on
-    from what an earlier one left, and not again when it recovers from a failure."""
+    """When resuming, restart the learning rate schedule. Like the other `skip_` keys this applies once, when a command
+    resumes an earlier one, and not again when it recovers from a failure."""
 
     skip_dataloader: bool = key(False)
-    """When resuming, read the data from its beginning instead of where the run stood."""
+    """When resuming, read the data from its beginning."""

@@ -1,4 +1,4 @@
-"""Environments that bring rows, interaction and rewards together, and how several are mixed."""
+"""Sections `environments` and `curriculum`: environments to train on, and which prompts are drawn."""
 
 from typing import Any
 
@@ -10,27 +10,27 @@ class EnvironmentConfig:
     """One environment."""
 
     id: str = key(required=True)
-    """Installed environment, as `name` or `owner/name`."""
+    """Name of an installed environment: `name` or `owner/name`."""
 
     args: dict[str, Any] = key({})
-    """Arguments for the environment's own loader."""
+    """Arguments of the environment's loader."""
 
     name: str | None = key(None)
-    """What it is called in metrics and logs. Null: its id. Two of the same id need names."""
+    """Name in metrics and logs. Null: its id. Two with the same id need names."""
 
 
 @config
 class EnvironmentMixConfig:
-    """How the rows of several environments become one set."""
+    """How the rows of several environments are mixed."""
 
     strategy: str = key("interleave", choices=("interleave", "concatenate"))
-    """Take from the environments by turns, or one after the other."""
+    """Alternate between the environments, or use them one after the other."""
 
     probabilities: list[float] | None = key(None, ge=0)
-    """How often each environment is drawn from, one number each; they need not add up to 1. Null: by turns."""
+    """Relative frequency of each environment; the numbers need not add up to 1. Null: in rotation."""
 
     stopping_strategy: str = key("all_exhausted", choices=("first_exhausted", "all_exhausted"))
-    """When interleaving: stop at the end of the shortest, or begin short ones again until every row was used."""
+    """When interleaving: stop at the end of the shortest, or repeat short ones until every row was used."""
 
     seed: int | None = key(None)
     """Seed of the draws. Null: derived from the experiment's `seed`."""
@@ -38,7 +38,7 @@ class EnvironmentMixConfig:
 
 @config
 class EnvironmentsConfig:
-    """Environments to train on. None by default: rows then come from `task` or `train_dataset`."""
+    """Environments to train on. By default none: rows come from `task` or `train_dataset`."""
 
     train: list[EnvironmentConfig] = key([])
     """The environments, as a list of `id`, `args` and `name`."""
@@ -49,15 +49,15 @@ class EnvironmentsConfig:
 
 @config
 class CurriculumConfig:
-    """Which prompts are drawn next and which finished groups are trained on, judged by mean raw reward of a group."""
+    """Which prompts are drawn next and which finished groups are trained on, by the mean raw reward of a group."""
 
     type: str = key("none", choices=("none", "simple", "difficulty_pool", "online_difficulty"))
-    """`none` goes through the data in order, `simple` draws at random, `difficulty_pool` draws easy, normal and hard
-    prompts in fixed shares, `online_difficulty` trains only on groups neither too easy nor too hard."""
+    """`none` uses the data in order, `simple` draws at random, `difficulty_pool` draws easy, normal and hard prompts in
+    fixed fractions, `online_difficulty` trains only on groups neither too easy nor too hard."""
 
     from_scratch: bool = key(True)
-    """Begin without knowledge. False reads earlier results from the columns `metadata` and `rollouts` of the data,
-    which must be there."""
+    """Start without results. False reads earlier results from the columns `metadata` and `rollouts` of the data, which
+    must exist."""
 
     seed: int | None = key("${seed}")
     """Seed of the draws. Follows the experiment's `seed`."""
@@ -69,10 +69,10 @@ class CurriculumConfig:
     """`difficulty_pool`: a prompt whose mean reward is below this becomes hard."""
 
     easy_fraction: float = key(0.1, ge=0, le=1)
-    """`difficulty_pool`: share of a batch drawn from easy prompts. Normal ones fill up what is lacking."""
+    """`difficulty_pool`: fraction of a batch drawn from easy prompts; normal ones fill the rest."""
 
     hard_fraction: float = key(0.1, ge=0, le=1)
-    """`difficulty_pool`: share of a batch drawn from hard prompts. Normal ones fill up what is lacking."""
+    """`difficulty_pool`: fraction of a batch drawn from hard prompts; normal ones fill the rest."""
 
     min_reward: float | None = key(0.01, ge=0, le=1)
     """`online_difficulty`: groups with a lower mean reward are not trained on. Null: no lower limit."""
@@ -81,17 +81,16 @@ class CurriculumConfig:
     """`online_difficulty`: groups with a higher mean reward are not trained on. Null: no upper limit."""
 
     easy_threshold: float | None = key(None)
-    """Prompts whose mean reward reaches this are set aside as easy and no longer drawn. Null: none are."""
+    """Prompts with at least this mean reward are set aside as easy and no longer drawn. Null: none."""
 
     hard_threshold: float | None = key(None)
-    """Prompts whose mean reward is this or less are set aside as hard and no longer drawn. Null: none are."""
+    """Prompts with at most this mean reward are set aside as hard and no longer drawn. Null: none."""
 
     easy_return_fraction: float = key(0.0, ge=0, le=1)
-    """Share of the easy prompts set aside that is drawn again after a checkpoint is loaded."""
+    """Fraction of the easy prompts set aside that is drawn again after a checkpoint is loaded."""
 
     hard_return_fraction: float = key(0.0, ge=0, le=1)
-    """Share of the hard prompts set aside that is drawn again after a checkpoint is loaded."""
+    """Fraction of the hard prompts set aside that is drawn again after a checkpoint is loaded."""
 
     online_difficulty_filtering: bool = key(False)
-    """Do not train on groups whose mean reward is exactly 0 or 1: where all answers are equally good, a group baseline
-    learns nothing."""
+    """Do not train on groups whose mean reward is exactly 0 or 1: with a group baseline they give no gradient."""

@@ -1,42 +1,41 @@
-"""How weights are written to disk and how they travel to the servers."""
+"""Section `weights`: format of saved weights, direct transfer to the servers."""
 
 from areal_like.config.fields import config, key, section
 
 
 @config
 class WeightBroadcastConfig:
-    """Where trainers and servers meet to pass weights on directly (`actor.weight_update_mode: collective`)."""
+    """Direct transfer of weights from trainers to servers (`actor.weight_update_mode: collective`)."""
 
     host: str = key("127.0.0.1")
-    """Address that trainer rank 0 listens on. Must be one that the servers can reach where a run spans nodes."""
+    """Address that trainer rank 0 listens on. On several nodes the servers must be able to reach it."""
 
     port: int = key(0, ge=0, le=65535)
-    """Port that trainer rank 0 listens on; 0 takes a free one, which the servers are told."""
+    """Port that trainer rank 0 listens on. 0: a free port."""
 
     timeout_s: int = key(1200, gt=0)
-    """Seconds that either side waits for the other before it gives up with an error."""
+    """Timeout with which trainers and servers wait for each other, in seconds; past it the transfer fails."""
 
 
 @config
 class WeightsConfig:
-    """How weights are saved, and passed on to the inference servers."""
+    """How weights are saved, and sent to the inference servers."""
 
     save_format: str = key("safetensors", choices=("safetensors", "torch"))
-    """File format of saved weights. `torch` writes `pytorch_model.bin`, for tools that read nothing else: tensors
-    alone, so that `torch.load` takes them with `weights_only=True`."""
+    """File format of saved weights. `torch` writes `pytorch_model.bin`, for tools that read nothing else; `torch.load`
+    reads it with `weights_only=True`."""
 
     save_sharded: bool = key(False)
-    """Split saved weights into several files with an index, where they are larger than `max_shard_gb`, instead of one
-    file."""
+    """Split saved weights larger than `max_shard_gb` into several files with an index."""
 
     max_shard_gb: float = key(5.0, gt=0)
-    """Most gigabytes in one file, with `save_sharded`. A tensor that is larger by itself has a file of its own."""
+    """Maximum size of one file in gigabytes, with `save_sharded`. A larger tensor gets a separate file."""
 
     save_async: bool = key(True)
-    """Write to disk while training goes on. Costs host memory for a second copy of the weights."""
+    """Write to disk while training continues. Costs host memory for a second copy of the weights."""
 
     save_adapter_separately: bool = key(False)
-    """With LoRA: also write the adapter by itself, as PEFT reads it, beside the merged weights."""
+    """With LoRA: also write the adapter, in PEFT's format, beside the merged weights."""
 
     broadcast: WeightBroadcastConfig = section(WeightBroadcastConfig)
-    """The meeting point of trainers and servers for `actor.weight_update_mode: collective`."""
+    """Direct transfer from trainers to servers, with `actor.weight_update_mode: collective`."""
