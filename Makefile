@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?=
 CONFIG ?= grpo.yaml
 TEST_ARGS ?=
+MUTATE ?=
 
 SHELL := /bin/bash
 PY := "$(VENV)/bin/python"
@@ -11,7 +12,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench vllm-cpu sglang-cpu env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys bench vllm-cpu sglang-cpu env-run env-dev
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,6 +35,9 @@ format: env-dev ## Put the code into the shape that lint wants
 
 docs: env-dev ## Write the generated pages from the configuration classes, the metrics and the markers of the tests
 	@$(PY) -m docs.make.pages
+
+mutate-keys: env-dev ## Lists the keys that can be ignored without a test failing (MUTATE="--sample 30" for some)
+	@$(PY) -m tests.mutation.mutate_keys $(MUTATE)
 
 bench: env-dev ## How long a start, a publication, training and whole runs take; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py

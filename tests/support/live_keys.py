@@ -36,6 +36,13 @@ def keys_on_page(page: Path) -> dict[str, tuple[str, ...]]:
     return keys
 
 
+def keys_of(item: pytest.Item) -> list[str]:
+    """The keys that one case of a test shows, with or without effect."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    marks = (*item.iter_markers(SHOWS), *item.iter_markers(SHOWS_NO_EFFECT))
+    return [key for mark in marks for key in keys_of_mark(mark, parameters)]
+
+
 class LiveKeys:
     """Watches a session for tests that show the keys in `required` (dotted key -> names of its tests)."""
 
@@ -50,10 +57,8 @@ class LiveKeys:
         self.unchecked: list[str] = []
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        for mark in (*item.iter_markers(SHOWS), *item.iter_markers(SHOWS_NO_EFFECT)):
-            # A property comes with the reports of a test, from workers of pytest-xdist too.
-            item.user_properties += [(PROPERTY, key) for key in keys_of_mark(mark, parameters)]
+        # A property comes with the reports of a test, from workers of pytest-xdist too.
+        item.user_properties += [(PROPERTY, key) for key in keys_of(item)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = _GROUP.sub("", report.nodeid)
@@ -108,6 +113,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --require-live-keys: keys whose tests were all skipped on this machine do not fail the run",
     )
+    parser.addoption("--shows", metavar="KEY", help="only the tests that are marked as showing this key")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if key := config.getoption("--shows"):
+        others = [item for item in items if key not in keys_of(item)]
+        items[:] = [item for item in items if key in keys_of(item)]
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_configure(config: pytest.Config) -> None:

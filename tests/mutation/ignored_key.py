@@ -1,0 +1,72 @@
+"""A copy of the repository whose product ignores one key: whatever sets it, its value is the default.
+
+The copy is changed, never the product: all processes that a test starts from the copy ignore the key, too.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LOADED, LOAD = "areal_like/config/loaded.py", "areal_like/config/load.py"
+_RESET = '''
+
+IGNORED = {key!r}
+
+
+def reset_ignored(schema, values, resolved):
+    """Puts the default of the ignored key in place of its value. Where references are resolved, the default is, too;
+    what `auto` became is left alone there."""
+    above, _, name = IGNORED.rpartition(".")
+    key, section = schema.keys.get(IGNORED), value_at(values, above) if above else values
+    if key is None or not isinstance(section, dict) or name not in section or key.constraints.required:
+        return
+    default = key.default
+    if resolved and default == "auto":
+        return
+    reference = WHOLE.fullmatch(default) if resolved and isinstance(default, str) else None
+    section[name] = value_at(values, reference[1]) if reference else default
+
+
+_build_config = build_config
+
+
+def build_config(cls, values):
+    if any(cls is root or issubclass(cls, root) for root in EXPERIMENTS.values()):
+        import copy
+
+        values = copy.deepcopy(values)
+        reset_ignored(Schema.of(cls), values, resolved=True)
+    return _build_config(cls, values)
+'''
+_COMPOSE = """
+
+_compose = Composition._compose
+
+
+def _compose_and_reset(self, root, overrides):
+    from areal_like.config.loaded import reset_ignored
+
+    raw, merged = _compose(self, root, overrides)
+    reset_ignored(self.schema, raw, resolved=False)
+    return raw, merged
+
+
+Composition._compose = _compose_and_reset
+"""
+
+
+def copy_repository(folder: Path) -> None:
+    """What git tracks, and what it would track, as it is in the working tree."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (ROOT / name).is_file():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+
+
+def ignore_key(copy: Path, key: str) -> None:
+    """Makes the product of the copy ignore this key, and no other."""
+    for name, code in ((LOADED, _RESET.replace("{key!r}", repr(key))), (LOAD, _COMPOSE)):
+        (copy / name).write_text((ROOT / name).read_text(encoding="utf-8") + code, encoding="utf-8")
