@@ -1,4 +1,4 @@
-"""Generation in asynchronous mode: training groups as far as the gate lets them, evaluations in between."""
+"""Order of generation in asynchronous mode: training groups as far as the gate allows, evaluations in between."""
 
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,12 @@ class AsyncOrder:
         self._evaluate_next = True
 
     def next(self) -> tuple[Group, str, None] | None:
-        """The next group and the server that it goes to: training and evaluation by turns, where both have some. There
-        is no order to be kept."""
+        """The next group and its server, in no fixed slot. Training and evaluation alternate where both have groups."""
         if self.loop.stopping:
             return None
         self._evaluate_next = not self._evaluate_next
-        found = self._evaluate() or self._train() if self._evaluate_next else self._train() or self._evaluate()
-        return None if found is None else (*found, None)
+        start = self._evaluate() or self._train() if self._evaluate_next else self._train() or self._evaluate()
+        return None if start is None else (*start, None)
 
     def _train(self) -> tuple[Group, str] | None:
         loop = self.loop
@@ -40,28 +39,28 @@ class AsyncOrder:
         groups = evaluation.take(1) if server is not None else []
         return (groups[0], server.name) if server is not None and groups else None
 
-    def result(self, lease: Lease, result: Result) -> None:
+    def finished(self, lease: Lease, result: Result) -> None:
         self.loop.outcomes.handle(lease.group, result)
 
     def lost(self, lease: Lease, why: str) -> None:
-        """Whoever had it died. What keeps killing whoever has it is a failure, and no bad luck."""
+        """Its worker died. A group that was lost too often fails for good: it may be what kills its workers."""
         lease.group.losses += 1
         if lease.group.losses > MAX_LOSSES:
-            lost = f"whoever had it died {lease.group.losses} times, last: {why}"
-            result = Result(lease.id, "failed", error=lost, error_kind="server")
+            error = f"its worker died {lease.group.losses} times, last: {why}"
+            result = Result(lease.id, "failed", error=error, error_kind="server")
             self.loop.outcomes.handle(lease.group, result, final=True)
         else:
             self.loop.outcomes.put_back(lease.group, why)
 
     def begin_abort(self) -> bool:
-        """What is void may end where it is: nothing else depends on it."""
+        """Cancelled leases may run on: nothing depends on them."""
         return False
 
     def aborted(self) -> None:
         pass
 
     def step_start(self, step: int) -> None:
-        """Groups of several steps are under way at once: none of them has a beginning."""
+        """Groups of several steps run at the same time: no step has a start."""
 
     def server_gone(self, name: str) -> None:
-        """Its groups stay with their workers, who ask for another server."""
+        """Its groups stay with their workers, which request another server."""

@@ -1,4 +1,4 @@
-"""Reads a ledger as an auditor: was anything trained on that was too old, or twice, and was anything lost?"""
+"""Audits a ledger: finds groups that were trained on too old or twice, and groups that were lost."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 PENDING, FINISHED, DROPPED, FAILED, BATCHED, TRAINED = "pending", "finished", "dropped", "failed", "batched", "trained"
 STALE = "dropped as too old"
-"""Not for good: its prompt has to be queued again."""
+"""Its prompt must be queued again."""
 OPEN = (PENDING, FINISHED, BATCHED)
 NEVER = "never submitted"
 
@@ -14,15 +14,15 @@ Event = dict[str, Any]
 
 
 def audit(events: Iterable[Event], max_staleness: int) -> list[str]:
-    """What is wrong, in words; an empty list is a clean ledger."""
-    book = Audit(max_staleness)
+    """The problems of a ledger; an empty list if there are none."""
+    state = Audit(max_staleness)
     for event in events:
-        book.read(event)
-    return [*book.problems, *book.losses()]
+        state.read(event)
+    return [*state.problems, *state.losses()]
 
 
 class Audit:
-    """Where each group stands after the events so far, in the lineage that survived, and what was wrong on the way."""
+    """The status of each group after the events so far, without steps that were rolled back, and the problems."""
 
     def __init__(self, max_staleness: int) -> None:
         self.max_staleness = max_staleness
@@ -30,7 +30,7 @@ class Audit:
         self.status: dict[int, str] = {}
         self.trained_in: dict[int, int] = {}
         self._finished: set[int] = set()
-        """Those of `status` that no batch has taken."""
+        """Finished groups in no batch."""
         self._oldest: dict[int, int] = {}
         """Version of the oldest token, by group."""
         self._batches: dict[int, list[int]] = {}
@@ -38,21 +38,22 @@ class Audit:
         self._first_number = 0
 
     def read(self, event: Event) -> None:
-        """Events that are not about groups pass."""
+        """Events that are not about groups are skipped."""
         reader = getattr(self, f"_read_{event['event']}", None)
         if reader is not None:
             reader(event)
 
     def counts(self) -> dict[str, int]:
-        """How many groups stand where."""
+        """Groups by status."""
         return dict(Counter(self.status.values()))
 
     def losses(self) -> list[str]:
+        """Problems that show at the end: groups that are missing, or stale and not queued again."""
         numbers = range(self._first_number, max(self.status, default=-1) + 1)
         missing = [number for number in numbers if number not in self.status]
-        found = [f"groups {missing} were never submitted, but later ones were"] if missing else []
+        problems = [f"groups {missing} were never submitted, but later ones were"] if missing else []
         stale = sorted(group for group, status in self.status.items() if status == STALE)
-        return [*found, f"groups {stale} were {STALE} and not queued again"] if stale else found
+        return [*problems, f"groups {stale} were {STALE} and not queued again"] if stale else problems
 
     def _move(self, group: int, to: str, *allowed: str) -> None:
         status = self.status.get(group, NEVER)
@@ -108,7 +109,7 @@ class Audit:
                 self.problems.append(f"group {group} was {age} versions old in step {step}, above {self.max_staleness}")
 
     def _read_recovered(self, event: Event) -> None:
-        """The lineage goes back to a step: what was submitted or trained on since was not, and must not be lost."""
+        """A rollback to a step: groups submitted or trained on since then must be pending again."""
         step, following, pending = event["step"], event["next"], {*event["again"], *(n for n, _ in event["ready"])}
         if not self.status:
             self._first_number = following
@@ -116,7 +117,7 @@ class Audit:
         unsettled = undone | {group for group, status in self.status.items() if status in OPEN}
         missing = sorted(group for group in unsettled - pending if group < following)
         if missing and not event["data_anew"]:
-            self.problems.append(f"going back to step {step} lost groups {missing}")
+            self.problems.append(f"the rollback to step {step} lost groups {missing}")
         self.trained_in = {group: trained for group, trained in self.trained_in.items() if trained < step}
         twice = sorted(pending & set(self.trained_in))
         if twice:

@@ -1,4 +1,4 @@
-"""What a training step takes: which groups, and which rank gets which of them."""
+"""Batches of training steps: their groups, and the groups of each rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ FACTS = ("reward", "rewards", "length", "generated", "finish", "version_min", "v
 
 @dataclass(eq=False)
 class RolloutBatch:
-    """The groups of one step, in the order of submission, and the rank of each. Fetched by each rank, as often as it
-    likes, until the step is done."""
+    """The groups of one step in the order of submission, with the rank of each. Each rank may fetch it any number of
+    times until the step is done."""
 
     step: int
     groups: list[Group]
@@ -23,7 +23,7 @@ class RolloutBatch:
     fetched_by: set[int] = field(default_factory=set)
 
     def header(self, rank: int) -> dict[str, Any]:
-        """The samples of the whole batch, and which of them are the rank's, in the order of its blobs."""
+        """All samples of the batch, and the indices of the rank's own, in the order of its blobs."""
         samples = self.samples
         return {"step": self.step, "samples": samples, "shard": [i for i, s in enumerate(samples) if s["rank"] == rank]}
 
@@ -32,7 +32,7 @@ class RolloutBatch:
 
     @cached_property
     def samples(self) -> list[dict[str, Any]]:
-        """The same for each rank that asks."""
+        """The facts of all samples; the same for each rank."""
         return [
             {"group": group.number, "sample": index, **{name: fact[name] for name in FACTS}, "rank": rank}
             for group, rank in zip(self.groups, self.ranks, strict=True)
@@ -41,8 +41,8 @@ class RolloutBatch:
 
 
 def balance(tokens: Sequence[int], world: int) -> list[int]:
-    """A rank for each group: about equal in tokens, and in number of groups equal as far as it goes (the longest group
-    first, each to the rank that has least)."""
+    """A rank for each group, balanced by tokens. Group counts differ by at most one; the longest group goes first, each
+    to the rank with the fewest tokens."""
     least, ranks_with_one_more = divmod(len(tokens), world)
     load, count, chosen = [0] * world, [0] * world, [0] * len(tokens)
     for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
@@ -57,28 +57,28 @@ def balance(tokens: Sequence[int], world: int) -> list[int]:
 
 
 def with_spread(groups: Sequence[Group]) -> list[Group]:
-    """Those that something can be learnt from; all of them where that is none."""
+    """Groups whose rewards differ; all groups if there is none."""
     return [group for group in groups if group.has_spread] or list(groups)
 
 
 class Batches:
-    """The batches that were formed and are not done. Batch `next_step` is the next to be formed, and all before
-    `done_steps` are trained on."""
+    """The batches that are formed and not done. Batch `next_step` is formed next; all before `done_steps` are trained
+    on."""
 
     def __init__(self, first_step: int) -> None:
         self.next_step = self.done_steps = first_step
         self._kept: dict[int, RolloutBatch] = {}
 
     def get(self, step: int, world: int) -> RolloutBatch | None:
-        """None where it is yet to be formed."""
+        """None if it is not formed yet."""
         if step < self.done_steps:
-            raise HttpError(409, f"batch {step} was trained on already: the run is at step {self.done_steps}")
+            raise HttpError(409, f"batch {step} is already trained on: the run is at step {self.done_steps}")
         if step > self.next_step:
-            raise HttpError(409, f"batch {step} comes after batch {self.next_step}, which nobody has asked for")
+            raise HttpError(409, f"batch {step} comes after batch {self.next_step}, which is not formed yet")
         batch = self._kept.get(step)
         if batch is not None and batch.world != world:
             raise HttpError(
-                409, f"batch {step} was formed for {batch.world} ranks, and a trainer of {world} asks for it"
+                409, f"batch {step} was formed for {batch.world} ranks, and a trainer of {world} requests it"
             )
         return batch
 
@@ -91,7 +91,7 @@ class Batches:
         return batch
 
     def done(self, step: int) -> RolloutBatch | None:
-        """The batch, to be forgotten by all; None where that was said before."""
+        """Removes and returns the batch; None if the step was done before."""
         if step < self.done_steps:
             return None
         if step not in self._kept or step > self.done_steps:
@@ -100,5 +100,5 @@ class Batches:
         return self._kept.pop(step)
 
     def from_step(self, step: int) -> list[Group]:
-        """The groups of batches that are not trained on as of so many steps."""
+        """The groups of the batches from `step` on."""
         return [group for batch in self._kept.values() if batch.step >= step for group in batch.groups]

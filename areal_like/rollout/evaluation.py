@@ -1,4 +1,4 @@
-"""When and on what the model is evaluated, and what came of it."""
+"""Evaluations: when they are due, on which rows, and their results."""
 
 import math
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from areal_like.rollout.settings import RolloutSettings, RunLength
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score
 
 MAX_SHOWN_ROWS = 8
-"""Rows of which trackers are shown the answers."""
+"""Rows whose answers are shown in trackers."""
 
 
 class Evaluation:
-    """One pass over the rows, due for a version."""
+    """One pass over the rows for a weight version."""
 
     def __init__(self, version: int, groups: list[Group]) -> None:
         self.version = version
@@ -30,14 +30,15 @@ class Evaluation:
         self.num_rejected = 0
         self.facts: list[dict[str, Any]] = []
         self.shown: list[Group] = []
-        """Copies of a few, the same rows each time."""
+        """Copies of a few groups, of the same rows each time."""
 
     @property
     def num_running(self) -> int:
         return self.open - len(self.waiting)
 
-    def take(self, most: int) -> list[Group]:
-        return [self.waiting.pop() for _ in range(min(most, len(self.waiting)))]
+    def take(self, count: int) -> list[Group]:
+        """At most `count` groups."""
+        return [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
 
     def put_back(self, group: Group) -> None:
         self.waiting.append(group)
@@ -49,24 +50,24 @@ class Evaluation:
         self.facts += group.facts
         group.forget_results()
 
-    def give_up(self, group: Group) -> None:
+    def fail(self, group: Group) -> None:
         self.open -= 1
         self.failed.append(group)
 
     def reject(self) -> None:
-        """The workflow does not want the row."""
+        """The workflow returned None for the row."""
         self.open -= 1
         self.num_rejected += 1
 
     @property
     def versions(self) -> tuple[int, int]:
-        """The oldest and the newest weights that answered."""
+        """The oldest and the newest weights that generated."""
         oldest = min((fact["version_min"] for fact in self.facts), default=self.version)
         newest = max((fact["version_max"] for fact in self.facts), default=self.version)
         return oldest, newest
 
     def metrics(self, max_failed_share: float) -> dict[str, float]:
-        """Where too many rows are missing, the mean over the others is no score."""
+        """Scores are NaN where too many rows are missing."""
         oldest, newest = self.versions
         missing = len(self.failed) + self.num_rejected
         means = evaluation_metrics(self.facts) if self.facts else {"eval/score": math.nan, "eval/samples": 0.0}
@@ -84,24 +85,24 @@ class Evaluation:
 
 
 class Evaluations:
-    """One after the other; where a new one falls due while an older one has not begun, the older one is left out.
+    """Runs one evaluation at a time. An evaluation that has not started is skipped when the next one is due.
 
-    Those before the first and after the last step are of one version, and the others where the settings say so: servers
-    keep the weights until such a one is complete."""
+    The evaluations before the first and after the last step use a single version, the others only if the settings say
+    so: servers keep these weights until the evaluation is complete."""
 
     def __init__(self, settings: RolloutSettings, num_rows: int, length: RunLength, now: Callable[[], float]) -> None:
         self._settings, self._last_step = settings, length.total_steps
-        wanted = settings.evaluation_rows
-        self._rows = self._choose(num_rows, num_rows if wanted < 0 else min(wanted, num_rows))
+        limit = settings.evaluation_rows
+        self._rows = self._choose(num_rows, num_rows if limit < 0 else min(limit, num_rows))
         clock = settings.evaluation_clock
         self._timer = IntervalTimer(clock, length.steps_per_epoch, now) if clock is not None and self._rows else None
         self.due: int | None = None
         self.current: Evaluation | None = None
 
-    def _choose(self, num_rows: int, wanted: int) -> list[int]:
-        """The same rows each time, in an order that lets any part of them stand for the whole."""
+    def _choose(self, num_rows: int, count: int) -> list[int]:
+        """The same rows each time, in random order, so that any first part is a fair sample."""
         generator = np.random.Generator(np.random.PCG64(derive_seed(self._settings.seed, "evaluation")))
-        return [int(row) for row in generator.permutation(num_rows)[:wanted]]
+        return [int(row) for row in generator.permutation(num_rows)[:count]]
 
     @property
     def idle(self) -> bool:
@@ -109,8 +110,8 @@ class Evaluations:
 
     @property
     def held_version(self) -> int | None:
-        """The newest weights that servers may have now; None where any will do. In synchronous mode nothing newer comes
-        before an evaluation is complete anyway."""
+        """The newest weights that servers may load now; None for any. In synchronous mode no newer weights come before
+        an evaluation is complete."""
         version = self.current.version if self.current is not None else self.due
         if version is None or self._settings.synchronous:
             return None
@@ -118,7 +119,7 @@ class Evaluations:
 
     @property
     def rows_left(self) -> int:
-        """Of the evaluation under way."""
+        """Unfinished rows of the running evaluation."""
         return 0 if self.current is None else self.current.open
 
     def request(self, version: int) -> None:
@@ -130,7 +131,7 @@ class Evaluations:
             self.due = step
 
     def begin(self, version: int) -> Evaluation | None:
-        """The evaluation under way, or the one that is due now that `version` is served."""
+        """The running evaluation, or the one that is due when `version` is served."""
         if self.current is None and self.due is not None and version >= self.due:
             groups = [
                 Group(
@@ -146,12 +147,12 @@ class Evaluations:
         return self.current
 
     def of(self, group: Group) -> Evaluation | None:
-        """The evaluation that a group belongs to; None where it was broken off."""
+        """The evaluation of a group; None if it was cancelled."""
         current = self.current
         return current if current is not None and current.version == group.evaluation else None
 
     def close(self) -> Evaluation:
-        """The one under way, which is complete."""
+        """Removes and returns the running evaluation, which is complete."""
         current = self.current
         assert current is not None
         assert current.open == 0
@@ -162,7 +163,7 @@ class Evaluations:
         self.due = self.current = None
 
     def state(self, step: int) -> dict[str, Any]:
-        """As of so many completed steps: only what is due for their weights can be evaluated again."""
+        """The state after `step` completed steps. Only an evaluation of these weights can be repeated."""
         open_versions = [self.due, self.current.version if self.current else None]
         return {"timer": self._timer.state() if self._timer else None, "due": step if step in open_versions else None}
 

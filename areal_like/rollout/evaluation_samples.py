@@ -1,4 +1,4 @@
-"""What an evaluation looked like, for trackers: answers to a few rows, the same each time, and the spread of scores."""
+"""Samples of evaluations for trackers: answers to a few rows, the same each time, and the distribution of scores."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from areal_like.rollout.groups import Group
 from areal_like.rollout.trajectory import unpack_group
 
 MAX_SAMPLES_PER_ROW = 4
-"""Of a row."""
+"""Per row."""
 
 
 class EvaluationSamples:
-    """Writes them, where a tracker of the run wants them."""
+    """Writes them if a tracker of the run shows them."""
 
     def __init__(self, run: Run, me: Identity) -> None:
         trackers = enabled_extras(run.config.stats_logger)
@@ -38,10 +38,10 @@ class EvaluationSamples:
 
     def _describe(self, step: int, group: Group) -> list[dict[str, Any]]:
         assert self._text is not None
-        found = []
+        samples = []
         for number, sample in enumerate(unpack_group(group.facts, group.blob)[:MAX_SAMPLES_PER_ROW]):
             prompt = len(sample.prompt_ids)
-            found.append(
+            samples.append(
                 {
                     "step": step,
                     "row": group.row,
@@ -56,4 +56,4 @@ class EvaluationSamples:
                     "weights": int(sample.versions.max()),
                 }
             )
-        return found
+        return samples

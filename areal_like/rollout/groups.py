@@ -1,5 +1,7 @@
-"""A group, the lease of it to a worker, and what came of it."""
+"""Groups, their leases to workers, and the results."""
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,21 +12,21 @@ TRAIN, EVALUATE = "train", "eval"
 
 @dataclass(eq=False)
 class Group:
-    """One prompt with all its samples. `number` is its place in the order of submission; in an evaluation, that in
-    its rows. `facts` and `blob` are there once it is finished."""
+    """One prompt with all its samples. `number` is its place in the order of submission, or among the rows of its
+    evaluation. `facts` and `blob` are set when it is finished."""
 
     number: int
     row: int
     seed: int
     n: int
     evaluation: int | None = None
-    """The version whose evaluation this belongs to; None for training."""
+    """The version that is evaluated; None for training."""
     tries: int = 0
     failures: int = 0
     losses: int = 0
-    """How often a process died over it."""
+    """How often its worker died."""
     error: str = ""
-    """The first one."""
+    """The first error."""
     facts: list[dict[str, Any]] = field(default_factory=list)
     blob: bytes | memoryview = b""
 
@@ -45,7 +47,7 @@ class Group:
 
     @property
     def has_spread(self) -> bool:
-        """Whether its rewards differ, so that there is something to learn from it. One sample alone cannot say."""
+        """Whether its rewards differ, so that it gives a gradient. True for a single sample."""
         first = self.facts[0]["reward"]
         return len(self.facts) == 1 or any(fact["reward"] != first for fact in self.facts)
 
@@ -55,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Result:
-    """What a worker says of a lease. `status` is `done`, `rejected` (the workflow did not want it) or `failed`."""
+    """The result of a lease. `status` is `done`, `rejected` (the workflow returned None) or `failed`."""
 
     lease: str
     status: str
@@ -65,26 +67,28 @@ class Result:
     error_kind: str = ""
     """`reward`, `workflow`, `server` or `row`."""
     timings: dict[str, float] = field(default_factory=dict)
-    """Where its time went."""
+    """Seconds by stage."""
 
 
 @dataclass(eq=False)
 class Lease:
-    """A group in the hands of a worker."""
+    """A group that a worker runs."""
 
     id: str
     group: Group
     worker: str
     server: str
-    """Name of the server that generates it, and its address."""
+    """Name of its server."""
     address: str
+    """Address of its server."""
     tokens: int
-    """Most that it may generate: what placing reckons with."""
+    """The most that it may generate: its load on the server."""
     deadline: float
-    order: dict[str, Any] | None = None
+    slot: dict[str, Any] | None = None
+    """Its fixed place in the batches of its server; None in asynchronous mode."""
 
     def wire(self, settings: RolloutSettings) -> dict[str, Any]:
-        """As the worker gets it."""
+        """The lease as it is sent to the worker."""
         group = self.group
         train = group.evaluation is None
         return {
@@ -97,5 +101,46 @@ class Lease:
             "n": group.n,
             "seed": group.seed,
             "sampling": settings.sampling if train else settings.evaluation_sampling,
-            "order": self.order,
+            "order": self.slot,
         }
+
+
+class Leases:
+    """Open leases by id and by worker. Results of any other lease are ignored."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Lease] = {}
+        self._by_worker: dict[str, dict[str, Lease]] = {}
+        self._deadlines: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(list(self._by_id.values()))
+
+    def open(self, lease: Lease) -> None:
+        self._by_id[lease.id] = lease
+        self._by_worker.setdefault(lease.worker, {})[lease.id] = lease
+        heapq.heappush(self._deadlines, (lease.deadline, lease.id))
+
+    def get(self, lease_id: str, worker: str) -> Lease | None:
+        """None if it is cancelled or another worker's."""
+        lease = self._by_id.get(lease_id)
+        return lease if lease is not None and lease.worker == worker else None
+
+    def close(self, lease: Lease) -> None:
+        del self._by_id[lease.id]
+        del self._by_worker[lease.worker][lease.id]
+
+    def of_worker(self, worker: str) -> list[Lease]:
+        return list(self._by_worker.get(worker, {}).values())
+
+    def overdue(self, now: float) -> list[Lease]:
+        """Leases past their deadline, each returned once."""
+        overdue = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            lease = self._by_id.get(heapq.heappop(self._deadlines)[1])
+            if lease is not None:
+                overdue.append(lease)
+        return overdue

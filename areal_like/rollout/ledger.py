@@ -1,4 +1,4 @@
-"""The ledger: a line of JSON for whatever happens to a group, from its submission to the step that trains on it."""
+"""Event ledger: a JSON line for each event of a group, from its submission to the step that trains on it."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from areal_like.process.atomic_file import complete_lines_end
 
 
 class Ledger:
-    """Appends. What was written stays, also when the process is killed; a line cut off by that goes."""
+    """Appends events. Written lines survive a kill of the process; a line that the kill cut off is removed."""
 
     def __init__(self, path: Path, attempt: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ class Ledger:
             for event in events
         )
         left = memoryview(lines)
-        while left:  # a disk that fills up takes a part, and refuses the rest
+        while left:  # a full disk takes only a part of it
             left = left[self._file.write(left) :]
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
-    """All events in order. Of a process that still writes, the last line may not be there yet."""
+    """All events in order, without a last line that is still being written."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):

@@ -1,9 +1,8 @@
-"""The rollout loop: what is generated next, and what a training step takes.
+"""The rollout loop: which groups are generated next, and which a training step gets.
 
-Prompts go out to workers as leases, as far ahead as staleness allows; finished groups come back and are let in,
-dropped or generated again (`settling`); batch N is made of those that are ready when it is first asked for; a step
-that is done may be followed by an evaluation. All without input and output: others bring the calls, and take away
-`events`, `reports`, `scores` and `failure`.
+Workers lease groups as far ahead as staleness allows; finished groups are accepted, dropped or generated again
+(`outcomes`); batch N is formed from the ready groups when it is first requested; an evaluation may follow a step. No
+input or output: the controller calls the methods and collects `events`, `reports`, `scores` and `failure`.
 """
 
 import time
@@ -14,8 +13,7 @@ from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, with_spread
 from areal_like.rollout.evaluation import Evaluation, Evaluations
 from areal_like.rollout.gate import StalenessGate
-from areal_like.rollout.groups import Group, Lease, Result
-from areal_like.rollout.leases import Leases
+from areal_like.rollout.groups import Group, Lease, Leases, Result
 from areal_like.rollout.outcomes import STEP_COUNTS, Outcomes
 from areal_like.rollout.queue import GroupQueue
 from areal_like.rollout.server_pool import ServerPool
@@ -25,7 +23,7 @@ from areal_like.rollout.sync_order import SyncOrder
 
 
 class RolloutLoop:
-    """`row_hashes` are those of the training rows; `start_step` steps are completed already."""
+    """`row_hashes` are of the training rows; `start_step` steps are already completed."""
 
     def __init__(
         self,
@@ -45,36 +43,36 @@ class RolloutLoop:
         self.leases = Leases()
         self.outcomes = Outcomes(self)
         self.ready: dict[int, Group] = {}
-        """Finished groups that no batch has taken, by number."""
+        """Finished groups that are in no batch yet, by number."""
         self.batches = Batches(start_step)
         self.evaluations = Evaluations(settings, valid_rows, self.length, now)
         if start_step == 0:
             self.evaluations.request(0)
         self.order: SyncOrder | AsyncOrder = SyncOrder(self) if settings.synchronous else AsyncOrder(self)
         self.stopping = ""
-        """Why no further batch will be formed."""
+        """The reason why no further batch is formed."""
         self.failure = ""
-        """Why the run cannot go on."""
+        """The reason why the run cannot continue."""
         self.events: list[dict[str, Any]] = []
         self.reports: list[tuple[int, dict[str, float]]] = []
-        """Metrics of steps, by how many are completed."""
+        """(completed steps, metrics)."""
         self.scores: list[tuple[int, dict[str, float]]] = []
-        """Metrics of complete evaluations, by the oldest version that answered."""
+        """(oldest version that generated, metrics) of completed evaluations."""
         self.evaluated: list[Evaluation] = []
-        """Those that are complete."""
+        """Completed evaluations."""
         self._cancelled: dict[str, list[str]] = {}
 
-    # To the workers, and back.
+    # Workers.
 
     def lease(self, worker: str, want: int) -> list[Lease]:
-        """As many groups as the worker wants, as far as there are any to be generated now."""
-        found: list[Lease] = []
-        while len(found) < want and (following := self.order.next()) is not None:
-            group, server, order = following
-            found.append(self._lease(group, server, worker, order))
-        return found
+        """At most `want` groups, as far as groups may start now."""
+        leases: list[Lease] = []
+        while len(leases) < want and (start := self.order.next()) is not None:
+            group, server, slot = start
+            leases.append(self._lease(group, server, worker, slot))
+        return leases
 
-    def _lease(self, group: Group, server: str, worker: str, order: dict[str, Any] | None) -> Lease:
+    def _lease(self, group: Group, server: str, worker: str, slot: dict[str, Any] | None) -> Lease:
         group.tries += 1
         sampling = self.settings.sampling if group.evaluation is None else self.settings.evaluation_sampling
         lease = Lease(
@@ -85,45 +83,45 @@ class RolloutLoop:
             address=self.server_pool.servers[server].address,
             tokens=group.n * sampling["max_new_tokens"],
             deadline=self.now() + self.settings.lease_limit_s,
-            order=order,
+            slot=slot,
         )
         self.leases.open(lease)
-        self.server_pool.take(lease)
+        self.server_pool.reserve(lease)
         return lease
 
     def capacity(self) -> int:
         """How many training groups may start now."""
         settings, gate = self.settings, self.gate
-        lacking = max(0, settings.batch_size - len(self.ready))
-        # In order all of a wave is waited for: more than is lacking helps only where some of it may be dropped.
+        missing = max(0, settings.batch_size - len(self.ready))
+        # A synchronous batch waits for all its groups: a surplus helps only if some of them may be dropped.
         oversamples = not settings.synchronous or (settings.dynamic_sampling and settings.refill)
-        surplus = int(lacking * (settings.oversampling_factor - 1)) if oversamples else 0
-        to_the_end = self.length.total_steps * settings.batch_size + surplus - gate.accepted - gate.running
-        waiting = settings.max_pending - len(self.ready) - gate.running
-        return min(gate.capacity(self.server_pool.served_version, surplus), to_the_end, waiting)
+        surplus = int(missing * (settings.oversampling_factor - 1)) if oversamples else 0
+        until_end = self.length.total_steps * settings.batch_size + surplus - gate.accepted - gate.running
+        pending = settings.max_pending - len(self.ready) - gate.running
+        return min(gate.capacity(self.server_pool.served_version, surplus), until_end, pending)
 
     def next_group(self) -> Group:
-        """The next training group, which counts as running from now on."""
+        """Takes the next training group; it counts as running from now on."""
         group = self.queue.take()
         self.gate.start()
         if not group.tries:
-            epoch, row_hash = self.queue.order.epoch(group.number), self.row_hash(group.row)
+            epoch, row_hash = self.queue.row_order.epoch(group.number), self.row_hash(group.row)
             self.record_event("submitted", group=group.number, row=group.row, row_hash=row_hash, epoch=epoch)
         return group
 
     def finish(self, worker: str, results: Sequence[Result]) -> None:
-        """What a worker brings back. A lease that is void, or another's, counts for nothing."""
+        """Takes a worker's results. Those of cancelled leases and of other workers' leases are ignored."""
         for result in results:
             lease = self.leases.get(result.lease, worker)
             if lease is None:
                 self._cancelled.setdefault(worker, []).append(result.lease)
             else:
                 self._close(lease)
-                self.order.result(lease, result)
+                self.order.finished(lease, result)
 
     def another_server(self, worker: str, lease_id: str, gone: str) -> str | None:
-        """The address to go to instead of one that does not answer; "" where the lease is void, None where it has to
-        wait for one."""
+        """Replaces the server at address `gone`, which does not answer: the new address, "" if the lease is cancelled,
+        None if no server is free yet."""
         lease = self.leases.get(lease_id, worker)
         if lease is None:
             return ""
@@ -136,19 +134,19 @@ class RolloutLoop:
         server = self.server_pool.choose(by_share=False, other_than=gone)
         if server is None:
             return None
-        self.server_pool.give_back(lease)
+        self.server_pool.release(lease)
         lease.server, lease.address = server.name, server.address
-        self.server_pool.take(lease)
+        self.server_pool.reserve(lease)
         return server.address
 
     def take_cancelled(self, worker: str) -> list[str]:
-        """Leases that the worker need not go on with; each is said once."""
+        """Cancelled leases of the worker, each returned once."""
         return self._cancelled.pop(worker, [])
 
-    # From the processes: who comes and goes.
+    # Processes.
 
     def worker_started(self, worker: str) -> None:
-        """What it held in an earlier life goes to others."""
+        """Leases of its previous incarnation are lost."""
         self._cancelled.pop(worker, None)
         self.outcomes.worker_started(worker)
         for lease in self.leases.of_worker(worker):
@@ -161,27 +159,27 @@ class RolloutLoop:
         self.order.server_gone(name)
 
     def check_time(self) -> None:
-        """Leases that were held for too long have failed."""
+        """Fails the leases that are past their deadline."""
         limit_s = self.settings.lease_limit_s
         for lease in self.leases.overdue(self.now()):
             if self.leases.get(lease.id, lease.worker) is not None:
                 self.cancel(lease)
                 error = f"{lease.worker} had no result after {limit_s:g} s (rollout.request_timeout, reward.timeout_s)"
-                self.order.result(lease, Result(lease.id, "failed", error=error, error_kind="server"))
+                self.order.finished(lease, Result(lease.id, "failed", error=error, error_kind="server"))
 
     def cancel(self, lease: Lease) -> None:
-        """Whatever comes of it now will not be taken."""
+        """A result of it will be ignored."""
         self._close(lease)
         self._cancelled.setdefault(lease.worker, []).append(lease.id)
 
     def _close(self, lease: Lease) -> None:
         self.leases.close(lease)
-        self.server_pool.give_back(lease)
+        self.server_pool.release(lease)
 
-    # To the trainer.
+    # Trainer.
 
     def batch(self, step: int, rank: int, world: int) -> RolloutBatch | str | None:
-        """What a rank trains on in a step; why there is no such batch; or None while it is not there yet."""
+        """The batch of a step; a text that says why there is none; None while it cannot be formed yet."""
         batch = self.batches.get(step, world)
         if batch is None and step >= self.length.total_steps:
             return f"the run is complete: {self.length.total_steps} steps"
@@ -195,7 +193,7 @@ class RolloutLoop:
         return batch
 
     def _form(self, world: int) -> RolloutBatch:
-        """Of those that are ready, in order of submission."""
+        """Takes the ready groups in the order of submission."""
         settings, outcomes = self.settings, self.outcomes
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
         kept = with_spread(groups) if settings.dynamic_sampling and not settings.refill else groups
@@ -211,7 +209,7 @@ class RolloutLoop:
         return batch
 
     def done(self, step: int) -> None:
-        """All ranks have trained on the batch."""
+        """All ranks have trained on the batch of this step."""
         batch = self.batches.done(step)
         if batch is None:
             return
@@ -220,8 +218,6 @@ class RolloutLoop:
         self.reports.append((step + 1, {**batch_metrics(batch), **counts, **self.outcomes.take_timings()}))
         self.outcomes.counts.clear()
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
-
-    # About itself.
 
     def row_hash(self, row: int) -> str:
         return self._row_hashes[row]

@@ -1,4 +1,4 @@
-"""What becomes of a group that came back: ready for a batch, dropped, generated again, or given up."""
+"""What happens to a finished group: ready for a batch, dropped, generated again or failed."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ FAULT_KEYS = {
     "row": "train_dataset.path",
     "server": "rollout.backend",
 }
-"""The key whose choice is at fault, by kind of failure."""
+"""The configuration key to blame, by kind of failure."""
 REWARD_COUNT_METRICS = {
     "errors": "reward_errors",
     "timeouts": "reward_timeouts",
     "children_lost": "reward_processes_lost",
 }
-"""What workers count, and the metric that tells it."""
+"""Counter of a worker -> metric."""
 STEP_COUNTS = (
     *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
     *REWARD_COUNT_METRICS.values(),
@@ -30,19 +30,19 @@ TIMING_METRICS = {
     "generate_s": "perf/episode_generate_s",
     "reward_s": "perf/episode_reward_s",
 }
-"""The same for what they measure."""
+"""Timing of a worker -> metric."""
 
 
 class Outcomes:
     def __init__(self, loop: "RolloutLoop") -> None:
         self.loop = loop
         self.counts: Counter[str] = Counter()
-        """Since the step before, by the name of its metric."""
+        """Since the last step, by metric."""
         self.dropped_for_batch = 0
         self._failed_in_a_row = self._rejected_in_a_row = 0
         self._first_error = ""
         self._reward_counts: dict[str, dict[str, int]] = {}
-        """What each worker has said last: it counts from its beginning."""
+        """Latest counters of each worker; a worker counts from its start."""
         self._timings: list[dict[str, float]] = []
 
     def count_rewards(self, worker: str, counts: dict[str, int]) -> None:
@@ -55,27 +55,27 @@ class Outcomes:
         self._reward_counts.pop(worker, None)
 
     def take_timings(self) -> dict[str, float]:
-        """Means over the groups that were finished since this was last asked for."""
+        """Means over the groups that finished since the last call."""
         taken, self._timings = self._timings, []
         return {
             metric: _mean(name, taken) for name, metric in TIMING_METRICS.items() if any(name in one for one in taken)
         }
 
     def handle(self, group: Group, result: Result, final: bool = False) -> None:
-        """A `final` failure is not tried again."""
+        """A `final` failure is not retried."""
         if result.status == "failed":
             self._fail(group, result, final)
         elif group.evaluation is not None:
             self._evaluated(group, result)
         elif result.status == "rejected":
-            self.loop.gate.give_up()
+            self.loop.gate.release()
             self._drop(group, "rejected")
             self._count_rejected()
         else:
             self._accept(group, result)
 
     def _accept(self, group: Group, result: Result) -> None:
-        """A finished group is ready for a batch, unless it is too old or has nothing to teach."""
+        """A finished group becomes ready for a batch, unless it is too old or all its rewards are equal."""
         loop = self.loop
         self._failed_in_a_row = self._rejected_in_a_row = 0
         group.facts, group.blob = result.facts, result.blob
@@ -91,10 +91,10 @@ class Outcomes:
             lengths=[fact["length"] for fact in group.facts],
         )
         if self._is_stale(group):
-            loop.gate.give_up()
+            loop.gate.release()
             self._drop_stale(group)
-        elif self._refills(group):
-            loop.gate.give_up()
+        elif self._is_replaced(group):
+            loop.gate.release()
             self._drop(group, "equal")
             self.dropped_for_batch += 1
         else:
@@ -102,18 +102,17 @@ class Outcomes:
             loop.ready[group.number] = group
 
     def _is_stale(self, group: Group) -> bool:
-        """Whether any batch to come would be too late for it."""
+        """Whether it is too old for every batch to come."""
         return self.loop.batches.next_step - group.oldest_version > self.loop.settings.max_staleness
 
-    def _refills(self, group: Group) -> bool:
-        """Whether another group shall take its place. Where a whole pass over the data brings no full batch, nothing
-        is left to choose from: then all groups are let in."""
+    def _is_replaced(self, group: Group) -> bool:
+        """Whether another group replaces it. All groups are accepted once a whole epoch has not filled a batch."""
         settings, length = self.loop.settings, self.loop.length
-        wanted = settings.dynamic_sampling and settings.refill and not group.has_spread
-        return wanted and self.dropped_for_batch < max(length.rows_per_epoch, settings.batch_size)
+        replaces = settings.dynamic_sampling and settings.refill and not group.has_spread
+        return replaces and self.dropped_for_batch < max(length.rows_per_epoch, settings.batch_size)
 
     def drop_stale_groups(self) -> None:
-        """After a batch was formed: what is too old for all later ones goes."""
+        """After a batch was formed: drops the ready groups that are too old for all later ones."""
         for group in [group for group in self.loop.ready.values() if self._is_stale(group)]:
             del self.loop.ready[group.number]
             self.loop.gate.drop()
@@ -125,7 +124,7 @@ class Outcomes:
         self.requeued([group], "stale")
 
     def leave_out_equal(self, group: Group) -> None:
-        """Its place in the batch stays empty: the gate goes on counting it."""
+        """Its place in the batch stays empty: the gate still counts it as accepted."""
         self._drop(group, "equal")
 
     def _drop(self, group: Group, reason: str) -> None:
@@ -148,20 +147,20 @@ class Outcomes:
         elif group.evaluation is not None:
             self._evaluated(group, result)
         else:
-            self._give_up(group, result)
+            self._fail_for_good(group, result)
 
-    def _give_up(self, group: Group, result: Result) -> None:
-        """Another row takes its place. When nothing but failures comes back, the run ends with the first."""
+    def _fail_for_good(self, group: Group, result: Result) -> None:
+        """Another row takes its place. A batch of failures in a row ends the run with the first error."""
         loop = self.loop
-        loop.gate.give_up()
+        loop.gate.release()
         self.counts["failed"] += 1
         loop.record_event("failed", group=group.number, row=group.row, kind=result.error_kind, error=group.error)
         self._first_error = self._first_error if self._failed_in_a_row else group.error
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= loop.settings.batch_size:
             loop.failure = (
-                f"{FAULT_KEYS.get(result.error_kind, 'rollout')}: {self._failed_in_a_row} groups in a row failed, each in "
-                f"{group.failures} tries (rollout.request_retries); the first error was: {self._first_error}"
+                f"{FAULT_KEYS.get(result.error_kind, 'rollout')}: {self._failed_in_a_row} groups in a row failed, each "
+                f"in {group.failures} tries (rollout.request_retries); the first error was: {self._first_error}"
             )
 
     def _count_rejected(self) -> None:
@@ -173,10 +172,10 @@ class Outcomes:
             )
 
     def put_back(self, group: Group, why: str) -> None:
-        """It comes to be generated again, before any new one."""
+        """Generates it again, before any new group."""
         loop = self.loop
         if group.evaluation is None:
-            loop.gate.give_up()
+            loop.gate.release()
             loop.queue.put_back(group)
             self.requeued([group], why)
         elif (evaluation := loop.evaluations.of(group)) is not None:
@@ -198,7 +197,7 @@ class Outcomes:
         elif result.status == "rejected":
             evaluation.reject()
         else:
-            evaluation.give_up(group)
+            evaluation.fail(group)
             loop.record_event("evaluation_failed", version=evaluation.version, row=group.row, error=group.error)
         if evaluation.open == 0:
             self._close_evaluation()
@@ -226,5 +225,5 @@ class Outcomes:
 
 
 def _mean(name: str, timings: list[dict[str, float]]) -> float:
-    """A workflow that never waited for it has not said so."""
+    """A timing is missing where a workflow never waited for it."""
     return sum(one.get(name, 0.0) for one in timings) / len(timings)

@@ -1,4 +1,4 @@
-"""In which order rows are dealt, and which group is next."""
+"""The order of rows, and the queue of groups to be generated."""
 
 import heapq
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ MAX_CACHED_PERMUTATIONS = 2
 
 
 class RowOrder:
-    """Which row belongs to which group number: one permutation after the other, each from the seed and its epoch.
+    """Group number -> row: one permutation per epoch, from the seed and the epoch.
 
-    Groups are numbered through the whole run, and more may be dealt than there are steps for, since some are dropped:
-    epochs go on without end. Dealing can begin anew, at a number `origin`, with an epoch `first_epoch`.
+    Numbers run through the whole run and have no end, since some groups are dropped. `begin` restarts the order at
+    number `origin` with epoch `first_epoch`.
     """
 
     def __init__(self, seed: int, rows: int, rows_per_epoch: int, shuffle: bool) -> None:
@@ -45,10 +45,10 @@ class RowOrder:
 
 
 class GroupQueue:
-    """The groups to be generated next: those that have to be generated again, by their number, then new ones."""
+    """The groups to be generated: first those to be generated again, by number, then new ones."""
 
     def __init__(self, settings: RolloutSettings, length: RunLength, next_number: int = 0) -> None:
-        self.order = RowOrder(settings.seed, length.rows, length.rows_per_epoch, settings.shuffle)
+        self.row_order = RowOrder(settings.seed, length.rows, length.rows_per_epoch, settings.shuffle)
         self.next_number = next_number
         self._seed, self._n_samples = settings.sampling_seed, settings.n_samples
         self._again: list[tuple[int, Group]] = []
@@ -63,15 +63,15 @@ class GroupQueue:
         heapq.heappush(self._again, (group.number, group))
 
     def make(self, number: int, row: int | None = None, tries: int = 0) -> Group:
-        """The group of this number; `row` where it is known from before, when it was tried already."""
+        """The group of this number. `row` and `tries` are given when it is restored."""
         return Group(
             number=number,
-            row=self.order.row(number) if row is None else row,
+            row=self.row_order.row(number) if row is None else row,
             seed=derive_seed(self._seed, "sampling", number),
             n=self._n_samples,
             tries=tries,
         )
 
     def again(self) -> Iterator[Group]:
-        """Those that wait to be generated again, in order."""
+        """The groups to be generated again, by number."""
         return (group for _, group in sorted(self._again))

@@ -1,4 +1,4 @@
-"""The servers as the rollout loop sees them, and which of them a group goes to."""
+"""The servers of the rollout loop, their load, and the choice of the server for a group."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from areal_like.weights.versions import NO_VERSION
 
 @dataclass(eq=False)
 class PooledServer:
-    """`version` is that of the weights it serves; -1 before it has been given any."""
+    """`version` is of the weights that it serves; -1 before the first ones."""
 
     name: str
     address: str
     version: int = NO_VERSION
     groups: int = 0
     tokens: int = 0
-    """What is outstanding there."""
+    """Outstanding training groups, and the most tokens of all outstanding groups."""
 
 
 class ServerPool:
-    """Keeps count of what is outstanding where. Only servers that were given weights take groups."""
+    """Tracks the load of each server. Only servers with weights get groups."""
 
     def __init__(self, schedule_policy: str, max_concurrent: int) -> None:
         self.schedule_policy, self.max_concurrent = schedule_policy, max_concurrent
@@ -37,18 +37,18 @@ class ServerPool:
 
     @property
     def ready(self) -> list[PooledServer]:
-        """In the order of their numbers."""
-        told = (server for server in self.servers.values() if server.version != NO_VERSION)
-        return sorted(told, key=lambda server: (len(server.name), server.name))
+        """Servers with weights, by number."""
+        served = (server for server in self.servers.values() if server.version != NO_VERSION)
+        return sorted(served, key=lambda server: (len(server.name), server.name))
 
     @property
     def served_version(self) -> int:
-        """What even the server that is furthest behind has; -1 without a server."""
+        """The oldest version served; -1 without a server."""
         return min((server.version for server in self.servers.values() if server.version >= 0), default=NO_VERSION)
 
     def choose(self, by_share: bool = True, other_than: str = "", version: int | None = None) -> PooledServer | None:
-        """The server for the next group; None where all have their share, or there are none. `other_than` is the
-        address of one that does not answer; those that serve `version` come before all others."""
+        """The server for the next group; None if none is free. `by_share`: no server gets more than its share of
+        `max_concurrent`. `other_than` is an address to avoid; servers with `version` are preferred."""
         free = [server for server in self.ready if server.address != other_than]
         free = [server for server in free if server.version == version] or free
         if by_share and free:
@@ -62,18 +62,18 @@ class ServerPool:
         return free[self._turn % len(free)]
 
     def address(self, name: str) -> str:
-        """Empty where the server is gone."""
+        """Empty if the server is gone."""
         server = self.servers.get(name)
         return server.address if server else ""
 
-    def take(self, lease: Lease) -> None:
+    def reserve(self, lease: Lease) -> None:
         self._count(lease, 1)
 
-    def give_back(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> None:
         self._count(lease, -1)
 
     def _count(self, lease: Lease, sign: int) -> None:
-        """Evaluations take no part of a server's share, but the policy reckons with their tokens."""
+        """Evaluations do not count in a server's share of groups, but their tokens count as load."""
         server = self.servers.get(lease.server)
         if server is not None and server.address == lease.address:
             server.groups += sign * (lease.group.evaluation is None)

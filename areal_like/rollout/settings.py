@@ -1,4 +1,4 @@
-"""What the configuration says to the rollout loop, in the loop's own words."""
+"""Settings of the rollout loop, taken from the configuration."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from areal_like.config.sections.generation import GenerationHyperparameters
 
 PENDING_PER_CONCURRENT = 16
 SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
-"""Keys of `gconfig` that every request carries; the others go along where they are not at their default."""
+"""Keys of `gconfig` that every request has; others are added where they differ from their default."""
 NOT_SAMPLING = ("n_samples", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings:
-    """`max_staleness` is 0 in synchronous mode, whatever the configuration allows."""
+    """`max_staleness` is 0 in synchronous mode."""
 
     seed: int
     sampling_seed: int
@@ -27,7 +27,7 @@ class RolloutSettings:
     max_staleness: int
     max_concurrent: int
     max_pending: int
-    """Groups under way and finished together, at most."""
+    """Most groups running or ready at the same time."""
     request_retries: int
     lease_limit_s: float
     num_servers: int
@@ -42,13 +42,13 @@ class RolloutSettings:
     max_steps: int | None = None
     max_samples: int | None = None
     evaluation_clock: FrequencyConfig | None = None
-    """None: nothing is evaluated."""
+    """None: no evaluations."""
     evaluation_rows: int = -1
     evaluation_samples: int = 1
     evaluation_concurrent: int = 1
-    """Rows evaluated at once: as many answers as training may have under way."""
+    """Rows evaluated at the same time: as many samples as training may have running."""
     evaluation_pin: bool = False
-    """Whether evaluations between the first and the last step are of one version too."""
+    """Whether evaluations between the first and the last step use a single version too."""
     evaluation_max_failed_share: float = 1.0
     evaluation_sampling: dict[str, Any] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
 
 
 def num_servers(config: GRPOConfig) -> int:
-    """Those that are started, or those that run already."""
+    """Servers that the run starts, or those of `rollout.server_addresses`."""
     if config.rollout.server_addresses:
         return len(config.rollout.server_addresses)
     dims = parse_server(config.rollout.backend).dims
@@ -102,20 +102,20 @@ def num_servers(config: GRPOConfig) -> int:
 
 
 def sampling_params(gconfig: GenerationHyperparameters) -> dict[str, Any]:
-    """How a request asks for it. A temperature of 0 is greedy."""
+    """Sampling parameters of a request. A temperature of 0 is greedy."""
     kind: Any = GenerationHyperparameters
-    usual = kind()
-    said = {
+    default = kind()
+    params = {
         name: value
         for name, value in vars(gconfig).items()
-        if name in SAMPLING or (name not in NOT_SAMPLING and value != getattr(usual, name))
+        if name in SAMPLING or (name not in NOT_SAMPLING and value != getattr(default, name))
     }
-    return {**said, "greedy": gconfig.greedy or gconfig.temperature == 0}
+    return {**params, "greedy": gconfig.greedy or gconfig.temperature == 0}
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """How long a run is, once the number of its rows is known."""
+    """The length of a run, from the number of its rows."""
 
     rows: int
     steps_per_epoch: int
@@ -126,12 +126,12 @@ class RunLength:
 def run_length(settings: RolloutSettings, rows: int) -> RunLength:
     batch = settings.batch_size
     if rows < 1:
-        raise ValueError("train_dataset: there are no rows to train on; name data or a task that has some")
+        raise ValueError("train_dataset: there are no rows to train on; name a dataset or a task that has rows")
     steps = rows // batch if settings.drop_last else math.ceil(rows / batch)
     if steps == 0:
         raise ValueError(
-            f"train_dataset.batch_size: a batch takes {batch} rows, and the data has only {rows}, which are left out; "
-            "lower it, or set train_dataset.drop_last=false"
+            f"train_dataset.batch_size: a batch needs {batch} rows, and the data has only {rows}; lower it, or set "
+            "train_dataset.drop_last=false"
         )
     limits = [settings.total_epochs * steps]
     if settings.max_steps is not None:

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the rollout loop, and how the loop goes on from it."""
+"""Saves the state of the rollout loop for a checkpoint, and restores it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +13,8 @@ Blob = bytes | memoryview
 
 
 def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any], list[Blob]]:
-    """The loop as of so many completed steps: a JSON header, and the arrays of finished groups. What is under way will
-    be generated again; in synchronous mode so will all that belongs to the step, as if none of it had begun."""
+    """The state after `step` completed steps: a JSON header and the arrays of finished groups. Running groups will be
+    generated again; in synchronous mode so will all groups of the next step."""
     done = loop.batches.done_steps
     if step not in (done, done + 1):
         raise HttpError(409, f"there is no state as of step {step}: the run is at step {done}")
@@ -24,14 +24,14 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
     if loop.settings.synchronous:
         next_number, again = loop.order.step_start(step) or (next_number, again)
         finished = []
-    order = loop.queue.order
+    rows = loop.queue.row_order
     header = {
         "format": FORMAT,
         "step": step,
         "digest": digest,
-        "rows_per_epoch": order.rows_per_epoch,
-        "origin": order.origin,
-        "first_epoch": order.first_epoch,
+        "rows_per_epoch": rows.rows_per_epoch,
+        "origin": rows.origin,
+        "first_epoch": rows.first_epoch,
         "next": next_number,
         "again": [[group.number, group.row] for group in sorted(again)],
         "finished": [{"group": group.number, "row": group.row, "facts": group.facts} for group in finished],
@@ -43,31 +43,31 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
 def restore(
     loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob], digest: str, begin_data_anew: bool = False
 ) -> None:
-    """Sets a new loop to where the checkpoint stood."""
+    """Sets a new loop to the state of the checkpoint."""
     if header["format"] != FORMAT:
         raise Failure(
-            f"resume: the checkpoint has format {header['format']} for what the controller needs, and this version "
-            f"reads format {FORMAT}; go on with the version that wrote it"
+            f"resume: the controller's part of the checkpoint has format {header['format']}, and this version reads "
+            f"format {FORMAT}; resume with the version that wrote it"
         )
     if header["digest"] != digest and not begin_data_anew:
         raise Failure(
-            f"train_dataset: the data is not what it was at the checkpoint (its digest was {header['digest']}, now it "
-            f"is {digest}); resume with the same data, or set recover.skip_dataloader=true to begin it anew"
+            f"train_dataset: the data has changed since the checkpoint (its digest was {header['digest']} and is now "
+            f"{digest}); resume with the same data, or set recover.skip_dataloader=true to start it from the beginning"
         )
     queue, first_step = loop.queue, loop.batches.done_steps
     queue.next_number = header["next"]
     again: list[Group] = []
     finished: list[Group] = []
     if begin_data_anew:
-        queue.order.begin(header["next"], 0)
+        queue.row_order.begin(header["next"], 0)
     else:
-        _continue_rows(queue.order, header)
+        _continue_rows(queue.row_order, header)
         again = [queue.make(number, row, tries=1) for number, row in header["again"]]
-        if first_step != header["step"]:  # counting begins anew, so that the versions of finished groups mean nothing
-            again += [queue.make(said["group"], said["row"], tries=1) for said in header["finished"]]
-        for said, blob in zip(header["finished"], blobs, strict=True) if first_step == header["step"] else ():
-            finished.append(queue.make(said["group"], said["row"], tries=1))
-            finished[-1].facts, finished[-1].blob = said["facts"], bytes(blob)
+        if first_step != header["step"]:  # steps are counted from 0 again: versions of finished groups mean nothing
+            again += [queue.make(entry["group"], entry["row"], tries=1) for entry in header["finished"]]
+        for entry, blob in zip(header["finished"], blobs, strict=True) if first_step == header["step"] else ():
+            finished.append(queue.make(entry["group"], entry["row"], tries=1))
+            finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)
     loop.record_event(
         "recovered",
         step=first_step,
@@ -87,8 +87,8 @@ def restore(
 
 
 def _continue_rows(order: RowOrder, header: dict[str, Any]) -> None:
-    """With another batch size another number of rows may be left out of an epoch: dealing goes on with the next epoch
-    then."""
+    """Continues the order of rows. Where the batch size has changed, another number of rows may be left out of an
+    epoch: then it continues with the next epoch."""
     if order.rows_per_epoch == header["rows_per_epoch"]:
         order.begin(header["origin"], header["first_epoch"])
     else:

@@ -1,4 +1,4 @@
-"""What is told of a batch and of an evaluation: numbers from the small facts of their samples."""
+"""Metrics of batches and evaluations, from the small facts of their samples."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
 
 
 def evaluation_metrics(facts: Facts) -> dict[str, float]:
-    """The score is the part of that name; where there is none, the reward."""
+    """The score is the reward part `score`, or the reward if there is none."""
     return {
         "eval/score": _mean(fact["rewards"].get("score", fact["reward"]) for fact in facts),
         "eval/reward": _mean(fact["reward"] for fact in facts),
@@ -41,12 +41,12 @@ def evaluation_metrics(facts: Facts) -> dict[str, float]:
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric of an evaluation is a mean of what the answers were worth."""
+    """Whether a metric of an evaluation is a mean of rewards."""
     return name in ("eval/score", "eval/reward") or name.startswith("eval/part/")
 
 
 def _parts(prefix: str, facts: Facts) -> dict[str, float]:
-    """Each over the samples that have it: environments may differ in their parts."""
+    """Means of the reward parts, each over the samples that have it."""
     names = sorted({name for fact in facts for name in fact["rewards"]})
     return {f"{prefix}{n}": _mean(fact["rewards"][n] for fact in facts if n in fact["rewards"]) for n in names}
 

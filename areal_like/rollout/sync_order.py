@@ -1,13 +1,12 @@
-"""Generation in synchronous mode: the evaluation of a version, then the groups of its step, wave after wave.
+"""Order of generation in synchronous mode: the evaluation of a version, then the groups of its step, in batches.
 
-A wave begins when all servers have the version of the step, and nothing is decided about its groups before all of it
-is there. So timing, and who died meanwhile, never changes what is trained on.
+A synchronous batch starts when all servers have the version of the step, and its groups are decided on when all of them
+are finished. So neither timing nor the death of a process changes what is trained on.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from areal_like.rollout.groups import Group, Lease, Result
-from areal_like.rollout.sync_batch import SyncBatch
 
 if TYPE_CHECKING:
     from areal_like.rollout.loop import RolloutLoop
@@ -15,18 +14,54 @@ if TYPE_CHECKING:
 MAX_RESTARTS = 10
 
 
+class SyncBatch:
+    """Groups that are generated together, each on the server and in the slot that its number gives, so that the results
+    do not depend on timing. If anything breaks, the whole batch is generated again under a new key."""
+
+    def __init__(self, stem: str, groups: list[Group], num_servers: int) -> None:
+        self.stem, self.groups, self.num_servers = stem, sorted(groups), num_servers
+        self.tries = 0
+        self.waiting: list[Group] = []
+        self.results: dict[int, Result] = {}
+        self._slots: dict[int, tuple[int, int]] = {}
+        shares: dict[int, list[Group]] = {}
+        for group in self.groups:
+            shares.setdefault(self.server_of(group), []).append(group)
+        for share in shares.values():
+            self._slots |= {group.number: (place, len(share)) for place, group in enumerate(share)}
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.tries += 1
+        self.waiting = self.groups[::-1]
+        self.results.clear()
+
+    def server_of(self, group: Group) -> int:
+        """The index of its server."""
+        return group.number % self.num_servers
+
+    def slot_of(self, group: Group) -> dict[str, Any]:
+        """The key that all groups of a server share, and the group's place among them."""
+        place, of = self._slots[group.number]
+        return {"key": f"{self.stem}.{self.tries}", "place": place, "of": of}
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.results) == len(self.groups)
+
+
 class SyncOrder:
     def __init__(self, loop: "RolloutLoop") -> None:
         self.loop = loop
         self.batch: SyncBatch | None = None
         self._abort_pending = self._aborting = False
-        """What servers still generate of an older try has to be stopped before the next one begins."""
+        """Servers must stop what they generate for an older try before the next try starts."""
         self._step_starts: dict[int, tuple[int, list[Group]]] = {}
-        """By step whose generation has begun: the next number and the groups to be generated again, as they were."""
+        """Step -> (next number, groups to be generated again) when its generation started."""
         self._phase, self._num_batches = "", 0
 
     def next(self) -> tuple[Group, str, dict[str, Any]] | None:
-        """The next group, the server that it goes to, and its place there."""
+        """The next group, its server and its slot there."""
         if self._abort_pending or self._aborting or self.loop.stopping:
             return None
         if self.batch is None:
@@ -42,7 +77,7 @@ class SyncOrder:
         return len(ready) == self.loop.settings.num_servers and all(server.version == version for server in ready)
 
     def _open_batch(self) -> SyncBatch | None:
-        """Of the step whose weights are served, but not before the step before it is done."""
+        """The batch of the step whose weights are served; None until the previous step is done."""
         loop, step = self.loop, self.loop.batches.done_steps
         if not self._all_servers_have(step):
             return None
@@ -63,7 +98,7 @@ class SyncOrder:
         return SyncBatch(stem, groups, self.loop.settings.num_servers)
 
     def begin_abort(self) -> bool:
-        """Whether the servers have to be told to stop what they do; `aborted` is to be called once they were."""
+        """Whether the servers must abort all requests now; call `aborted` when they have."""
         if not self._abort_pending or self._aborting:
             return False
         self._abort_pending, self._aborting = False, True
@@ -73,12 +108,12 @@ class SyncOrder:
         self._aborting = False
 
     def step_start(self, step: int) -> tuple[int, list[Group]] | None:
-        """None where its generation has not begun."""
+        """None if its generation has not started."""
         return self._step_starts.get(step)
 
-    def result(self, lease: Lease, result: Result) -> None:
+    def finished(self, lease: Lease, result: Result) -> None:
         group, batch, outcomes = lease.group, self.batch, self.loop.outcomes
-        assert batch is not None, "a lease that is not void belongs to the wave under way"
+        assert batch is not None, "an open lease belongs to the open batch"
         if result.status == "failed" and result.error_kind == "server" and outcomes.may_retry(group):
             outcomes.count_failure(group, result)
             self._generate_again(f"{group.name}: {result.error}")
@@ -90,14 +125,14 @@ class SyncOrder:
                 outcomes.handle(each, batch.results[each.number])
 
     def lost(self, lease: Lease, why: str) -> None:
-        """Whoever had it died."""
+        """Its worker died."""
         batch = self.batch
         if batch is None or lease.group not in batch.groups:
-            return  # the wave was begun again for another lease of the same owner
+            return  # the batch was started again for another lease of the same worker
         if batch.tries > MAX_RESTARTS:
             self.loop.failure = (
-                f"rollout: wave {batch.stem} was generated {batch.tries} times, and each time somebody died over it, "
-                f"last: {why}; the logs of episodes and servers say why"
+                f"rollout: synchronous batch {batch.stem} was generated {batch.tries} times, and a process died each "
+                f"time, last: {why}; see the logs of episodes and servers"
             )
         self._generate_again(why)
 

@@ -1,7 +1,7 @@
-"""One sample as it travels from an episode to the trainer: token ids with what was known when they were sampled.
+"""Trajectory: one sample on its way from an episode to the trainer, as token ids with logprobs and weight versions.
 
-Token ids are the truth; text is derived from them. The controller reads the small facts of a trajectory alone and
-hands its arrays on as they came.
+Text is derived from token ids, never the reverse. The controller reads only the small facts of a trajectory and passes
+its arrays on unread.
 """
 
 import math
@@ -26,15 +26,15 @@ ARRAYS: dict[str, Any] = {
 
 @dataclass(eq=False)
 class Trajectory:
-    """A sequence of T tokens. Its group and its number in it are the controller's to give."""
+    """A sequence of T tokens. The controller assigns its group."""
 
     token_ids: NDArray[np.int32]
     loss_mask: NDArray[np.uint8]
-    """1 where the loss counts: tokens that the model wrote."""
+    """1 for tokens in the loss: those that the model generated."""
     logprobs: NDArray[np.float32]
-    """The sampler's, of the distribution it sampled from; 0 where the mask is off."""
+    """Of the distribution that was sampled from; 0 outside of the loss."""
     versions: NDArray[np.int32]
-    """Version of the weights that wrote the token; -1 where it was not generated."""
+    """Version of the weights that generated the token; -1 if it was not generated."""
     reward: float
     rewards: dict[str, float] = field(default_factory=dict)
     """The named parts of the reward, before any shaping."""
@@ -49,12 +49,12 @@ class Trajectory:
 
     @property
     def prompt_ids(self) -> NDArray[np.int32]:
-        """What stands before the first generated token."""
+        """The tokens before the first generated one."""
         generated = np.flatnonzero(self.versions >= 0)
         return self.token_ids[: generated[0]] if len(generated) else self.token_ids
 
-    def complaint(self) -> str | None:
-        """What keeps this from being trained on, in words."""
+    def problem(self) -> str | None:
+        """Why it cannot be trained on; None if it can."""
         shapes = {name: getattr(self, name).shape for name in ARRAYS}
         if any(shape != (len(self.token_ids),) for shape in shapes.values()):
             return f"its arrays must all be flat and of one length, but are {shapes}"
@@ -73,18 +73,18 @@ class Trajectory:
 
 
 def prompt_hash(ids: Sequence[int] | NDArray[np.int32]) -> str:
-    """The same for the same prompt ids, in every process and run."""
+    """Equal for equal prompt ids in every process and run."""
     return xxhash.xxh3_64_hexdigest(np.asarray(ids, dtype="<i4").tobytes())
 
 
 def pack_group(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], bytes]:
-    """The small facts of each trajectory, and the arrays of all as one safetensors file (concatenated, with
-    `lengths`). What could not be trained on is refused with a ValueError that says why."""
+    """The small facts of each trajectory, and all arrays as one safetensors file (concatenated, with `lengths`). Raises
+    ValueError for a trajectory that cannot be trained on."""
     if not trajectories:
         raise ValueError("a group needs at least one trajectory; a workflow that has none returns None")
     for index, trajectory in enumerate(trajectories):
-        if complaint := trajectory.complaint():
-            raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {complaint}")
+        if problem := trajectory.problem():
+            raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {problem}")
     arrays = {name: np.concatenate([getattr(each, name) for each in trajectories]) for name in ARRAYS}
     arrays["lengths"] = np.array([len(each.token_ids) for each in trajectories], dtype=np.int32)
     return [_facts(each) for each in trajectories], save(arrays)
@@ -113,10 +113,10 @@ def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memo
     ends = np.cumsum(arrays["lengths"])
     if len(ends) != len(facts):
         raise ValueError(f"a group of {len(facts)} samples came with arrays for {len(ends)}")
-    found = []
+    trajectories = []
     for fact, end, length in zip(facts, ends, arrays["lengths"], strict=True):
         parts = {name: arrays[name][end - length : end] for name in ARRAYS}
-        found.append(
+        trajectories.append(
             Trajectory(
                 **parts,
                 reward=fact["reward"],
@@ -126,4 +126,4 @@ def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memo
                 metrics=dict(fact["metrics"]),
             )
         )
-    return found
+    return trajectories

@@ -30,7 +30,7 @@ from areal_like.models import model_folder  # noqa: E402
 from areal_like.observe.timing import Stopwatch  # noqa: E402
 from areal_like.process.run import Run, open_run  # noqa: E402
 from areal_like.process.seeds import derive_seed  # noqa: E402
-from areal_like.rollout.episodes.rewards.call import RewardCall  # noqa: E402
+from areal_like.rollout.episodes.rewards.base import RewardCall  # noqa: E402
 from areal_like.rollout.queue import RowOrder  # noqa: E402
 from areal_like.rollout.settings import rollout_settings, run_length  # noqa: E402
 from areal_like.serving.embedded.core.llm_engine import LLMEngine as Server  # noqa: E402

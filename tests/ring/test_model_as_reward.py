@@ -22,14 +22,14 @@ from pathlib import Path
 class Noted:
     \"\"\"One turn, written down.\"\"\"
 
-    async def run(self, engine, row):
-        prompt = engine.encode(row["prompt"])
-        samples = await engine.generate(prompt)
-        rewards = await engine.score(row, samples)
+    async def run(self, episode, row):
+        prompt = episode.encode(row["prompt"])
+        samples = await episode.generate(prompt)
+        rewards = await episode.score(row, samples)
         with (Path(__file__).parent / "noted.jsonl").open("a") as file:
             for sample, reward in zip(samples, rewards):
                 file.write(json.dumps([row["prompt"], sample.text, reward.value]) + "\\n")
-        return [engine.trajectory(prompt, *pair) for pair in zip(samples, rewards)]
+        return [episode.trajectory(prompt, *pair) for pair in zip(samples, rewards)]
 """
 
 

@@ -62,7 +62,7 @@ def test_a_batch_can_be_fetched_until_it_is_done_and_steps_keep_their_order():
         batches.done(4)
     assert batches.done(3) is batch
     assert batches.done(3) is None
-    with pytest.raises(HttpError, match="trained on already"):
+    with pytest.raises(HttpError, match="already trained on"):
         batches.get(3, 1)
 
 

@@ -312,7 +312,11 @@ def test_data_that_changed_or_a_checkpoint_without_the_controller_s_part_is_refu
                 frame = await world.frame("/state", {"step": 0})
                 (checkpoint / "resume/controller.frame").write_bytes(pack(*frame))
         async with world_of(make_run(tmp_path / "run", checkpoint=checkpoint, attempt=2)) as world:
-            words = "resume: .*controller.frame is missing" if missing else "train_dataset: the data is not what it was"
+            words = (
+                "resume: .*controller.frame is missing"
+                if missing
+                else "train_dataset: the data has changed since the checkpoint"
+            )
             with pytest.raises(HttpError, match=words):
                 await world.hello(digest="other")
             with pytest.raises(Failure, match=words):
@@ -325,9 +329,9 @@ def test_workers_that_see_different_data_end_the_run(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
-            with pytest.raises(HttpError, match="sees other data"):
+            with pytest.raises(HttpError, match="has other data"):
                 await world.hello("episodes/1", digest="other")
-            with pytest.raises(Failure, match=r"^train_dataset: episodes/1 sees other data"):
+            with pytest.raises(Failure, match=r"^train_dataset: episodes/1 has other data"):
                 await world.life
 
     asyncio.run(scenario())
@@ -338,7 +342,7 @@ def test_too_little_data_ends_the_run_in_words(tmp_path):
         async with world_of(make_run(tmp_path / "run")) as world:
             with pytest.raises(HttpError, match=r"train_dataset\.batch_size"):
                 await world.hello(rows=3)
-            with pytest.raises(Failure, match=r"^train_dataset.batch_size: a batch takes 4 rows"):
+            with pytest.raises(Failure, match=r"^train_dataset.batch_size: a batch needs 4 rows"):
                 await world.life
 
     asyncio.run(scenario())

@@ -143,7 +143,7 @@ def state(world: World) -> dict[str, Any]:
     ledger = world.run.rollouts / LEDGER
     found: dict[str, Any] = {
         "incarnations": dict(controller._incarnations),
-        "over": (controller.over, set(controller.ended_workers), controller._finished, world.life.done()),
+        "over": (controller.over, set(controller.ended_workers), controller._final_wait, world.life.done()),
         "newest": controller.servers.publications.newest,
         "ledger": ledger.read_bytes() if ledger.exists() else b"",
         "metrics": world.metrics(),

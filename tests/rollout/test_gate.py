@@ -51,7 +51,7 @@ def test_a_group_makes_room_when_it_comes_to_nothing_or_is_dropped_but_not_when_
     assert gate.capacity(0) == 0
     gate.accept()
     assert gate.capacity(0) == 0
-    gate.give_up()
+    gate.release()
     assert gate.capacity(0) == 1
     gate.drop()
     assert gate.capacity(0) == 2
@@ -69,7 +69,7 @@ def test_what_is_started_is_never_further_ahead_than_staleness_allows(max_concur
         elif action == "a" and gate.running:
             gate.accept()
         elif action == "g" and gate.running:
-            gate.give_up()
+            gate.release()
         elif action == "d" and gate.accepted > version * batch:
             gate.drop()
         elif action == "p" and gate.accepted >= (version + 1) * batch:

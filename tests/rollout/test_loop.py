@@ -37,7 +37,7 @@ def test_a_lease_says_all_that_a_worker_needs():
     wire = lease.wire(world.settings)
     assert wire["server"] == world.loop.server_pool.servers["server/0"].address
     assert (wire["id"], wire["group"], wire["purpose"], wire["split"]) == ("0.1", 0, "train", "train")
-    assert (wire["row"], wire["n"], wire["order"]) == (world.loop.queue.order.row(0), 2, None)
+    assert (wire["row"], wire["n"], wire["order"]) == (world.loop.queue.row_order.row(0), 2, None)
     assert wire["sampling"] == world.settings.sampling
 
 

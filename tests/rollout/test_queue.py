@@ -69,8 +69,8 @@ def test_the_sampling_seed_belongs_to_the_group_and_not_to_when_it_is_made():
     [
         ({}, 10, 2, 4),
         ({"total_epochs": 5}, 10, 2, 10),
-        ({"total_epochs": 5, "most_steps": 3}, 10, 2, 3),
-        ({"total_epochs": 5, "most_samples": 9}, 10, 2, 2),  # 8 samples a step
+        ({"total_epochs": 5, "max_steps": 3}, 10, 2, 3),
+        ({"total_epochs": 5, "max_samples": 9}, 10, 2, 2),  # 8 samples a step
         ({"drop_last": False}, 10, 3, 6),
         ({"drop_last": False}, 3, 1, 2),
     ],
@@ -81,7 +81,7 @@ def test_the_shortest_limit_ends_the_run(changes, rows, steps_per_epoch, total):
 
 
 def test_too_few_rows_are_said_in_words():
-    with pytest.raises(ValueError, match=r"^train_dataset.batch_size: a batch takes 4 rows, and the data has only 3"):
+    with pytest.raises(ValueError, match=r"^train_dataset.batch_size: a batch needs 4 rows, and the data has only 3"):
         run_length(settings(), 3)
     with pytest.raises(ValueError, match=r"^train_dataset: there are no rows"):
         run_length(settings(), 0)

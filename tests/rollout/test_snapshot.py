@@ -105,7 +105,9 @@ def test_a_state_can_be_had_of_the_step_that_is_done_and_of_no_other():
 def test_other_data_is_refused_in_words():
     world = world_at_step_one()
     world.save()
-    with pytest.raises(Failure, match=r"^train_dataset: the data is not what it was .* recover.skip_dataloader=true"):
+    with pytest.raises(
+        Failure, match=r"^train_dataset: the data has changed since the checkpoint .* recover.skip_dataloader=true"
+    ):
         world.begin(digest="other")
 
 
@@ -116,7 +118,7 @@ def test_data_can_be_begun_anew():
     assert not world.loop.ready
     world.load()
     rows = [lease.group.row for lease in world.lease()]
-    assert rows[:4] == [world.loop.queue.order.row(number) for number in range(9, 13)]
+    assert rows[:4] == [world.loop.queue.row_order.row(number) for number in range(9, 13)]
     fresh = World(settings(max_concurrent=20))
     fresh.load()
     assert rows[:4] == [lease.group.row for lease in fresh.lease()][:4]
@@ -132,7 +134,7 @@ def test_another_batch_size_goes_on_with_the_next_epoch():
     world.begin()
     assert world.loop.gate.accepted == 5 + 2
     assert {group.number: group.row for group in world.loop.queue.again()}.items() >= rows.items()
-    assert world.loop.queue.order.epoch(world.loop.queue.next_number) == 2
+    assert world.loop.queue.row_order.epoch(world.loop.queue.next_number) == 2
     world.run()
 
 
@@ -222,7 +224,7 @@ FINISHED = [{"event": "finished", "group": group, "versions": [0, 0]} for group 
         ),
         (
             [*SUBMITTED, {"event": "recovered", "step": 0, "next": 3, "again": [0], "ready": [], "data_anew": False}],
-            "going back to step 0 lost groups [1, 2]",
+            "the rollback to step 0 lost groups [1, 2]",
         ),
     ],
 )

@@ -17,8 +17,8 @@ def ordered(**changes: Any) -> RolloutSettings:
 
 
 def order(lease: Lease) -> dict[str, Any]:
-    assert lease.order is not None
-    return lease.order
+    assert lease.slot is not None
+    return lease.slot
 
 
 def keys(leases: Iterable[Lease]) -> set[str]:
@@ -45,7 +45,7 @@ def test_each_server_gets_its_share_in_order():
     leases = world.lease(3, "episodes/0") + world.lease(3, "episodes/1")
     by_server: dict[str, list[Any]] = {}
     for lease in leases:
-        by_server.setdefault(lease.server, []).append((lease.group.number, lease.order))
+        by_server.setdefault(lease.server, []).append((lease.group.number, lease.slot))
     assert by_server == {
         "server/0": [(number, {"key": "0.1", "place": place, "of": 3}) for place, number in enumerate((0, 2, 4))],
         "server/1": [(number, {"key": "0.1", "place": place, "of": 2}) for place, number in enumerate((1, 3))],
@@ -117,7 +117,7 @@ def test_whoever_dies_over_every_try_ends_the_run():
         world.load_all()
         assert world.lease()
         world.worker_restarts()
-    assert world.loop.failure.startswith("rollout: wave 0 was generated 11 times")
+    assert world.loop.failure.startswith("rollout: synchronous batch 0 was generated 11 times")
 
 
 def test_groups_that_teach_nothing_are_replaced_in_a_further_wave():

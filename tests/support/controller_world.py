@@ -121,7 +121,7 @@ class World:
         app = application(guard)
         app.add_routes(Routes(self.controller).table())
         self._served = await serve(app, "127.0.0.1")
-        self.life = asyncio.create_task(self.controller.live())
+        self.life = asyncio.create_task(self.controller.run_until_over())
 
     async def end(self) -> None:
         self.life.cancel()

@@ -30,82 +30,82 @@ import asyncio
 from areal_like.rollout.trajectory import Trajectory
 
 class Base:
-    async def run(self, engine, row):
-        self.ids = engine.encode(row["prompt"])
-        return await self.go(engine, row)
+    async def run(self, episode, row):
+        self.ids = episode.encode(row["prompt"])
+        return await self.go(episode, row)
 
 class TwoTurns(Base):
-    async def go(self, engine, row):
-        first = await engine.generate(self.ids, n=1)
-        second = await engine.generate(self.ids + first[0].token_ids, n=3, max_new_tokens=2, stop_token_ids=[5])
-        rewards = await engine.score(row, ["046", *second])
-        return [engine.trajectory(self.ids, sample, reward) for sample, reward in zip(first + second, rewards)]
+    async def go(self, episode, row):
+        first = await episode.generate(self.ids, n=1)
+        second = await episode.generate(self.ids + first[0].token_ids, n=3, max_new_tokens=2, stop_token_ids=[5])
+        rewards = await episode.score(row, ["046", *second])
+        return [episode.trajectory(self.ids, sample, reward) for sample, reward in zip(first + second, rewards)]
 
 class Refuses(Base):
-    async def go(self, engine, row):
+    async def go(self, episode, row):
         return None
 
 class Raises(Base):
-    async def go(self, engine, row):
+    async def go(self, episode, row):
         return {}["nothing there"]
 
 class Exits(Base):
-    async def go(self, engine, row):
+    async def go(self, episode, row):
         raise SystemExit(4)
 
 class Words(Base):
-    async def go(self, engine, row):
+    async def go(self, episode, row):
         return ["a", "b"]
 
 class Empty(Base):
-    async def go(self, engine, row):
+    async def go(self, episode, row):
         return []
 
 class Hot(Base):
-    async def go(self, engine, row):
-        return await engine.generate(self.ids, temperature=0.9)
+    async def go(self, episode, row):
+        return await episode.generate(self.ids, temperature=0.9)
 
 class Narrow(Base):
-    async def go(self, engine, row):
-        return await engine.generate(self.ids, top_p=0.9)
+    async def go(self, episode, row):
+        return await episode.generate(self.ids, top_p=0.9)
 
 class Neutral(Base):
     """Says what is so anyway, and when an answer ends."""
-    async def go(self, engine, row):
-        samples = await engine.generate(self.ids, top_p=1, top_k=-1, min_p=0, stop=["46"], min_new_tokens=0)
+    async def go(self, episode, row):
+        samples = await episode.generate(self.ids, top_p=1, top_k=-1, min_p=0, stop=["46"], min_new_tokens=0)
         texts = [sample.text for sample in samples]
         if set(texts) != {"0"} or any(sample.is_truncated for sample in samples):
             raise ValueError(f"the texts are {texts}")
-        return [engine.trajectory(self.ids, sample, 1.0) for sample in samples]
+        return [episode.trajectory(self.ids, sample, 1.0) for sample in samples]
 
 class Unknown(Base):
-    async def go(self, engine, row):
-        return await engine.generate(self.ids, temprature=0.5)
+    async def go(self, episode, row):
+        return await episode.generate(self.ids, temprature=0.5)
 
 class Long(Base):
-    async def go(self, engine, row):
-        return await engine.generate([3] * 64)
+    async def go(self, episode, row):
+        return await episode.generate([3] * 64)
 
 class Nothing(Base):
-    async def go(self, engine, row):
-        return await engine.generate([])
+    async def go(self, episode, row):
+        return await episode.generate([])
 
 class Foreign(Base):
-    async def go(self, engine, row):
-        return await engine.generate(engine.encode("Ä"))
+    async def go(self, episode, row):
+        return await episode.generate(episode.encode("Ä"))
 
 class Spoils(Base):
-    async def go(self, engine, row):
+    async def go(self, episode, row):
         row["prompt"] = "spoilt"
-        samples = await engine.generate(self.ids)
-        return [engine.trajectory(self.ids, sample, 1.0) for sample in samples]
+        samples = await episode.generate(self.ids)
+        return [episode.trajectory(self.ids, sample, 1.0) for sample in samples]
 
 class Wrong(Base):
     """Trajectories that no training can use, or only by chance."""
     def __init__(self, what, value):
         self.what, self.value = what, value
-    async def go(self, engine, row):
-        found = engine.trajectory(self.ids, (await engine.generate(self.ids))[0], 1.0)
+    async def go(self, episode, row):
+        found = episode.trajectory(self.ids, (await episode.generate(self.ids))[0], 1.0)
         if self.what in ("reward", "finish"):
             setattr(found, self.what, self.value)
         else:
@@ -140,7 +140,7 @@ class Rewards:
     def __init__(self, error=None):
         self.counts, self.error = RewardCounts(), error
 
-    async def measure(self, row, completions):
+    async def score(self, row, completions):
         if self.error is not None:
             raise self.error
         return [parse_reward(addition_reward(row["prompt"], completion, row["answer"])) for completion in completions]

@@ -116,7 +116,7 @@ async def each(pool, *completions):
 
     async def one(completion):
         try:
-            return (await pool.measure(ROW, [completion]))[0].value
+            return (await pool.score(ROW, [completion]))[0].value
         except RewardError as error:
             return str(error)
 

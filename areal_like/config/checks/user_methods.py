@@ -15,7 +15,7 @@ class Method(NamedTuple):
     more: bool = False
 
 
-RUN = Method("run", ("engine", "row"), "async def run(self, engine, row)", is_async=True)
+RUN = Method("run", ("episode", "row"), "async def run(self, episode, row)", is_async=True)
 ROWS = Method("rows", ("split",), "def rows(self, split)")
 REWARD = Method("reward", ("prompt", "completion"), "def reward(self, prompt, completion, **row)", more=True)
 CALL = Method("__call__", ("prompt", "completion"), "def __call__(self, prompt, completion, **row)", more=True)

@@ -1,1 +1,1 @@
-"""The controller: the one process that knows what is generated, by which weights, and what is trained on next."""
+"""The controller: the process that decides what is generated, by which weights, and what is trained on."""

@@ -1,4 +1,4 @@
-"""Waiting for something to change, without asking again and again."""
+"""A signal that state has changed, for tasks that wait for a condition."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class ChangeSignal:
-    """`ring` after a change; whoever waits looks again then."""
+    """`notify` after each change; waiting tasks then check their condition again."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -17,17 +17,17 @@ class ChangeSignal:
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    async def next(self) -> None:
+    async def wait(self) -> None:
         await self._event.wait()
 
-    async def until(self, look: Callable[[], T | None], limit_s: float) -> T | None:
-        """What `look` finds, as soon as it finds something; None after so many seconds without."""
+    async def wait_for(self, check: Callable[[], T | None], limit_s: float) -> T | None:
+        """Returns the result of `check` as soon as it is not None; None after `limit_s` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
-        while (found := look()) is None:
+        while (result := check()) is None:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self.next()
+                    await self.wait()
             except TimeoutError:
                 return None
-        return found
+        return result

@@ -1,23 +1,23 @@
-"""The controller's life: it finds the servers, hears from the first worker what data there is, and keeps the rollout
-loop going until the trainer has said its last word and the last evaluation is done."""
+"""Controller: connects the rollout loop to workers, trainer and servers until the run is over.
+
+It watches the servers, creates the loop when the first worker reports its data, and ends when the trainer has finished
+and the last evaluation is done."""
 
 import asyncio
 import logging
-import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from areal_like.discovery import NameStore, announce, open_name_store
+from areal_like.discovery import NameStore
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.errors import Failure, HttpError
 from areal_like.process.frames import unpack
-from areal_like.process.http import HttpClient, application, run_async, serve
-from areal_like.process.identity import CallGuard, Identity, token
+from areal_like.process.http import HttpClient
+from areal_like.process.identity import Identity
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import read_publication
-from areal_like.rollout.controller.routes import Routes
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
 from areal_like.rollout.evaluation_samples import EvaluationSamples
@@ -29,66 +29,44 @@ from areal_like.rollout.snapshot import restore
 from areal_like.weights.errors import BadWeights
 
 STATE_FILE = "resume/controller.frame"
-"""Where a checkpoint has the controller's part."""
+"""The controller's part of a checkpoint."""
 CHECK_INTERVAL_S = 1.0
 WORKER_EXIT_S = 3.0
-"""How long workers have to hear that the run is over."""
+"""How long to wait until all workers know that the run is over."""
 
 log = logging.getLogger(__name__)
 
 
-def main(run: Run, me: Identity) -> None:
-    run_async(_main(run, me))
-
-
-async def _main(run: Run, me: Identity) -> None:
-    guard = CallGuard(token(), me.attempt)
-    with open_name_store(run, me) as names:
-        async with HttpClient(me, token()) as caller:
-            controller = Controller(run, me, names, caller)
-            guard.on_new_attempt = controller.superseded
-            app = application(guard)
-            app.add_routes(Routes(controller).table())
-            served = await serve(app, run.host)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, controller.stop, "stopped as asked")
-            try:
-                waiting = NamedWait(f"the name {me.name}", run.config.rollout.setup_timeout, "rollout.setup_timeout")
-                await asyncio.to_thread(announce, names, me, served.address, waiting)
-                await controller.live()
-            finally:
-                await served.close()  # first, as calls that still come in are written down
-                await controller.close()
-
-
 class Controller:
-    """What happens between the calls that come in (`app`) and the rollout loop, which knows nothing of them."""
+    """Everything between the routes and the rollout loop, which does no input or output."""
 
-    def __init__(self, run: Run, me: Identity, names: NameStore, caller: HttpClient) -> None:
+    def __init__(self, run: Run, me: Identity, names: NameStore, http: HttpClient) -> None:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
         self.server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
         self.loop: RolloutLoop | None = None
-        """There is none before a worker has said what data there is."""
+        """None until a worker has reported its data."""
         self.digest = ""
         self.valid_rows = 0
         self.changed = ChangeSignal()
         self.over = False
-        """Workers are told that they can go."""
+        """Workers may exit."""
         self.ended_workers: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping = ""
-        self._finished: NamedWait | None = None
+        self._final_wait: NamedWait | None = None
+        """For the last evaluation, once the trainer has finished."""
         self._rows_left = 0
         self._incarnations: dict[str, int] = {}
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
-        self.servers = Servers(run.config, self.settings.num_servers, names, caller, self, self._spawn)
+        self.servers = Servers(run.config, self.settings.num_servers, names, http, self, self._spawn)
         self.broadcast = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
-    async def live(self) -> None:
-        """Until the run is over; raises what ends it before."""
+    async def run_until_over(self) -> None:
+        """Raises the error that ends the run early."""
         self._spawn(self.servers.watch())
         self._spawn(self.broadcast.run())
         self._spawn(self._check_timers())
@@ -101,38 +79,44 @@ class Controller:
 
     async def _until_over(self) -> None:
         while not self._is_over():
-            await self.changed.next()
+            await self.changed.wait()
         self.broadcast.check_now()
         self.over = True
         self.changed.notify()
-        await self.changed.until(lambda: True if self.ended_workers >= set(self._incarnations) else None, WORKER_EXIT_S)
+        await self.changed.wait_for(
+            lambda: True if self.ended_workers >= set(self._incarnations) else None, WORKER_EXIT_S
+        )
 
     def _is_over(self) -> bool:
-        """Nothing is generated any more for a run that is being stopped, and no evaluation would ever be done."""
-        return self._finished is not None and (self.loop is None or self.loop.evaluations.idle or bool(self._stopping))
+        """A run that is stopped generates nothing more, so it does not wait for evaluations."""
+        return self._final_wait is not None and (
+            self.loop is None or self.loop.evaluations.idle or bool(self._stopping)
+        )
 
     async def _check_timers(self) -> None:
-        """What happens because time passes."""
+        """Checks deadlines."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if self.loop is not None:
                 self.loop.check_time()
                 self.loop_changed()
-            if self._finished is not None and not self.over:
+            if self._final_wait is not None and not self.over:
                 if self.loop is not None and self.loop.evaluations.rows_left != self._rows_left:
-                    self._wait_for_the_last_evaluation()  # it goes on, so the limit begins anew
-                self._finished.check()
+                    self._start_final_wait()  # there is progress: the timeout starts again
+                self._final_wait.check()
 
-    # From the workers.
+    # Workers.
 
     def hello(self, worker: str, incarnation: int, datasets: dict[str, Any]) -> None:
-        """A worker that was started again has lost what it had; its data must be what the run began with."""
+        """A new incarnation of a worker has lost its leases. All workers must have the same data."""
         valid = datasets.get("valid")
         digest = "/".join(part["digest"] for part in (datasets["train"], valid) if part is not None)
         if self.loop is None:
-            self._begin(datasets["train"], valid, digest)
+            self._start_loop(datasets["train"], valid, digest)
         elif digest != self.digest:
-            message = f"train_dataset: {worker} sees other data than the worker before it; all must see the same files"
+            message = (
+                f"train_dataset: {worker} has other data than the first worker; all workers must read the same files"
+            )
             self.fail(Failure(message))
             raise HttpError(422, message)
         assert self.loop is not None
@@ -141,7 +125,7 @@ class Controller:
             self.loop.worker_started(worker)
             self.loop_changed()
 
-    def _begin(self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str) -> None:
+    def _start_loop(self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str) -> None:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
             loop = RolloutLoop(
@@ -154,7 +138,7 @@ class Controller:
             raise HttpError(422, str(problem)) from problem
         loop.stopping = self._stopping
         self.loop, self.digest = loop, digest
-        log.info("%d rows, %d steps; begins after step %d", train["rows"], loop.length.total_steps, self.start.step)
+        log.info("%d rows, %d steps; starts after step %d", train["rows"], loop.length.total_steps, self.start.step)
         self.loop_changed()
 
     def _restore(self, loop: RolloutLoop, digest: str) -> None:
@@ -166,45 +150,45 @@ class Controller:
         path = checkpoint / STATE_FILE
         if not path.is_file():
             raise Failure(
-                f"resume: {path} is missing, so that nothing can go on from {checkpoint}; choose another step"
+                f"resume: {path} is missing, so the run cannot continue from {checkpoint}; choose another step"
             )
         frame = unpack(path.read_bytes())
         restore(loop, frame.header, frame.blobs, digest, self.run.skips("dataloader"))
 
-    # From the trainer.
+    # Trainer.
 
-    async def publish(self, told: dict[str, Any]) -> None:
+    async def publish(self, body: dict[str, Any]) -> None:
         try:
-            publication = await asyncio.to_thread(read_publication, told)
+            publication = await asyncio.to_thread(read_publication, body)
         except OSError as fault:
             raise HttpError(400, f"folder: {fault.strerror or fault}") from fault
         except BadWeights as refusal:
-            if told.get("transport") == "collective":  # nothing was read but the call itself
+            if body.get("transport") == "collective":  # only the body itself was read
                 raise HttpError(400, str(refusal)) from refusal
-            self.fail(Failure(f"weights v{told['version']} cannot be published: {refusal}"))
+            self.fail(Failure(f"weights v{body['version']} cannot be published: {refusal}"))
             raise HttpError(409, str(refusal)) from refusal
         self.servers.publish(publication)
 
     def finished(self, early: bool) -> None:
-        """The trainer's last word: what is due is still evaluated, unless the end is early."""
+        """The trainer has finished: due evaluations still run, unless the end is early."""
         if self.loop is not None and early:
             self.loop.evaluations.clear()
             self.loop_changed()
-        self._wait_for_the_last_evaluation()
+        self._start_final_wait()
         self.changed.notify()
 
-    def _wait_for_the_last_evaluation(self) -> None:
+    def _start_final_wait(self) -> None:
         limit_s = self.run.config.rollout.request_timeout
         self._rows_left = 0 if self.loop is None else self.loop.evaluations.rows_left
-        self._finished = NamedWait("the last evaluation", limit_s, "rollout.request_timeout")
+        self._final_wait = NamedWait("the last evaluation", limit_s, "rollout.request_timeout")
 
-    # From the servers.
+    # Servers.
 
     def server_added(self, name: str, address: str) -> None:
         self.server_pool.add(name, address)
 
     def has_server(self, address: str) -> bool:
-        """Whether its server is alive, going by its name."""
+        """Whether a server is registered at this address."""
         return any(server.address == address for server in self.server_pool.ready)
 
     def server_loaded(self, name: str, version: int) -> None:
@@ -218,16 +202,16 @@ class Controller:
             self.loop.server_gone(name)
             self.loop_changed()
 
-    # About itself.
+    # State.
 
     def loop_changed(self) -> None:
-        """After every call to the loop: what happened is written, and who waits looks again."""
+        """To be called after every call to the loop: writes its records and wakes up the waiting routes."""
         loop = self.loop
         assert loop is not None
         try:
             self._write_records(loop)
         except OSError as fault:
-            # Whoever called has done nothing wrong, and must not be the one that the run is said to have failed of.
+            # Not raised here: the caller is not at fault, and would be reported as the cause.
             self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
         if loop.failure:
             self.fail(Failure(loop.failure))
@@ -260,7 +244,7 @@ class Controller:
         self.changed.notify()
 
     def stop(self, why: str) -> None:
-        """Gracefully: batches that a rank has got are given to all ranks, and none after them."""
+        """Stops gracefully: batches that one rank has fetched are given to all ranks, further ones are not formed."""
         log.info("no more batches: %s", why)
         self._stopping = why
         if self.loop is not None:
@@ -275,7 +259,7 @@ class Controller:
             self._fault.set_exception(fault)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """What it raises ends the controller."""
+        """Runs a task whose errors end the controller."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -292,5 +276,5 @@ class Controller:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self._fault.cancel():
-            self._fault.exception()  # it was told, or something else was first
+            self._fault.exception()  # marks it as retrieved: it was raised already, or another error was first
         self._ledger.close()

@@ -1,4 +1,4 @@
-"""The published weights: which are the newest, and what it took to get them to the servers."""
+"""Published weights: the newest version, the version that servers should load, and timings of weight updates."""
 
 import time
 from collections.abc import Collection
@@ -14,8 +14,7 @@ from areal_like.weights.probe import Probe
 
 @dataclass(frozen=True)
 class Publication:
-    """`folder` where the weights lie in files; where the trainer sends them itself, `place` is where it can be met, and
-    on which GPU it is."""
+    """`folder` for weights in files. For weights that the trainer sends, `place` is its address and its GPU."""
 
     version: int
     transport: str
@@ -33,11 +32,11 @@ class Publication:
         return self.transport == "collective"
 
     def exists(self) -> bool:
-        """Whether it can still be loaded."""
+        """Whether its files are still there."""
         return self.folder is None or self.folder.is_dir()
 
     def body(self, mode: str) -> dict[str, Any]:
-        """What a server is told of it."""
+        """The body of an update request."""
         return {
             "version": self.version,
             "transport": self.transport,
@@ -47,49 +46,50 @@ class Publication:
         }
 
 
-def read_publication(told: dict[str, Any]) -> Publication:
-    """Of what the trainer says. Raises BadWeights where the folder does not hold what it should."""
-    version, transport = told["version"], told.get("transport", "disk")
+def read_publication(body: dict[str, Any]) -> Publication:
+    """The body of /publish as a Publication. Raises BadWeights for an incomplete or wrong folder."""
+    version, transport = body["version"], body.get("transport", "disk")
     if transport == "collective":
-        index = parse_index(told["index"], f"the index of weights v{version}")
-        return Publication(version, transport, None, index, told["meeting"], time.monotonic())
-    folder = Path(told["folder"])
+        index = parse_index(body["index"], f"the index of weights v{version}")
+        return Publication(version, transport, None, index, body["meeting"], time.monotonic())
+    folder = Path(body["folder"])
     return Publication(version, transport, folder, read_index(folder), None, time.monotonic())
 
 
 class Publications:
-    """Only the newest is passed on, but while servers have to keep an older version."""
+    """Servers load the newest publication, unless an older version is held for an evaluation."""
 
     def __init__(self) -> None:
         self.newest: Publication | None = None
         self._kept: dict[int, Publication] = {}
-        """Those in files, by version; the trainer removes older ones."""
+        """Publications in files, by version; the trainer removes older ones."""
         self._held: int | None = None
         self._bound: int | None = None
 
     def add(self, publication: Publication) -> bool:
-        """False where it is there already."""
+        """False if it is known already."""
         newest = self.newest
         if newest is not None and publication.version < newest.version:
             raise HttpError(409, f"weights v{publication.version} are older than v{newest.version}, published before")
         self.newest = publication
         if not publication.is_sent:
             known = {**self._kept, publication.version: publication}
-            self._kept = {version: one for version, one in known.items() if one.exists()}
+            self._kept = {version: each for version, each in known.items() if each.exists()}
         return newest is None or publication.version > newest.version
 
     def hold(self, version: int | None) -> bool:
-        """Servers keep this version, or take nothing newer, until another is held or none. False where that is so
-        already."""
+        """Servers load nothing newer than this version until another one, or None, is held. False if nothing
+        changes."""
         changes = version != self._held
         if changes:
             self._held = self._bound = version
         return changes
 
     def target(self, served: Collection[int]) -> Publication | None:
-        """What servers should have now; None where what some have is held and no other can get it any more. `served`
-        is what they have. A held version that is nowhere left, as its servers died, is held no more: the newest takes
-        its place."""
+        """The publication that servers should load now. `served` are the versions that servers have.
+
+        None if the held version is served, but its files are gone. A held version that is served nowhere and has no
+        files (its servers died) is held no longer: the newest takes its place."""
         newest = self.newest
         if newest is None or self._bound is None or newest.version <= self._bound:
             return newest
@@ -107,27 +107,27 @@ class Publications:
 
 @dataclass
 class UpdateTimings:
-    """What updates tell of the servers, until the next step's metrics take it."""
+    """Timings that servers report with weight updates, collected until the metrics of the next step."""
 
     stall_s: list[float] = field(default_factory=list)
     load_s: list[float] = field(default_factory=list)
     read_back: list[float] = field(default_factory=list)
-    """Shares of the tensors that a server could read back."""
+    """Share of the tensors that the server could read back, per update."""
     serve_delay_s: list[float] = field(default_factory=list)
     generated: dict[str, list[float]] = field(default_factory=dict)
-    """By server: tokens, seconds in which it was generating, and seconds."""
+    """By server: generated tokens, busy seconds and elapsed seconds."""
     _last_update: dict[str, float] = field(default_factory=dict)
 
-    def updated(self, server: str, said: dict[str, Any], now: float) -> None:
-        self.stall_s.append(said["stall_s"])
-        self.load_s.append(said["load_s"])
-        if "read_back" in said:
-            covered, uncovered = said["read_back"]["covered"], len(said["read_back"]["uncovered"])
+    def updated(self, server: str, report: dict[str, Any], now: float) -> None:
+        self.stall_s.append(report["stall_s"])
+        self.load_s.append(report["load_s"])
+        if "read_back" in report:
+            covered, uncovered = report["read_back"]["covered"], len(report["read_back"]["uncovered"])
             self.read_back.append(covered / max(1, covered + uncovered))
         if server in self._last_update:
             sums = self.generated.setdefault(server, [0.0, 0.0, 0.0])
             elapsed_s = now - self._last_update[server]
-            for index, value in enumerate((said["generated"]["tokens"], said["generated"]["busy_s"], elapsed_s)):
+            for index, value in enumerate((report["generated"]["tokens"], report["generated"]["busy_s"], elapsed_s)):
                 sums[index] += value
         self._last_update[server] = now
 
@@ -135,19 +135,19 @@ class UpdateTimings:
         self._last_update.pop(server, None)
 
     def take(self) -> dict[str, float]:
-        """Metrics since they were last taken; nothing of what did not happen since."""
-        found: dict[str, float] = {}
+        """Metrics since the last call; those without a value are left out."""
+        metrics: dict[str, float] = {}
         if self.stall_s:
-            found["perf/update_stall_s"], found["perf/update_load_s"] = max(self.stall_s), max(self.load_s)
+            metrics["perf/update_stall_s"], metrics["perf/update_load_s"] = max(self.stall_s), max(self.load_s)
         if self.read_back:
-            found["perf/read_back_share"] = min(self.read_back)
+            metrics["perf/read_back_share"] = min(self.read_back)
         if self.serve_delay_s:
-            found["perf/serve_delay_s"] = max(self.serve_delay_s)
+            metrics["perf/serve_delay_s"] = max(self.serve_delay_s)
         sums = [each for each in self.generated.values() if each[2] > 0]
         if sums:
-            found["perf/generate_tokens_per_s"] = sum(tokens / seconds for tokens, _, seconds in sums)
-            found["perf/generate_busy_s"] = fmean(busy_s for _, busy_s, _ in sums)
-            found["perf/generate_busy_share"] = fmean(busy_s / seconds for _, busy_s, seconds in sums)
+            metrics["perf/generate_tokens_per_s"] = sum(tokens / seconds for tokens, _, seconds in sums)
+            metrics["perf/generate_busy_s"] = fmean(busy_s for _, busy_s, _ in sums)
+            metrics["perf/generate_busy_share"] = fmean(busy_s / seconds for _, busy_s, seconds in sums)
         for each in (self.stall_s, self.load_s, self.read_back, self.serve_delay_s, self.generated):
             each.clear()
-        return found
+        return metrics

@@ -1,7 +1,6 @@
-"""The controller's routes. Those that wait hold a call back for at most two seconds, and are asked again."""
+"""Routes of the controller. Calls that wait are long polls: they return after two seconds at most, and are repeated."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -11,18 +10,16 @@ from areal_like.process.http import binary_response, body_field, body_int, json_
 from areal_like.process.identity import PROCESS_HEADER
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.controller import request_bodies
+from areal_like.rollout.controller.controller import Controller
 from areal_like.rollout.groups import Lease
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.snapshot import snapshot
-
-if TYPE_CHECKING:
-    from areal_like.rollout.controller.controller import Controller
 
 LONG_POLL_S = 2.0
 
 
 class Routes:
-    def __init__(self, controller: "Controller") -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def table(self) -> Sequence[web.RouteDef]:
@@ -34,7 +31,7 @@ class Routes:
             web.get("/facts", self.facts),
             web.post("/publish", self.publish),
             web.post("/send", self.send),
-            web.post("/sending", self.broadcast),
+            web.post("/sending", self.sending),
             web.post("/batch", self.batch),
             web.post("/done", self.done),
             web.post("/state", self.state),
@@ -45,30 +42,30 @@ class Routes:
     def _loop(self) -> RolloutLoop:
         loop = self._controller.loop
         if loop is None:
-            raise HttpError(425, "no worker has said yet what data there is")
+            raise HttpError(425, "no worker has reported its data yet")
         return loop
 
     # Workers.
 
     async def hello(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
+        body = await read_json(request)
         self._controller.hello(
-            request_bodies.name(said, "worker"), body_int(said, "incarnation"), request_bodies.datasets(said)
+            request_bodies.name(body, "worker"), body_int(body, "incarnation"), request_bodies.datasets(body)
         )
         settings = self._controller.settings
         plan = {"synchronous": settings.synchronous, "max_concurrent": settings.max_concurrent}
         return json_response({"ok": True, "plan": plan})
 
     async def lease(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        controller, loop, worker = self._controller, self._loop, request_bodies.name(said, "worker")
-        want = body_int(said, "want")
+        body = await read_json(request)
+        controller, loop, worker = self._controller, self._loop, request_bodies.name(body, "worker")
+        want = body_int(body, "want")
 
-        def some() -> list[Lease] | None:
+        def ready_leases() -> list[Lease] | None:
             gone = request.transport is None or request.transport.is_closing()
             return [] if controller.over or gone else loop.lease(worker, want) or None
 
-        leases = await controller.changed.until(some, LONG_POLL_S)
+        leases = await controller.changed.wait_for(ready_leases, LONG_POLL_S)
         if controller.over:
             controller.ended_workers.add(worker)
             controller.changed.notify()
@@ -86,11 +83,11 @@ class Routes:
         return json_response({"void": loop.take_cancelled(worker)})
 
     async def another_server(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
+        body = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
-        lease, gone = body_field(said, "lease", str), body_field(said, "gone", str)
+        lease, gone = body_field(body, "lease", str), body_field(body, "gone", str)
         controller.servers.check_now()
-        address = await controller.changed.until(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
+        address = await controller.changed.wait_for(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
         controller.loop_changed()
         if address is None and controller.has_server(gone):
             address = gone
@@ -121,24 +118,24 @@ class Routes:
         return json_response({"ok": True})
 
     async def send(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        found = await self._controller.broadcast.next_round(body_int(said, "version", -1), LONG_POLL_S)
+        body = await read_json(request)
+        reply = await self._controller.broadcast.next_round(body_int(body, "version", -1), LONG_POLL_S)
         loop = self._controller.loop
-        return json_response({**found, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
+        return json_response({**reply, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 
-    async def broadcast(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        return json_response(await self._controller.broadcast.end_of_round(body_field(said, "group", str), LONG_POLL_S))
+    async def sending(self, request: web.Request) -> web.Response:
+        body = await read_json(request)
+        return json_response(await self._controller.broadcast.end_of_round(body_field(body, "group", str), LONG_POLL_S))
 
     async def batch(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        (rank, world), step = request_bodies.rank_and_world(said), body_int(said, "step")
+        body = await read_json(request)
+        (rank, world), step = request_bodies.rank_and_world(body), body_int(body, "step")
         loop = self._loop
 
         def formed() -> RolloutBatch | str | None:
             return loop.batch(step, rank, world)
 
-        batch: RolloutBatch | str | None = await self._controller.changed.until(formed, LONG_POLL_S)
+        batch: RolloutBatch | str | None = await self._controller.changed.wait_for(formed, LONG_POLL_S)
         self._controller.loop_changed()
         if batch is None:
             return binary_response(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))
@@ -147,16 +144,16 @@ class Routes:
         return binary_response(pack(batch.header(rank), batch.blobs(rank)))
 
     async def done(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        self._loop.done(body_int(said, "step"))
+        body = await read_json(request)
+        self._loop.done(body_int(body, "step"))
         self._controller.loop_changed()
         return json_response({"ok": True})
 
     async def state(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        return binary_response(pack(*snapshot(self._loop, body_int(said, "step"), self._controller.digest)))
+        body = await read_json(request)
+        return binary_response(pack(*snapshot(self._loop, body_int(body, "step"), self._controller.digest)))
 
     async def finished(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
-        self._controller.finished(body_field(said, "early", bool))
+        body = await read_json(request)
+        self._controller.finished(body_field(body, "early", bool))
         return json_response({"ok": True})

@@ -1,4 +1,4 @@
-"""The inference servers: found by name as they come and go, and given every new version of the weights."""
+"""The inference servers: looks them up in the name store, and loads each new weight version into them."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ from areal_like.weights.probe import TOLERANCES, check_probe
 from areal_like.weights.versions import NO_VERSION
 
 LOOKUP_INTERVAL_S = 0.5
-"""How often names are looked through for servers that came or went."""
+"""How often servers are looked up in the name store."""
 RETRY_S = 0.5
 ABORT_TIMEOUT_S = 10.0
 UNAVAILABLE = 503
-"""Status of a server that cannot say anything of the weights: its engine does not answer, and it will be gone soon."""
+"""Status of a server whose engine does not answer; it will be gone soon."""
 ADAPTER = "adapter"
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerListener(Protocol):
-    """Who wants to know which servers there are, and what they serve."""
+    """Is notified of servers that are added, load weights or are gone."""
 
     def server_added(self, name: str, address: str) -> None: ...
     def server_loaded(self, name: str, version: int) -> None: ...
@@ -43,15 +43,15 @@ class ServerListener(Protocol):
 
 @dataclass(eq=False)
 class ServerHandle:
-    """A server as it lives now."""
+    """One incarnation of a server."""
 
     name: str
     entry: Entry
     loaded: int = NO_VERSION
     lost: Counter[int] = field(default_factory=Counter)
-    """By version: how often it was there, and gone when it should have been taken into use."""
+    """By version: how often staged weights were lost before they were committed."""
     tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
-    """What is done with it; all of it ends when it is gone."""
+    """Tasks of this server; they are cancelled when it is gone."""
 
     def run(self, work: "asyncio.Task[T]") -> "asyncio.Task[T]":
         self.tasks.add(work)
@@ -60,35 +60,36 @@ class ServerHandle:
 
 
 class Servers:
-    """One task for each server, so that all load at once, and each one version at a time: the newest."""
+    """Runs one task per server: all servers load in parallel, each one version at a time, the newest."""
 
     def __init__(
         self,
         config: Any,
         num_servers: int,
         names: NameStore,
-        caller: HttpClient,
-        pool: ServerListener,
+        http: HttpClient,
+        listener: ServerListener,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
         self._rollout = config.rollout
         dtype = config.embedded.dtype
         self._dtype = dtype if dtype in TOLERANCES else config.actor.dtype
-        """That of servers which do not say in what they compute."""
-        self._num_servers, self._names, self._caller, self._pool, self._spawn = num_servers, names, caller, pool, spawn
+        """The dtype of servers that do not report one."""
+        self._num_servers, self._names, self._http, self._spawn = num_servers, names, http, spawn
+        self._listener = listener
         self.publications, self.times = Publications(), UpdateTimings()
         self.changed, self._check_now = ChangeSignal(), asyncio.Event()
-        """`changed`: there are new weights, or a server came, went or has some."""
+        """`changed`: new weights were published, or a server was added, is gone or has loaded weights."""
         self.handles: dict[str, ServerHandle] = {}
 
-    # Who is there.
+    # Lookup.
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         waiting: NamedWait | None = None
         while True:
-            found = await asyncio.to_thread(self._names.find, SERVER)
-            self._update_handles({name: parse_entry(value) for name, value in found.items()})
+            entries = await asyncio.to_thread(self._names.find, SERVER)
+            self._update_handles({name: parse_entry(value) for name, value in entries.items()})
             missing = self._num_servers - len(self.handles)
             if missing <= 0:
                 waiting = None
@@ -104,7 +105,7 @@ class Servers:
             self._check_now.clear()
 
     def check_now(self) -> None:
-        """Somebody got no answer from a server."""
+        """Looks up servers at once: one of them has not answered."""
         self._check_now.set()
 
     def _update_handles(self, entries: dict[str, Entry]) -> None:
@@ -115,37 +116,37 @@ class Servers:
                     task.cancel()
                 del self.handles[name]
                 self.times.gone(name)
-                self._pool.server_gone(name)
+                self._listener.server_gone(name)
                 self.changed.notify()
         for name, entry in entries.items():
             if name not in self.handles:
                 log.info("%s is at %s", name, entry.address)
-                self._pool.server_added(name, entry.address)
+                self._listener.server_added(name, entry.address)
                 self.handles[name] = server = ServerHandle(name, entry)
                 server.run(self._spawn(self._keep_up_to_date(server)))
                 self.changed.notify()
 
-    # What they serve.
+    # Weights.
 
     def publish(self, publication: Publication) -> None:
         if self.publications.add(publication):
             self.changed.notify()
 
     def hold(self, version: int | None) -> None:
-        """Servers keep this version until another is held, or none: an evaluation needs it."""
+        """Servers keep this version for an evaluation, until another one, or None, is held."""
         if self.publications.hold(version):
             self.changed.notify()
 
     def target(self) -> Publication | None:
-        """What all servers should have now."""
+        """The publication that all servers should load now."""
         return self.publications.target({server.loaded for server in self.handles.values()})
 
     async def _keep_up_to_date(self, server: ServerHandle) -> None:
-        """By files. What the trainer sends itself goes to many at once: see `sending`."""
+        """Loads weights from files. `weight_broadcast` handles weights that the trainer sends."""
         while True:
             publication = self.target()
             if publication is None or publication.is_sent or publication.version <= server.loaded:
-                await self.changed.next()
+                await self.changed.wait()
                 continue
             command = partial(self._command_update, server, publication, "update_weights")
             await self.load(server, publication, command)
@@ -153,29 +154,31 @@ class Servers:
     async def load(
         self, server: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
     ) -> None:
-        """Has the server take a version into use."""
-        said = await self._with_retries(server, publication, command)
-        if said is None:
+        """Makes the server use a version."""
+        report = await self._with_retries(server, publication, command)
+        if report is None:
             return
         server.loaded = publication.version
         now = time.monotonic()
-        if said:
-            self.times.updated(server.name, said, now)
+        if report:
+            self.times.updated(server.name, report, now)
         if all(other.loaded >= publication.version for other in self.handles.values()):
             self.times.serve_delay_s.append(now - publication.at)
-        self._pool.server_loaded(server.name, publication.version)
+        self._listener.server_loaded(server.name, publication.version)
         self.changed.notify()
 
     async def commit(self, server: ServerHandle, publication: Publication) -> None:
-        """The same, of what the server has beside the weights that it uses."""
+        """Makes the server use weights that it has staged."""
         await self.load(server, publication, partial(self._command_update, server, publication, "commit_weights"))
 
     async def _with_retries(
         self, server: ServerHandle, publication: Publication, command: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any] | None:
-        """What the server says of it: nothing where only its answer was lost, None where the version was discarded
-        before it came to load it, or has to be sent anew. Weights that it refuses end the run; a server that does not
-        answer, or whose engine does not, is tried again until it is known to be gone."""
+        """The server's report of the update: empty if only its answer was lost, None if the version was discarded
+        before it was loaded or must be sent again.
+
+        Weights that a server refuses end the run. A server that does not answer, or whose engine does not, is retried
+        until it is known to be gone."""
         version, rollout = publication.version, self._rollout
         what = f"{server.name} to load weights v{version}"
         waiting = NamedWait(what, rollout.request_timeout, "rollout.request_timeout")
@@ -199,7 +202,7 @@ class Servers:
                     waiting.what = f"{what} ({refusal})"
                     self.check_now()
                 elif not (again and 0 < status < 500 and await self._serves(server, version)):
-                    # else it is only refused because the call before this one came through after all
+                    # otherwise the previous call succeeded after all, and this one is refused because of that
                     failures += 1
                     if (status < 500 and status != NOT_STAGED) or failures > rollout.request_retries:
                         raise Failure(f"{server.name} cannot serve weights v{version}: {refusal}") from refusal
@@ -216,42 +219,44 @@ class Servers:
         if self._pauses_for(publication):
             await self._command(server, "pause", None if mode == "auto" else {"mode": mode})
             await asyncio.sleep(self._rollout.pause_grace_period)
-        said: dict[str, Any] = await self._command(server, what, publication.body(mode), self._rollout.request_timeout)
+        report: dict[str, Any] = await self._command(
+            server, what, publication.body(mode), self._rollout.request_timeout
+        )
         if probe is not None:
-            check_probe(probe, said["probe_logprobs"], said.get("dtype", self._dtype))
+            check_probe(probe, report["probe_logprobs"], report.get("dtype", self._dtype))
         await self._resume(server, publication)
-        return said
+        return report
 
     def _pauses_for(self, publication: Publication) -> bool:
-        """An adapter comes beside what runs, and may have to wait until some of that has ended."""
+        """An adapter is loaded beside running requests, and may have to wait until some of them have ended."""
         return bool(self._rollout.pause_grace_period > 0 and publication.transport != ADAPTER)
 
     async def _resume(self, server: ServerHandle, publication: Publication) -> None:
-        """Where it was paused for the update; also where only the answer to that was lost."""
+        """Resumes a server that was paused for the update, or whose answer to the update was lost."""
         if self._pauses_for(publication):
             await self._command(server, "resume")
 
     async def _serves(self, server: ServerHandle, version: int) -> bool:
-        """Whether only the answer was lost."""
+        """Whether the server has this version: then only an answer was lost."""
         try:
-            said = await self.health(server)
+            health = await self.health(server)
         except (HttpError, Unreachable):
             return False
-        return bool(said.get("version") == version)
+        return bool(health.get("version") == version)
 
     async def health(self, server: ServerHandle) -> dict[str, Any]:
-        said: dict[str, Any] = await self._caller.json("GET", server.entry.address, "/health")
-        return said
+        health: dict[str, Any] = await self._http.json("GET", server.entry.address, "/health")
+        return health
 
     async def stage(self, server: ServerHandle, body: dict[str, Any], timeout_s: float) -> None:
-        """Comes back when all of the weights are there beside those in use."""
+        """Returns when the server has received all weights, without using them."""
         await self._command(server, "stage_weights", body, timeout_s)
 
     async def _command(self, server: ServerHandle, what: str, body: Any = None, timeout_s: float = 60.0) -> Any:
-        return await self._caller.json("POST", server.entry.address, f"/control/{what}", body, timeout_s)
+        return await self._http.json("POST", server.entry.address, f"/control/{what}", body, timeout_s)
 
     async def abort_all(self) -> None:
-        """Ends whatever the servers generate now. One that does not answer has nothing to end."""
+        """Aborts all requests on all servers. A server that does not answer has none."""
         calls = (
             self._command(server, "abort", {"ids": "all"}, ABORT_TIMEOUT_S) for server in list(self.handles.values())
         )

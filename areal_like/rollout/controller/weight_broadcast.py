@@ -1,9 +1,9 @@
-"""Weights that the trainer sends to the servers itself: who is in the group, and what comes of it.
+"""Weight broadcast: rounds in which the trainer sends weights to servers through a collective group.
 
-A round: those servers that lack the newest version are given a group with the trainer; all are told to receive at once,
-and their answers are watched while the trainer sends. Where one refuses or dies the group is broken up on both sides,
-and there is another round without it. When all have everything, each takes it into use. A server that comes later has a
-round as soon as it is there: the trainer keeps the newest version to send it again.
+In a round, the servers that lack the newest version form a group with the trainer. They receive in parallel while the
+trainer sends. If one refuses or dies, the group is broken up on both sides, and a round without it follows. When all
+have received everything, each commits the weights. A server that joins later gets its own round: the trainer keeps the
+newest version for that.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from areal_like.weights.versions import NO_VERSION
 
 RETRY_S = 0.5
 BREAKUP_TIMEOUT_S = 10.0
-"""How long those in a group that is broken up have to say so."""
+"""How long the servers of a group that is broken up may take to answer."""
 MAX_REFUSALS = 2
-"""Of one version by one server: the first may be a fault of the way."""
+"""Refusals of a version by a server; the first may be a transmission error."""
 MAX_BREAKUPS = 20
-"""As often in a row a server may be the one that breaks a group up. Between them are waits that double to this many
-seconds, minutes in all: one that is about to be replaced has time for it."""
+"""Groups in a row that a server may break up. The delays between them double up to MAX_RETRY_S, minutes in all: time to
+replace a broken server."""
 MAX_RETRY_S = 30.0
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class BroadcastRound:
-    """`taken`: the trainer is in it. `why` it was broken up, once it is over."""
+    """`joined`: the trainer takes part. `why`: the reason why it was broken up; empty if it was not."""
 
     meeting: Rendezvous
     version: int
@@ -50,21 +50,21 @@ class BroadcastRound:
 
 @dataclass
 class BroadcastMember:
-    """What is known of a server that takes part."""
+    """A server in the broadcast."""
 
     processes: int
     devices: list[str]
     refusals: dict[int, int] = field(default_factory=dict)
     is_alone: bool = False
-    """The last group ended by it, so the next has no others in it."""
+    """It broke up its last group, so it is alone in its next one."""
     breaks: int = 0
-    """Groups in a row that it broke up, by its own account for no fault of the weights."""
+    """Groups in a row that it broke up for reasons other than the weights."""
     busy: bool = False
     not_before: float = 0.0
 
 
 class WeightBroadcast:
-    """`is_over` says that the run wants no weights any more."""
+    """`is_over`: whether the run needs no more weights."""
 
     def __init__(
         self,
@@ -80,51 +80,51 @@ class WeightBroadcast:
         self._round: BroadcastRound | None = None
         self._changed = ChangeSignal()
         self._number = 0
-        self._asked = NO_VERSION
-        """The version that the trainer came with; it may not have published it yet, but has no older one any more."""
+        self._offered = NO_VERSION
+        """The version that the trainer can send. It may not be published yet; the trainer has no older one."""
 
-    # What the trainer asks.
+    # Calls of the trainer.
 
     async def next_round(self, version: int, hold_s: float) -> dict[str, Any]:
-        """The trainer has a version to send, and is in no group now."""
-        self._asked = version
+        """The trainer has this version to send, and is in no group."""
+        self._offered = version
 
-        def look() -> dict[str, Any] | None:
+        def reply() -> dict[str, Any] | None:
             if self._is_over():
                 return {"end": True}
             current = self._round
             if current is None or current.over:
                 return None
-            if current.version > version:  # it asked before it had published the newer one, and asks anew for that
+            if current.version > version:  # it asked before it published the newer version, and will ask again
                 return {"wait": True, "end": False}
             if current.version < version:
-                self._end(current, f"the trainer has weights v{version} by now")
+                self._end(current, f"the trainer now has weights v{version}")
                 return None
             current.joined = True
             self._changed.notify()
             return {"meeting": current.meeting._asdict()}
 
-        return await self._changed.until(look, hold_s) or {"wait": True, "end": self._is_over()}
+        return await self._changed.wait_for(reply, hold_s) or {"wait": True, "end": self._is_over()}
 
     async def end_of_round(self, group: str, hold_s: float) -> dict[str, Any]:
-        """The trainer sends, and asks whether all have it."""
+        """The trainer sends, and waits for the end of the round."""
 
-        def look() -> dict[str, Any] | None:
+        def reply() -> dict[str, Any] | None:
             current = self._round
             if current is None or current.meeting.group != group:
-                return {"over": True, "why": "it is of the past"}
+                return {"over": True, "why": "the round is over"}
             return {"over": True, "why": current.why} if current.over else None
 
-        return await self._changed.until(look, hold_s) or {"over": False}
+        return await self._changed.wait_for(reply, hold_s) or {"over": False}
 
     def check_now(self) -> None:
-        """Something that `is_over` depends on has changed."""
+        """To be called when the result of `is_over` may have changed."""
         self._changed.notify()
 
     # Rounds.
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         waiting: NamedWait | None = None
         while True:
             publication, handles = await self._due()
@@ -136,7 +136,7 @@ class WeightBroadcast:
                 waiting = None
 
     async def _due(self) -> tuple[Publication, list[ServerHandle]]:
-        """As soon as there is a server that lacks the newest version."""
+        """Waits for servers that lack the newest version."""
         while True:
             publication = self._servers.target()
             self._members = {
@@ -145,26 +145,26 @@ class WeightBroadcast:
             limit_s = None
             if publication is not None and publication.is_sent:
                 behind = [server for server in self._servers.handles.values() if server.loaded < publication.version]
-                if publication.version >= self._asked and (due := self._next_group(behind)):
+                if publication.version >= self._offered and (due := self._next_group(behind)):
                     return publication, due
                 if any(server not in self._members or not self._members[server].busy for server in behind):
                     limit_s = RETRY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
-                    await self._servers.changed.next()
+                    await self._servers.changed.wait()
 
     def _next_group(self, handles: Sequence[ServerHandle]) -> list[ServerHandle]:
-        """Those of them that can be in one group now. Who broke the last one up is by itself, after the others."""
+        """The servers of the next group. A server that broke up its last group comes after the others, alone."""
         now = time.monotonic()
-        found = [(server, self._members.get(server)) for server in handles]
+        members = [(server, self._members.get(server)) for server in handles]
         free = [
-            (server, member) for server, member in found if not member or not (member.busy or member.not_before > now)
+            (server, member) for server, member in members if not member or not (member.busy or member.not_before > now)
         ]
         sound = [server for server, member in free if not member or not member.is_alone]
         return sound or [server for server, _ in free[:1]]
 
     async def _send(self, publication: Publication, handles: Sequence[ServerHandle]) -> bool:
-        """One round; whether all that were in it have the weights."""
+        """Runs one round; whether all its servers have the weights."""
         members = [server for server in handles if await self._ensure_member(server)]
         if not members:
             return False
@@ -197,7 +197,7 @@ class WeightBroadcast:
 
     def _open(self, publication: Publication, handles: Sequence[ServerHandle]) -> BroadcastRound:
         place = publication.place
-        assert place is not None, "weights that are sent come with the place where the trainer is"
+        assert place is not None, "a publication that the trainer sends has its address"
         self._number += 1
         members = [self._members[server] for server in handles]
         devices = [*place["devices"], *(device for member in members for device in member.devices)]
@@ -214,17 +214,17 @@ class WeightBroadcast:
         return BroadcastRound(meeting, publication.version)
 
     async def _wait_for_trainer(self, current: BroadcastRound) -> bool:
-        """Whether it does; it is at a newer version where it does not."""
+        """False if the trainer already has a newer version."""
         waiting = NamedWait("the trainer to send weights", self._timeout_s, "weights.broadcast.timeout_s")
         while not (current.joined or current.over):
             waiting.check()
-            await self._changed.until(lambda: current.joined or current.over or None, RETRY_S)
+            await self._changed.wait_for(lambda: current.joined or current.over or None, RETRY_S)
         return current.joined
 
     async def _stage(
         self, current: BroadcastRound, publication: Publication, handles: Sequence[ServerHandle]
     ) -> "dict[ServerHandle, Exception | None]":
-        """What came of it, by server. The first that fails breaks the group up, which ends the others."""
+        """The outcome by server. The first failure breaks up the group, which ends the other servers' calls."""
         tasks: dict[asyncio.Task[Any], ServerHandle] = {}
         rank = 1
         for server in handles:
@@ -259,8 +259,8 @@ class WeightBroadcast:
             self._changed.notify()
 
     def _blame(self, version: int, faults: dict[ServerHandle, Exception]) -> None:
-        """`faults` in the order in which they came. Those who are to blame are left out of the next round: who is
-        gone and who refuses; where nobody is and nobody does, the first to break the group up took the others along."""
+        """Finds the servers that caused a failure, which are left out of the next round: those that are gone or refuse.
+        If there is none, it is the first that failed. `faults` are in the order in which they occurred."""
         own = [server for server, fault in faults.items() if not _is_broken(fault)]
         to_blame = own or list(faults)[:1]
         for server, fault in faults.items():
@@ -271,7 +271,7 @@ class WeightBroadcast:
 
     def _failed(self, server: ServerHandle, version: int, fault: Exception) -> None:
         member = self._members[server]
-        member.is_alone, rest_s = True, RETRY_S
+        member.is_alone, delay_s = True, RETRY_S
         if isinstance(fault, Unreachable):
             log.warning("%s does not answer: %s", server.name, fault)
             self._servers.check_now()
@@ -286,8 +286,8 @@ class WeightBroadcast:
                 times = f"the group was broken up {member.breaks} times in a row"
                 raise Failure(f"{server.name} cannot receive weights v{version}, {times}: {fault}")
             log.warning("%s did not get weights v%d, which are sent again: %s", server.name, version, fault)
-            rest_s = min(RETRY_S * 2 ** (member.breaks - 1), MAX_RETRY_S)
-        member.not_before = time.monotonic() + rest_s
+            delay_s = min(RETRY_S * 2 ** (member.breaks - 1), MAX_RETRY_S)
+        member.not_before = time.monotonic() + delay_s
 
     async def _commit(self, server: ServerHandle, publication: Publication) -> None:
         try:
@@ -307,7 +307,7 @@ async def _result(call: Awaitable[None]) -> Exception | None:
 
 
 def _is_broken(fault: Exception) -> bool:
-    """Whether a server only says that the group ended, by whomever."""
+    """Whether a server only reports that the group was broken up."""
     return isinstance(fault, HttpError) and fault.status == 503
 
 

@@ -1,1 +1,1 @@
-"""Episodes: worker processes that lease work, run workflows and rewards, and hand in what came of it."""
+"""Episodes: worker processes that lease groups, run workflows and rewards, and return the results."""

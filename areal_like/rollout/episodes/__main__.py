@@ -1,4 +1,4 @@
-"""`python -m areal_like.rollout.episodes --run-dir D --index I`: one episodes worker of a run."""
+"""`python -m areal_like.rollout.episodes --run-dir DIR --index I`: an episodes worker of a run."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The worker's way to the controller: found by name, waited for where it does not answer, obeyed where it refuses."""
+"""A worker's client for the controller: looks it up by name and waits for it if it does not answer."""
 
 import asyncio
 import logging
@@ -15,28 +15,28 @@ from areal_like.rollout.episodes.generation_client import SUPERSEDED_STATUSES, L
 TIMEOUT_KEY = "rollout.setup_timeout"
 RETRY_DELAY_S = 0.5
 ANSWER_TIMEOUT_S = 60.0
-"""Far above the seconds that the controller holds a call back for."""
+"""Far above the time of the controller's long polls."""
 
 log = logging.getLogger(__name__)
 
 Find = Callable[[NamedWait], Entry]
-"""Looks the controller up, waiting for it to be there."""
+"""Looks up the controller, and waits until it is registered."""
 
 
 class ControllerClient:
-    """Calls to the controller that outlast its silence, for `limit_s` seconds."""
+    """Calls of the controller; one that is not answered is repeated for `limit_s` seconds."""
 
-    def __init__(self, caller: HttpClient, me: Identity, find: Find, limit_s: float) -> None:
+    def __init__(self, http: HttpClient, me: Identity, find: Find, limit_s: float) -> None:
         self.me = me
-        self._caller, self._find, self._limit_s = caller, find, limit_s
+        self._http, self._find, self._limit_s = http, find, limit_s
         self._address: str | None = None
 
-    async def json(self, path: str, body: dict[str, Any] | bytes) -> Any:
-        """`body` is sent as JSON, or as it is where it is a frame."""
+    async def post(self, path: str, body: dict[str, Any] | bytes) -> Any:
+        """`body` is JSON data, or the bytes of a frame."""
         waiting: NamedWait | None = None
         while True:
             try:
-                return await self._caller.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
+                return await self._http.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
             except Unreachable as fault:
                 log.warning("the controller does not answer: %s", fault)
                 self._address = None
@@ -49,21 +49,23 @@ class ControllerClient:
                 raise
 
     async def another_server(self, lease: str, gone: str) -> str:
-        """The server that a lease goes on with; Void where nobody wants the lease any more."""
+        """The address of another server for a lease. Raises LeaseCancelled if its result is no longer needed."""
         waiting = NamedWait(f"a server in place of {gone}", self._limit_s, TIMEOUT_KEY)
         while True:
-            said = await self.json("/another_server", {"worker": self.me.name, "lease": lease, "gone": gone})
-            if said.get("void"):
+            reply = await self.post("/another_server", {"worker": self.me.name, "lease": lease, "gone": gone})
+            if reply.get("void"):
                 raise LeaseCancelled(lease)
-            if "server" in said:
-                return str(said["server"])
+            if "server" in reply:
+                return str(reply["server"])
             waiting.check()
 
     async def _look_up(self) -> str:
         if self._address is None:
             entry = await asyncio.to_thread(self._find, NamedWait("the controller", self._limit_s, TIMEOUT_KEY))
             if entry.attempt > self.me.attempt:
-                said = f"the run is at attempt {entry.attempt}, this process is of attempt {self.me.attempt}"
-                raise Superseded(f"{said}; it has been replaced")
+                message = (
+                    f"the run is at attempt {entry.attempt}, and this process belongs to attempt {self.me.attempt}"
+                )
+                raise Superseded(f"{message}; it has been replaced")
             self._address = entry.address
         return self._address

@@ -1,5 +1,4 @@
-"""Generation by a server: calls of one turn of the event loop in one request, answers as they come, and what to do when
-there is none."""
+"""Client for generation: sends the calls of one event loop turn in one request, streams the answers, and retries."""
 
 import asyncio
 import logging
@@ -14,35 +13,35 @@ from areal_like.process.errors import Failure, HttpError, Unreachable
 from areal_like.process.http import HttpClient, error_message
 
 RETRY_DELAY_S = 0.2
-"""Before the second try; doubled before each further one."""
+"""Before the first retry; doubled before each further one."""
 HEALTH_TIMEOUT_S = 5.0
-"""A server that does not say so quickly that it lives is gone."""
+"""A server that does not answer /health in this time is gone."""
 RETRYABLE = (408, 429)
-"""Refusals that may be over when the same is asked again; those above 499 may be as well."""
+"""Refusals that are retried, like all from 500."""
 SUPERSEDED_STATUSES = (401, 409)
-"""The answers to a process that somebody else has taken the place of."""
+"""Statuses for a process that was replaced."""
 
 log = logging.getLogger(__name__)
 
 AnotherServer = Callable[[str, str], Awaitable[str]]
-"""(lease, address of the server that is gone) -> the address to go on with."""
+"""(lease, address of the server that is gone) -> address of another server."""
 
 
 class GenerationError(Exception):
-    """No answer could be had from a server, also after trying again."""
+    """A server gave no answer, also after retries."""
 
 
 class LeaseCancelled(Exception):
-    """What was asked for is not wanted any more."""
+    """The result of the lease is no longer needed."""
 
 
 class Superseded(Failure):
-    """This process was replaced, or its whole run was set up anew."""
+    """This process was replaced, or its run was started again."""
 
 
 @dataclass(slots=True)
 class LeaseRoute:
-    """Where the calls of one lease go: all to one server, until that one is gone."""
+    """The server of a lease: the same for all its calls, until it is gone."""
 
     lease: str
     server: str
@@ -55,10 +54,10 @@ class _Call:
 
 
 class GenerationClient:
-    """`await generate(seat, group)` gives the samples of the group, as the server wrote them."""
+    """`await generate(route, group)` returns the samples of the group as the server sent them."""
 
-    def __init__(self, caller: HttpClient, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
-        self._caller, self._timeout_s, self._retries = caller, timeout_s, retries
+    def __init__(self, http: HttpClient, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
+        self._http, self._timeout_s, self._retries = http, timeout_s, retries
         self._another_server = another_server
         self._calls: dict[str, list[_Call]] = {}
         self._requests: set[asyncio.Task[None]] = set()
@@ -67,10 +66,10 @@ class GenerationClient:
         reason = ""
         for number in range(self._retries + 1):
             if number:
-                log.warning("%s at %s: %s; trying again", group["id"], route.server, reason)
+                log.warning("%s at %s: %s; retrying", group["id"], route.server, reason)
                 await asyncio.sleep(RETRY_DELAY_S * 2 ** (number - 1))
             try:
-                return await self._ask(route.server, group)
+                return await self._call(route.server, group)
             except GenerationError as fault:
                 reason = str(fault)
             except HttpError as refusal:
@@ -82,7 +81,7 @@ class GenerationClient:
             except Unreachable as fault:
                 reason = fault.why
                 if not await self._is_alive(route.server):
-                    log.warning("server %s is gone (%s): asking for another one", route.server, reason)
+                    log.warning("server %s is gone (%s): requesting another one", route.server, reason)
                     route.server = await self._another_server(route.lease, route.server)
         tries = f"{self._retries + 1} tries (rollout.request_retries)" if self._retries else "one try"
         raise GenerationError(f"no answer from {route.server} after {tries}: {reason}")
@@ -92,7 +91,7 @@ class GenerationClient:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
 
-    async def _ask(self, server: str, group: dict[str, Any]) -> list[dict[str, Any]]:
+    async def _call(self, server: str, group: dict[str, Any]) -> list[dict[str, Any]]:
         loop = asyncio.get_running_loop()
         call = _Call(group, loop.create_future())
         calls = self._calls.setdefault(server, [])
@@ -109,18 +108,18 @@ class GenerationClient:
         self._requests.add(request)
         request.add_done_callback(self._requests.discard)
 
-        def given_up(answer: "asyncio.Future[list[dict[str, Any]]]") -> None:
+        def on_cancelled(answer: "asyncio.Future[list[dict[str, Any]]]") -> None:
             if answer.cancelled() and all(call.answer.done() for call in calls):
                 request.cancel()
 
         for call in calls:
-            call.answer.add_done_callback(given_up)
+            call.answer.add_done_callback(on_cancelled)
 
     async def _request(self, server: str, calls: Sequence[_Call]) -> None:
         fault: Exception
         try:
             await self._stream(server, {call.group["id"]: call for call in calls})
-            fault = Unreachable(server, "it ended its answer before all groups were in it")
+            fault = Unreachable(server, "its answer ended before all groups were complete")
         except TimeoutError:
             fault = GenerationError(f"no answer within {self._timeout_s:g} s (rollout.request_timeout)")
         except aiohttp.ClientError as broken:
@@ -134,14 +133,14 @@ class GenerationClient:
                 call.answer.set_exception(fault)
 
     async def _stream(self, server: str, calls: dict[str, _Call]) -> None:
-        # The server ends what nobody will be waiting for any more, even where it is not told that this client is gone.
+        # With a deadline the server ends groups that are no longer awaited, even if it does not notice a lost client.
         groups = [{**call.group, "deadline_s": self._timeout_s} for call in calls.values()]
         body = orjson.dumps({"groups": groups})
         limit = aiohttp.ClientTimeout(total=self._timeout_s)
-        async with self._caller.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
+        async with self._http.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
             if response.status >= 400:
                 raise HttpError(response.status, error_message(await response.read()))
-            parts: list[bytes] = []  # of a line that is not whole yet: a large group comes in hundreds
+            parts: list[bytes] = []  # of an incomplete line: a large group comes in hundreds of chunks
             async for chunk in response.content.iter_any():
                 first, *others = chunk.split(b"\n")
                 parts.append(first)
@@ -152,7 +151,7 @@ class GenerationClient:
 
     async def _is_alive(self, server: str) -> bool:
         try:
-            await self._caller.json("GET", server, "/health", timeout_s=HEALTH_TIMEOUT_S)
+            await self._http.json("GET", server, "/health", timeout_s=HEALTH_TIMEOUT_S)
         except HttpError:
             return True
         except Unreachable:
@@ -164,11 +163,11 @@ def _deliver(message: dict[str, Any], calls: dict[str, _Call]) -> None:
     call = calls.get(message["id"])
     if call is None or call.answer.done():
         return
-    wanted = call.group["n"]
+    expected = call.group["n"]
     if "error" in message:
         call.answer.set_exception(GenerationError(str(message["error"])))
-    elif len(message["samples"]) != wanted:
+    elif len(message["samples"]) != expected:
         count = len(message["samples"])
-        call.answer.set_exception(GenerationError(f"it gave {count} samples where {wanted} were asked for"))
+        call.answer.set_exception(GenerationError(f"it returned {count} samples instead of {expected}"))
     else:
         call.answer.set_result(message["samples"])

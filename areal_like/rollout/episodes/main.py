@@ -1,4 +1,4 @@
-"""How an episodes worker begins: the user's code is imported and tried before the controller is spoken to."""
+"""Start of an episodes worker: imports and checks the user's code before it contacts the controller."""
 
 import logging
 import math
@@ -36,48 +36,48 @@ def main(run: Run, me: Identity) -> None:
 async def _main(run: Run, me: Identity) -> None:
     config, rollout = run.config, run.config.rollout
     places = SearchFolders(run.folder, run.cwd)
-    rewards = RewardPool(_wanted(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
+    rewards = RewardPool(_reward_spec(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
     try:
         tokenizer = _tokenizer(config.tokenizer_path or config.actor.path, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
-        if not rewards.is_there and config.workflow.name in (None, DEFAULT):
-            source = f"task {task_name(config)} brings none" if task_name(config) else "there is no task to bring one"
-            raise config_error("reward.name", f"is null, and {source}: name a reward (docs/own-task.md shows one)")
+        if not rewards.is_available and config.workflow.name in (None, DEFAULT):
+            reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
+            raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/own-task.md shows one)")
         with open_name_store(run, me) as names:
-            async with HttpClient(me, token()) as caller:
-                controller = ControllerClient(caller, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
+            async with HttpClient(me, token()) as http:
+                controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
                 client = GenerationClient(
-                    caller, rollout.request_timeout, rollout.request_retries, controller.another_server
+                    http, rollout.request_timeout, rollout.request_retries, controller.another_server
                 )
                 tools = WorkerTools(
                     *(tokenizer, client, rewards), rollout.allow_mismatched_sampling, rollout.enable_rollout_tracing
                 )
-                await controller.json("/hello", _hello(me, datasets))
-                log.info("at work: %d rows of %s", len(datasets.train), datasets.train.source)
-                episodes = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
+                await controller.post("/hello", _hello(me, datasets))
+                log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
+                runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
                 try:
-                    await EpisodeWorker(controller, episodes, max_in_flight(config)).work()
+                    await EpisodeWorker(controller, runner, max_in_flight(config)).work()
                 finally:
                     await client.close()
     except ConfigError as error:
         if error.__cause__ is not None:
-            log.error("a configuration that cannot be used; what was raised:", exc_info=error.__cause__)
+            log.error("the configuration cannot be used; the error was:", exc_info=error.__cause__)
         raise
     finally:
         await rewards.close()
 
 
 def max_in_flight(config: Any) -> int:
-    """This worker's share of what may be under way: groups to train on, and rows that are evaluated beside them."""
+    """Most leases of this worker at a time: its share of the training groups and evaluated rows that may run."""
     settings = rollout_settings(config)
     evaluated = settings.evaluation_concurrent if settings.evaluation_clock is not None else 0
     workers: int = config.rollout.num_episode_workers
     return math.ceil((settings.max_concurrent + evaluated) / workers)
 
 
-def _wanted(run: Run) -> RewardSpec:
+def _reward_spec(run: Run) -> RewardSpec:
     config = run.config
     return RewardSpec(
         name=config.reward.name,
@@ -101,10 +101,10 @@ def _find(names: NameStore, waiting: NamedWait) -> Entry:
 
 
 def _hello(me: Identity, datasets: Datasets) -> dict[str, Any]:
-    valid = None if datasets.valid is None else _described(datasets.valid)
-    described = {"train": _described(datasets.train), "valid": valid}
+    valid = None if datasets.valid is None else _describe(datasets.valid)
+    described = {"train": _describe(datasets.train), "valid": valid}
     return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
 
 
-def _described(rows: CheckedRows) -> dict[str, Any]:
+def _describe(rows: CheckedRows) -> dict[str, Any]:
     return {"rows": len(rows), "digest": rows.digest, "row_hashes": rows.row_hashes}

@@ -1,4 +1,4 @@
-"""`rollout.check_trajectory_format`: what a workflow returns looked through, for who is writing one."""
+"""Full check of the trajectories of a workflow (`rollout.check_trajectory_format`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,27 +8,26 @@ import numpy as np
 from areal_like.rollout.trajectory import Trajectory
 
 LOGPROB_TOLERANCE = 1e-3
-"""A log-probability may be above 0 by so much."""
+"""Allowed excess of a log-probability over 0."""
 
 
 def find_problem(trajectories: Sequence[Trajectory], num_tokens: int, sampling: dict[str, Any]) -> str | None:
-    """What is wrong with the first trajectory that is not as it should be, in words; `num_tokens` is how many tokens
-    the tokenizer knows."""
+    """The problem of the first invalid trajectory. `num_tokens` is the size of the tokenizer's vocabulary."""
     for index, trajectory in enumerate(trajectories):
-        found = trajectory.complaint() or _of_one(trajectory, num_tokens, sampling)
-        if found is not None:
-            return f"trajectory {index} of {len(trajectories)}, and {found}"
+        problem = trajectory.problem() or _problem_of(trajectory, num_tokens, sampling)
+        if problem is not None:
+            return f"trajectory {index} of {len(trajectories)}, and {problem}"
     return None
 
 
-def _of_one(each: Trajectory, num_tokens: int, sampling: dict[str, Any]) -> str | None:
+def _problem_of(each: Trajectory, num_tokens: int, sampling: dict[str, Any]) -> str | None:
     generated, masked = each.versions >= 0, each.loss_mask != 0
     if not set(np.unique(each.loss_mask)) <= {0, 1}:
         return f"its `loss_mask` holds {sorted(set(each.loss_mask.tolist()))}; it is 0 or 1"
     if generated[0]:
-        return "its first token is a generated one; the prompt must stand before it"
+        return "its first token is a generated one; it must begin with the prompt"
     if not masked.any():
-        return "its `loss_mask` is 0 everywhere, so nothing can be learnt from it"
+        return "its `loss_mask` is 0 everywhere, so nothing is trained on"
     wrong = np.flatnonzero((each.token_ids < 0) | (each.token_ids >= num_tokens))
     if len(wrong):
         position = int(wrong[0])

@@ -1,4 +1,4 @@
-"""An episodes worker: leases work as long as it has hands free, runs it side by side, hands in what is finished."""
+"""Episodes worker: leases groups while it has free slots, runs them concurrently, and returns the results."""
 
 import asyncio
 import contextlib
@@ -11,26 +11,26 @@ from areal_like.rollout.episodes.generation_client import LeaseCancelled
 from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
 
 BURST_DELAY_S = 0.002
-"""Leases end in bursts; so little is waited for the rest of one before others are asked for."""
+"""Leases end in bursts: it waits this long for the rest of a burst before it requests new ones."""
 REPORT_INTERVAL_S = 1.0
-"""Where nothing finishes, the controller is still asked so often which leases have become void."""
+"""How often it asks the controller for cancelled leases while nothing finishes."""
 
 log = logging.getLogger(__name__)
 
 
 class EpisodeWorker:
-    """Up to `num_hands` leases at once."""
+    """Runs up to `max_in_flight` leases at a time."""
 
-    def __init__(self, controller: ControllerClient, episodes: EpisodeRunner, max_in_flight: int) -> None:
-        self._controller, self._runner, self._max_in_flight = controller, episodes, max_in_flight
+    def __init__(self, controller: ControllerClient, runner: EpisodeRunner, max_in_flight: int) -> None:
+        self._controller, self._runner, self._max_in_flight = controller, runner, max_in_flight
         self._running: dict[str, asyncio.Task[None]] = {}
         self._results: list[EpisodeResult] = []
-        self._hand_free, self._something_finished = asyncio.Event(), asyncio.Event()
+        self._slot_free, self._has_results = asyncio.Event(), asyncio.Event()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def work(self) -> None:
-        """Until the controller says that the run is over."""
-        tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._hand_in())]
+        """Works until the controller reports the end of the run."""
+        tasks = [asyncio.create_task(self._lease()), asyncio.create_task(self._send_results())]
         try:
             done, _ = await asyncio.wait([*tasks, self._fault], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -42,29 +42,29 @@ class EpisodeWorker:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._fault.cancel()
 
-    async def _take(self) -> None:
+    async def _lease(self) -> None:
         while True:
-            await self._free_hand()
+            await self._wait_for_slot()
             want = self._max_in_flight - len(self._running)
-            said = await self._controller.json("/lease", {"worker": self._controller.me.name, "want": want})
-            if said.get("end"):
+            reply = await self._controller.post("/lease", {"worker": self._controller.me.name, "want": want})
+            if reply.get("end"):
                 return
-            for lease in said["leases"]:
+            for lease in reply["leases"]:
                 self._running[lease["id"]] = asyncio.create_task(self._run(lease))
 
-    async def _free_hand(self) -> None:
+    async def _wait_for_slot(self) -> None:
         if self._running:
             await asyncio.sleep(BURST_DELAY_S)
         while len(self._running) >= self._max_in_flight:
-            self._hand_free.clear()
-            await self._hand_free.wait()
+            self._slot_free.clear()
+            await self._slot_free.wait()
             await asyncio.sleep(BURST_DELAY_S)
 
     async def _run(self, lease: dict[str, Any]) -> None:
         try:
             result = await self._runner.run(lease)
-            self._results.append(result)  # looked up only now: the list was handed in meanwhile
-            self._something_finished.set()
+            self._results.append(result)  # not a reference from before the await: the list may have been sent meanwhile
+            self._has_results.set()
         except LeaseCancelled:
             pass
         except Exception as fault:
@@ -72,25 +72,25 @@ class EpisodeWorker:
                 self._fault.set_exception(fault)
         finally:
             del self._running[lease["id"]]
-            self._hand_free.set()
+            self._slot_free.set()
 
-    async def _hand_in(self) -> None:
-        """All that finished while the last results were on their way goes with one call."""
+    async def _send_results(self) -> None:
+        """Sends all results that finished during the previous call in one call."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._something_finished.wait(), REPORT_INTERVAL_S)
-            self._something_finished.clear()
+                await asyncio.wait_for(self._has_results.wait(), REPORT_INTERVAL_S)
+            self._has_results.clear()
             if not self._results and not self._running:
                 continue
             results, self._results = self._results, []
             counts = vars(self._runner.tools.rewards.counts)
             header = {
                 "worker": self._controller.me.name,
-                "results": [result.said for result in results],
+                "results": [result.header for result in results],
                 "counts": counts,
             }
             blobs = [result.blob for result in results if result.blob is not None]
-            said = await self._controller.json("/finish", pack(header, blobs))
-            for lease in said.get("void", ()):
+            reply = await self._controller.post("/finish", pack(header, blobs))
+            for lease in reply.get("void", ()):
                 if lease in self._running:
                     self._running[lease].cancel()

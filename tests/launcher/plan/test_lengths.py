@@ -137,7 +137,7 @@ def test_the_reference_is_held_to_the_same_where_it_is_loaded_and_what_it_follow
 
 
 def test_a_group_is_a_prompt_with_its_answers(tmp_path):
-    (tmp_path / "turns.py").write_text("class Turns:\n    async def run(self, engine, row):\n        return None\n")
+    (tmp_path / "turns.py").write_text("class Turns:\n    async def run(self, episode, row):\n        return None\n")
     own = f"workflow.name={tmp_path / 'turns.py'}:Turns"
     assert refused("grpo", own, "actor.group_size=3").keys() == {"actor.group_size"}
     assert refused("grpo", own, "actor.adv_norm.group_size=3").keys() == {"actor.adv_norm.group_size"}

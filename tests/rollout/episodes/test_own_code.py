@@ -18,7 +18,7 @@ from areal_like.rollout.episodes import rewards, workflows
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
 from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
-from areal_like.rollout.episodes.rewards.call import RewardCall
+from areal_like.rollout.episodes.rewards.base import RewardCall
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.workflows import make_workflow
@@ -68,8 +68,8 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
                 for name in (config.workflow.name, "twice.py:Twice"):
                     workflow = make_workflow(name, {}, places)
                     result = await EpisodeRunner(tools, datasets, workflow, True).run(lease(0, server.address, n=2))
-                    assert result.said["status"] == "done", result.said
-                    found.append(unpack_group(result.said["facts"], result.blob or b""))
+                    assert result.header["status"] == "done", result.header
+                    found.append(unpack_group(result.header["facts"], result.blob or b""))
                 return found, server.requests
         finally:
             await pool.close()

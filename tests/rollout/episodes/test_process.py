@@ -63,7 +63,7 @@ def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
                 **{"task__name": "mine.py:Task", "reward__name": None, "valid_dataset": None},
                 **{"train_dataset__batch_size": 1, "train_dataset__path": ""},
             },
-            "reward.name: is null, and task mine.py:Task brings none: name a reward (docs/own-task.md shows one)",
+            "reward.name: is null, and task mine.py:Task has none: name a reward (docs/own-task.md shows one)",
         ),
     ],
     ids=["task", "reward", "no reward"],

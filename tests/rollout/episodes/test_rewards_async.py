@@ -58,7 +58,7 @@ def test_an_async_reward_that_blocks_is_killed(wanted, monkeypatch):
 def test_the_last_word_of_a_child_that_is_being_replaced_is_nobody_s(wanted):
     async def main():
         async with open_pool(wanted("awaits")) as pool:
-            pool._hear({"id": 12345, "value": 9.0, "parts": {}})
+            pool._receive({"id": 12345, "value": 9.0, "parts": {}})
             return await each(pool, "x")
 
     assert asyncio.run(main()) == [1.0]

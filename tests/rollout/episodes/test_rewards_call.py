@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.rollout.episodes.rewards.base import parse_reward
-from areal_like.rollout.episodes.rewards.call import RewardCall
+from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
 
 ROW = {"prompt": "12+34=", "answer": "046", "level": 2}
 
@@ -98,7 +97,7 @@ def test_named_parts_add_up_and_the_score_does_not():
         ({"a": 1.0, "b": None}, "its part 'b' is None"),
         ({"a": float("inf")}, "its part 'a' is inf"),
         ({"a": 1.0, "score": float("nan")}, "its part 'score' is nan"),
-        ({}, "a dict that holds nothing"),
+        ({}, "a dict with nothing"),
         ({"score": 1.0}, "only 'score', which is not added to the reward"),
     ],
 )

@@ -23,7 +23,7 @@ def wanted(tmp_path):
 def test_a_group_of_answers_gets_its_rewards_in_order(wanted):
     async def main():
         async with open_pool(wanted("acts")) as pool:
-            return await pool.measure(ROW, ["046", "x", "046"])
+            return await pool.score(ROW, ["046", "x", "046"])
 
     one, none = Reward(1.0, {"right": 1.0, "score": 0.5}), Reward(0.0, {"right": 0.0, "score": 0.5})
     assert asyncio.run(main()) == [one, none, one]
@@ -93,7 +93,7 @@ def test_one_sample_without_a_reward_fails_its_group_and_no_other(wanted):
     async def main():
         async with open_pool(wanted("acts")) as pool:
             return await asyncio.gather(
-                pool.measure(ROW, ["046", "raise"]), pool.measure(ROW, ["046", "x"]), return_exceptions=True
+                pool.score(ROW, ["046", "raise"]), pool.score(ROW, ["046", "x"]), return_exceptions=True
             )
 
     bad, good = asyncio.run(main())
@@ -124,7 +124,7 @@ async def main():
     pool = RewardPool(RewardSpec("mine.py:acts", {{}}, None, {{}}, {str(tmp_path)!r}, "."), 600, 0, 60)
     await pool.ready({{"answer": "1"}})
     print(pool._process._popen.pid, flush=True)
-    await pool.measure({{"prompt": "", "answer": "1"}}, ["busy"])
+    await pool.score({{"prompt": "", "answer": "1"}}, ["busy"])
 
 asyncio.run(main())
 """

@@ -96,7 +96,7 @@ class Ring:
 
         async def one(answer: str) -> Any:
             try:
-                return (await self.pool.measure(ROW, [answer]))[0].value
+                return (await self.pool.score(ROW, [answer]))[0].value
             except RewardError as error:
                 return str(error)
 
@@ -147,7 +147,7 @@ def test_answers_that_wait_together_are_asked_for_together(over):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
-        several = await asyncio.gather(*(ring.pool.measure(ROW, [f"{number:03}"] * 8) for number in range(32)))
+        several = await asyncio.gather(*(ring.pool.score(ROW, [f"{number:03}"] * 8) for number in range(32)))
         assert all(len({reward.value for reward in group}) == 1 for group in several)
         assert sum(ring.requests) == 256 and len(ring.requests) < 64
 
@@ -160,7 +160,7 @@ def test_a_text_that_the_model_cannot_take_is_an_error_and_the_others_have_their
         await ring.pool.ready(ROW)
         found = await ring.rewards("046", "4" * 80, "64")
         assert [found[0], found[2]] == pytest.approx(scores_of(folder, ROW["prompt"], ["046", "64"]), abs=1e-5)
-        assert "reward/0 says: text 0 has 87 tokens, and the model takes 64" in found[1]
+        assert "reward/0 refuses it: text 0 has 87 tokens, and the model takes 64" in found[1]
 
     over(test)
 

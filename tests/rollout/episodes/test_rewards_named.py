@@ -36,7 +36,7 @@ def test_a_reward_is_a_function_a_class_or_the_tasks_own(wanted, said, value, mo
 def test_where_there_is_no_reward_asking_for_one_is_an_error(wanted, tmp_path):
     async def main():
         async with open_pool(wanted()) as pool:
-            assert not pool.is_there
+            assert not pool.is_available
             return await each(pool, "046")
 
     assert "reward.name is null" in asyncio.run(main())[0]

@@ -90,7 +90,7 @@ def test_each_stage_is_traced_when_asked_for(run, caplog):
     assert not [line for line in caplog.messages if "lease 0.1" in line]
     run(one, is_traced=True)
     lines = [line for line in caplog.messages if line.startswith("lease 0.1")]
-    assert [line.split()[2] for line in lines] == ["begins:", "asks", "has", "asks", "has", "ends:"]
+    assert [line.split()[2] for line in lines] == ["starts:", "requests", "got", "requests", "got", "ends:"]
 
 
 def test_a_server_that_is_gone_is_replaced_by_the_one_that_the_controller_names(run):

@@ -47,8 +47,8 @@ def test_a_workflow_may_leave_a_row_out(run):
         ("Exits", "workflow", "mine.py line 27, in go: SystemExit: 4"),
         ("Words", "workflow", "run() returned a list of str; return a list of Trajectory, or None"),
         ("Empty", "workflow", "run() returned what cannot be trained on: a group needs at least one trajectory"),
-        ("Hot", "workflow", "generate(temperature=0.9) samples otherwise than gconfig.temperature"),
-        ("Narrow", "workflow", "generate(top_p=0.9) samples otherwise than gconfig.top_p"),
+        ("Hot", "workflow", "generate(temperature=0.9) differs from gconfig.temperature"),
+        ("Narrow", "workflow", "generate(top_p=0.9) differs from gconfig.top_p"),
         ("Unknown", "workflow", "generate() takes no 'temprature'; it takes n, temperature"),
         ("Long", "row", "a prompt of 64 tokens leaves no room for an answer: gconfig.max_tokens is 64"),
         (
@@ -147,14 +147,18 @@ def test_good_trajectories_pass_the_check(run):
             {},
             "workflow.name: mine.py:Fails could not be made: MINE line 95, in __init__: OSError",
         ),
-        ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is no workflow: it has no method `async def run(self, eng"),
-        ("mine.py:Partial", {}, "workflow.name: run of mine.py:Partial takes (row) and is called as run(engine, row):"),
+        ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is not a workflow: it has no method `async def run(self, "),
+        (
+            "mine.py:Partial",
+            {},
+            "workflow.name: run of mine.py:Partial takes (row) and is called as run(episode, row)",
+        ),
         ("mine.py:ROW", {}, "workflow.name: mine.py:ROW is dict, not a class"),
         ("singel_turn", {}, "workflow.name: 'singel_turn' is not built in; did you mean single_turn?"),
     ],
 )
 def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(tmp_path, name, args, said):
-    more = "ROW = {}\nclass Sync:\n    def run(self, engine, row): ...\n"
+    more = "ROW = {}\nclass Sync:\n    def run(self, episode, row): ...\n"
     more += "class Base:\n    async def run(self, row): ...\nclass Partial(Base): ...\n"
     more += "class Fails:\n    def __init__(self):\n        raise OSError('away')\n"
     (tmp_path / "mine.py").write_text(MINE + more)
@@ -164,12 +168,12 @@ def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(
 
 
 def test_messages_become_tokens_by_the_chat_template_of_the_tokenizer(tmp_path):
-    def engine(tokenizer: TextTokenizer) -> Episode:
+    def episode(tokenizer: TextTokenizer) -> Episode:
         nobody: Any = None
         return Episode(WorkerTools(tokenizer, nobody, nobody, False, False), {"id": "0.1", "server": "", "n": 1})
 
     tokenizer = chat_tokenizer(tmp_path / "m")
-    ids = engine(tokenizer).encode(TALK[:3])
+    ids = episode(tokenizer).encode(TALK[:3])
     assert tokenizer.decode(ids, skip_special=False).endswith("2<eos><user> 2+2<eos><assistant> ")
     with pytest.raises(RowError, match="has no chat template"):
-        engine(TextTokenizer(model_folder("builtin:tiny-addition"))).encode(TALK[:3])
+        episode(TextTokenizer(model_folder("builtin:tiny-addition"))).encode(TALK[:3])

@@ -1,4 +1,4 @@
-"""Rewards by name: those that come with the package, the task's own, and the user's; they run in a child process."""
+"""Rewards by name: built-in ones, the task's own and the user's. They run in a child process."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ BUILT_IN: dict[str, Any] = {"addition": addition_reward, REWARD_MODEL: ModelRewa
 
 
 class RewardSpec(NamedTuple):
-    """Which reward, as the configuration says it: all that the child needs to know to import it."""
+    """The reward of the configuration: everything that a child process needs to import it."""
 
     name: str | None
     args: dict[str, Any]
@@ -26,22 +26,22 @@ class RewardSpec(NamedTuple):
     cwd: str
 
 
-def find_reward(wanted: RewardSpec) -> tuple[RewardFunction, dict[str, Any]] | None:
-    """The function, and the arguments that each call of it gets; None where neither `reward.name` nor the task has one.
+def find_reward(spec: RewardSpec) -> tuple[RewardFunction, dict[str, Any]] | None:
+    """The function and the arguments of each call; None if neither `reward.name` nor the task gives a reward.
 
-    A class is made with the arguments, once; what it makes is called.
+    A class is created once with the arguments, and its instance is called.
     """
-    places = SearchFolders(Path(wanted.folder), Path(wanted.cwd))
-    name, args = wanted.name, wanted.args
+    places = SearchFolders(Path(spec.folder), Path(spec.cwd))
+    name, args = spec.name, spec.args
     if name is None:
-        task = None if wanted.task is None else make_task(wanted.task, wanted.task_args, places)
-        found = getattr(task, "reward", None)
-        return None if found is None else (found, args)
-    found = (
+        task = None if spec.task is None else make_task(spec.task, spec.task_args, places)
+        reward = getattr(task, "reward", None)
+        return None if reward is None else (reward, args)
+    reward = (
         pick_built_in("reward.name", name, BUILT_IN) if is_built_in(name) else load_object("reward.name", name, places)
     )
-    if isinstance(found, type):
-        found, args = make_object("reward.name", "reward.args", name, found, args), {}
-    if not callable(found):
-        raise config_error("reward.name", f"{name} is {type(found).__name__}; a reward is a function")
-    return found, args
+    if isinstance(reward, type):
+        reward, args = make_object("reward.name", "reward.args", name, reward, args), {}
+    if not callable(reward):
+        raise config_error("reward.name", f"{name} is {type(reward).__name__}; a reward must be a function")
+    return reward, args

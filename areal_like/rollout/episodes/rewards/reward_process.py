@@ -1,4 +1,4 @@
-"""A child with a reward in it, as the worker sees it: started, spoken to, and killed with all that it started."""
+"""Handle of a reward's child process: starts it, exchanges messages, and kills it with everything it started."""
 
 import asyncio
 import contextlib
@@ -23,25 +23,25 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 class RewardProcess(asyncio.Protocol):
-    """`on_message` hears every line, `on_end` that there will be no more."""
+    """`on_message` is called with every message, `on_end` when the process has ended."""
 
-    def __init__(self, wanted: RewardSpec, timeout_s: float) -> None:
-        """Starts it; it imports the reward beside whatever comes next here."""
+    def __init__(self, spec: RewardSpec, timeout_s: float) -> None:
+        """Starts the process, which imports the reward in the background."""
         ours, theirs = socket.socketpair()
-        ours.sendall(orjson.dumps({"wanted": wanted._asdict(), "timeout_s": timeout_s}) + b"\n")
+        ours.sendall(orjson.dumps({"reward": spec._asdict(), "timeout_s": timeout_s}) + b"\n")
         with theirs:
             descriptor = theirs.fileno()
-            needs_token = wanted.name == REWARD_MODEL  # our own code, and nothing else is in that process
+            needs_token = spec.name == REWARD_MODEL  # only our own code runs in that process
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
             self._popen = spawn(
                 [*command, str(descriptor), str(os.getpid())],
                 {name: value for name, value in os.environ.items() if name != TOKEN or needs_token},
-                stdout=2,  # what a reward prints belongs into the log
+                stdout=2,  # what a reward prints goes to the log
                 pass_fds=(descriptor,),
             )
         self._socket = ours
         self._transport: asyncio.WriteTransport | None = None
-        self._rest = b""
+        self._partial_line = b""
         self._on_message: Listener = lambda message: None
         self._on_end: Callable[[], None] = lambda: None
 
@@ -53,7 +53,7 @@ class RewardProcess(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             self._on_message(orjson.loads(line))
 
@@ -64,17 +64,17 @@ class RewardProcess(asyncio.Protocol):
         assert self._transport is not None, "listen() comes first"
         self._transport.write(lines)
 
-    def how_it_ended(self) -> str | None:
-        """In words; None while it runs. It is not reaped here, so that its number stays that of its group."""
+    def exit_text(self) -> str | None:
+        """How the process ended; None while it runs. It is not reaped here, so that its group's id stays valid."""
         if self._popen.returncode is not None:
-            return _words(self._popen.returncode)
+            return _describe(self._popen.returncode)
         status = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is None:
             return None
-        return _words(status.si_status if status.si_code == os.CLD_EXITED else -status.si_status)
+        return _describe(status.si_status if status.si_code == os.CLD_EXITED else -status.si_status)
 
     def kill(self) -> None:
-        """-9 to all that it started and that is still in its group; nothing of it is heard from then on."""
+        """Kills the process group; its messages are ignored from then on."""
         self._on_message, self._on_end = lambda message: None, lambda: None
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -85,19 +85,19 @@ class RewardProcess(asyncio.Protocol):
             self._transport.abort()
 
     async def end(self, grace_s: float = 0.0) -> str:
-        """Kills it, after giving it so many seconds to end by itself; says how it ended."""
-        words = await self._wait(grace_s)
+        """Kills it after `grace_s` seconds to end by itself. Returns how it ended."""
+        how = await self._wait(grace_s)
         self.kill()
-        words = words or await self._wait(KILL_TIMEOUT_S) or "it cannot be killed"
+        how = how or await self._wait(KILL_TIMEOUT_S) or "it cannot be killed"
         self._popen.poll()
-        return words
+        return how
 
     async def _wait(self, limit_s: float) -> str | None:
         until = time.monotonic() + limit_s
-        while (words := self.how_it_ended()) is None and time.monotonic() < until:
+        while (how := self.exit_text()) is None and time.monotonic() < until:
             await asyncio.sleep(POLL_INTERVAL_S)
-        return words
+        return how
 
 
-def _words(code: int) -> str:
+def _describe(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

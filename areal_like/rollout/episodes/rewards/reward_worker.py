@@ -1,7 +1,7 @@
-"""The process that the user's reward runs in, so that it can be stopped whatever it does.
+"""Child process in which a reward runs, so that it can be killed at any time.
 
-Lines of JSON over a socket of its own: what to import, then one line for each answer, and one back. Stdin is empty, and
-what the reward prints goes into the log.
+It exchanges JSON lines over a socket: first the reward to import, then one line per answer in each direction. Stdin is
+empty, and what the reward prints goes to the log.
 """
 
 import asyncio
@@ -20,8 +20,7 @@ import orjson
 from areal_like.config.problems import ConfigError
 from areal_like.data.user_code import describe_error
 from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
-from areal_like.rollout.episodes.rewards.base import parse_reward
-from areal_like.rollout.episodes.rewards.call import RewardCall
+from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
 
 PR_SET_PDEATHSIG = 1
 
@@ -32,39 +31,39 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as wire:
         lines = wire.makefile("rb")
-        said = orjson.loads(lines.readline())
+        request = orjson.loads(lines.readline())
         try:
-            call = _load(RewardSpec(**said["wanted"]))
+            call = _load(RewardSpec(**request["reward"]))
         except ConfigError as error:
             cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
-            found = error.problems[0]
-            _send(wire, {"problem": [found.key, found.message], "trace": cause})
+            first = error.problems[0]
+            _send(wire, {"problem": [first.key, first.message], "trace": cause})
             return
         if call is None:
             _send(wire, {"loaded": False})
             return
         _send(wire, {"loaded": True, "async": call.is_async, "needs": call.needs})
         if call.is_async:
-            asyncio.run(_answer_together(wire, call, said["timeout_s"]))
+            asyncio.run(_answer_concurrently(wire, call, request["timeout_s"]))
         else:
             for line in lines:
                 _send(wire, _answer(call, orjson.loads(line)))
 
 
 def _die_with(parent: int) -> None:
-    """A worker that is killed takes its child with it."""
+    """Ends this process with its worker, however that ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _load(wanted: RewardSpec) -> RewardCall | None:
-    found = find_reward(wanted)
-    if found is None:
+def _load(spec: RewardSpec) -> RewardCall | None:
+    reward = find_reward(spec)
+    if reward is None:
         return None
-    function, args = found
-    return RewardCall(function, wanted.name or f"the reward of {wanted.task}", args)
+    function, args = reward
+    return RewardCall(function, spec.name or f"the reward of {spec.task}", args)
 
 
 def _send(wire: socket.socket, message: dict[str, Any]) -> None:
@@ -76,7 +75,7 @@ def _answer(call: RewardCall, sample: dict[str, Any]) -> dict[str, Any]:
         returned = call(sample["prompt"], sample["completion"], sample["row"])
         if inspect.isawaitable(returned):
             returned = asyncio.run(_wait_for(returned))
-        return _measured(sample["id"], returned)
+        return _result(sample["id"], returned)
     except BaseException as fault:
         return _failed(sample["id"], fault)
 
@@ -85,28 +84,28 @@ async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
 
 
-async def _answer_together(wire: socket.socket, call: RewardCall, timeout_s: float) -> None:
-    """An async reward waits for others most of its time, so all answers that are there are judged at once."""
+async def _answer_concurrently(wire: socket.socket, call: RewardCall, timeout_s: float) -> None:
+    """Runs an async reward for all answers concurrently: it mostly waits for other services."""
     reader, writer = await asyncio.open_connection(sock=wire, limit=1 << 30)
     running: set[asyncio.Task[None]] = set()
 
-    async def judge(sample: dict[str, Any]) -> None:
+    async def answer(sample: dict[str, Any]) -> None:
         deadline = asyncio.timeout(timeout_s)
         try:
             async with deadline:
-                message = _measured(sample["id"], await call(sample["prompt"], sample["completion"], sample["row"]))
+                message = _result(sample["id"], await call(sample["prompt"], sample["completion"], sample["row"]))
         except BaseException as fault:
             late = deadline.expired() and isinstance(fault, TimeoutError)
             message = {"id": sample["id"], "late": True} if late else _failed(sample["id"], fault)
         writer.write(orjson.dumps(message) + b"\n")
 
     while line := await reader.readline():
-        task = asyncio.create_task(judge(orjson.loads(line)))
+        task = asyncio.create_task(answer(orjson.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
 
 
-def _measured(number: int, returned: Any) -> dict[str, Any]:
+def _result(number: int, returned: Any) -> dict[str, Any]:
     try:
         reward = parse_reward(returned)
     except (ValueError, OverflowError) as fault:

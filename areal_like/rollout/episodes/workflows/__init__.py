@@ -1,4 +1,4 @@
-"""Workflows by name: those that come with the package, and the user's own."""
+"""Workflows by name: built-in ones and the user's own."""
 
 import inspect
 from typing import Any
@@ -23,7 +23,7 @@ BUILT_IN: dict[str, Any] = {DEFAULT: SingleTurn}
 
 
 def make_workflow(name: str | None, args: dict[str, Any], places: SearchFolders) -> Workflow:
-    """The workflow of that name, made with its arguments."""
+    """Creates the workflow of this name with its arguments."""
     name = name or DEFAULT
     kind = (
         pick_built_in("workflow.name", name, BUILT_IN)
@@ -33,7 +33,7 @@ def make_workflow(name: str | None, args: dict[str, Any], places: SearchFolders)
     workflow: Workflow = make_object("workflow.name", "workflow.args", name, kind, args)
     if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
         raise config_error(
-            "workflow.name", f"{name} is no workflow: it has no method `async def run(self, engine, row)`"
+            "workflow.name", f"{name} is not a workflow: it has no method `async def run(self, episode, row)`"
         )
-    check_call("workflow.name", name, workflow, "run", "engine", "row")
+    check_call("workflow.name", name, workflow, "run", "episode", "row")
     return workflow

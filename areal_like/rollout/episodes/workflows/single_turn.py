@@ -7,9 +7,9 @@ from areal_like.rollout.trajectory import Trajectory
 
 
 class SingleTurn:
-    """Answers the prompt of a row as often as the group is large, and has each answer rewarded.
+    """Generates the answers of a group to the prompt of its row, and a reward for each.
 
-    An answer that was cut off is rewarded like any other: it is `finish` that tells the trainer.
+    An answer that was cut off gets a reward like any other; `finish` marks it for the trainer.
     """
 
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:

@@ -1,4 +1,4 @@
-"""Calls of the server of a reward model, `reward/0`."""
+"""Client for the server of a reward model, `reward/0`."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from areal_like.process.identity import REWARD, Identity
 from areal_like.process.wait import NamedWait
 
 RETRY_DELAY_S = 0.1
-"""Between two looks for a server that is gone: another one takes its place."""
+"""Between two lookups of a server that is gone, until it is replaced."""
 
 log = logging.getLogger(__name__)
 
@@ -23,66 +23,66 @@ class _Text:
 
 
 class ScoreClient:
-    """Scores of texts: those that are asked for while a call is under way go together with the next one.
+    """Scores texts. Texts that arrive while a request runs are sent together in the next one.
 
-    A server that is gone is waited for as long as somebody waits for a score.
+    While scores are awaited, it waits for a server that is gone to be replaced.
     """
 
     def __init__(
         self, names: NameStore, me: Identity, secret: str, setup_timeout_s: float, call_timeout_s: float
     ) -> None:
-        """Returns once the server has entered its name."""
+        """Waits until the server is registered."""
         self._names, self._me, self._secret, self._call_timeout_s = names, me, secret, call_timeout_s
         self._server = Identity(REWARD, 0).name
         waiting = NamedWait(f"the address of {self._server}", setup_timeout_s, "rollout.setup_timeout")
         self._address = parse_entry(names.wait(self._server, waiting)).address
         self._waiting: list[_Text] = []
-        self._some = asyncio.Event()
+        self._has_texts = asyncio.Event()
         self._calls: asyncio.Task[None] | None = None
 
     async def score(self, token_ids: list[int]) -> float:
         text = _Text(token_ids, asyncio.get_running_loop().create_future())
         self._waiting.append(text)
-        self._some.set()
+        self._has_texts.set()
         if self._calls is None or self._calls.done():
-            self._calls = asyncio.create_task(self._call_for_ever())
+            self._calls = asyncio.create_task(self._run())
         return await text.score
 
-    async def _call_for_ever(self) -> None:
-        async with HttpClient(self._me, self._secret) as caller:
+    async def _run(self) -> None:
+        async with HttpClient(self._me, self._secret) as http:
             while True:
-                await self._some.wait()
-                self._some.clear()
+                await self._has_texts.wait()
+                self._has_texts.clear()
                 texts, self._waiting = [text for text in self._waiting if not text.score.done()], []
-                if texts and not await self._call(caller, texts):
+                if texts and not await self._call(http, texts):
                     self._waiting += texts
-                    self._some.set()
+                    self._has_texts.set()
                     await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _call(self, caller: HttpClient, texts: list[_Text]) -> bool:
-        """Whether there was an answer for these."""
+    async def _call(self, http: HttpClient, texts: list[_Text]) -> bool:
+        """Whether the server answered."""
         body = [text.token_ids for text in texts]
         try:
-            scores = await caller.json("POST", self._address, "/score", body, self._call_timeout_s)
+            scores = await http.json("POST", self._address, "/score", body, self._call_timeout_s)
         except Unreachable as gone:
             log.warning("%s: %s", self._server, gone)
-            self._find()
+            self._look_up()
             return False
         except HttpError as refusal:
-            if len(texts) > 1:  # one of them may be at fault, and the others are not
-                return all([await self._call(caller, [text]) for text in texts])
-            _fail(texts[0], f"{self._server} says: {refusal.message}")
+            if len(texts) > 1:  # one of them may be the cause: score the others
+                return all([await self._call(http, [text]) for text in texts])
+            _fail(texts[0], f"{self._server} refuses it: {refusal.message}")
             return True
         for text, score in zip(texts, scores, strict=True):
             if not text.score.done():
                 text.score.set_result(float(score))
         return True
 
-    def _find(self) -> None:
+    def _look_up(self) -> None:
         try:
             self._address = parse_entry(self._names.get(self._server)).address
-        except NameMissing as nobody:
-            log.debug("%s", nobody)
+        except NameMissing as missing:
+            log.debug("%s", missing)
 
 
 def _fail(text: _Text, why: str) -> None:
