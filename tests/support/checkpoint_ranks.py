@@ -1,4 +1,4 @@
-"""One trainer rank of a test of checkpoints: `python -m tests.support.checkpoint_ranks JSON`, in torchrun's environment.
+"""A trainer rank of a test of checkpoints: `python -m tests.support.checkpoint_ranks JSON`, in torchrun's environment.
 
 The JSON is a list of jobs, each with the folder of a `run`, and how many `steps` it is trained to. A job goes on from
 where its run begins, and writes a checkpoint after its last step: `beside` another step.

@@ -1,8 +1,9 @@
 """What stands in for the processes of a run: it announces itself, makes steps and checkpoints, and fails as told.
 
-`python -m tests.support.stand_in ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the number of
-steps, seconds per step, whether checkpoints are `resumable`, and faults: {"trainer/0 1.1": {"step": 3, "do": "kill"}}
-kills the first incarnation of the first attempt's trainer after three steps.
+`python -m tests.support.stand_in ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the
+number of steps, seconds per step, whether checkpoints are `resumable`, and faults:
+{"trainer/0 1.1": {"step": 3, "do": "kill"}} kills the first incarnation of the first attempt's trainer after three
+steps.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The command with stand-ins for its processes: `python -m tests.support.standing_in WORDS`, and what tests do with it."""
+"""The command with stand-ins for its processes: `python -m tests.support.standing_in WORDS`, and its use in tests."""
 
 import getpass
 import importlib
