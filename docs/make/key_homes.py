@@ -1,4 +1,4 @@
-"""Where the keys of AReaL stand in our tree: found by walking the types that its own classes give, never by a list."""
+"""The place of each key of AReaL in our tree, by walking the types of its classes."""
 
 import json
 from functools import cache
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SEED_KEYS_PATH = Path(__file__).with_name("seed_keys.json")
+"""The keys of AReaL, prime-rl and its hosted training, with types and defaults, as their documentation lists them."""
 
 OUR_CLASS = {
     "BaseExperiment Configuration": "BaseExperimentConfig",

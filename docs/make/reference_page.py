@@ -61,11 +61,11 @@ def _places() -> tuple[Place, ...]:
 def _classes() -> tuple[type, ...]:
     """Every class that declares a key, in the order of the tree, the more general one first."""
     order = ("ppo", "sft", "reward_model", "grpo")
-    found: dict[type, None] = {}
+    classes: dict[type, None] = {}
     for place in sorted(_places(), key=lambda place: order.index(place.experiment)):
-        found |= dict.fromkeys(cls for cls in reversed(place.section.cls.__mro__) if _own_names(cls))
-    roots = [cls for cls in found if any(issubclass(root, cls) for root in EXPERIMENTS.values())]
-    return (*roots, *(cls for cls in found if cls not in roots))
+        classes |= dict.fromkeys(cls for cls in reversed(place.section.cls.__mro__) if _own_names(cls))
+    roots = [cls for cls in classes if any(issubclass(root, cls) for root in EXPERIMENTS.values())]
+    return (*roots, *(cls for cls in classes if cls not in roots))
 
 
 @cache
@@ -134,9 +134,9 @@ def _read(path: Path) -> YamlFile:
 
 def _defaults(file: YamlFile) -> list[Any]:
     content = file.root.plain() if file.root is not None else {}
-    found = content.get("defaults") or []
-    assert isinstance(found, list)
-    return found
+    entries = content.get("defaults") or []
+    assert isinstance(entries, list)
+    return entries
 
 
 def _choices(file: YamlFile) -> list[tuple[str, Any]]:
@@ -236,35 +236,35 @@ def _of(experiments: Sequence[str]) -> str:
 def _other_defaults(cls: type, places: Sequence[Place]) -> Iterator[str]:
     """What a place says otherwise than the class, each with the kinds of experiment in which it does."""
     own = _defaults_at(Schema.of(cls), "", cls)
-    found: dict[tuple[str, str], list[str]] = {}
+    differing: dict[tuple[str, str], list[str]] = {}
     for place in places:
         names = [name for name in own if _holder(place.section.cls, name) is cls]
         there = _defaults_at(Schema.of(EXPERIMENTS[place.experiment]), place.path, place.section.cls)
         others = ", ".join(f"`{name}: {there[name]}`" for name in names if there[name] != own[name])
         if others:
-            found.setdefault((place.path, others), []).append(place.experiment)
-    for (path, said), experiments in found.items():
+            differing.setdefault((place.path, others), []).append(place.experiment)
+    for (path, defaults), experiments in differing.items():
         everywhere = [place.experiment for place in places if place.path == path]
-        yield f"- {_place_name(path)}{'' if experiments == everywhere else _of(experiments)}: {said}"
+        yield f"- {_place_name(path)}{'' if experiments == everywhere else _of(experiments)}: {defaults}"
 
 
 def _defaults_at(schema: Schema, path: str, cls: type) -> dict[str, str]:
     """The defaults of a class's own keys where it stands at `path`."""
-    found = {}
+    defaults = {}
     for name in (name for base in cls.__mro__ for name in _own_names(base)):
         below = f"{path}.{name}" if path else name
         section = schema.sections.get(below)
         if section is not None:
-            found[name] = "null" if section.default_null else "on"
+            defaults[name] = "null" if section.default_null else "on"
         else:
-            found[name] = default_text(schema.keys[below])
-    return found
+            defaults[name] = default_text(schema.keys[below])
+    return defaults
 
 
 def _linked(cls: type) -> str:
     """A class without keys of its own has those of the class that it extends."""
-    told = next(base for base in cls.__mro__ if _own_names(base))
-    return f"[{told.__name__}](#{told.__name__.lower()})"
+    holder = next(base for base in cls.__mro__ if _own_names(base))
+    return f"[{holder.__name__}](#{holder.__name__.lower()})"
 
 
 def _row(*cells: str) -> str:

@@ -41,8 +41,8 @@ def dry_run(experiment: str, *overrides: str) -> subprocess.CompletedProcess[str
 def plan(experiment: str, *overrides: str) -> dict[str, Any]:
     done = dry_run(experiment, *overrides)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    contents: dict[str, Any] = json.loads(done.stdout)
+    return contents
 
 
 def run_dir(experiment: str, *overrides: str) -> tuple[str, ...]:
@@ -74,13 +74,13 @@ def test_fileroot_is_where_the_run_directory_stands(tmp_path: Path) -> None:
 
 def copies() -> dict[str, Home]:
     """Every section's own copy of a name, at each home of AReaL's keys."""
-    found = {
+    homes_by_path = {
         home.path: home
         for (_, key), homes in areal_homes().items()
         for home in homes
         if key in FACTS and home.path not in FACTS.values()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(homes_by_path.items()))
 
 
 def copies_of(experiment: str) -> list[str]:
@@ -116,15 +116,15 @@ def test_a_copy_must_agree(path: str) -> None:
 # What runs where
 
 
-def engines(found: dict[str, Any]) -> dict[str, int]:
+def engines(contents: dict[str, Any]) -> dict[str, int]:
     """role -> number of its processes, of those that an allocation places on devices."""
-    roles = [process["role"] for process in found["processes"]]
+    roles = [process["role"] for process in contents["processes"]]
     return {role: roles.count(role) for role in ("server", "trainer") if role in roles}
 
 
-def devices(found: dict[str, Any]) -> list[tuple[int, int]]:
+def devices(contents: dict[str, Any]) -> list[tuple[int, int]]:
     """(node, GPU) of every process that has GPUs."""
-    return [(process["node"], gpu) for process in found["processes"] for gpu in process["gpus"]]
+    return [(process["node"], gpu) for process in contents["processes"] for gpu in process["gpus"]]
 
 
 @pytest.mark.shows("allocation_mode")
@@ -139,23 +139,23 @@ def test_allocation_mode_says_what_runs_where(experiment: str) -> None:
         assert other["allocation"]["rollout"]["backend"] == "vllm"
     else:
         for ranks in (1, 3):
-            found = plan(experiment, f"allocation_mode=fsdp:d{ranks}", "cluster.n_gpus_per_node=8")
-            assert engines(found) == {"trainer": ranks}
+            contents = plan(experiment, f"allocation_mode=fsdp:d{ranks}", "cluster.n_gpus_per_node=8")
+            assert engines(contents) == {"trainer": ranks}
 
 
 @pytest.mark.shows("cluster.n_nodes")
 def test_n_nodes_spreads_the_processes() -> None:
     for nodes in (1, 2, 3):
         overrides = ("rollout.backend=vllm", "cluster.type=slurm", "cluster.n_gpus_per_node=4")
-        found = plan("grpo", *overrides, f"cluster.n_nodes={nodes}")
-        assert sorted(devices(found)) == [(node, gpu) for node in range(nodes) for gpu in range(4)]
-        assert found["cluster"]["nodes"] == nodes
+        contents = plan("grpo", *overrides, f"cluster.n_nodes={nodes}")
+        assert sorted(devices(contents)) == [(node, gpu) for node in range(nodes) for gpu in range(4)]
+        assert contents["cluster"]["nodes"] == nodes
 
 
 @pytest.mark.shows("cluster.n_gpus_per_node")
 def test_n_gpus_per_node_bounds_the_gpus_of_a_node() -> None:
     for nodes, gpus in ((1, 8), (2, 4), (4, 2)):
         overrides = ("allocation_mode=vllm:d4+fsdp:d4", "cluster.type=slurm", f"cluster.n_nodes={nodes}")
-        found = plan("grpo", *overrides, f"cluster.n_gpus_per_node={gpus}")
-        assert sorted(devices(found)) == [(node, gpu) for node in range(nodes) for gpu in range(gpus)]
-        assert found["cluster"]["gpus_per_node"] == gpus
+        contents = plan("grpo", *overrides, f"cluster.n_gpus_per_node={gpus}")
+        assert sorted(devices(contents)) == [(node, gpu) for node in range(nodes) for gpu in range(gpus)]
+        assert contents["cluster"]["gpus_per_node"] == gpus

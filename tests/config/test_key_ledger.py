@@ -45,8 +45,8 @@ def seed_identities() -> Iterator[tuple[str, str, str]]:
 
 
 def test_every_seed_key_has_exactly_one_row() -> None:
-    found = Counter((row.source, row.group, row.key) for row in ledger.rows())
-    assert found == Counter(seed_identities())
+    identities = Counter((row.source, row.group, row.key) for row in ledger.rows())
+    assert identities == Counter(seed_identities())
 
 
 def test_origins_are_unique() -> None:
@@ -200,7 +200,7 @@ def key_differences(row: dict[str, Any], ours: Section | Key) -> Iterator[str]:
 @cache
 def differences() -> dict[str, list[str]]:
     """Dotted path -> in what our key differs from AReaL's."""
-    found: dict[str, list[str]] = {}
+    by_path: dict[str, list[str]] = {}
     for (title, name), homes in areal_homes().items():
         row = seed_keys()["areal"][title][name]
         compare = key_differences if seed_class(row["type"]) is None else section_differences
@@ -209,9 +209,9 @@ def differences() -> dict[str, list[str]]:
                 tree = schema(experiment)
                 ours = tree.keys.get(home.path) or tree.sections.get(home.path)
                 for difference in compare(row, ours) if ours is not None else ():
-                    if difference not in found.setdefault(home.path, []):
-                        found[home.path].append(difference)
-    return {path: reasons for path, reasons in found.items() if reasons}
+                    if difference not in by_path.setdefault(home.path, []):
+                        by_path[home.path].append(difference)
+    return {path: reasons for path, reasons in by_path.items() if reasons}
 
 
 def first_cells(heading: str) -> list[str]:

@@ -55,25 +55,25 @@ def main() -> int:
                 done["date"] = datetime.now(UTC).isoformat(timespec="seconds")
                 arguments.result.parent.mkdir(parents=True, exist_ok=True)
                 arguments.result.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-            found = done["keys"][key]
-            print(f"{number}/{len(keys)} {key}: {found['result']} ({found['seconds']:.0f} s)", flush=True)
+            entry = done["keys"][key]
+            print(f"{number}/{len(keys)} {key}: {entry['result']} ({entry['seconds']:.0f} s)", flush=True)
     return _report({key: done["keys"][key] for key in keys}, arguments.result)
 
 
-def _report(found: dict[str, Any], result: Path) -> int:
-    green = {key: each["green"] for key, each in found.items() if each["result"] == GREEN}
+def _report(entries: dict[str, Any], result: Path) -> int:
+    green = {key: each["green"] for key, each in entries.items() if each["result"] == GREEN}
     for key, tests in green.items():
         print(f"ignored, and every test of it is green: {key}: {', '.join(tests)}")
     for outcome in (NOT_CHECKED, NO_DEFAULT):
-        if keys := [key for key, each in found.items() if each["result"] == outcome]:
+        if keys := [key for key, each in entries.items() if each["result"] == outcome]:
             print(f"{outcome}: {', '.join(keys)}")
-    caught = sum(each["result"] == CAUGHT for each in found.values())
-    print(f"{caught} of {len(found)} ignored keys are caught; {result} has them all")
+    caught = sum(each["result"] == CAUGHT for each in entries.values())
+    print(f"{caught} of {len(entries)} ignored keys are caught; {result} has them all")
     return 1 if green else 0
 
 
 def _earlier(result: Path) -> dict[str, Any]:
-    """What was found for the same files."""
+    """The result of an earlier call with the same files."""
     with contextlib.suppress(OSError, ValueError):
         earlier: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         if earlier["commit"] == _commit():
