@@ -1,4 +1,4 @@
-"""The store of names: picked by `cluster.name_resolve.type`."""
+"""Name stores: how the processes of a run find each other; picked by `cluster.name_resolve.type`."""
 
 import getpass
 import os
@@ -31,30 +31,31 @@ TYPE_KEY = "cluster.name_resolve.type"
 
 
 def open_name_store(run: Run, me: Identity) -> NameStore:
-    """The names of a run, for one of its processes."""
+    """The name store of a run, for one of its processes."""
     return name_store_for(run.config, run.cwd, me.name)
 
 
 def name_store_for(config: Any, cwd: Path, owner: str) -> NameStore:
-    """The same before there is a run; `cwd` is where the command was given, `owner` what others call this process."""
-    chosen = config.cluster.name_resolve
-    if chosen.type == "nfs":
-        return file_name_store(cwd / Path(chosen.nfs_record_root).expanduser(), run_prefix(config), owner, chosen.ttl_s)
-    if chosen.type == "memory":
+    """The same before the run exists. `cwd`: where the command was given. `owner`: this process's name."""
+    section = config.cluster.name_resolve
+    if section.type == "nfs":
+        root = cwd / Path(section.nfs_record_root).expanduser()
+        return file_name_store(root, run_prefix(config), owner, section.ttl_s)
+    if section.type == "memory":
         return memory_name_store(run_prefix(config), owner)
     raise ValueError(
-        f"{TYPE_KEY}: {chosen.type} is not there yet (known: {', '.join(KNOWN)}); use {TYPE_KEY}=nfs, with a folder "
+        f"{TYPE_KEY}: {section.type} is not built yet (known: {', '.join(KNOWN)}); use {TYPE_KEY}=nfs, with a folder "
         "that all nodes see in cluster.name_resolve.nfs_record_root"
     )
 
 
 def file_name_store(root: str | Path, prefix: str, owner: str, ttl_s: float) -> NameStore:
-    """Files below `root`, which every process must see."""
+    """Names in files below `root`, which every process must see."""
     return FileNameStore(Path(root).absolute(), prefix, owner, ttl_s)
 
 
 def memory_name_store(prefix: str, owner: str, store: MemoryEntries = SHARED) -> NameStore:
-    """In this process alone."""
+    """Names in this process only."""
     return MemoryNameStore(prefix, owner, store)
 
 
@@ -64,7 +65,7 @@ def run_prefix(config: Any) -> str:
 
 
 def _user() -> str:
-    """In a container the user may have a number and no name."""
+    """The uid if the user has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

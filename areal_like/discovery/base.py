@@ -1,4 +1,4 @@
-"""What a store of names is: where each process of a run enters its address, and finds those of the others."""
+"""Name store interface: processes of a run enter their addresses and find those of the others."""
 
 import os
 import time
@@ -15,7 +15,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 
 
 class NameTaken(Failure):
-    """Somebody else holds the name; `holder` says who, in words."""
+    """Another process holds the name; `holder` describes it."""
 
     def __init__(self, name: str, holder: str) -> None:
         super().__init__(f"the name {name} is held by {holder}")
@@ -23,30 +23,28 @@ class NameTaken(Failure):
 
 
 class NameMissing(LookupError):
-    """Nobody who lives holds the name."""
+    """No living process holds the name."""
 
-    def __init__(self, name: str, why: str = "nobody has entered it") -> None:
+    def __init__(self, name: str, why: str = "no process has entered it") -> None:
         super().__init__(f"no entry under the name {name}: {why}")
         self.name = name
 
 
 class NameStore(ABC):
-    """Entries below one prefix. What is added here is kept alive until it is deleted, or this is closed.
+    """Entries below one prefix. Own entries are kept alive until they are deleted or the store is closed.
 
-    A name is parts with slashes between, such as `server/0`. An entry lives as long as its process does.
+    A name consists of parts separated by slashes, such as `server/0`. An entry lives as long as its process.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.lost: dict[str, str] = {}
-        """Names added here that vanished since, or that somebody else took over, and who has them now, in words."""
+        """Own names that were removed or taken over since, and who has them now, as text."""
 
     @abstractmethod
     def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
-        """Holds the name from now on, or raises NameTaken. `replace` puts a new value into an entry of one's own.
-
-        Where only time can tell whether the holder lives, `waiting` is how long to watch it before taking over.
-        """
+        """Takes the name, or raises NameTaken. `replace`: may overwrite an own entry. `waiting`: how long to watch a
+        holder on another host before its name is taken over."""
 
     @abstractmethod
     def get(self, name: str) -> str:
@@ -54,22 +52,22 @@ class NameStore(ABC):
 
     @abstractmethod
     def find(self, prefix: str = "") -> dict[str, str]:
-        """All living entries at and below a name, in order; numbers in names count as numbers."""
+        """All living entries at and below a name, sorted; numbers in names sort as numbers."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Removes an entry, whoever holds it (who does so finds it in its `lost`), or raises NameMissing."""
+        """Removes an entry of any owner (which finds it in its `lost`), or raises NameMissing."""
 
     @abstractmethod
     def clear(self, prefix: str = "") -> None:
-        """Removes what others entered at and below a name, be they alive or dead. One's own entries stay."""
+        """Removes other processes' entries at and below a name, alive or dead. Own entries stay."""
 
     @abstractmethod
     def close(self) -> None:
-        """Deletes one's own entries."""
+        """Deletes the own entries."""
 
     def wait(self, name: str, waiting: NamedWait) -> str:
-        """The value, as soon as there is one."""
+        """Waits until the name has a value, and returns it."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -90,14 +88,14 @@ class NameStore(ABC):
 
 
 def name_parts(name: str) -> tuple[str, ...]:
-    """Of a name. The empty one has none: it stands for all."""
+    """Parts of a name. The empty name has none: it stands for all."""
     if not name:
         return ()
-    found = tuple(name.split("/"))
-    if not all(found):
-        raise ValueError(f"{name!r} is no name: a name is parts with single slashes between, such as server/0")
-    name.encode()  # what is no text cannot be stored
-    return found
+    parts = tuple(name.split("/"))
+    if not all(parts):
+        raise ValueError(f"{name!r} is not a name: write parts with single slashes between, such as server/0")
+    name.encode()  # lone surrogates cannot be stored
+    return parts
 
 
 def sorted_entries(entries: dict[str, str]) -> dict[str, str]:
@@ -109,7 +107,7 @@ def _rank(part: str) -> tuple[int, int, str]:
 
 
 class Entry(NamedTuple):
-    """What a process of a run enters under its name. `address` is host:port."""
+    """The value that a process enters under its name. `address` is host:port."""
 
     address: str
     attempt: int
@@ -118,12 +116,12 @@ class Entry(NamedTuple):
 
 
 def announce(names: NameStore, me: Identity, address: str, waiting: NamedWait | None = None) -> None:
-    """Enters this process under its own name."""
+    """Enters this process's address under its name."""
     entry = Entry(address, me.attempt, me.incarnation, os.getpid())
     names.add(me.name, orjson.dumps(entry._asdict()).decode(), replace=True, waiting=waiting)
 
 
 def parse_entry(value: str) -> Entry:
-    """What `announce` entered."""
-    said = orjson.loads(value)
-    return Entry(said["address"], said["attempt"], said["incarnation"], said["pid"])
+    """Parses a value that `announce` entered."""
+    entry = orjson.loads(value)
+    return Entry(entry["address"], entry["attempt"], entry["incarnation"], entry["pid"])

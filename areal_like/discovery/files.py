@@ -1,38 +1,49 @@
-"""Names as plain files in a folder that all processes see: links and renames, no locks.
+"""Name store in files of a shared folder; uses links and renames, no locks.
 
-`{root}/{user}/{experiment}/{trial}/server/0@entry` is the entry `server/0`. A heartbeat renews what was added here. An
-entry whose process has ended is void: at once where it ran on this machine since this boot, so that one can see it, and
-otherwise when its counter has not moved for `ttl_s` seconds of the watcher's own clock.
+`{root}/{user}/{experiment}/{trial}/server/0@entry` is the entry `server/0`. A heartbeat renews this process's entries.
+An entry is void once its process has ended: at once if that ran on this machine, otherwise when its counter has not
+moved for `ttl_s` seconds of the observer's clock.
 """
 
 import logging
 import os
+import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
 from areal_like.discovery.base import NameMissing, NameStore, NameTaken, name_parts, sorted_entries
-from areal_like.discovery.folders import make_folders, remove_empty_folders, shut_folders
 from areal_like.discovery.liveness import Liveness, has_moved
 from areal_like.discovery.owner import this_process
-from areal_like.discovery.removal import remove, remove_if_dead
-from areal_like.discovery.slot import CLAIM, MARK, NEW, STATE, Claim, EntryFiles, EntryState, HeldEntry, file_part
+from areal_like.discovery.slot import (
+    CLAIM,
+    MARK,
+    NEW,
+    STATE,
+    Claim,
+    EntryFiles,
+    EntryState,
+    HeldEntry,
+    file_part,
+    user_of_new_files,
+)
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 
 ROOT_KEY = "cluster.name_resolve.nfs_record_root"
-MOST_TRIES = 50
+MAX_TRIES, PAUSE_S = 50, 0.02
+FOLDER_MODE = 0o700
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Own:
-    """An entry that was added here."""
+class _OwnEntry:
+    """An entry of this process."""
 
     slot: EntryFiles
     claim: Claim
@@ -40,32 +51,32 @@ class _Own:
 
 
 class FileNameStore(NameStore):
-    """`owner` is what this process is called in the run, for the words that others read."""
+    """`owner`: this process's name in the run, shown in messages."""
 
     def __init__(self, root: Path, prefix: str, owner: str, ttl_s: float) -> None:
         super().__init__(prefix)
         self._root, self._owner, self._ttl_s = root, owner, ttl_s
         self._base = root.joinpath(*map(file_part, name_parts(prefix)))
         self._me = this_process()
-        self._judge = Liveness(self._me, ttl_s)
-        self._told: set[str] = set()
-        self._own: dict[str, _Own] = {}
-        self._guard = threading.RLock()
+        self._liveness = Liveness(self._me, ttl_s)
+        self._reported: set[str] = set()
+        self._own: dict[str, _OwnEntry] = {}
+        self._lock = threading.RLock()
         self._stopped = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._heartbeat: threading.Thread | None = None
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
             make_folders(root, self._base)
-            shut_folders(root, self._base)
+            close_folders(root, self._base)
         except OSError as error:
-            raise _unusable(error) from error
+            raise _unusable_root(error) from error
 
     def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
-        assert not self._stopped.is_set(), "these names are closed"
+        assert not self._stopped.is_set(), "the name store is closed"
         slot = self._slot(name)
-        new = _Own(slot, self._sign(name), EntryState(1, value))
+        new = _OwnEntry(slot, self._sign(name), EntryState(1, value))
         try:
-            with self._guard:
+            with self._lock:
                 own = self._own.get(name)
                 if own is not None and self._is_held(own):
                     if not replace:
@@ -75,18 +86,18 @@ class FileNameStore(NameStore):
                     return
             self._obtain(new, waiting)
         except OSError as error:
-            raise _unusable(error) from error
-        with self._guard:
+            raise _unusable_root(error) from error
+        with self._lock:
             self.lost.pop(name, None)
             self._own[name] = new
             if own is not None:
                 slot.forget(own.claim.id)
-            if self._heart is None:
-                self._heart = threading.Thread(target=self._beat, name="names", daemon=True)
-                self._heart.start()
+            if self._heartbeat is None:
+                self._heartbeat = threading.Thread(target=self._renew_all, name="names", daemon=True)
+                self._heartbeat.start()
 
-    def _obtain(self, own: _Own, waiting: NamedWait | None) -> None:
-        """Holds the name, after one whose owner is dead where need be."""
+    def _obtain(self, own: _OwnEntry, waiting: NamedWait | None) -> None:
+        """Takes the name, also from a dead owner."""
         watched: HeldEntry | None = None
         try:
             for tries in count(1):
@@ -94,21 +105,21 @@ class FileNameStore(NameStore):
                 if held is None:
                     if self._try_to_hold(own):
                         return
-                    if tries > MOST_TRIES:
-                        raise FileExistsError(f"{own.slot.path} is there, and not to be seen")
+                    if tries > MAX_TRIES:
+                        raise FileExistsError(f"{own.slot.path} exists but cannot be read")
                     continue
-                why_dead = self._judge.why_dead(held)
+                why_dead = self._liveness.why_dead(held)
                 if why_dead is not None:
                     remover = self._remove(own.slot, held.claim.id)
                     if remover is not None:
                         raise NameTaken(own.claim.name, f"{remover}, which removes an entry of {held.claim}")
                     log.info("taking over the name %s from %s: %s", own.claim.name, held.claim, why_dead)
                     continue
-                if waiting is None or self._judge.is_local(held) or has_moved(watched, held):
+                if waiting is None or self._liveness.is_local(held) or has_moved(watched, held):
                     raise NameTaken(own.claim.name, f"{held.claim}{'' if watched is None else ', which is alive'}")
                 if watched is None:
-                    said = "the name %s is held by %s; taking it over if its counter does not move within %g s"
-                    log.info(said, own.claim.name, held.claim, self._judge.ttl_of(held))
+                    message = "the name %s is held by %s; taking it over if its counter does not move within %g s"
+                    log.info(message, own.claim.name, held.claim, self._liveness.ttl_of(held))
                 if watched is None or watched.state is None:
                     watched = held
                 waiting.check()
@@ -117,42 +128,42 @@ class FileNameStore(NameStore):
             own.slot.forget(own.claim.id)
             raise
 
-    def _try_to_hold(self, own: _Own) -> bool:
-        for _ in range(MOST_TRIES):
+    def _try_to_hold(self, own: _OwnEntry) -> bool:
+        for _ in range(MAX_TRIES):
             try:
                 make_folders(self._root, own.slot.folder)
                 own.slot.write(own.claim.id, own.state)
                 return own.slot.hold(own.claim)
             except FileNotFoundError:
-                continue  # who left last has removed the empty folder meanwhile
-        raise FileNotFoundError(f"{own.slot.folder} vanishes as often as it is made")
+                continue  # another process has removed the empty folder meanwhile
+        raise FileNotFoundError(f"{own.slot.folder} is removed as often as it is created")
 
     def get(self, name: str) -> str:
         held = self._slot(name).read()
         if held is None:
             raise NameMissing(self.full(name))
-        if (why_dead := self._judge.why_dead(held)) is not None:
+        if (why_dead := self._liveness.why_dead(held)) is not None:
             raise NameMissing(self.full(name), f"it was held by {held.claim}: {why_dead}")
         if held.state is None:
-            raise NameMissing(self.full(name), f"its value cannot be read: {held.trouble}")
+            raise NameMissing(self.full(name), f"its value cannot be read: {held.error}")
         return held.state.value
 
     def find(self, prefix: str = "") -> dict[str, str]:
-        found: dict[str, str] = {}
+        entries: dict[str, str] = {}
         skip = len(self.full("x")) - 1
         for _, held in self._below(prefix):
-            if self._judge.why_dead(held) is not None:
+            if self._liveness.why_dead(held) is not None:
                 continue
             if held.state is not None:
-                found[held.claim.name[skip:]] = held.state.value
-            elif held.claim.id not in self._told:
-                self._told.add(held.claim.id)
-                log.warning("an entry below %s cannot be read: %s", self.full(prefix), held.trouble)
-        return sorted_entries(found)
+                entries[held.claim.name[skip:]] = held.state.value
+            elif held.claim.id not in self._reported:
+                self._reported.add(held.claim.id)
+                log.warning("an entry below %s cannot be read: %s", self.full(prefix), held.error)
+        return sorted_entries(entries)
 
     def delete(self, name: str) -> None:
         slot = self._slot(name)
-        with self._guard:
+        with self._lock:
             self._own.pop(name, None)
             held = slot.read()
             if held is None:
@@ -161,7 +172,7 @@ class FileNameStore(NameStore):
         remove_empty_folders(self._root, slot.folder)
 
     def clear(self, prefix: str = "") -> None:
-        with self._guard:
+        with self._lock:
             mine = {own.claim.id for own in self._own.values()}
             for slot, held in list(self._below(prefix)):
                 if held.claim.id not in mine:
@@ -172,15 +183,15 @@ class FileNameStore(NameStore):
                     if file.startswith((NEW, STATE)) and file.removeprefix(STATE) not in mine:
                         (Path(folder) / file).unlink(missing_ok=True)
                     elif file.startswith(MARK):
-                        remove_if_dead(EntryFiles(Path(folder), Path(folder, file)), self._judge, self._sign)
+                        remove_if_dead(EntryFiles(Path(folder), Path(folder, file)), self._liveness, self._sign)
                 remove_empty_folders(self._root, Path(folder))
 
     def close(self) -> None:
         self._stopped.set()
-        if self._heart is not None:
-            self._heart.join(self._ttl_s)
-            if self._heart.is_alive():
-                log.warning("%s does not answer; the entries there end with this process", self._base)
+        if self._heartbeat is not None:
+            self._heartbeat.join(self._ttl_s)
+            if self._heartbeat.is_alive():
+                log.warning("%s does not respond; the entries there end with this process", self._base)
                 return
         for own in self._own.values():
             try:
@@ -191,29 +202,29 @@ class FileNameStore(NameStore):
         self._own.clear()
         remove_empty_folders(self._root, self._base)
 
-    def _beat(self) -> None:
+    def _renew_all(self) -> None:
         while not self._stopped.wait(self._ttl_s / 3):
             for name in list(self._own):
-                with self._guard:
+                with self._lock:
                     own = self._own.get(name)
                     if own is None:
                         continue
                     try:
                         self._renew(name, own)
                     except OSError as error:
-                        log.warning("the entry %s could not be looked after: %s", own.claim.name, error)
+                        log.warning("the entry %s could not be renewed: %s", own.claim.name, error)
 
-    def _renew(self, name: str, own: _Own) -> None:
-        """Moves the counter, and looks whether the entry is still there: in this order, as the look is what counts."""
+    def _renew(self, name: str, own: _OwnEntry) -> None:
+        """Moves the counter, then checks that the entry still exists."""
         own.state = own.state._replace(counter=own.state.counter + 1)
-        trouble: OSError | None = None
+        failure: OSError | None = None
         try:
             own.slot.write(own.claim.id, own.state)
         except OSError as error:
-            trouble = error
+            failure = error
         if self._is_held(own):
-            if trouble is not None:
-                log.warning("the entry %s could not be renewed, which is tried again: %s", own.claim.name, trouble)
+            if failure is not None:
+                log.warning("the entry %s could not be renewed; trying again: %s", own.claim.name, failure)
             return
         held = own.slot.read()
         self.lost[name] = f"it is held by {held.claim}" if held else "its entry was removed"
@@ -221,8 +232,8 @@ class FileNameStore(NameStore):
         del self._own[name]
         own.slot.forget(own.claim.id)
 
-    def _is_held(self, own: _Own) -> bool:
-        """What cannot be read now is nobody else's yet."""
+    def _is_held(self, own: _OwnEntry) -> bool:
+        """An entry that cannot be read now counts as held."""
         held = own.slot.read()
         return held is not None and (held.claim.id == own.claim.id or held.claim.owner is None)
 
@@ -234,18 +245,18 @@ class FileNameStore(NameStore):
         return EntryFiles(folder, folder / (leaf + CLAIM))
 
     def _sign(self, name: str = "") -> Claim:
-        """A new claim of this process; those of removals have no name."""
+        """A new claim of this process; claims of removals have no name."""
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         return Claim(uuid4().hex, self.full(name), self._me, self._owner, since, self._ttl_s)
 
     def _remove(self, slot: EntryFiles, id: str) -> Claim | None:
-        remover = remove(slot, id, self._judge, self._sign)
+        remover = remove(slot, id, self._liveness, self._sign)
         if remover is not None:
-            log.warning("%s stays, as it is about to be removed by %s", slot.path, remover)
+            log.warning("%s stays: it is being removed by %s", slot.path, remover)
         return remover
 
     def _below(self, prefix: str) -> Iterator[tuple[EntryFiles, HeldEntry]]:
-        """The entry of that name, and all in its subtree."""
+        """The entry of that name and all entries below it."""
         slots = [self._slot(prefix)] if prefix else []
         for folder, _, files in os.walk(self._base.joinpath(*map(file_part, name_parts(prefix)))):
             slots += [EntryFiles(Path(folder), Path(folder, file)) for file in files if file.endswith(CLAIM)]
@@ -255,5 +266,79 @@ class FileNameStore(NameStore):
                 yield slot, held
 
 
-def _unusable(error: OSError) -> Failure:
-    return Failure(f"{ROOT_KEY}: {error}; name a folder on a disk with room, in which you can make files and links")
+def _unusable_root(error: OSError) -> Failure:
+    return Failure(f"{ROOT_KEY}: {error}; set it to a folder with free space where you can create files and links")
+
+
+def remove(slot: EntryFiles, id: str, liveness: Liveness, sign: Callable[[], Claim]) -> Claim | None:
+    """Removes the entry with that id, and never another one that took its place. Returns the claim of another process
+    that has been removing it for long, if any. `sign` makes a new claim of this process.
+
+    Two processes that both see a dead entry must not remove the living entry that the faster one puts there. So the
+    remover first adds a mark with the entry's id, and then reads the entry again. The mark of a dead remover is void by
+    the same rule, and removed in the same way.
+    """
+    mark = slot.mark(id)
+    for _ in range(MAX_TRIES):
+        try:
+            is_marked = mark.hold(sign())
+        except FileNotFoundError:
+            return None  # the entry was removed with its folder
+        if is_marked:
+            try:
+                held = slot.read()
+                if held is not None and held.claim.id == id:
+                    slot.path.unlink(missing_ok=True)
+                    slot.forget(id)
+            finally:
+                mark.path.unlink(missing_ok=True)
+            return None
+        if not remove_if_dead(mark, liveness, sign):
+            time.sleep(PAUSE_S)
+    remover = mark.read()
+    return None if remover is None else remover.claim
+
+
+def remove_if_dead(slot: EntryFiles, liveness: Liveness, sign: Callable[[], Claim]) -> bool:
+    """Whether there is no entry (any more)."""
+    held = slot.read()
+    if held is None:
+        return True
+    return liveness.why_dead(held) is not None and remove(slot, held.claim.id, liveness, sign) is None
+
+
+def make_folders(root: Path, folder: Path) -> None:
+    """Creates the folder and its missing parents up to the root."""
+    below_root = folder.relative_to(root).parts
+    for depth in range(len(below_root) + 1):
+        try:
+            root.joinpath(*below_root[:depth]).mkdir(FOLDER_MODE)
+        except FileExistsError:
+            continue
+
+
+def close_folders(root: Path, folder: Path) -> None:
+    """Closes the folders below the root to other users, who could enter wrong addresses, to which the run would send
+    its token. The root itself may be shared."""
+    user = user_of_new_files(folder)
+    while True:
+        state = folder.stat()
+        if state.st_uid != user:
+            raise PermissionError(f"{folder} belongs to another user (uid {state.st_uid})")
+        if stat.S_IMODE(state.st_mode) & 0o077:
+            folder.chmod(FOLDER_MODE)
+        folder = folder.parent
+        if root not in folder.parents:
+            return
+
+
+def remove_empty_folders(root: Path, folder: Path) -> None:
+    """Removes the folder and its parents below the root, up to the first that is not empty."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        folder = folder.parent

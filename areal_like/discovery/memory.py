@@ -1,4 +1,4 @@
-"""Names within one process, for tests."""
+"""Name store within one process, for tests."""
 
 import threading
 from typing import NamedTuple
@@ -14,19 +14,19 @@ class _MemoryEntry(NamedTuple):
 
 
 class MemoryEntries:
-    """What several `MemoryNames` share."""
+    """Entries shared by several MemoryNameStores."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, ...], _MemoryEntry] = {}
-        self.guard = threading.RLock()
+        self.lock = threading.RLock()
 
 
 SHARED = MemoryEntries()
-"""That of runs with `cluster.name_resolve.type=memory`."""
+"""For runs with `cluster.name_resolve.type=memory`."""
 
 
 class MemoryNameStore(NameStore):
-    """Entries live until they are deleted or who added them closes: there is no other process that could die."""
+    """Entries live until they are deleted or the store that added them is closed."""
 
     def __init__(self, prefix: str, owner: str, store: MemoryEntries) -> None:
         super().__init__(prefix)
@@ -34,54 +34,54 @@ class MemoryNameStore(NameStore):
         self._base = name_parts(prefix)
 
     def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
-        place = self._place(name)
-        with self._store.guard:
-            held = self._store.entries.get(place)
+        path = self._path(name)
+        with self._store.lock:
+            held = self._store.entries.get(path)
             if held is not None and not (replace and held.names is self):
                 raise NameTaken(self.full(name), f"{held.names._owner} in this process")
-            self._store.entries[place] = _MemoryEntry(value, self, name)
+            self._store.entries[path] = _MemoryEntry(value, self, name)
             self.lost.pop(name, None)
 
     def get(self, name: str) -> str:
-        with self._store.guard:
-            held = self._store.entries.get(self._place(name))
+        with self._store.lock:
+            held = self._store.entries.get(self._path(name))
         if held is None:
             raise NameMissing(self.full(name))
         return held.value
 
     def find(self, prefix: str = "") -> dict[str, str]:
-        with self._store.guard:
-            found = {"/".join(place[len(self._base) :]): held.value for place, held in self._below(prefix).items()}
-        return sorted_entries(found)
+        with self._store.lock:
+            entries = {"/".join(path[len(self._base) :]): held.value for path, held in self._below(prefix).items()}
+        return sorted_entries(entries)
 
     def delete(self, name: str) -> None:
-        with self._store.guard:
-            if self._place(name) not in self._store.entries:
+        with self._store.lock:
+            if self._path(name) not in self._store.entries:
                 raise NameMissing(self.full(name))
-            self._remove(self._place(name))
+            self._remove(self._path(name))
 
     def clear(self, prefix: str = "") -> None:
-        with self._store.guard:
-            for place, held in self._below(prefix).items():
+        with self._store.lock:
+            for path, held in self._below(prefix).items():
                 if held.names is not self:
-                    self._remove(place)
+                    self._remove(path)
 
     def close(self) -> None:
-        with self._store.guard:
-            for place, held in list(self._store.entries.items()):
+        with self._store.lock:
+            for path, held in list(self._store.entries.items()):
                 if held.names is self:
-                    self._remove(place)
+                    self._remove(path)
 
-    def _remove(self, place: tuple[str, ...]) -> None:
-        held = self._store.entries.pop(place)
+    def _remove(self, path: tuple[str, ...]) -> None:
+        held = self._store.entries.pop(path)
         if held.names is not self:
             held.names.lost[held.name] = "its entry was removed"
 
-    def _place(self, name: str) -> tuple[str, ...]:
+    def _path(self, name: str) -> tuple[str, ...]:
         if not name_parts(name):
             raise ValueError("a name must not be empty")
         return self._base + name_parts(name)
 
     def _below(self, prefix: str) -> dict[tuple[str, ...], _MemoryEntry]:
         top = self._base + name_parts(prefix)
-        return {place: held for place, held in self._store.entries.items() if place[: len(top)] == top}
+        return {path: held for path, held in self._store.entries.items() if path[: len(top)] == top}

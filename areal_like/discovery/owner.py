@@ -1,4 +1,4 @@
-"""Which process made an entry, and whether it still runs."""
+"""Identifies a process across hosts and restarts, and checks whether it still runs."""
 
 import os
 import socket
@@ -9,9 +9,9 @@ PROC = Path("/proc")
 
 
 class OwnerProcess(NamedTuple):
-    """A process that is told apart from every other, also from a later one with its number.
+    """A process, distinct from every other, also from a later one with the same pid.
 
-    `space` is the namespace of process numbers: containers on one machine share the boot id, but not their numbers.
+    `space` is the pid namespace: containers on one machine share the boot id, but not pids.
     """
 
     host: str
@@ -21,10 +21,8 @@ class OwnerProcess(NamedTuple):
     started: int
 
     def is_local(self, other: "OwnerProcess") -> bool:
-        """Whether both count their processes alike, so that one can see if the other runs.
-
-        The host's name counts too, as machines woken from one snapshot have the same boot id.
-        """
+        """Whether both are in one pid namespace, so that one can check whether the other runs. The host's name counts
+        too, as machines resumed from one snapshot have the same boot id."""
         return self[:3] == other[:3]
 
 
@@ -37,16 +35,16 @@ def this_process() -> OwnerProcess:
 
 
 def is_alive(owner: OwnerProcess) -> bool:
-    """Whether the process, one of this machine, is there; one that has ended and was not yet reaped is not."""
+    """Whether a process of this machine runs; a zombie does not."""
     return started_at(owner.pid) == owner.started
 
 
 def started_at(pid: int) -> int | None:
-    """When the process was started, in ticks since the boot; None for one that is not there."""
+    """Start time of a process, in ticks since boot; None if there is no such process."""
     try:
         line = (PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field, the command, may hold blanks and brackets of its own.
+    # The second field, the command, may contain blanks and brackets.
     fields = line.rpartition(b")")[2].split()
     return None if fields[0] in b"ZXx" else int(fields[19])

@@ -1,9 +1,7 @@
-"""The files of one entry: a claim, which says who holds the name, and the state that its owner renews.
+"""Files of one entry: the claim, which names the owner, and the state that the owner renews.
 
-A claim appears by a hard link, which fails where there is one, so that of many processes exactly one adds it. It never
-changes. The state bears the claim's id, so only its owner ever writes it: whoever is late overwrites nothing of
-somebody else's.
-"""
+A claim is created by a hard link, which fails if one exists, so that exactly one process succeeds. It never changes.
+The state's file name has the claim's id, so that only its owner writes it, and a late writer overwrites nothing."""
 
 import errno
 import os
@@ -24,10 +22,8 @@ STALE_TRIES = 5
 
 
 class Claim(NamedTuple):
-    """Who holds a name, and for how long its counter may stand still.
-
-    `owner` is None where the file cannot be read; `process` then says why.
-    """
+    """Owner of a name, and for how long its counter may stand still. `owner` is None if the file cannot be read;
+    `process` then states why."""
 
     id: str
     name: str
@@ -43,22 +39,22 @@ class Claim(NamedTuple):
 
 
 class EntryState(NamedTuple):
-    """The counter moves as long as the owner lives."""
+    """The owner increments the counter as long as it lives."""
 
     counter: int
     value: str
 
 
 class HeldEntry(NamedTuple):
-    """An entry as it was found. Where it has no state, `trouble` says why."""
+    """An entry as it was read. `error`: why it has no state."""
 
     claim: Claim
     state: EntryState | None
-    trouble: str = ""
+    error: str = ""
 
 
 class EntryFiles:
-    """Where the files of one name stand."""
+    """Paths of the files of one name."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self.folder, self.path = folder, path
@@ -66,7 +62,7 @@ class EntryFiles:
     def read(self) -> HeldEntry | None:
         claim = read_claim(self.path)
         if claim is None:
-            # A network file system remembers for a while that a file was not there; listing the folder makes it look.
+            # A network file system caches that a file is missing; listing the folder refreshes it.
             with suppress(OSError), os.scandir(self.folder) as listing:
                 next(listing, None)
             claim = read_claim(self.path)
@@ -74,8 +70,8 @@ class EntryFiles:
             return None if claim is None else HeldEntry(claim, None, claim.process)
         try:
             return HeldEntry(claim, self._read_state(claim.id))
-        except (OSError, ValueError, TypeError) as trouble:
-            return HeldEntry(claim, None, f"{self.folder / (STATE + claim.id)}: {trouble}")
+        except (OSError, ValueError, TypeError) as error:
+            return HeldEntry(claim, None, f"{self.folder / (STATE + claim.id)}: {error}")
 
     def _read_state(self, id: str) -> EntryState:
         content = _read(self.folder / (STATE + id))
@@ -87,17 +83,17 @@ class EntryFiles:
         return state
 
     def write(self, id: str, state: EntryState) -> None:
-        """The state at once, as readers see it."""
+        """Replaces the state atomically."""
         new = _write(self.folder, state._asdict())
         os.replace(new, self.folder / (STATE + id))
 
     def hold(self, claim: Claim) -> bool:
-        """Whether the name is now held by that claim; False where another one is there."""
+        """Creates the claim; False if the name has another one."""
         new = _write(self.folder, {**claim._asdict(), "owner": claim.owner._asdict() if claim.owner else None})
         try:
             os.link(new, self.path)
         except FileExistsError:
-            # Over a network an answer may get lost and the question be asked again: then it is this very claim.
+            # A network file system may repeat a request whose reply was lost: then this claim exists already.
             there = read_claim(self.path)
             return there is not None and there.id == claim.id
         finally:
@@ -105,42 +101,42 @@ class EntryFiles:
         return True
 
     def mark(self, id: str) -> "EntryFiles":
-        """Who removes that claim holds this slot meanwhile: see `FileNames`."""
+        """The remover of that claim holds this slot meanwhile: see `files.remove`."""
         return EntryFiles(self.folder, self.folder / (MARK + id))
 
     def forget(self, id: str) -> None:
-        """Removes the state of a claim that is no more."""
+        """Removes the state of a removed claim."""
         (self.folder / (STATE + id)).unlink(missing_ok=True)
 
 
 def read_claim(path: Path) -> Claim | None:
-    """None where there is no such file."""
+    """None if there is no such file."""
     try:
         content = _read(path)
         if content is None:
             return None
-        said = orjson.loads(content)
-        claim = Claim(**{**said, "owner": OwnerProcess(**said["owner"])})
+        fields = orjson.loads(content)
+        claim = Claim(**{**fields, "owner": OwnerProcess(**fields["owner"])})
         if claim.id.isalnum():
             return claim
         return _unreadable(path, f"its id is {claim.id!r}")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as trouble:
-        return _unreadable(path, str(trouble))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return _unreadable(path, str(error))
 
 
 def _unreadable(path: Path, why: str) -> Claim | None:
-    """Stands for a file known by nothing but itself; a rename does not change it."""
+    """A claim for a file that cannot be parsed, identified by its inode and time."""
     try:
-        found = path.stat()
+        state = path.stat()
     except FileNotFoundError:
         return None
     except OSError:
         return Claim("unreadable", path.name, None, why, "", 0.0)
-    return Claim(f"unreadable{found.st_ino}x{found.st_mtime_ns}", path.name, None, why, "", 0.0)
+    return Claim(f"unreadable{state.st_ino}x{state.st_mtime_ns}", path.name, None, why, "", 0.0)
 
 
 def _read(path: Path) -> bytes | None:
-    """A file that is replaced while it is read over a network answers that it is stale; then there is a newer one."""
+    """Reads again on ESTALE: over a network that means the file was replaced while it was read."""
     for tries in range(1, STALE_TRIES + 1):
         try:
             return path.read_bytes()
@@ -153,7 +149,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(folder: Path, content: object) -> Path:
-    """A new file, readable by its user alone."""
+    """A new file, readable by its user only."""
     new = folder / f"{NEW}{uuid4().hex}"
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -166,7 +162,7 @@ def _write(folder: Path, content: object) -> Path:
 
 
 def user_of_new_files(folder: Path) -> int:
-    """Not always this process's user: a network file system may give what it makes to another one."""
+    """Owner of new files in the folder: a network file system may map this process's user to another one."""
     new = _write(folder, None)
     try:
         return new.stat().st_uid
@@ -175,7 +171,7 @@ def user_of_new_files(folder: Path) -> int:
 
 
 def file_part(part: str) -> str:
-    """The part of a name as that of a path: what may mean something there is quoted, what is too long cut."""
+    """A part of a name as a file name: special characters are quoted, long parts are cut."""
     quoted = quote(part, safe="+=,")
     if quoted.startswith("."):
         quoted = "%2E" + quoted[1:]

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from areal_like.discovery import NameMissing, NameTaken, file_name_store
+from areal_like.discovery.files import remove
 from areal_like.discovery.liveness import HeartbeatCounters, Liveness
 from areal_like.discovery.owner import is_alive, started_at, this_process
-from areal_like.discovery.removal import remove
 from areal_like.discovery.slot import Claim, EntryFiles, EntryState
 from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.wait import NamedWait
@@ -104,7 +104,7 @@ class Clock:
 @pytest.fixture
 def clock(names):
     made = Clock()
-    names._judge._counters = HeartbeatCounters(made)
+    names._liveness._counters = HeartbeatCounters(made)
     return made
 
 
@@ -321,7 +321,7 @@ def test_a_heartbeat_goes_on_after_a_failure(root, names, monkeypatch, caplog):
     counter = state_of(root, "server/0").counter
     wait_until(lambda: state_of(root, "server/0").counter > counter)
     assert not names.lost
-    assert "could not be renewed, which is tried again: [Errno 28]" in caplog.text
+    assert "could not be renewed; trying again: [Errno 28]" in caplog.text
 
 
 def test_one_that_was_away_too_long_overwrites_nothing_of_who_took_over(root, names, workers, caplog):
@@ -347,7 +347,7 @@ def test_who_comes_late_to_remove_a_dead_entry_leaves_the_living_one_in_its_plac
 
 def test_a_dead_entry_is_left_to_who_is_removing_it_already(root, names, monkeypatch):
     """Were there two, the slower could remove what the quicker has put there since."""
-    monkeypatch.setattr("areal_like.discovery.removal.MOST_TRIES", 3)
+    monkeypatch.setattr("areal_like.discovery.files.MAX_TRIES", 3)
     dead = Stranger(root, "a", DEAD)
     assert dead.slot.mark(dead.id).hold(claim_of(ME))
     with pytest.raises(NameTaken, match=r"\(server/7\) .* which removes an entry of process"):
@@ -449,14 +449,14 @@ def test_folders_that_others_could_write_to_are_shut(root):
 
 
 def test_folders_of_another_user_are_refused(root, monkeypatch):
-    monkeypatch.setattr("areal_like.discovery.folders.user_of_new_files", lambda folder: os.getuid() + 1)
+    monkeypatch.setattr("areal_like.discovery.files.user_of_new_files", lambda folder: os.getuid() + 1)
     with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .* belongs to another user"):
         file_name_store(root, PREFIX, "launcher/0", TTL_S)
 
 
 def test_a_root_that_is_no_folder_is_refused_with_its_key(root):
     root.write_text("a file")
-    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; name a folder"):
+    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; set it to a folder"):
         file_name_store(root, PREFIX, "launcher/0", TTL_S)
 
 
@@ -465,7 +465,7 @@ def test_a_disk_without_links_is_refused_with_its_key(names, monkeypatch):
         raise PermissionError(1, "Operation not permitted", str(source))
 
     monkeypatch.setattr(os, "link", no_links)
-    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; name a folder .* links"):
+    with pytest.raises(Failure, match=r"^cluster.name_resolve.nfs_record_root: .*; set it to a folder .* links"):
         names.add("a", "mine")
 
 
