@@ -75,7 +75,8 @@ class StepSlot:
 @dataclass(frozen=True)
 class GroupRequest:
     """One prompt and how many answers it wants. `priority`: smaller goes first; `deadline_s`: seconds after which the
-    group ends without answers; `alternatives`: so many of the likeliest tokens are told beside each token."""
+    group ends without answers; `top_logprobs`: number of most likely tokens that are
+    reported for each token."""
 
     id: str
     prompt: tuple[int, ...]
@@ -85,7 +86,7 @@ class GroupRequest:
     order: StepSlot | None = None
     priority: int = 0
     deadline_s: float | None = None
-    alternatives: int = 0
+    top_logprobs: int = 0
     adapter: str | None = None
     """The name of one that is loaded; empty is the model by itself, and None whatever the run serves."""
 
@@ -102,16 +103,16 @@ class GeneratedSample:
 
 @dataclass(frozen=True)
 class SampleWithTopLogprobs(GeneratedSample):
-    """For groups that ask for them. `alternatives`: of each token the likeliest ones and their log-probabilities."""
+    """For groups that ask for them. `top_logprobs`: for each token the most likely ones in its place."""
 
-    alternatives: list[dict[int, float]]
+    top_logprobs: list[dict[int, float]]
 
 
 @dataclass(frozen=True)
 class FinishedGroup:
-    """A group with all its answers, or why there are none. `ticket` is what `submit` returned."""
+    """A group with all its answers, or why there are none. `number` is what `submit` returned."""
 
-    ticket: int
+    number: int
     id: str
     samples: list[GeneratedSample]
     error: str | None = None

@@ -147,7 +147,7 @@ def _attendant(site: ProcessContext, index: int) -> list[str]:
 
 def _reward(site: ProcessContext) -> Iterator[Process]:
     if site.placement.reward is not None:
-        command = [site.host.python, "-m", "areal_like.serving.reward_model.__main__", "--run-dir", site.run_dir]
+        command = [site.host.python, "-m", "areal_like.serving.reward_model", "--run-dir", site.run_dir]
         yield site.process(REWARD, 0, site.placement.reward, [*command, "--index", "0"], {})
 
 

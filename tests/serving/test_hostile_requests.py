@@ -56,7 +56,7 @@ def test_the_embedded_server_answers_and_generates_the_same(
                     assert 200 not in counts, path
             await throw_what_never_ends(client.address, routes, monkeypatch, is_open)
             assert await client.generate(embedded_servers.group("g")) == before
-            assert not client.server.streams.broken.done() and client.engine.counts.recomputed == 0
+            assert not client.server.async_engine.broken.done() and client.engine.counts.recomputed == 0
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
@@ -80,7 +80,7 @@ def test_the_server_before_an_engine_of_others_answers_and_generates_the_same(
             assert not bad(await throw_all(client.address, routes, 2, COUNT))
             await throw_what_never_ends(client.address, routes, monkeypatch, is_open=True)
             assert await client.generate(external_server.group("g")) == before
-            assert not behind.server.streams.broken.done()
+            assert not behind.server.async_engine.broken.done()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())

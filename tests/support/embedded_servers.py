@@ -66,13 +66,13 @@ async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator
     engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
     server = EmbeddedServer(engine, CallGuard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
     served = await serve(server.application(), "127.0.0.1")
-    server.streams.driver.start()
+    server.async_engine.thread.start()
     try:
         async with HttpClient(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
             yield Client(served.address, caller, session, server, engine)
     finally:
         await served.close()
-        server.streams.driver.stop()
+        server.async_engine.thread.stop()
 
 
 def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE) -> None:
@@ -103,9 +103,9 @@ async def until(condition: Callable[[], bool]) -> None:
 async def turns(client: Client, count: int = 5) -> None:
     """The engine's thread has looked so many times for something to do."""
     for _ in range(count):
-        await asyncio.wrap_future(client.server.streams.driver.call(lambda: None))
+        await asyncio.wrap_future(client.server.async_engine.thread.call(lambda: None))
 
 
 def slow(engine: LLMEngine, step_s: float = 0.02) -> None:
     """So that there is time to do something while it generates."""
-    engine._runner.model.register_forward_pre_hook(lambda *given: time.sleep(step_s))
+    engine.runner.model.register_forward_pre_hook(lambda *given: time.sleep(step_s))

@@ -1,1 +1,1 @@
-"""Our own small inference server: continuous batching in plain PyTorch over the models of transformers."""
+"""The embedded inference server: an LLM engine in plain PyTorch, and its HTTP server."""

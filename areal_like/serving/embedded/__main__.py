@@ -1,4 +1,4 @@
-"""A server of a run: `python -m areal_like.serving.embedded --run-dir DIR --index I`."""
+"""Process of an embedded server: `python -m areal_like.serving.embedded --run-dir DIR --index I`."""
 
 import asyncio
 import gc
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 def main(run: Run, me: Identity) -> None:
     began = time.perf_counter()
-    # These take seconds to import: what is wrong with the run's own files should be told before. What they make stays
-    # until the end, so that looking through it for garbage, a fifth of that time, finds nothing.
+    # The imports take seconds, so errors in the run's files are reported before. Garbage collection would take a fifth
+    # of that time and find nothing, since what they make lives until the end.
     gc.disable()
     from areal_like.serving.embedded.core.load_model import load_engine
 
@@ -30,22 +30,17 @@ def main(run: Run, me: Identity) -> None:
     try:
         folder = model_folder(config.model_path, run.cwd)
         engine = load_engine(config, folder, run.config.actor.trust_remote_code)
-    except (ValueError, OSError) as unfit:
-        raise Failure(str(unfit)) from unfit
+    except (ValueError, OSError) as fault:
+        raise Failure(str(fault)) from fault
     gc.freeze()
     gc.enable()
     log.info(
-        "%s is loaded in %.1f s: %d sequences at once, %d tokens of context, a cache of up to %d tokens",
-        *(
-            config.model_path,
-            time.perf_counter() - began,
-            engine.max_running,
-            engine.context_length,
-            engine.cache.limit,
-        ),
+        "%s loaded in %.1f s: up to %d sequences at once, %d tokens of context, a cache of up to %d tokens",
+        *(config.model_path, time.perf_counter() - began),
+        *(engine.max_running, engine.context_length, engine.cache.limit),
     )
 
-    async def serve_until_told() -> None:
+    async def serve_until_ended() -> None:
         from areal_like.serving.embedded.server import EmbeddedServer
 
         guard = CallGuard(token(), me.attempt)
@@ -55,18 +50,18 @@ def main(run: Run, me: Identity) -> None:
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
         served = await serve(server.application(), run.host, _port(run, me))
-        server.streams.driver.start()
+        server.async_engine.thread.start()
         with open_name_store(run, me) as names:
             announce(names, me, served.address)
             log.info("ready at %s", served.address)
-            broken: asyncio.Future[Any] = server.streams.broken
+            broken: asyncio.Future[Any] = server.async_engine.broken
             await asyncio.wait([broken, asyncio.ensure_future(ends.wait())], return_when=asyncio.FIRST_COMPLETED)
         await served.close()
-        if server.streams.broken.done():
-            server.streams.broken.result()
-        server.streams.driver.stop()
+        if server.async_engine.broken.done():
+            server.async_engine.broken.result()
+        server.async_engine.thread.stop()
 
-    run_async(serve_until_told())
+    run_async(serve_until_ended())
 
 
 def _port(run: Run, me: Identity) -> int:

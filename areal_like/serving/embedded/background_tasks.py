@@ -1,4 +1,4 @@
-"""Work for clients that is no generation, done in pieces between the steps of the engine."""
+"""Background tasks for clients, such as scoring a prompt: done in parts between the steps of the engine."""
 
 import time
 from collections import deque
@@ -13,29 +13,29 @@ StepwiseWork = Generator[None, None, Any]
 
 
 class BackgroundTasks:
-    """One piece at a time, then a step. While anything is generated, pieces have a share of the time, and none while a
-    group of the run waits to begin or a synchronous step has the engine. Belongs to the engine's thread."""
+    """One task at a time, one part between two steps. While anything is generated, parts have a share of the time, and
+    none while a group of the run waits for its start or a synchronous step has the engine. Belongs to the engine's
+    thread."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
         self._waiting: deque[tuple[Callable[[], StepwiseWork], Future[Any]]] = deque()
         self._current: tuple[StepwiseWork, Future[Any]] | None = None
-        self._again_at = 0.0
-        """When the next piece may be computed, in seconds that the engine was busy with steps."""
+        self.due_at_s = 0.0
+        """When the next part is due, in busy seconds of the engine."""
 
     def add(self, begin: Callable[[], StepwiseWork], future: "Future[Any]") -> None:
-        """`begin` is called when it is its turn. A future that is cancelled ends the work after a piece."""
+        """`begin` is called at its turn. Cancelling the future ends the task after a part."""
         self._waiting.append((begin, future))
 
     @property
-    def may_go_on(self) -> bool:
+    def is_due(self) -> bool:
         if self._current is None and not self._waiting:
             return False
         engine = self._engine
-        return not engine.has_work or (not engine.is_wanted_by_the_run and engine.counts.busy_s >= self._again_at)
+        return not engine.has_work or (not engine.run_has_priority and engine.counts.busy_s >= self.due_at_s)
 
-    def go_on(self) -> None:
-        """Computes a piece."""
+    def run_part(self) -> None:
         began = time.perf_counter()
         while self._current is None or self._current[1].cancelled():
             self._current = None
@@ -44,9 +44,9 @@ class BackgroundTasks:
             begin, future = self._waiting.popleft()
             if not future.cancelled():
                 self._begin(begin, future)
-        pieces, future = self._current
+        work, future = self._current
         try:
-            next(pieces)
+            next(work)
         except StopIteration as end:
             self._current = None
             if future.set_running_or_notify_cancel():
@@ -55,7 +55,7 @@ class BackgroundTasks:
             self._current = None
             if future.set_running_or_notify_cancel():
                 future.set_exception(fault)
-        self._again_at = self._engine.counts.busy_s + (CLIENT_SHARE - 1) * (time.perf_counter() - began)
+        self.due_at_s = self._engine.counts.busy_s + (CLIENT_SHARE - 1) * (time.perf_counter() - began)
 
     def _begin(self, begin: Callable[[], StepwiseWork], future: "Future[Any]") -> None:
         try:

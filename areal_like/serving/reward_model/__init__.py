@@ -1,1 +1,1 @@
-"""The server of a reward model."""
+"""Server of a reward model."""

@@ -1,6 +1,6 @@
-"""The reward model of a run: `python -m areal_like.serving.reward_model.__main__ --run-dir DIR --index 0`.
+"""Process of a run's reward model: `python -m areal_like.serving.reward_model --run-dir DIR --index 0`.
 
-It is the same from the first step to the last, and in no checkpoint: where it dies another takes its place.
+The model never changes, so checkpoints do not hold it, and a server that dies is simply replaced.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ def main(run: Run, me: Identity) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         scorer = load_scorer(model_folder(path, run.cwd), device)
-    except (ValueError, OSError) as unfit:
-        raise Failure(f"reward.args.path: {unfit}") from unfit
-    log.info("%s is loaded in %.1f s", path, time.perf_counter() - began)
+    except (ValueError, OSError) as fault:
+        raise Failure(f"reward.args.path: {fault}") from fault
+    log.info("%s loaded in %.1f s", path, time.perf_counter() - began)
 
-    async def serve_until_told() -> None:
+    async def serve_until_ended() -> None:
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
         server = RewardModelServer(scorer, CallGuard(token(), me.attempt), run.run_id, path)
@@ -48,7 +48,7 @@ def main(run: Run, me: Identity) -> None:
             await ends.wait()
         await served.close()
 
-    run_async(serve_until_told())
+    run_async(serve_until_ended())
 
 
 if __name__ == "__main__":

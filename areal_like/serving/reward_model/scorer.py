@@ -1,4 +1,4 @@
-"""A reward model: one number for a text, at its last token, by the head that transformers calls `score`."""
+"""Scores texts with a reward model: one number per text, from the head `score` at its last token."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,30 +10,30 @@ from transformers.utils.logging import disable_progress_bar
 
 MAX_BATCH_TOKENS = 16384
 MAX_LENGTH_RATIO = 2.0
-"""Within one batch: what is shorter is filled up, and that costs time."""
+"""Longest to shortest text of a batch; padding costs time."""
 HEAD = "score"
 
 
 class Scorer:
-    """`scores(texts)`: their numbers, in their order. A text is never empty."""
+    """Texts must not be empty."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model  # without dropout, as from_pretrained leaves it
         self._head: torch.nn.Linear = getattr(model, HEAD)
         text = model.config.get_text_config()
-        self.vocabulary: int = text.vocab_size
-        self.longest: int = text.max_position_embeddings
+        self.vocab_size: int = text.vocab_size
+        self.max_length: int = text.max_position_embeddings
 
     @torch.inference_mode()
     def scores(self, texts: Sequence[Sequence[int]]) -> list[float]:
-        found = [0.0] * len(texts)
+        scores = [0.0] * len(texts)
         for rows in length_batches([len(text) for text in texts]):
             for row, score in zip(rows, self._batch([texts[row] for row in rows]), strict=True):
-                found[row] = score
-        return found
+                scores[row] = score
+        return scores
 
     def _batch(self, texts: Sequence[Sequence[int]]) -> list[float]:
-        """No token sees what comes after it, so that what fills a short text up changes nothing."""
+        """Padding on the right changes nothing: no token attends to later ones."""
         device = self._model.device
         last = torch.tensor([len(text) - 1 for text in texts], device=device)
         ids = torch.zeros(len(texts), int(last.max()) + 1, dtype=torch.int64)
@@ -46,7 +46,7 @@ class Scorer:
 
 
 def length_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of about one length together, as many as fit."""
+    """Rows of similar length together, up to MAX_BATCH_TOKENS."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         width = lengths[row]
@@ -59,19 +59,19 @@ def length_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def load_scorer(folder: Path, device: str) -> Scorer:
-    """A ValueError says why `folder` holds no reward model. Computes in the precision of the checkpoint."""
+    """Loads it in the precision of the checkpoint; raises ValueError if `folder` has no reward model."""
     disable_progress_bar()  # type: ignore[no-untyped-call]
     loaded: Any = AutoModelForSequenceClassification.from_pretrained(
         folder, dtype="auto", local_files_only=True, output_loading_info=True
     )
-    model, found = loaded
+    model, report = loaded
     head: Any = getattr(model, HEAD, None)
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{folder} is no reward model: it lacks {missing[0]}; train one with reward_model.yaml")
     is_linear = isinstance(head, torch.nn.Linear)
     if not is_linear or getattr(head, "bias", None) is not None or head.out_features != 1:
         raise ValueError(
-            f"{folder} is no reward model that can be served: a model of {type(model).__name__} that gives one number "
-            f"by a linear head called {HEAD} is one"
+            f"{folder} is no reward model that can be served: take a {type(model).__name__} whose head {HEAD} is "
+            "linear and gives one number"
         )
     return Scorer(torch.nn.Module.to(model.requires_grad_(False), device))

@@ -1,4 +1,4 @@
-"""The routes of a reward model's server. It takes no weights and no commands: it answers what a text is worth."""
+"""HTTP server of a reward model: scores of texts. It has no weight updates and no other commands."""
 
 import asyncio
 import math
@@ -15,12 +15,12 @@ OPEN_PATHS = ("/health",)
 
 
 class RewardModelServer:
-    """`path` is the model as the configuration names it."""
+    """`path`: the model as in the configuration."""
 
     def __init__(self, scorer: Scorer, guard: CallGuard, run_id: str, path: str) -> None:
         self._scorer, self._guard = scorer, guard
-        self._facts = {"run_id": run_id, "model": path, "longest": scorer.longest}
-        self._one = asyncio.Lock()
+        self._info = {"run_id": run_id, "model": path, "longest": scorer.max_length}
+        self._lock = asyncio.Lock()
 
     def application(self) -> web.Application:
         app = application(self._guard, OPEN_PATHS)
@@ -28,16 +28,16 @@ class RewardModelServer:
         return app
 
     async def health(self, request: web.Request) -> web.Response:
-        return json_response({"status": "ok", **self._facts})
+        return json_response({"status": "ok", **self._info})
 
     async def score(self, request: web.Request) -> web.Response:
-        """A list of texts as token ids -> the list of their scores."""
+        """From a list of texts, as token ids, to the list of their scores."""
         texts = await read_json(request)
         self._check(texts)
-        async with self._one:  # side by side they would only share the cores
+        async with self._lock:  # in parallel they would only share the cores
             scores = await asyncio.to_thread(self._scorer.scores, texts)
         if not all(map(math.isfinite, scores)):
-            raise HttpError(500, "the reward model gives scores that are not finite numbers")
+            raise HttpError(500, "the reward model gives scores that are not finite")
         return json_response(scores)
 
     def _check(self, texts: Any) -> None:
@@ -45,9 +45,11 @@ class RewardModelServer:
             raise HttpError(400, "the body is a list of texts, each a list of token ids")
         for place, text in enumerate(texts):
             if not isinstance(text, list) or not text or not all(type(token) is int for token in text):
-                raise HttpError(400, f"text {place} is no list of token ids that has any")
-            if len(text) > self._scorer.longest:
-                raise HttpError(400, f"text {place} has {len(text)} tokens, and the model takes {self._scorer.longest}")
-            known = self._scorer.vocabulary
-            if not 0 <= min(text) <= max(text) < known:
-                raise HttpError(400, f"text {place} has a token that is not one of the {known} of the model")
+                raise HttpError(400, f"text {place} is not a non-empty list of token ids")
+            if len(text) > self._scorer.max_length:
+                raise HttpError(
+                    400, f"text {place} has {len(text)} tokens, and the model takes {self._scorer.max_length}"
+                )
+            size = self._scorer.vocab_size
+            if not 0 <= min(text) <= max(text) < size:
+                raise HttpError(400, f"text {place} has a token that is not one of the {size} of the model")

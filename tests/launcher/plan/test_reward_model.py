@@ -46,7 +46,7 @@ def test_it_is_one_more_process_after_the_servers(tmp_path):
     assert plan.cannot_start == () and plan.needs == ()
     assert [process.role for process in plan.processes][2:4] == ["server", "reward"]
     (reward,) = of_role(plan, "reward")
-    assert reward.command[1:4] == ("-m", "areal_like.serving.reward_model.__main__", "--run-dir")
+    assert reward.command[1:4] == ("-m", "areal_like.serving.reward_model", "--run-dir")
     computing = [*of_role(plan, "server"), reward, *of_role(plan, "trainer")]
     cores = [core for process in computing for core in process.cores]
     assert len(set(cores)) == len(cores) and all(process.cores for process in computing)

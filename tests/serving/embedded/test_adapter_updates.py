@@ -180,7 +180,7 @@ def test_adapters_by_name_answer_completions_that_ask_for_them(tmp_path: Path) -
         await client.call("POST", "/control/unload_adapter", {"name": "one"})
         status, said = await complete(client, "one")
         assert status == 404 and "'one' is not served here" in said["error"]["message"]
-        with pytest.raises(HttpError, match="one is not loaded; there are team/two") as refusal:
+        with pytest.raises(HttpError, match="one is not loaded; loaded are team/two") as refusal:
             await client.call("POST", "/control/unload_adapter", {"name": "one"})
         assert refusal.value.status == 404
 
@@ -217,7 +217,7 @@ def test_adapters_want_the_runs_token(tmp_path: Path) -> None:
 
 def test_what_an_adapter_stands_beside_is_not_changed_by_it(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        model = client.engine._runner.model
+        model = client.engine.runner.model
         before = copy.deepcopy(model.state_dict())
         (one,) = adapters(tmp_path, 1)
         await client.call("POST", UPDATE, published(tmp_path, 1, one))

@@ -66,7 +66,7 @@ def test_the_model_by_itself_is_as_without_adapters_whatever_is_loaded(tmp_path:
     engine.generate([asked("one", PROMPTS[0])])
     groups = [asked("", prompt) for prompt in PROMPTS]
     assert [one.samples for one in engine.generate(groups)] == [one.samples for one in plain.generate(groups)]
-    assert not any(module._forward_hooks for module in engine._runner.model.modules())
+    assert not any(module._forward_hooks for module in engine.runner.model.modules())
 
 
 def test_an_interrupted_sequence_goes_on_with_its_adapter(tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_what_is_set_aside_goes_on_with_its_adapter(tmp_path: Path) -> None:
     groups = {engine.submit(group): group for group in (asked(name, PROMPTS[0], most=30) for name in peft)}
     finished = [*engine.step(), *engine.step()]
     assert engine.num_running > 0
-    engine.set_aside()
+    engine.preempt_all()
     assert engine.num_running == 0
     while engine.has_work:
         finished += engine.step()
     for one in finished:
-        group = groups[one.ticket]
+        group = groups[one.number]
         assert_as_computed_by(peft[group.adapter or ""], one, group)
 
 
@@ -104,7 +104,7 @@ def test_a_long_prompt_is_computed_in_pieces_with_its_adapter(tmp_path: Path) ->
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
-    engine = LLMEngine(model, 32, piece=5)
+    engine = LLMEngine(model, 32, prefill_chunk=5)
     loaded(engine, folder, "one")
     groups = [asked(name, PROMPTS[at] * (2 + at)) for at in (0, 2) for name in peft]
     for group, finished in zip(groups, engine.generate(groups), strict=True):
@@ -134,7 +134,7 @@ def test_an_adapter_that_is_unloaded_finishes_what_it_began(tmp_path: Path) -> N
     engine.submit(group)
     engine.step()
     engine.adapters.remove("one")
-    with pytest.raises(BadRequest, match="one is not loaded; there is none"):
+    with pytest.raises(BadRequest, match="one is not loaded; no adapter is"):
         engine.submit(group)
     finished: list[FinishedGroup] = []
     while engine.has_work:

@@ -10,6 +10,7 @@ from areal_like.process.errors import HttpError
 from areal_like.serving.client_queue import MAX_WAITING, ClientQueue
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.running_batch import RunningBatch
+from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
 from areal_like.serving.requests import CLIENT_PRIORITY, BadRequest, GroupRequest, Sampling, parse_group
 from tests.support.embedded_servers import Client, group, over_http, published, until
 from tests.support.tiny_models import VOCAB, tiny_qwen3
@@ -76,14 +77,15 @@ def tokens(line: dict[str, Any]) -> list[list[int]]:
 
 def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no check has foreseen: the numbers of one group raise in the engine's thread."""
-    begin = RunningBatch._ask
+    add = RunningBatch.add
 
-    def ask(self: RunningBatch, rows: Any, sampling: Sampling, prompt: Any) -> None:
-        if sampling.frequency_penalty == 1.25:
+    def failing(self: RunningBatch, queued: QueuedGroup, samples: Any) -> Any:
+        rows = add(self, queued, samples)
+        if queued.group.sampling.frequency_penalty == 1.25:
             raise OverflowError("Python int too large to convert to C long")
-        begin(self, rows, sampling, prompt)
+        return rows
 
-    monkeypatch.setattr(RunningBatch, "_ask", ask)
+    monkeypatch.setattr(RunningBatch, "add", failing)
 
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
@@ -113,8 +115,8 @@ def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> No
 
 def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        outside = client.server._outside
-        assert outside.turns.most == client.engine.max_running == 64
+        openai_serving = client.server.openai
+        assert openai_serving.turns.most == client.engine.max_running == 64
 
         def many(n: int) -> dict[str, Any]:
             return {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2, "n": n}}
@@ -122,7 +124,7 @@ def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -
         assert (await client.open("POST", TOKENS, many(17)))[0] == 200
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.generate(group("a"))
-        assert outside.turns.most == 16
+        assert openai_serving.turns.most == 16
         status, said = await client.open("POST", TOKENS, many(17))
         assert status == 400 and "ask for at most 16 at once" in said["error"]["message"]
         assert (await client.open("POST", TOKENS, many(16)))[0] == 200
@@ -194,7 +196,7 @@ def test_a_client_never_goes_before_the_run() -> None:
         body = {"token_ids": [5], "sampling_params": {"max_tokens": 1}, "priority": -HUGE}
         asking = asyncio.create_task(client.open("POST", TOKENS, body))
         await until(lambda: client.engine.num_waiting == 1)
-        assert [ticket.group.priority for ticket in client.engine._queue] == [CLIENT_PRIORITY - (1 << 31)]
+        assert [queued.group.priority for queued in client.engine.waiting] == [CLIENT_PRIORITY - (1 << 31)]
         await client.call("POST", "/control/resume")
         assert (await asking)[0] == 200
 

@@ -37,8 +37,8 @@ def answers(engine: LLMEngine, groups: list[GroupRequest]) -> list[FinishedGroup
 @pytest.mark.parametrize("sampling", [{"greedy": True}, {"temperature": 0.8}], ids=str)
 def test_pieces_give_the_answers_of_the_whole(family: str, sampling: dict[str, Any]) -> None:
     groups = mixed(**sampling)
-    whole = LLMEngine(MAKERS[family](**LONG), max_running_requests=8, piece=1 << 20).generate(groups)
-    engine = LLMEngine(MAKERS[family](**LONG), max_running_requests=8, piece=64)
+    whole = LLMEngine(MAKERS[family](**LONG), max_running_requests=8, prefill_chunk=1 << 20).generate(groups)
+    engine = LLMEngine(MAKERS[family](**LONG), max_running_requests=8, prefill_chunk=64)
     for one, other, group in zip(engine.generate(groups), whole, groups, strict=True):
         for left, right in zip(one.samples, other.samples, strict=True):
             assert left.token_ids == right.token_ids
@@ -50,9 +50,9 @@ def test_pieces_give_the_answers_of_the_whole(family: str, sampling: dict[str, A
 
 
 def test_running_sequences_get_a_token_between_two_pieces() -> None:
-    engine = LLMEngine(tiny_qwen3(**LONG), piece=64)
+    engine = LLMEngine(tiny_qwen3(**LONG), prefill_chunk=64)
     shapes: list[tuple[int, ...]] = []
-    engine._runner.model.register_forward_pre_hook(
+    engine.runner.model.register_forward_pre_hook(
         lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     engine.submit(GroupRequest("short", prompt(4), 2, 0, Sampling(max_new_tokens=30)))
@@ -66,16 +66,16 @@ def test_running_sequences_get_a_token_between_two_pieces() -> None:
 
 def test_a_group_larger_than_the_engine_keeps_its_prompt_until_all_have_begun() -> None:
     group = GroupRequest("g", prompt(150), 7, 3, Sampling(max_new_tokens=5))
-    engine = LLMEngine(tiny_qwen3(**LONG), max_running_requests=3, piece=64)
+    engine = LLMEngine(tiny_qwen3(**LONG), max_running_requests=3, prefill_chunk=64)
     found = engine.generate([group])[0].samples
     assert engine.counts.prompt_tokens == 150
     whole = LLMEngine(tiny_qwen3(**LONG)).generate([group])[0].samples
     assert [one.token_ids for one in found] == [one.token_ids for one in whole]
-    assert all(layer._beside is None for layer in engine.cache.slots)
+    assert all(not layer.has_chunks for layer in engine.cache.slots)
 
 
 def test_new_weights_and_aborts_leave_nothing_of_a_prompt_half_computed() -> None:
-    engine = LLMEngine(tiny_qwen3(0, **LONG), piece=64)
+    engine = LLMEngine(tiny_qwen3(0, **LONG), prefill_chunk=64)
     group = GroupRequest("g", prompt(300), 1, 3, Sampling(max_new_tokens=6))
     engine.submit(group)
     engine.step()
@@ -91,7 +91,7 @@ def test_new_weights_and_aborts_leave_nothing_of_a_prompt_half_computed() -> Non
     engine.submit(group)
     engine.step()
     assert engine.abort("enough") == 1 and not engine.has_work
-    assert all(layer._beside is None for layer in engine.cache.slots)
+    assert all(not layer.has_chunks for layer in engine.cache.slots)
     assert engine.take_finished()[0].error == "enough"
     assert engine.generate([group])[0].samples[0].token_ids == sample.token_ids
 
@@ -101,5 +101,5 @@ def test_a_synchronous_step_computes_prompts_as_ever() -> None:
         GroupRequest(one.id, one.prompt, one.n, one.seed, one.sampling, StepSlot("1", place, 9))
         for place, one in enumerate(mixed())
     ]
-    (pieces, whole) = (LLMEngine(tiny_qwen3(**LONG), piece=size).generate(groups) for size in (64, 1 << 20))
+    (pieces, whole) = (LLMEngine(tiny_qwen3(**LONG), prefill_chunk=size).generate(groups) for size in (64, 1 << 20))
     assert [one.samples for one in pieces] == [one.samples for one in whole]

@@ -179,7 +179,7 @@ def test_a_small_cache_interrupts_sequences_and_changes_no_token() -> None:
 def test_a_decoding_step_costs_running_sequences_only() -> None:
     engine = LLMEngine(tiny_qwen3())
     seen = []
-    engine._runner.model.register_forward_pre_hook(
+    engine.runner.model.register_forward_pre_hook(
         lambda module, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     short, long = (GroupRequest(str(n), prompt(6), 3, 0, Sampling(max_new_tokens=n)) for n in (2, 5))
@@ -246,7 +246,7 @@ def test_broken_weights_end_their_groups_and_leave_nothing_behind() -> None:
     assert tokens_of(engine.generate(asked)) == good
 
 
-def test_an_abort_ends_what_is_meant_and_nothing_else() -> None:
+def test_an_abort_ends_what_matches_and_nothing_else() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=6)
     asked = groups(6)
     kept = tokens_of(engine.generate(asked))
@@ -254,11 +254,11 @@ def test_an_abort_ends_what_is_meant_and_nothing_else() -> None:
         engine.submit(group)
     done = engine.step()
 
-    def is_meant(ticket: QueuedGroup) -> bool:
-        return ticket.group.id in ("1", "4")  # one that runs and one that waits
+    def matches(queued: QueuedGroup) -> bool:
+        return queued.group.id in ("1", "4")  # one that runs and one that waits
 
     assert engine.num_running == 6 and engine.num_waiting == 4
-    assert engine.abort("enough", is_meant) == 2
+    assert engine.abort("enough", matches) == 2
     while engine.has_work:
         done += engine.step()
     found = {one.id: one for one in done}

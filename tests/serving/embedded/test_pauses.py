@@ -64,7 +64,7 @@ def test_a_pause_that_waits_lets_what_runs_end_and_nothing_begin(tmp_path: Path)
     async def test(client: Client) -> None:
         asked = await begin(client, tmp_path, *LONG)
         pause = asyncio.ensure_future(client.call("POST", "/control/pause", {"mode": "wait"}))
-        await until(lambda: not client.engine.admits)
+        await until(lambda: not client.engine.starts_groups)
         late = asyncio.ensure_future(client.generate(group("late", max_new_tokens=2)))
         assert await pause == {"paused": True, "mode": "wait", "running": 0}
         assert tokens(await asked) == alone()
@@ -79,7 +79,7 @@ def test_a_pause_that_waits_is_told_when_it_is_taken_back(tmp_path: Path) -> Non
     async def test(client: Client) -> None:
         asked = await begin(client, tmp_path, *LONG)
         pause = asyncio.ensure_future(client.call("POST", "/control/pause", {"mode": "wait"}))
-        await until(lambda: not client.engine.admits)
+        await until(lambda: not client.engine.starts_groups)
         await client.call("POST", "/control/resume")
         with pytest.raises(HttpError, match="resumed while what runs was waited for") as refused:
             await pause

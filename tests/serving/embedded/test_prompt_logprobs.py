@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from areal_like.serving.embedded.background_tasks import BackgroundTasks
-from areal_like.serving.embedded.core import prompt_logprobs
+from areal_like.serving.embedded.core import model_runner
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.openai_api import parse_request
 from areal_like.serving.requests import CLIENT_PRIORITY, BadRequest, GroupRequest, Sampling, StepSlot
@@ -39,24 +39,24 @@ def ended(pieces: Generator[None, None, Any]) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("family", MAKERS)
 def test_pieces_give_the_numbers_of_the_whole(family: str) -> None:
-    model, engine = MAKERS[family](**LONG), LLMEngine(MAKERS[family](**LONG), piece=64)
+    model, engine = MAKERS[family](**LONG), LLMEngine(MAKERS[family](**LONG), prefill_chunk=64)
     for length, pieces in ((300, 5), (130, 3), (129, 2), (66, 2), (65, 1), (2, 1), (1, 0)):
         ids = prompt(length)
-        count, (logprobs, alternatives) = ended(engine.prompt_chances(GroupRequest("g", ids), 3))
-        assert count == pieces and len(alternatives) == length - 1 and all(len(one) == 3 for one in alternatives)
+        count, (logprobs, top_logprobs) = ended(engine.prompt_logprobs(GroupRequest("g", ids), 3))
+        assert count == pieces and len(top_logprobs) == length - 1 and all(len(one) == 3 for one in top_logprobs)
         torch.testing.assert_close(
             torch.tensor(logprobs), expected_logprobs(model, ids[:1], ids[1:]), atol=1e-5, rtol=0
         )
 
 
 def test_a_piece_is_short_where_the_vocabulary_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_logprobs, "MAX_CHUNK_LOGITS", 10 * VOCAB)
-    assert ended(LLMEngine(tiny_qwen3(**LONG)).prompt_chances(GroupRequest("g", prompt(101)), 0))[0] == 10
+    monkeypatch.setattr(model_runner, "MAX_CHUNK_LOGITS", 10 * VOCAB)
+    assert ended(LLMEngine(tiny_qwen3(**LONG)).prompt_logprobs(GroupRequest("g", prompt(101)), 0))[0] == 10
 
 
 def test_under_new_weights_a_prompt_is_scored_anew() -> None:
-    engine, new, ids = LLMEngine(tiny_qwen3(**LONG), piece=64), tiny_qwen3(1, **LONG), prompt(200)
-    pieces = engine.prompt_chances(GroupRequest("g", ids), 0)
+    engine, new, ids = LLMEngine(tiny_qwen3(**LONG), prefill_chunk=64), tiny_qwen3(1, **LONG), prompt(200)
+    pieces = engine.prompt_logprobs(GroupRequest("g", ids), 0)
     next(pieces)
     engine.update_weights(dict(new.named_parameters()), 1)
     count, (logprobs, _) = ended(pieces)
@@ -66,7 +66,7 @@ def test_under_new_weights_a_prompt_is_scored_anew() -> None:
 
 def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=2)
-    beside, done = BackgroundTasks(engine), []
+    background, done = BackgroundTasks(engine), []
 
     def pieces() -> Generator[None, None, str]:
         for _ in range(4):
@@ -74,37 +74,37 @@ def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
             yield
         return "scored"
 
-    def may_go_on() -> bool:
-        return beside.may_go_on
+    def is_due() -> bool:
+        return background.is_due
 
     future: Future[str] = Future()
-    beside.add(pieces, future)
-    assert may_go_on()
-    beside.go_on()
+    background.add(pieces, future)
+    assert is_due()
+    background.run_part()
     how = Sampling(max_new_tokens=40, min_new_tokens=40)
     engine.submit(GroupRequest("client", (5, 9), 1, 0, how, priority=CLIENT_PRIORITY))
-    beside._again_at = 0.0
-    assert may_go_on(), "only clients wait"
+    background.due_at_s = 0.0
+    assert is_due(), "only clients wait"
     engine.submit(GroupRequest("run", (5, 9), 1, 0, how))
-    assert not may_go_on(), "a group of the run waits to begin"
+    assert not is_due(), "a group of the run waits to begin"
     engine.step()
-    assert may_go_on()
-    beside.go_on()
-    assert not may_go_on(), "a piece was computed just now"
-    engine.counts.busy_s = beside._again_at
-    assert may_go_on()
+    assert is_due()
+    background.run_part()
+    assert not is_due(), "a piece was computed just now"
+    engine.counts.busy_s = background.due_at_s
+    assert is_due()
     engine.submit(GroupRequest("step", (5, 9), 1, 0, how, StepSlot("s", 0, 1)))
-    assert not may_go_on(), "a synchronous step is complete, and is waited for"
+    assert not is_due(), "a synchronous step is complete, and is waited for"
     while engine.has_work:
         engine.step()
     while not future.done():
-        assert may_go_on()
-        beside.go_on()
-    assert (len(done), future.result(), may_go_on()) == (4, "scored", False)
+        assert is_due()
+        background.run_part()
+    assert (len(done), future.result(), is_due()) == (4, "scored", False)
 
 
 def test_work_that_fails_or_is_not_wanted_any_more_ends_alone() -> None:
-    beside = BackgroundTasks(LLMEngine(tiny_qwen3()))
+    background = BackgroundTasks(LLMEngine(tiny_qwen3()))
 
     def endless() -> Generator[None, None, None]:
         while True:
@@ -120,31 +120,31 @@ def test_work_that_fails_or_is_not_wanted_any_more_ends_alone() -> None:
     begins: list[Callable[[], Generator[None, None, Any]]] = [endless, failing, refusing, lambda: refusing()]
     futures: list[Future[Any]] = [Future() for _ in begins]
     for begin, future in zip(begins, futures, strict=True):
-        beside.add(begin, future)
-    beside.go_on()
+        background.add(begin, future)
+    background.run_part()
     futures[0].cancel()
     for _ in range(5):
-        beside.go_on()
-    assert not beside.may_go_on
+        background.run_part()
+    assert not background.is_due
     assert [type(future.exception()) for future in futures[1:]] == [ValueError, KeyError, KeyError]
 
 
 def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompt_logprobs, "MAX_CHUNK_LOGITS", 8 * VOCAB)
+    monkeypatch.setattr(model_runner, "MAX_CHUNK_LOGITS", 8 * VOCAB)
 
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
-        driver, engine = client.server.streams.driver, client.engine
+        thread, engine = client.server.async_engine.thread, client.engine
         pieces = [0]
         posted: list[int] = []
         begun: list[int] = []
-        go_on, post, submit = driver._beside.go_on, driver.post, engine.submit
+        run_part, post, submit = thread.background.run_part, thread.post, engine.submit
 
         def counted() -> None:
             pieces[0] += 1
-            go_on()
+            run_part()
 
         def noted(command: Callable[[], None]) -> None:
             if len(posted) == len(begun) and pieces[0] > 4:
@@ -156,11 +156,11 @@ def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
                 begun.append(pieces[0])
             return submit(one)
 
-        monkeypatch.setattr(driver._beside, "go_on", counted)
+        monkeypatch.setattr(thread.background, "run_part", counted)
         monkeypatch.setattr(engine, "submit", entered)
         strangers = [asyncio.create_task(client.open("POST", TOKENS, body(prompt(60, seed)))) for seed in range(8)]
         await until(lambda: pieces[0] > 4)
-        monkeypatch.setattr(driver, "post", noted)
+        monkeypatch.setattr(thread, "post", noted)
         await client.generate(group("run"))
         assert begun and begun[0] - posted[0] <= 1
         assert {status for status, _ in await asyncio.gather(*strangers)} == {200}
@@ -170,23 +170,23 @@ def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
 
 def test_a_prompt_that_is_scored_takes_its_turn_and_rests_in_a_pause() -> None:
     async def test(client: Client) -> None:
-        outside = client.server._outside
-        outside.turns._whole = 1
+        openai_serving = client.server.openai
+        openai_serving.turns._whole = 1
 
         async def scored(seed: int) -> int:
             ids = prompt(30, seed)
-            await outside.prompt_chances(Request(), GroupRequest(str(seed), ids), 1)  # type: ignore[arg-type]
+            await openai_serving.prompt_logprobs(Request(), GroupRequest(str(seed), ids), 1)  # type: ignore[arg-type]
             return seed
 
         await client.call("POST", "/control/pause", {"mode": "keep"})
         tasks = [asyncio.create_task(scored(seed)) for seed in range(3)]
-        await until(lambda: outside.turns.running == 1 and outside._scoring.waiting == 2)
+        await until(lambda: openai_serving.turns.running == 1 and openai_serving._scoring.waiting == 2)
         gone = tasks.pop(0)
         gone.cancel()
-        await until(lambda: outside._scoring.waiting == 1 and outside.turns.running == 1)
+        await until(lambda: openai_serving._scoring.waiting == 1 and openai_serving.turns.running == 1)
         await client.call("POST", "/control/resume")
         assert sorted(await asyncio.gather(*tasks)) == [1, 2] and client.engine.counts.steps == 0
-        assert (outside.turns.running, outside._scoring.running) == (0, 0)
+        assert (openai_serving.turns.running, openai_serving._scoring.running) == (0, 0)
 
     over_http(test)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from areal_like.config.sections.generation import GenerationHyperparameters
-from areal_like.serving.embedded.core.draw import sample_tokens
-from areal_like.serving.embedded.core.noise import uniform_noise
+from areal_like.serving.embedded.core.sampler import sample_tokens, uniform_noise
 from areal_like.serving.requests import BadRequest, Sampling, parse_group, parse_sampling
 from tests.support.tiny_models import VOCAB
 

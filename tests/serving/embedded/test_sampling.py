@@ -79,11 +79,11 @@ def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[GeneratedS
 def test_the_distribution_is_that_of_transformers(family: Any, how: dict[str, Any]) -> None:
     """All of it, and not the sampled token alone: every token of it is told as an alternative."""
     model, asked = family(), Sampling(max_new_tokens=10, **how)
-    for sample in generated(family(), 3, asked, alternatives=VOCAB):
+    for sample in generated(family(), 3, asked, top_logprobs=VOCAB):
         for place, token in enumerate(sample.token_ids):
             wanted = expected(logits_after(model, sample.token_ids[:place]), sample.token_ids[:place], asked)
             found = torch.full((VOCAB,), -torch.inf)
-            for other, logprob in sample.alternatives[place].items():  # type: ignore[attr-defined]
+            for other, logprob in sample.top_logprobs[place].items():  # type: ignore[attr-defined]
                 found[other] = logprob
             assert torch.equal(found.isfinite(), wanted.isfinite())
             torch.testing.assert_close(found.exp(), wanted.exp(), atol=1e-6, rtol=0)

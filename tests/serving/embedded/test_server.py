@@ -152,10 +152,10 @@ def test_an_engine_that_fails_is_told_and_not_waited_for(tmp_path: Path) -> None
             raise MemoryError("no room")
 
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
-        client.engine._runner.model.register_forward_pre_hook(fail)
+        client.engine.runner.model.register_forward_pre_hook(fail)
         asked = asyncio.ensure_future(client.generate(group("g")))
         with pytest.raises(MemoryError):
-            await client.server.streams.broken
+            await client.server.async_engine.broken
         asked.cancel()
 
     over_http(test)
@@ -165,17 +165,16 @@ def test_an_idle_server_computes_nothing(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         await client.generate(group("g"))
-        driver, steps, looks = client.server.streams.driver, client.engine.counts.steps, 0
-        turn = driver._turn
+        expire, steps, iterations = client.engine.expire, client.engine.counts.steps, 0
 
-        def counted() -> bool:
-            nonlocal looks
-            looks += 1
-            return turn()
+        def counted() -> None:
+            nonlocal iterations
+            iterations += 1
+            expire()
 
-        driver._turn = counted  # type: ignore[method-assign]
+        client.engine.expire = counted  # type: ignore[method-assign]
         await turns(client, 100)
         assert client.engine.counts.steps == steps
-        assert looks <= 101, "its thread sleeps until there is something to do"
+        assert iterations <= 101, "its thread sleeps until there is something to do"
 
     over_http(test)

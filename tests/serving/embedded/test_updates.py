@@ -118,7 +118,7 @@ def test_an_update_that_waits_lets_what_runs_end_with_the_old_weights(tmp_path: 
         await until(lambda: client.engine.num_running > 0)
         told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
         updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", told))
-        await until(lambda: not client.engine.admits)
+        await until(lambda: not client.engine.starts_groups)
         later = asyncio.ensure_future(client.generate(group("later")))
         assert (await updating)["version"] == 2
         for line in (await running).values():
@@ -137,7 +137,7 @@ def test_a_pause_that_is_asked_for_during_an_update_outlasts_it(tmp_path: Path) 
         await until(lambda: client.engine.num_running > 0)
         told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
         updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", told))
-        await until(lambda: not client.engine.admits)
+        await until(lambda: not client.engine.starts_groups)
         await client.call("POST", "/control/pause")
         assert (await updating)["version"] == 2
         assert (await client.open("GET", "/health"))[1]["status"] == "paused"

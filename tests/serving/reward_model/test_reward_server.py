@@ -127,9 +127,9 @@ def test_scores_are_for_the_run_alone_and_its_health_for_all(tmp_path):
     ("body", "words"),
     [
         ({"texts": []}, "a list of texts"),
-        ([[1], []], "text 1 is no list of token ids"),
-        ([["a"]], "text 0 is no list of token ids"),
-        ([[True]], "text 0 is no list of token ids"),
+        ([[1], []], "text 1 is not a non-empty list of token ids"),
+        ([["a"]], "text 0 is not a non-empty list of token ids"),
+        ([[True]], "text 0 is not a non-empty list of token ids"),
         ([[1] * 65], "text 0 has 65 tokens, and the model takes 64"),
         ([[40]], "text 0 has a token that is not one of the 40"),
         ([[-1]], "text 0 has a token that is not one of the 40"),

@@ -1,1 +1,1 @@
-"""Continuous batching: who runs, where its keys and values lie, and how the model is run over them."""
+"""The LLM engine: continuous batching in plain PyTorch over models of transformers."""

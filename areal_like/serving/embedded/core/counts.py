@@ -1,12 +1,10 @@
-"""What an engine counts."""
+"""Counters of the engine, part of its statistics."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class EngineCounts:
-    """What the engine has done since it was made."""
-
     groups: int = 0
     samples: int = 0
     tokens: int = 0

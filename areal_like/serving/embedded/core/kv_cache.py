@@ -1,6 +1,6 @@
-"""Keys and values of running sequences: one slot (row) each, and rows 0 to R-1 are the running ones.
+"""KV cache of the running sequences: one slot (row) each; rows 0 to R-1 are in use.
 
-The cache grows by doubling up to a bound; a step of decoding reads no row and no column that nobody uses.
+The cache doubles its size up to a limit; a decode step reads only rows and columns that are in use.
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 BLOCK_SIZE = 16
-"""Columns come in blocks, so that each row begins at the same alignment whatever the capacity: same bits."""
+"""Columns are allocated in blocks: each row then begins at the same alignment whatever the capacity, and gives the same
+bits."""
 
 
 def round_up_to_block(tokens: int) -> int:
-    """`tokens`, rounded up to whole blocks."""
     return -(-tokens // BLOCK_SIZE) * BLOCK_SIZE
 
 
 @dataclass(frozen=True)
 class PrefillWrite:
-    """Whole sequences from position 0: number `source` of the batch is kept in each of `rows`."""
+    """Whole sequences from position 0: sequence `source[i]` of the batch is written to `rows[i]`."""
 
     rows: torch.Tensor
     source: torch.Tensor
@@ -28,7 +28,7 @@ class PrefillWrite:
 
 @dataclass(frozen=True)
 class DecodeWrite:
-    """One token for each of the rows 0 to R-1, at the column `at` of its row; `width` columns are read."""
+    """One token for each of the rows 0 to R-1, at column `at` of its row; `width` columns are read."""
 
     rows: torch.Tensor
     at: torch.Tensor
@@ -37,7 +37,7 @@ class DecodeWrite:
 
 @dataclass(frozen=True)
 class ChunkWrite:
-    """A part of one sequence of `total` tokens, from `start` on. It stands beside the rows until all of it is there."""
+    """Tokens from `start` on of one prompt of `total` tokens. They go to a separate buffer until all are computed."""
 
     start: int
     total: int
@@ -47,7 +47,7 @@ CacheWrite = PrefillWrite | DecodeWrite | ChunkWrite
 
 
 class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer, [rows, heads, columns, size]. What is not in use is finite: zero or old."""
+    """Keys and values of one layer, [rows, heads, columns, size]. Unused entries are finite: zero or old."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -55,8 +55,8 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.capacity = (0, 0)
-        self.plan: CacheWrite | None = None
-        self._beside: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.next_write: CacheWrite | None = None
+        self._chunks: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys = _empty_like(key_states, *self.capacity)
@@ -68,37 +68,42 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if isinstance(self.plan, PrefillWrite):
+        write = self.next_write
+        if isinstance(write, PrefillWrite):
             columns = key_states.shape[2]
-            self.keys[:, :, :columns].index_copy_(0, self.plan.rows, key_states.index_select(0, self.plan.source))
-            self.values[:, :, :columns].index_copy_(0, self.plan.rows, value_states.index_select(0, self.plan.source))
+            self.keys[:, :, :columns].index_copy_(0, write.rows, key_states.index_select(0, write.source))
+            self.values[:, :, :columns].index_copy_(0, write.rows, value_states.index_select(0, write.source))
             return key_states, value_states
-        if isinstance(self.plan, ChunkWrite):
-            return self._put_beside(key_states, value_states, self.plan)
-        assert self.plan is not None
-        self.keys[self.plan.rows, :, self.plan.at] = key_states[:, :, 0]
-        self.values[self.plan.rows, :, self.plan.at] = value_states[:, :, 0]
-        rows, width = len(self.plan.rows), self.plan.width
+        if isinstance(write, ChunkWrite):
+            return self._write_chunk(key_states, value_states, write)
+        assert write is not None
+        self.keys[write.rows, :, write.at] = key_states[:, :, 0]
+        self.values[write.rows, :, write.at] = value_states[:, :, 0]
+        rows, width = len(write.rows), write.width
         return self.keys[:rows, :, :width], self.values[:rows, :, :width]
 
-    def _put_beside(
-        self, keys: torch.Tensor, values: torch.Tensor, piece: ChunkWrite
+    def _write_chunk(
+        self, keys: torch.Tensor, values: torch.Tensor, write: ChunkWrite
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if piece.start == 0 or self._beside is None:
-            shapes = [(1, states.shape[1], piece.total, states.shape[3]) for states in (keys, values)]
-            self._beside = keys.new_empty(shapes[0]), values.new_empty(shapes[1])
-        end = piece.start + keys.shape[2]
-        for beside, new in zip(self._beside, (keys, values), strict=True):
-            beside[:, :, piece.start : end] = new
-        return self._beside[0][:, :, :end], self._beside[1][:, :, :end]
+        if write.start == 0 or self._chunks is None:
+            shapes = [(1, states.shape[1], write.total, states.shape[3]) for states in (keys, values)]
+            self._chunks = keys.new_empty(shapes[0]), values.new_empty(shapes[1])
+        end = write.start + keys.shape[2]
+        for chunks, new in zip(self._chunks, (keys, values), strict=True):
+            chunks[:, :, write.start : end] = new
+        return self._chunks[0][:, :, :end], self._chunks[1][:, :, :end]
 
-    def place(self, rows: torch.Tensor) -> None:
-        assert self._beside is not None, "no sequence stands beside the rows"
-        for states, beside in zip((self.keys, self.values), self._beside, strict=True):
-            states[:, :, : beside.shape[2]].index_copy_(0, rows, beside.expand(len(rows), -1, -1, -1))
+    @property
+    def has_chunks(self) -> bool:
+        return self._chunks is not None
 
-    def drop_beside(self) -> None:
-        self._beside = None
+    def copy_chunks(self, rows: torch.Tensor) -> None:
+        assert self._chunks is not None, "no chunk was computed"
+        for states, chunks in zip((self.keys, self.values), self._chunks, strict=True):
+            states[:, :, : chunks.shape[2]].index_copy_(0, rows, chunks.expand(len(rows), -1, -1, -1))
+
+    def drop_chunks(self) -> None:
+        self._chunks = None
 
     def grow(self, rows: int, columns: int, used_rows: int, used_columns: int) -> None:
         self.capacity = (rows, columns)
@@ -119,7 +124,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.capacity[1], 0
 
     def get_seq_length(self) -> int:
-        """Rows have lengths of their own; who runs the model gives positions."""
+        """Rows differ in length; the model runner gives the positions."""
         return 0
 
     def get_max_length(self) -> int:
@@ -135,16 +140,16 @@ class KVCache(Cache):
         self.limit = limit
         self.rows = self.columns = 0
 
-    def plan(self, plan: CacheWrite) -> None:
-        """What the next run of the model does to the cache."""
+    def set_write(self, write: CacheWrite) -> None:
+        """Sets what the next run of the model writes."""
         for layer in self.slots:
-            layer.plan = plan
+            layer.next_write = write
 
     def fits(self, rows: int, columns: int) -> bool:
         return rows * round_up_to_block(columns) <= self.limit
 
     def reserve(self, rows: int, columns: int, used_rows: int, used_columns: int) -> None:
-        """Makes room for so many rows and columns, which `fit`; what is in use stays."""
+        """Grows to at least this size, which must fit; used entries are kept."""
         if rows <= self.rows and columns <= self.columns:
             return
         exact = rows, round_up_to_block(columns)
@@ -161,17 +166,17 @@ class KVCache(Cache):
         for layer in self.slots:
             layer.move(to, source, columns)
 
-    def place(self, rows: torch.Tensor) -> None:
-        """Copies the sequence that stands beside the rows into some of them."""
+    def copy_chunks(self, rows: torch.Tensor) -> None:
+        """Copies the prompt that was computed in chunks to these rows."""
         for layer in self.slots:
-            layer.place(rows)
+            layer.copy_chunks(rows)
 
-    def drop_beside(self) -> None:
+    def drop_chunks(self) -> None:
         for layer in self.slots:
-            layer.drop_beside()
+            layer.drop_chunks()
 
     def reset(self) -> None:
-        """Nothing that was computed stays, so nothing that is not finite can."""
+        """Zeroes everything, so that no entry stays that is not finite."""
         for layer in self.slots:
             layer.reset()
 

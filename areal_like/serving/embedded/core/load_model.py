@@ -1,4 +1,4 @@
-"""From the options in `embedded` to an engine with a model in it."""
+"""Loads the model that the section `embedded` names, and makes the engine for it."""
 
 import logging
 from pathlib import Path
@@ -12,7 +12,7 @@ from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 
 MEMORY_SHARE = 0.5
-"""Of the memory that is free once the model is loaded: the cache gets this at most, since others need some too."""
+"""Of the memory that is free once the model is loaded: the most that the KV cache takes."""
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +22,15 @@ def load_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = 
     if isinstance(config.threads, int):
         torch.set_num_threads(config.threads)
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("embedded.device: cuda is asked for, and torch finds no GPU here; set embedded.device=cpu")
+        raise ValueError("embedded.device: torch finds no GPU here for cuda; set embedded.device=cpu")
     device = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     model = load_model(folder, config.dtype, device, trust_remote_code)
     tokens = config.kv_cache_tokens if isinstance(config.kv_cache_tokens, int) else None
     if tokens is None:
         tokens = int(MEMORY_SHARE * free_memory(model.device)) // bytes_per_token(model)
-        log.info("embedded.kv_cache_tokens: %d, for which half of the free memory has room", tokens)
+        log.info("embedded.kv_cache_tokens: %d, which fit into half of the free memory", tokens)
     engine = LLMEngine(model, config.max_running_requests, config.context_length, tokens, LazyTokenizer(folder))
-    engine.logprobs([0, 0])  # what this model cannot do here is told now, and the first request finds it warm
+    engine.logprobs([0, 0])  # an unsupported model fails now, and the first request finds the model warm
     return engine
 
 
@@ -42,7 +42,7 @@ def load_model(folder: Path, dtype: str, device: str, trust_remote_code: bool = 
     if kinds or window:
         raise ValueError(
             f"embedded.model_path: {folder} has layers of kind {', '.join(sorted(kinds)) or 'sliding_attention'}, "
-            "and the embedded engine does full attention only; take another rollout.backend"
+            "and the embedded engine has full attention only; take another rollout.backend"
         )
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model = AutoModelForCausalLM.from_pretrained(
@@ -54,7 +54,7 @@ def load_model(folder: Path, dtype: str, device: str, trust_remote_code: bool = 
 
 
 def bytes_per_token(model: PreTrainedModel) -> int:
-    """Of keys and values."""
+    """Bytes of keys and values."""
     text = model.config.get_text_config()
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return int(2 * text.num_hidden_layers * text.num_key_value_heads * size * model.dtype.itemsize)
@@ -67,4 +67,4 @@ def free_memory(device: torch.device) -> int:
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             return int(amount.split()[0]) * 1024
-    raise OSError("/proc/meminfo does not say how much memory is available; set embedded.kv_cache_tokens")
+    raise OSError("/proc/meminfo lacks the available memory; set embedded.kv_cache_tokens")

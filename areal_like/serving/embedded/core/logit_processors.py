@@ -1,7 +1,7 @@
-"""What comes between the model's logits and the distribution that is sampled from, for rows that ask for it.
+"""Logit processors, for rows that ask for more than a temperature.
 
-In this order, which is that of transformers: repetition and frequency penalties, end tokens that may not come yet,
-temperature, top-k, top-p, min-p. P rows that ask for any of it, V tokens of the vocabulary.
+In the order of transformers: repetition and frequency penalties, stop tokens that may not come yet, temperature, top-k,
+top-p, min-p. P such rows, V tokens of vocabulary.
 """
 
 from typing import NamedTuple
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 MAX_LOGITS_AT_ONCE = 1 << 23
-"""Logits that are changed in one go: several copies of them stand side by side."""
+"""Logits processed at once: several copies of them are in memory."""
 NUCLEUS_CANDIDATES = 1024
-"""Likeliest tokens among which those of top-p are looked for first: sorting a whole vocabulary is slow."""
+"""Most likely tokens that top-p looks at first: sorting the whole vocabulary is slow."""
 
 
 class SamplingTensors(NamedTuple):
-    """What is asked for by the rows at `places` of a batch; `top_k` is 0 where it is no limit."""
+    """Sampling parameters of the rows at `places` of a batch. `top_k` 0 is no limit."""
 
     places_P: Tensor
     temperature_P: Tensor
@@ -26,79 +26,80 @@ class SamplingTensors(NamedTuple):
     frequency_P: Tensor
     repetition_P: Tensor
     prompt_PS: Tensor
-    """The different tokens of the prompt; what is filled up repeats one of them."""
+    """Distinct tokens of the prompt, padded with one of them."""
     answer_PA: Tensor
     length_P: Tensor
-    """So many tokens of `answer` are there."""
-    blocked_PB: Tensor
-    """Tokens that may not come; below 0 is none."""
+    """Number of tokens in `answer`."""
+    forbidden_PB: Tensor
+    """Tokens that must not come; negative: none."""
 
     def part(self, begin: int, end: int) -> "SamplingTensors":
         return SamplingTensors(*(tensor[begin:end] for tensor in self))
 
 
-def process_logits(logits_RV: Tensor, how: SamplingTensors) -> Tensor:
-    """The logits in float32, changed where it is asked for; temperature is left for who samples."""
+def process_logits(logits_RV: Tensor, sampling: SamplingTensors) -> Tensor:
+    """The logits in float32, processed in the rows at `places`. The sampler divides by the temperature."""
     logits_RV = logits_RV.float()
-    at_once = max(1, MAX_LOGITS_AT_ONCE // logits_RV.shape[1])
-    for begin in range(0, len(how.places_P), at_once):
-        part = how.part(begin, begin + at_once)
-        logits_RV.index_copy_(0, part.places_P, _shape(logits_RV.index_select(0, part.places_P), part))
+    num = max(1, MAX_LOGITS_AT_ONCE // logits_RV.shape[1])
+    for begin in range(0, len(sampling.places_P), num):
+        part = sampling.part(begin, begin + num)
+        logits_RV.index_copy_(0, part.places_P, _process(logits_RV.index_select(0, part.places_P), part))
     return logits_RV
 
 
-def _shape(logits_PV: Tensor, how: SamplingTensors) -> Tensor:
-    is_there_PA = torch.arange(how.answer_PA.shape[1], device=logits_PV.device) < how.length_P[:, None]
-    if (how.repetition_P != 1).any():
-        answer_PA = torch.where(is_there_PA, how.answer_PA, how.prompt_PS[:, :1])
-        _repetition(logits_PV, torch.cat([how.prompt_PS, answer_PA], 1), how.repetition_P[:, None])
-    if (how.frequency_P != 0).any():
-        counts_PV = torch.zeros_like(logits_PV).scatter_add_(1, how.answer_PA, is_there_PA.float())
-        logits_PV -= how.frequency_P[:, None] * counts_PV
-    row, column = (how.blocked_PB >= 0).nonzero(as_tuple=True)
-    logits_PV[row, how.blocked_PB[row, column]] = -torch.inf
-    if ((how.top_k_P > 0) | (how.top_p_P < 1) | (how.min_p_P > 0)).any():
-        scaled_PV = logits_PV / how.temperature_P[:, None]
-        least_P = smallest_kept_logit(scaled_PV, how.top_k_P, how.top_p_P, how.min_p_P)
-        logits_PV.masked_fill_(scaled_PV < least_P[:, None], -torch.inf)
+def _process(logits_PV: Tensor, sampling: SamplingTensors) -> Tensor:
+    is_used_PA = torch.arange(sampling.answer_PA.shape[1], device=logits_PV.device) < sampling.length_P[:, None]
+    if (sampling.repetition_P != 1).any():
+        answer_PA = torch.where(is_used_PA, sampling.answer_PA, sampling.prompt_PS[:, :1])
+        _penalize_repetition(logits_PV, torch.cat([sampling.prompt_PS, answer_PA], 1), sampling.repetition_P[:, None])
+    if (sampling.frequency_P != 0).any():
+        counts_PV = torch.zeros_like(logits_PV).scatter_add_(1, sampling.answer_PA, is_used_PA.float())
+        logits_PV -= sampling.frequency_P[:, None] * counts_PV
+    row, column = (sampling.forbidden_PB >= 0).nonzero(as_tuple=True)
+    logits_PV[row, sampling.forbidden_PB[row, column]] = -torch.inf
+    if ((sampling.top_k_P > 0) | (sampling.top_p_P < 1) | (sampling.min_p_P > 0)).any():
+        scaled_PV = logits_PV / sampling.temperature_P[:, None]
+        smallest_P = smallest_kept_logit(scaled_PV, sampling.top_k_P, sampling.top_p_P, sampling.min_p_P)
+        logits_PV.masked_fill_(scaled_PV < smallest_P[:, None], -torch.inf)
     return logits_PV
 
 
-def _repetition(logits_PV: Tensor, seen_PS: Tensor, penalty_P1: Tensor) -> None:
-    """A token that is among those seen more than once is changed once."""
-    found_PS = logits_PV.gather(1, seen_PS)
-    logits_PV.scatter_(1, seen_PS, torch.where(found_PS < 0, found_PS * penalty_P1, found_PS / penalty_P1))
+def _penalize_repetition(logits_PV: Tensor, tokens_PS: Tensor, penalty_P1: Tensor) -> None:
+    """A token that occurs several times is penalized once."""
+    of_tokens_PS = logits_PV.gather(1, tokens_PS)
+    penalized_PS = torch.where(of_tokens_PS < 0, of_tokens_PS * penalty_P1, of_tokens_PS / penalty_P1)
+    logits_PV.scatter_(1, tokens_PS, penalized_PS)
 
 
 def smallest_kept_logit(scaled_PV: Tensor, top_k_P: Tensor, top_p_P: Tensor, min_p_P: Tensor) -> Tensor:
-    """The smallest logit that stays in. Tokens as likely as the last one that stays do so too: which of them came first
-    in sorting would be chance."""
+    """The smallest logit that top-k, top-p and min-p keep. Tokens as likely as the last kept one are kept too, since
+    their order after sorting is arbitrary."""
     top_P = scaled_PV.amax(1)
-    least_P = torch.where(min_p_P > 0, top_P + min_p_P.log(), -torch.inf).to(scaled_PV.dtype)
+    smallest_P = torch.where(min_p_P > 0, top_P + min_p_P.log(), -torch.inf).to(scaled_PV.dtype)
     is_nucleus_P = top_p_P < 1
-    widest = int(top_k_P.max())
-    if not widest and not is_nucleus_P.any():
-        return least_P
-    wanted = min(scaled_PV.shape[1], max(widest, NUCLEUS_CANDIDATES if is_nucleus_P.any() else 0))
-    best_PW = scaled_PV.topk(wanted).values
+    max_k = int(top_k_P.max())
+    if not max_k and not is_nucleus_P.any():
+        return smallest_P
+    num_best = min(scaled_PV.shape[1], max(max_k, NUCLEUS_CANDIDATES if is_nucleus_P.any() else 0))
+    best_PW = scaled_PV.topk(num_best).values
     kth_P = best_PW.gather(1, (top_k_P - 1).clamp(min=0)[:, None])[:, 0]
     kth_P = torch.where(top_k_P > 0, kth_P, -torch.inf)
-    least_P = torch.maximum(least_P, kth_P)
+    smallest_P = torch.maximum(smallest_P, kth_P)
     if is_nucleus_P.any():
-        least_P = torch.maximum(least_P, _nucleus(scaled_PV, best_PW, kth_P, top_p_P))
-    return least_P
+        smallest_P = torch.maximum(smallest_P, _nucleus(scaled_PV, best_PW, kth_P, top_p_P))
+    return smallest_P
 
 
 def _nucleus(scaled_PV: Tensor, best_PW: Tensor, kth_P: Tensor, top_p_P: Tensor) -> Tensor:
-    """The smallest of the likeliest logits that together reach their share of what top-k leaves in."""
+    """The smallest of the most likely logits that together reach the share `top_p` of what top-k keeps."""
     top_P1 = best_PW[:, :1]
-    left_in_PV = (scaled_PV - top_P1).exp_().masked_fill_(scaled_PV < kth_P[:, None], 0)
-    wanted_P1 = (top_p_P * left_in_PV.sum(1, dtype=torch.float64))[:, None]
-    chance_PW = (best_PW - top_P1).double().exp_()
-    count_P = (chance_PW.cumsum(1) - chance_PW < wanted_P1).sum(1)
+    kept_PV = (scaled_PV - top_P1).exp_().masked_fill_(scaled_PV < kth_P[:, None], 0)
+    target_P1 = (top_p_P * kept_PV.sum(1, dtype=torch.float64))[:, None]
+    weight_PW = (best_PW - top_P1).double().exp_()
+    count_P = (weight_PW.cumsum(1) - weight_PW < target_P1).sum(1)
     if best_PW.shape[1] < scaled_PV.shape[1]:
         is_short_P = (count_P == best_PW.shape[1]) & (top_p_P < 1) & (kth_P == -torch.inf)
         if is_short_P.any():
             return _nucleus(scaled_PV, scaled_PV.sort(1, descending=True).values, kth_P, top_p_P)
-    least_P = best_PW.gather(1, (count_P - 1).clamp(min=0)[:, None])[:, 0]
-    return torch.where(top_p_P < 1, least_P, -torch.inf)
+    smallest_P = best_PW.gather(1, (count_P - 1).clamp(min=0)[:, None])[:, 0]
+    return torch.where(top_p_P < 1, smallest_P, -torch.inf)

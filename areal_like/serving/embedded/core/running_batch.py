@@ -1,18 +1,22 @@
-"""What is known of each running sequence, as arrays with one row per slot of the cache.
+"""State of the running sequences, as arrays with one row per slot of the KV cache. Rows 0 to `count`-1 are in use."""
 
-Rows 0 to `count`-1 are in use.
-"""
-
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from areal_like.serving.embedded.core.output_tracker import OutputTracker, output_tracker
+from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
 from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
-from areal_like.serving.requests import GeneratedSample, SampleWithTopLogprobs, Sampling
+from areal_like.serving.requests import GeneratedSample, GroupRequest, SampleWithTopLogprobs, Sampling
+from areal_like.serving.stop_text import StopScanner, scan_tokens
+
+log = logging.getLogger(__name__)
 
 FIRST_COLUMNS = 16
 NO_TOKEN = -1
@@ -22,194 +26,194 @@ SAMPLING_DTYPE = np.dtype(
         *(("frequency", np.float32), ("repetition", np.float32), ("min_new", np.int64)),
     ]
 )
-"""What a row asks for that is more than a temperature."""
+"""Sampling parameters of a row besides its temperature."""
+
+
+@dataclass
+class OutputTracker:
+    """What is kept of a sequence besides its tokens where the group asks for it: the scan for stop texts, and for each
+    token so far the most likely ones, in that order."""
+
+    stop_scanner: StopScanner | None
+    num_top_logprobs: int
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
 
 
 class PreemptedSequence(NamedTuple):
-    """A sequence without a slot: it goes on when it gets one again."""
+    """A sequence that lost its slot and waits for another."""
 
-    ticket: QueuedGroup
+    queued: QueuedGroup
     sample: int
     token_ids: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
-    followed: OutputTracker | None
+    tracker: OutputTracker | None
 
 
 class RunningBatch:
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_rows: int) -> None:
         self.count = 0
-        self.tickets: list[QueuedGroup] = []
-        self.followed: list[OutputTracker | None] = []
-        self.cached = np.zeros(most, np.int64)
+        self.groups: list[QueuedGroup] = []
+        self.trackers: list[OutputTracker | None] = []
+        self.cached = np.zeros(max_rows, np.int64)
         """Tokens whose keys and values are in the cache: all but the newest."""
-        self.generated = np.zeros(most, np.int64)
-        self.limit = np.zeros(most, np.int64)
-        self.temperature = np.ones(most, np.float32)
-        self.greedy = np.zeros(most, np.bool_)
-        self.seed = np.zeros(most, np.uint64)
-        self.sample = np.zeros(most, np.uint64)
-        self.newest = np.zeros(most, np.int64)
-        self.is_adapted = np.zeros(most, np.bool_)
-        self.is_followed = np.zeros(most, np.bool_)
-        self.is_shaped = np.zeros(most, np.bool_)
-        """Whether it asks for more than a temperature; `asked` and `seen` count for such rows alone."""
-        self.asked = np.zeros(most, SAMPLING_DTYPE)
-        self.seen = np.zeros((most, 1), np.int64)
-        """The different tokens of the prompt, the last one again and again, where repetition is penalised."""
-        self.stops = np.full((most, 1), NO_TOKEN, np.int64)
-        self.token_ids = np.zeros((most, FIRST_COLUMNS), np.int64)
-        self.logprobs = np.zeros((most, FIRST_COLUMNS), np.float32)
-        self.versions = np.zeros((most, FIRST_COLUMNS), np.int32)
+        self.generated = np.zeros(max_rows, np.int64)
+        self.limit = np.zeros(max_rows, np.int64)
+        self.temperature = np.ones(max_rows, np.float32)
+        self.greedy = np.zeros(max_rows, np.bool_)
+        self.seed = np.zeros(max_rows, np.uint64)
+        self.sample = np.zeros(max_rows, np.uint64)
+        self.newest = np.zeros(max_rows, np.int64)
+        self.has_adapter = np.zeros(max_rows, np.bool_)
+        self.is_tracked = np.zeros(max_rows, np.bool_)
+        self.is_processed = np.zeros(max_rows, np.bool_)
+        """Whether logits are processed beyond a temperature; `sampling` and `prompt_tokens` are only set where so."""
+        self.sampling = np.zeros(max_rows, SAMPLING_DTYPE)
+        self.prompt_tokens = np.zeros((max_rows, 1), np.int64)
+        """Distinct tokens of the prompt, padded with the last one, where repetition is penalised."""
+        self.stop_tokens = np.full((max_rows, 1), NO_TOKEN, np.int64)
+        self.token_ids = np.zeros((max_rows, FIRST_COLUMNS), np.int64)
+        self.logprobs = np.zeros((max_rows, FIRST_COLUMNS), np.float32)
+        self.versions = np.zeros((max_rows, FIRST_COLUMNS), np.int32)
 
-    def begin(self, ticket: QueuedGroup, samples: Sequence[int]) -> NDArray[np.int64]:
-        """New rows for samples of a group, none of which has a token yet."""
+    def add(self, queued: QueuedGroup, samples: Sequence[int]) -> NDArray[np.int64]:
+        """New rows for samples of a group that have no tokens yet."""
         rows = np.arange(self.count, self.count + len(samples))
-        sampling = ticket.group.sampling
-        self.tickets += [ticket] * len(samples)
-        self.followed += [output_tracker(ticket.group) for _ in samples]
-        self.is_followed[rows] = self.followed[-1] is not None
+        sampling = queued.group.sampling
+        self.groups += [queued] * len(samples)
+        self.trackers += [output_tracker(queued.group) for _ in samples]
+        self.is_tracked[rows] = self.trackers[-1] is not None
         self.count += len(samples)
-        self.cached[rows] = len(ticket.group.prompt)
-        self.is_adapted[rows] = ticket.adapter is not None
+        self.cached[rows] = len(queued.group.prompt)
+        self.has_adapter[rows] = queued.adapter is not None
         self.generated[rows] = 0
-        self.limit[rows] = ticket.limit
+        self.limit[rows] = queued.limit
         self.greedy[rows] = sampling.is_greedy
         self.temperature[rows] = 1.0 if sampling.is_greedy else sampling.temperature
-        self.seed[rows] = np.uint64(ticket.group.seed)
+        self.seed[rows] = np.uint64(queued.group.seed)
         self.sample[rows] = samples
-        stops = ticket.ends
-        if len(stops) > self.stops.shape[1]:
-            self.stops = _widened(self.stops, len(stops), NO_TOKEN)
-        self.stops[rows] = NO_TOKEN
-        self.stops[rows, : len(stops)] = stops
-        self.is_shaped[rows] = not sampling.is_plain
+        stops = queued.stop_tokens
+        if len(stops) > self.stop_tokens.shape[1]:
+            self.stop_tokens = _widened(self.stop_tokens, len(stops), NO_TOKEN)
+        self.stop_tokens[rows] = NO_TOKEN
+        self.stop_tokens[rows, : len(stops)] = stops
+        self.is_processed[rows] = not sampling.is_plain
         if not sampling.is_plain:
-            self._ask(rows, sampling, ticket.group.prompt)
+            self._set_sampling(rows, sampling, queued.group.prompt)
         return rows
 
-    def forget(self, count: int) -> None:
-        """Those after so many, which did not begin as they should."""
-        del self.tickets[count:], self.followed[count:]
+    def truncate(self, count: int) -> None:
+        """Drops rows from `count` on, after adding them failed."""
+        del self.groups[count:], self.trackers[count:]
         self.count = count
 
-    def _ask(self, rows: NDArray[np.int64], sampling: Sampling, prompt: Sequence[int]) -> None:
+    def _set_sampling(self, rows: NDArray[np.int64], sampling: Sampling, prompt: Sequence[int]) -> None:
         cut = (0, 1.0, 0.0) if sampling.is_greedy else (sampling.top_k, sampling.top_p, sampling.min_p)
         penalties = sampling.frequency_penalty, sampling.repetition_penalty
-        self.asked[rows] = (*cut, *penalties, sampling.min_new_tokens)
-        seen = np.unique(np.array(prompt, np.int64)) if sampling.repetition_penalty != 1 else np.array(prompt[:1])
-        if len(seen) > self.seen.shape[1]:
-            self.seen = _widened(self.seen, len(seen))
-        self.seen[rows, : len(seen)] = seen
-        self.seen[rows, len(seen) :] = seen[-1]
+        self.sampling[rows] = (*cut, *penalties, sampling.min_new_tokens)
+        tokens = np.unique(np.array(prompt, np.int64)) if sampling.repetition_penalty != 1 else np.array(prompt[:1])
+        if len(tokens) > self.prompt_tokens.shape[1]:
+            self.prompt_tokens = _widened(self.prompt_tokens, len(tokens))
+        self.prompt_tokens[rows, : len(tokens)] = tokens
+        self.prompt_tokens[rows, len(tokens) :] = tokens[-1]
 
-    def resume(self, one: PreemptedSequence) -> int:
-        """A row for a sequence that was interrupted; its keys and values are still to be computed."""
-        row = int(self.begin(one.ticket, [one.sample])[0])
-        self.followed[row] = one.followed
-        length = len(one.token_ids)
+    def resume(self, sequence: PreemptedSequence) -> int:
+        """A row for a preempted sequence; its keys and values are still to be computed."""
+        row = int(self.add(sequence.queued, [sequence.sample])[0])
+        self.trackers[row] = sequence.tracker
+        length = len(sequence.token_ids)
         self._make_columns(length + 1)
         self.generated[row] = length
         self.cached[row] += length - 1
-        self.newest[row] = one.token_ids[-1]
-        for kept, given in (
-            (self.token_ids, one.token_ids),
-            (self.logprobs, one.logprobs),
-            (self.versions, one.versions),
-        ):
-            kept[row, :length] = given
+        self.newest[row] = sequence.token_ids[-1]
+        self.token_ids[row, :length] = sequence.token_ids
+        self.logprobs[row, :length] = sequence.logprobs
+        self.versions[row, :length] = sequence.versions
         return row
 
     def append(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int64], logprobs: NDArray[np.float32], version: int
     ) -> list[tuple[int, str]]:
-        """One token more for each of `rows`; returns those that end by it, and how. `version`: of the model, which an
-        adapter of the run replaces by its own."""
+        """One more token for each of `rows`; returns the rows that end with it, and their finish reasons. `version` is
+        the model's; where a row has an adapter of the run, the adapter's version replaces it."""
         at = self.generated[rows]
         self._make_columns(int(at.max()) + 1)
         self.token_ids[rows, at] = self.newest[rows] = tokens
         self.logprobs[rows, at] = logprobs
         self.versions[rows, at] = version
-        if self.is_adapted[rows].any():
+        if self.has_adapter[rows].any():
             for row, place in zip(rows, at, strict=True):
-                adapter = self.tickets[row].adapter
+                adapter = self.groups[row].adapter
                 if adapter is not None and adapter.version is not None:
                     self.versions[row, place] = adapter.version
         self.generated[rows] = at + 1
-        stopped = (self.stops[rows] == tokens[:, None]).any(axis=1)
+        stopped = (self.stop_tokens[rows] == tokens[:, None]).any(axis=1)
         ended = stopped | (at + 1 >= self.limit[rows])
         return [(int(rows[i]), "stop" if stopped[i] else "length") for i in np.flatnonzero(ended)]
 
-    def take(self, row: int, finish: str) -> GeneratedSample:
-        length, followed = self.generated[row], self.followed[row]
-        found = (
-            self.token_ids[row, :length].tolist(),
-            self.logprobs[row, :length].tolist(),
-            self.versions[row, :length].tolist(),
-            finish,
-        )
-        if followed is not None and followed.num_alternatives:
-            return SampleWithTopLogprobs(*found, followed.alternatives)
-        return GeneratedSample(*found)
+    def to_sample(self, row: int, finish: str) -> GeneratedSample:
+        length, tracker = self.generated[row], self.trackers[row]
+        token_ids: list[int] = self.token_ids[row, :length].tolist()
+        logprobs: list[float] = self.logprobs[row, :length].tolist()
+        versions: list[int] = self.versions[row, :length].tolist()
+        if tracker is not None and tracker.num_top_logprobs:
+            return SampleWithTopLogprobs(token_ids, logprobs, versions, finish, tracker.top_logprobs)
+        return GeneratedSample(token_ids, logprobs, versions, finish)
 
-    def followed_of(self, of_row: NDArray[np.int64]) -> list[tuple[int, OutputTracker]]:
-        """Those of a batch that are followed, with their places in it."""
-        found = ((int(place), self.followed[of_row[place]]) for place in np.flatnonzero(self.is_followed[of_row]))
-        return [(place, one) for place, one in found if one is not None]
+    def trackers_of(self, rows: NDArray[np.int64]) -> list[tuple[int, OutputTracker]]:
+        """Trackers among `rows`, each with its place there."""
+        places = ((int(place), self.trackers[rows[place]]) for place in np.flatnonzero(self.is_tracked[rows]))
+        return [(place, tracker) for place, tracker in places if tracker is not None]
 
-    def is_early(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether an answer may not end by its next token."""
-        early: NDArray[np.bool_] = self.is_shaped[rows] & (self.generated[rows] < self.asked["min_new"][rows])
-        return early
+    def must_continue(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the next token may not end the answer yet."""
+        is_early: NDArray[np.bool_] = self.is_processed[rows] & (self.generated[rows] < self.sampling["min_new"][rows])
+        return is_early
 
-    def interrupt(self, row: int) -> PreemptedSequence:
+    def preempt(self, row: int) -> PreemptedSequence:
+        """What `resume` needs; the row is still to be removed."""
         length = self.generated[row]
         return PreemptedSequence(
-            self.tickets[row],
+            self.groups[row],
             int(self.sample[row]),
             self.token_ids[row, :length].copy(),
             self.logprobs[row, :length].copy(),
             self.versions[row, :length].copy(),
-            self.followed[row],
+            self.trackers[row],
         )
 
     def adapter(self, row: int) -> ServedAdapter | None:
-        """What a row is generated with, beside the model."""
-        return self.tickets[row].adapter
+        return self.groups[row].adapter
 
-    def sequence(self, row: int) -> list[int]:
-        """The tokens whose keys and values the cache holds, or should."""
-        return [*self.tickets[row].group.prompt, *self.token_ids[row, : self.generated[row] - 1].tolist()]
+    def cached_tokens(self, row: int) -> list[int]:
+        """Tokens whose keys and values belong in the cache."""
+        return [*self.groups[row].group.prompt, *self.token_ids[row, : self.generated[row] - 1].tolist()]
 
-    def remove(self, gone: set[int]) -> tuple[list[int], list[int]]:
-        """Fills the holes of removed rows with the last ones; returns which rows came (to, from)."""
-        left = self.count - len(gone)
-        to = sorted(row for row in gone if row < left)
-        source = [row for row in range(left, self.count) if row not in gone]
+    def age(self, row: int) -> tuple[int, int]:
+        """Sort key: smaller is older."""
+        return self.groups[row].turn, int(self.sample[row])
+
+    def remove(self, removed: set[int]) -> tuple[list[int], list[int]]:
+        """Fills the places of removed rows with the last rows; returns which rows were moved (to, from)."""
+        left = self.count - len(removed)
+        to = sorted(row for row in removed if row < left)
+        source = [row for row in range(left, self.count) if row not in removed]
         if to:
             for array in self._arrays():
                 array[to] = array[source]
             for hole, row in zip(to, source, strict=True):
-                self.tickets[hole] = self.tickets[row]
-                self.followed[hole] = self.followed[row]
-        del self.tickets[left:], self.followed[left:]
+                self.groups[hole] = self.groups[row]
+                self.trackers[hole] = self.trackers[row]
+        del self.groups[left:], self.trackers[left:]
         self.count = left
         return to, source
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         return (
             *(self.cached, self.generated, self.limit, self.temperature, self.greedy, self.seed, self.sample),
-            *(
-                self.newest,
-                self.is_adapted,
-                self.is_followed,
-                self.is_shaped,
-                self.stops,
-                self.token_ids,
-                self.logprobs,
-                self.versions,
-            ),
-            *((self.asked, self.seen) if self.is_shaped[: self.count].any() else ()),
+            *(self.newest, self.has_adapter, self.is_tracked, self.is_processed, self.stop_tokens),
+            *(self.token_ids, self.logprobs, self.versions),
+            *((self.sampling, self.prompt_tokens) if self.is_processed[: self.count].any() else ()),
         )
 
     def _make_columns(self, columns: int) -> None:
@@ -218,6 +222,48 @@ class RunningBatch:
             self.token_ids = _widened(self.token_ids, columns)
             self.logprobs = _widened(self.logprobs, columns)
             self.versions = _widened(self.versions, columns)
+
+
+def output_tracker(group: GroupRequest) -> OutputTracker | None:
+    stop, num_top = group.sampling.stop, group.top_logprobs
+    return OutputTracker(StopScanner(stop) if stop else None, num_top) if stop or num_top else None
+
+
+def record_top_logprobs(
+    logits_RV: Tensor, temperature_R: Tensor, trackers: Sequence[tuple[int, OutputTracker]]
+) -> None:
+    """Each tracker comes with its place in the batch; the logits are those that are sampled from."""
+    recorded = [(place, tracker) for place, tracker in trackers if tracker.num_top_logprobs]
+    if not recorded:
+        return
+    places = torch.tensor([place for place, _ in recorded], device=logits_RV.device)
+    scaled = logits_RV.index_select(0, places).float() / temperature_R.index_select(0, places)[:, None]
+    num_top = min(max(tracker.num_top_logprobs for _, tracker in recorded), scaled.shape[1])
+    best = torch.log_softmax(scaled, -1).topk(num_top)
+    for (_, tracker), logprobs, tokens in zip(recorded, best.values.tolist(), best.indices.tolist(), strict=True):
+        kept = list(zip(tokens, logprobs, strict=True))[: tracker.num_top_logprobs]
+        tracker.top_logprobs.append({token: logprob for token, logprob in kept if logprob > -torch.inf})
+
+
+def completed_stops(
+    tokenizer: LazyTokenizer,
+    trackers: Sequence[tuple[int, OutputTracker]],
+    tokens: Sequence[int],
+    must_continue: Sequence[bool],
+) -> tuple[list[int], dict[int, str]]:
+    """Places in the batch whose new token completes a stop text, and those whose text cannot be decoded, with the
+    reason."""
+    scanners = [(place, tracker.stop_scanner) for place, tracker in trackers if tracker.stop_scanner is not None]
+    if not scanners:
+        return [], {}
+    places = [place for place, _ in scanners]
+    new, may_end = [tokens[place] for place in places], [not must_continue[place] for place in places]
+    try:
+        are_complete = scan_tokens(tokenizer.decode_batch, [scanner for _, scanner in scanners], new, may_end)
+    except Exception as fault:  # the library raises nothing narrower, and does not name the text
+        log.exception("stop texts")
+        return [], dict.fromkeys(places, f"stop: the tokenizer cannot read the answer: {fault}")
+    return [place for place, is_complete in zip(places, are_complete, strict=True) if is_complete], {}
 
 
 def _widened(array: NDArray[Any], columns: int, filling: int = 0) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The next token of each row of a batch, as its group asks for it."""
+"""Sampler: the next token of each row of a batch, and its random noise. R rows, V tokens of vocabulary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,48 +7,98 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal_like.serving.embedded.core.draw import sample_tokens
 from areal_like.serving.embedded.core.logit_processors import SamplingTensors, process_logits
-from areal_like.serving.embedded.core.noise import uniform_noise
-from areal_like.serving.embedded.core.output_tracker import record_top_logprobs
-from areal_like.serving.embedded.core.running_batch import NO_TOKEN, RunningBatch
+from areal_like.serving.embedded.core.running_batch import NO_TOKEN, RunningBatch, record_top_logprobs
 
+MAX_LOGITS_AT_ONCE = 1 << 25
+"""Logits turned into a distribution at once: their cumulative sums are in float64, eight bytes each."""
 NO_DISTRIBUTION = "sampling: this request's penalties and temperature leave no distribution to sample from; change them"
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+ONE = np.uint64(1)
+
 ToDevice = Callable[[NDArray[Any]], torch.Tensor]
 
 
 def next_tokens(
-    rows: RunningBatch, of_row: NDArray[np.int64], logits_RV: torch.Tensor, tensor: ToDevice
+    batch: RunningBatch, rows: NDArray[np.int64], logits_RV: torch.Tensor, to_device: ToDevice
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
-    """Tokens, their log-probabilities, and which of these are no finite number although the model's are: by what the
-    request asks for. Rows that ask for no more than a temperature are left as they are."""
-    noise = uniform_noise(rows.seed[of_row], rows.sample[of_row], rows.generated[of_row].astype(np.uint64))
-    is_fit = np.zeros(len(of_row), np.bool_)
-    if rows.is_shaped[of_row].any():
-        is_fit = (logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()).cpu().numpy()
-        logits_RV = process_logits(logits_RV, _shape_of(rows, of_row, tensor))
-    temperature_R = tensor(rows.temperature[of_row])
-    tokens, logprobs = sample_tokens(logits_RV, temperature_R, tensor(rows.greedy[of_row]), tensor(noise))
-    record_top_logprobs(logits_RV, temperature_R, rows.followed_of(of_row))
-    found = logprobs.cpu().numpy()
-    return tokens.cpu().numpy(), found, is_fit & ~np.isfinite(found)
+    """Tokens, their log-probabilities, and which of these are not finite because of the request's own parameters: the
+    model's logits were. The logits of rows with a temperature only are not changed."""
+    noise = uniform_noise(batch.seed[rows], batch.sample[rows], batch.generated[rows].astype(np.uint64))
+    are_finite = np.zeros(len(rows), np.bool_)
+    if batch.is_processed[rows].any():
+        are_finite = (logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()).cpu().numpy()
+        logits_RV = process_logits(logits_RV, _sampling_tensors(batch, rows, to_device))
+    temperature_R = to_device(batch.temperature[rows])
+    tokens, logprobs = sample_tokens(logits_RV, temperature_R, to_device(batch.greedy[rows]), to_device(noise))
+    record_top_logprobs(logits_RV, temperature_R, batch.trackers_of(rows))
+    of_tokens = logprobs.cpu().numpy()
+    return tokens.cpu().numpy(), of_tokens, are_finite & ~np.isfinite(of_tokens)
 
 
-def _shape_of(rows: RunningBatch, of_row: NDArray[np.int64], tensor: ToDevice) -> SamplingTensors:
-    places = np.flatnonzero(rows.is_shaped[of_row])
-    shaped = of_row[places]
-    asked, length = rows.asked[shaped], rows.generated[shaped]
-    blocked = np.where(rows.is_early(shaped)[:, None], rows.stops[shaped], NO_TOKEN)
+def sample_tokens(
+    logits_RV: torch.Tensor, temperature_R: torch.Tensor, greedy_R: torch.Tensor, uniform_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token for each row, and its log-probability under the distribution it was sampled from. Greedy rows take the
+    most likely token; their temperature should be 1, so that the log-probability is the model's."""
+    num = max(1, MAX_LOGITS_AT_ONCE // logits_RV.shape[1])
+    parts = [
+        _sample_part(
+            logits_RV[at : at + num], temperature_R[at : at + num], greedy_R[at : at + num], uniform_R[at : at + num]
+        )
+        for at in range(0, len(logits_RV), num)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([tokens for tokens, _ in parts]), torch.cat([logprobs for _, logprobs in parts])
+
+
+def uniform_noise(
+    seeds: NDArray[np.uint64], samples: NDArray[np.uint64], positions: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """One number between 0 and 1 (exclusive) for each row, by two rounds of splitmix64 over seed of the request, number
+    of the sample and position alone: rows, batches and preemptions do not change it."""
+    with np.errstate(over="ignore"):
+        state = _splitmix64(seeds + GOLDEN * (samples + ONE))
+        state = _splitmix64(state + GOLDEN * (positions + ONE))
+    return ((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _sample_part(
+    logits_RV: torch.Tensor, temperature_R: torch.Tensor, greedy_R: torch.Tensor, uniform_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs_RV = torch.log_softmax(logits_RV.float() / temperature_R[:, None], dim=-1)
+    sums_RV = logprobs_RV.double().exp_().cumsum_(dim=-1)
+    # The first token whose sum exceeds the threshold: a token of probability 0 adds nothing, so it is never taken.
+    threshold_R1 = (uniform_R * sums_RV[:, -1])[:, None]
+    sampled_R = torch.searchsorted(sums_RV, threshold_R1, right=True)[:, 0].clamp_(max=logits_RV.shape[1] - 1)
+    tokens_R = torch.where(greedy_R, logprobs_RV.argmax(dim=-1), sampled_R)
+    return tokens_R, logprobs_RV.gather(1, tokens_R[:, None])[:, 0]
+
+
+def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(30))) * FIRST
+    state = (state ^ (state >> np.uint64(27))) * SECOND
+    return state ^ (state >> np.uint64(31))
+
+
+def _sampling_tensors(batch: RunningBatch, rows: NDArray[np.int64], to_device: ToDevice) -> SamplingTensors:
+    places = np.flatnonzero(batch.is_processed[rows])
+    processed = rows[places]
+    sampling, length = batch.sampling[processed], batch.generated[processed]
+    forbidden = np.where(batch.must_continue(processed)[:, None], batch.stop_tokens[processed], NO_TOKEN)
     return SamplingTensors(
-        places_P=tensor(places),
-        temperature_P=tensor(rows.temperature[shaped]),
-        top_k_P=tensor(asked["top_k"].copy()),
-        top_p_P=tensor(asked["top_p"].copy()),
-        min_p_P=tensor(asked["min_p"].copy()),
-        frequency_P=tensor(asked["frequency"].copy()),
-        repetition_P=tensor(asked["repetition"].copy()),
-        prompt_PS=tensor(rows.seen[shaped]),
-        answer_PA=tensor(rows.token_ids[shaped, : max(1, int(length.max()))]),
-        length_P=tensor(length),
-        blocked_PB=tensor(blocked),
+        places_P=to_device(places),
+        temperature_P=to_device(batch.temperature[processed]),
+        top_k_P=to_device(sampling["top_k"].copy()),
+        top_p_P=to_device(sampling["top_p"].copy()),
+        min_p_P=to_device(sampling["min_p"].copy()),
+        frequency_P=to_device(sampling["frequency"].copy()),
+        repetition_P=to_device(sampling["repetition"].copy()),
+        prompt_PS=to_device(batch.prompt_tokens[processed]),
+        answer_PA=to_device(batch.token_ids[processed, : max(1, int(length.max()))]),
+        length_P=to_device(length),
+        forbidden_PB=to_device(forbidden),
     )

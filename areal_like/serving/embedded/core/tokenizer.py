@@ -1,4 +1,4 @@
-"""The tokenizer of a served model. Only text needs one, so it is read when the first request has some."""
+"""Tokenizer of a served model, loaded by the first request that has text or stop texts."""
 
 import threading
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class LazyTokenizer:
-    """`folder` may hold a tokenizer.json; None is a model without a folder."""
+    """`folder` may have a tokenizer.json; None: a model without a folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
         self._loaded: Tokenizer | None = None
 
     def get(self) -> "Tokenizer":
-        """From any thread; raises BadRequest where there is none."""
-        with self._one:
+        """From any thread; raises BadRequest if there is none."""
+        with self._lock:
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
@@ -41,8 +41,8 @@ class LazyTokenizer:
         return text
 
     @property
-    def read(self) -> DecodeBatch:
-        """For texts that end answers."""
+    def decode_batch(self) -> DecodeBatch:
+        """For stop texts."""
         return batch_decoder(self.get())
 
     def _load(self) -> "Tokenizer":
@@ -50,8 +50,8 @@ class LazyTokenizer:
 
         file = self._folder / "tokenizer.json" if self._folder else None
         if file is None or not file.is_file():
-            raise BadRequest(f"{file or 'tokenizer.json'} is not there, so this server cannot read or write text")
+            raise BadRequest(f"{file or 'tokenizer.json'} does not exist, so this server cannot read or write text")
         tokenizer = Tokenizer.from_file(str(file))
-        tokenizer.no_truncation()  # a file may ask for both, and a prompt is what was said
+        tokenizer.no_truncation()  # a file may set both, and a prompt must stay as it is
         tokenizer.no_padding()
         return tokenizer

@@ -1,4 +1,4 @@
-"""Groups that wait, and the rule by which they are let in."""
+"""Queue of groups that wait for a start: by priority, and synchronous steps as a whole."""
 
 import bisect
 import math
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class QueuedGroup:
-    """A group on its way through the engine. `limit`: most tokens of one answer; `ends`: tokens that end one;
-    `admitted`: samples that began; `turn`: how many groups had begun by then, itself included; `adapter`: what it is
-    generated with, once it has begun; `deadline`: when its time is over, by the monotonic clock."""
+    """A group and its progress in the engine. `limit`: most tokens of one answer; `stop_tokens`: tokens that end one;
+    `num_started`: samples that have started; `turn`: its place in the order of starts; `adapter`: set when it starts;
+    `deadline`: by the monotonic clock."""
 
     number: int
     group: GroupRequest
     limit: int
-    ends: tuple[int, ...] = ()
-    admitted: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    num_started: int = 0
     turn: int = 0
     adapter: "ServedAdapter | None" = None
     deadline: float = math.inf
@@ -31,87 +31,86 @@ class QueuedGroup:
 
     @property
     def num_waiting(self) -> int:
-        return self.group.n - self.admitted
+        return self.group.n - self.num_started
 
 
 class WaitingQueue:
-    """Smaller priorities first, and first come, first served among equals, but for synchronous steps: the groups of one
-    are let in when all of them are there, in the order of their places, and have the engine to themselves. When and how
-    they arrived then changes nothing."""
+    """Smaller priorities first, equal ones in order of arrival. The groups of a synchronous step start when all of them
+    have arrived, in the order of their places, with nothing else running: how they arrived then changes nothing."""
 
     def __init__(self) -> None:
         self._unordered: deque[QueuedGroup] = deque()
         self._steps: dict[str, dict[int, QueuedGroup]] = {}
-        self._current: deque[QueuedGroup] | None = None
+        self._current_step: deque[QueuedGroup] | None = None
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[QueuedGroup]:
-        yield from self._current or ()
+        yield from self._current_step or ()
         for step in self._steps.values():
             yield from step.values()
         yield from self._unordered
 
-    def add(self, ticket: QueuedGroup) -> None:
-        order = ticket.group.order
-        if order is None:
-            bisect.insort(self._unordered, ticket, key=lambda one: one.group.priority)
+    def add(self, queued: QueuedGroup) -> None:
+        slot = queued.group.order
+        if slot is None:
+            bisect.insort(self._unordered, queued, key=lambda one: one.group.priority)
             return
-        step = self._steps.get(order.key, {})
-        if any(other.group.order and other.group.order.of != order.of for other in step.values()):
-            raise BadRequest(f"order.of: {order.of} is not what the other groups of {order.key} say")
-        if order.place in step:
-            raise BadRequest(f"order.place: another group has place {order.place} of {order.key} already")
-        step[order.place] = ticket
-        self._steps[order.key] = step
+        step = self._steps.get(slot.key, {})
+        if any(other.group.order and other.group.order.of != slot.of for other in step.values()):
+            raise BadRequest(f"order.of: {slot.of} differs from the other groups of {slot.key}")
+        if slot.place in step:
+            raise BadRequest(f"order.place: another group has place {slot.place} of {slot.key} already")
+        step[slot.place] = queued
+        self._steps[slot.key] = step
 
     def head(self, is_idle: bool) -> QueuedGroup | None:
-        """Who is next, if anyone may begin now; `is_idle`: nothing is running."""
-        if self._current:
-            return self._current[0]
-        if self._current is not None and not is_idle:
+        """The next group, if any may start now; `is_idle`: nothing is running."""
+        if self._current_step:
+            return self._current_step[0]
+        if self._current_step is not None and not is_idle:
             return None
-        self._current = None
+        self._current_step = None
         complete = next((key for key, step in self._steps.items() if _is_complete(step)), None)
         if complete is not None:
             if not is_idle:
                 return None
             step = self._steps.pop(complete)
-            self._current = deque(step[place] for place in sorted(step))
-            return self._current[0]
+            self._current_step = deque(step[place] for place in sorted(step))
+            return self._current_step[0]
         return self._unordered[0] if self._unordered else None
 
-    def begun(self, ticket: QueuedGroup) -> None:
-        """The head has begun with all its samples, and waits no longer."""
-        (self._unordered if self._current is None else self._current).popleft()
+    def remove_head(self) -> None:
+        (self._unordered if self._current_step is None else self._current_step).popleft()
 
-    def remove(self, is_meant: Callable[[QueuedGroup], bool]) -> list[QueuedGroup]:
-        """Takes those out that are meant, and returns them."""
-        removed = [ticket for ticket in self if is_meant(ticket)]
-        self._unordered = deque(ticket for ticket in self._unordered if not is_meant(ticket))
-        if self._current is not None:
-            self._current = deque(ticket for ticket in self._current if not is_meant(ticket))
+    def remove(self, matches: Callable[[QueuedGroup], bool]) -> list[QueuedGroup]:
+        """Removes the groups that match, and returns them."""
+        removed = [queued for queued in self if matches(queued)]
+        self._unordered = deque(queued for queued in self._unordered if not matches(queued))
+        if self._current_step is not None:
+            self._current_step = deque(queued for queued in self._current_step if not matches(queued))
         kept = {
-            key: {place: one for place, one in step.items() if not is_meant(one)} for key, step in self._steps.items()
+            key: {place: queued for place, queued in step.items() if not matches(queued)}
+            for key, step in self._steps.items()
         }
         self._steps = {key: step for key, step in kept.items() if step}
         return removed
 
     @property
     def has_next(self) -> bool:
-        """Whether anyone may begin once nothing else is running."""
-        return bool(self._current or self._unordered or any(_is_complete(step) for step in self._steps.values()))
+        """Whether a group may start once nothing else is running."""
+        return bool(self._current_step or self._unordered or any(_is_complete(step) for step in self._steps.values()))
 
     @property
-    def holds_clients_back(self) -> bool:
-        """Whether a group of a run is the next to begin, or a synchronous step has the engine."""
-        if self._current is not None or any(_is_complete(step) for step in self._steps.values()):
+    def run_has_priority(self) -> bool:
+        """Whether a group of the run starts next, or a synchronous step has the engine."""
+        if self._current_step is not None or any(_is_complete(step) for step in self._steps.values()):
             return True
         return bool(self._unordered) and self._unordered[0].group.priority <= MAX_PRIORITY
 
 
 def _is_complete(step: dict[int, QueuedGroup]) -> bool:
-    order = next(iter(step.values())).group.order
-    assert order is not None
-    return len(step) == order.of
+    slot = next(iter(step.values())).group.order
+    assert slot is not None
+    return len(step) == slot.of

@@ -1,1 +1,1 @@
-"""What clients that are not of the run may ask: the routes of OpenAI's and vLLM's interfaces."""
+"""Routes of OpenAI's and vLLM's interfaces, for clients other than the run."""

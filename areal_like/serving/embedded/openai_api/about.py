@@ -1,4 +1,4 @@
-"""What a server says of itself to whoever asks."""
+"""`/v1/models`, `/version` and `/metrics`."""
 
 import time
 from typing import Any
@@ -11,32 +11,31 @@ from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 
 GAUGES = {
     "sequences_running": ("running", "Sequences that are being generated."),
-    "sequences_set_aside": ("set_aside", "Sequences that have begun and wait for a slot."),
-    "groups_waiting": ("waiting", "Prompts that have not begun with all their answers."),
-    "weights_version": ("version", "Version of the weights in use; -1 is none of a run's."),
+    "sequences_set_aside": ("set_aside", "Sequences that were preempted and wait for a slot."),
+    "groups_waiting": ("waiting", "Prompts of which some answers have not started."),
+    "weights_version": ("version", "Version of the served weights; -1 is none of a run's."),
+    "paused": ("is_paused", "1 while generation is paused."),
 }
 COUNTERS = {
-    "groups": ("groups", "Prompts that have all their answers."),
+    "groups": ("groups", "Prompts whose answers are all complete."),
     "samples": ("samples", "Answers that are complete."),
-    "generated_tokens": ("tokens", "Tokens that were generated."),
-    "prompt_tokens": ("prompt_tokens", "Tokens of prompts that were computed."),
+    "generated_tokens": ("tokens", "Generated tokens."),
+    "prompt_tokens": ("prompt_tokens", "Computed tokens of prompts."),
     "steps": ("steps", "Steps of the engine."),
-    "interruptions": ("interrupted", "Sequences that had to give their slot back."),
+    "interruptions": ("interrupted", "Sequences that were preempted."),
     "expired_groups": ("expired", "Prompts whose deadline passed."),
-    "busy_seconds": ("busy_s", "Seconds in which steps were computed."),
+    "busy_seconds": ("busy_s", "Seconds spent in steps of the engine."),
 }
-"""Name in the text -> name in the engine's statistics, and what it is."""
+"""Metric name -> key in the engine's statistics, and help text."""
 
 
 class AboutRoutes:
-    """`/v1/models`, `/version` and `/metrics`."""
-
-    def __init__(self, outside: OpenAIServing) -> None:
-        self._outside = outside
+    def __init__(self, serving: OpenAIServing) -> None:
+        self._serving = serving
         self._began = int(time.time())
 
     async def models(self, request: web.Request) -> web.Response:
-        engine, name = self._outside.engine, self._outside.model
+        engine, name = self._serving.engine, self._serving.model
         model = {
             "id": name,
             "object": "model",
@@ -56,16 +55,16 @@ class AboutRoutes:
         return json_response({"version": __version__})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """In the text format that Prometheus reads."""
-        found = await self._outside.streams.call(self._outside.engine.statistics)
-        found["is_paused"] = int(self._outside.streams.driver.is_paused)
-        gauges = {**GAUGES, "paused": ("is_paused", "1 while nothing is generated because somebody said so.")}
-        lines = [line for name, one in gauges.items() for line in _lines(name, "gauge", one, found)]
-        lines += [line for name, one in COUNTERS.items() for line in _lines(f"{name}_total", "counter", one, found)]
+        """In Prometheus' text format."""
+        statistics = await self._serving.async_engine.call(self._serving.engine.statistics)
+        statistics["is_paused"] = int(self._serving.async_engine.thread.is_paused)
+        lines = [line for name, source in GAUGES.items() for line in _lines(name, "gauge", source, statistics)]
+        for name, source in COUNTERS.items():
+            lines += _lines(f"{name}_total", "counter", source, statistics)
         return web.Response(text="\n".join([*lines, ""]), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
-def _lines(name: str, kind: str, source: tuple[str, str], found: dict[str, Any]) -> list[str]:
-    key, meaning = source
+def _lines(name: str, kind: str, source: tuple[str, str], statistics: dict[str, Any]) -> list[str]:
+    key, help_text = source
     full = f"areal_like_{name}"
-    return [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}", f"{full} {found[key]}"]
+    return [f"# HELP {full} {help_text}", f"# TYPE {full} {kind}", f"{full} {statistics[key]}"]

@@ -1,5 +1,5 @@
-"""What clients of OpenAI's and vLLM's interfaces ask for, in the engine's words. What they set and the engine does not
-do is refused, not ignored."""
+"""Parses request bodies of OpenAI's and vLLM's interfaces. Keys that the engine does not support are refused, not
+ignored."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from areal_like.serving.requests import CLIENT_PRIORITY, BadRequest, GroupReques
 MAX_TOP_LOGPROBS = 5
 """As in OpenAI's interface."""
 MAX_N = 128
-"""To one prompt, as in OpenAI's interface."""
+"""Answers to one prompt, as in OpenAI's interface."""
 MAX_PROMPTS = 256
 MAX_CHARACTERS_PER_TOKEN = 32
-"""Of a text, for each token of the context: no tokenizer makes fewer tokens of one that has meaning."""
+"""Of a text, per token of the context: meaningful text never has fewer tokens."""
 MAX_SCORED_TOKENS = 1 << 18
-"""Tokens of prompts whose log-probabilities stand in one answer, where each of its choices repeats them."""
-HIGHEST_PRIORITY = 1 << 31
-MUST_BE_NEUTRAL = {
+"""Prompt tokens with log-probabilities in one response, in which each choice repeats them."""
+MAX_CLIENT_PRIORITY = 1 << 31
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "stream": (None, False),
     "best_of": (None, 1),
     "suffix": (None, ""),
@@ -39,25 +39,25 @@ SAME_KEYS = (
     *("stop_token_ids", "stop"),
 )
 RENAMED_KEYS = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
-"""Names there -> names here."""
+"""Their name -> ours."""
 
 
-def refuse_unsupported(said: Mapping[str, Any]) -> None:
-    for key, neutral in MUST_BE_NEUTRAL.items():
-        if said.get(key) not in neutral:
-            raise BadRequest(f"{key}: {shorten(said[key])} is something that this server does not do; leave it out")
+def refuse_unsupported(body: Mapping[str, Any]) -> None:
+    for key, neutral in NEUTRAL_VALUES.items():
+        if body.get(key) not in neutral:
+            raise BadRequest(f"{key}: {shorten(body[key])} is not supported by this server; leave it out")
 
 
-def sampling_keys(said: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
-    """By the keys of `gconfig`; `max_tokens` is for who says nothing."""
-    found = {key: said[key] for key in SAME_KEYS if said.get(key) is not None}
-    found |= {ours: said[theirs] for theirs, ours in RENAMED_KEYS.items() if said.get(theirs) is not None}
-    return {"temperature": 1.0, "max_new_tokens": max_tokens, **found}
+def sampling_keys(body: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
+    """By the keys of `gconfig`; `max_tokens`: where the body has none."""
+    sampling = {key: body[key] for key in SAME_KEYS if body.get(key) is not None}
+    sampling |= {ours: body[theirs] for theirs, ours in RENAMED_KEYS.items() if body.get(theirs) is not None}
+    return {"temperature": 1.0, "max_new_tokens": max_tokens, **sampling}
 
 
-def parse_num_logprobs(said: Mapping[str, Any], key: str) -> int | None:
-    """How many of the likeliest tokens are wanted beside each; None: no log-probabilities are."""
-    value = said.get(key)
+def parse_num_logprobs(body: Mapping[str, Any], key: str) -> int | None:
+    """Number of most likely tokens besides each token; None: no log-probabilities."""
+    value = body.get(key)
     if value is None or value is False:
         return None
     number = 1 if value is True else value
@@ -66,25 +66,25 @@ def parse_num_logprobs(said: Mapping[str, Any], key: str) -> int | None:
     return number
 
 
-def parse_seed(said: Mapping[str, Any], usual: int) -> int:
-    seed = said.get("seed")
+def parse_seed(body: Mapping[str, Any], default: int) -> int:
+    seed = body.get("seed")
     if seed is None:
-        return usual
+        return default
     if type(seed) is not int:
         raise BadRequest(f"seed: {shorten(seed)} is not a whole number")
     return seed % (1 << 64)
 
 
-def parse_n(said: Mapping[str, Any]) -> int:
-    """How many are wanted to each prompt."""
-    n = 1 if said.get("n") is None else said["n"]
+def parse_n(body: Mapping[str, Any]) -> int:
+    """Number of answers to each prompt."""
+    n = 1 if body.get("n") is None else body["n"]
     if type(n) is not int or not 1 <= n <= MAX_N:
         raise BadRequest(f"n: {shorten(n)} is not a whole number from 1 to {MAX_N}")
     return n
 
 
 def check_num_scored(groups: Sequence[GroupRequest]) -> None:
-    """Before log-probabilities of their prompts are computed."""
+    """Limits the prompts whose log-probabilities are computed."""
     tokens = sum(len(group.prompt) * group.n for group in groups)
     if tokens > MAX_SCORED_TOKENS:
         raise BadRequest(
@@ -93,32 +93,32 @@ def check_num_scored(groups: Sequence[GroupRequest]) -> None:
         )
 
 
-def parse_priority(said: Mapping[str, Any]) -> int:
-    """Among clients; all of them come after the run."""
-    priority = said.get("priority") or 0
+def parse_priority(body: Mapping[str, Any]) -> int:
+    """Priority among clients, all of them after the run."""
+    priority = body.get("priority") or 0
     if type(priority) is not int:
         raise BadRequest(f"priority: {shorten(priority)} is not a whole number")
-    return CLIENT_PRIORITY + max(-HIGHEST_PRIORITY, min(priority, HIGHEST_PRIORITY))
+    return CLIENT_PRIORITY + max(-MAX_CLIENT_PRIORITY, min(priority, MAX_CLIENT_PRIORITY))
 
 
 def check_text_length(text: str, context_length: int) -> None:
-    """Before a tokenizer reads it."""
+    """Limits what a tokenizer has to read."""
     if len(text) > MAX_CHARACTERS_PER_TOKEN * context_length:
         raise BadRequest(
             f"prompt: {len(text)} characters cannot fit into a context of {context_length} tokens; shorten it"
         )
 
 
-def parse_flag(said: Mapping[str, Any], key: str, usual: bool = False) -> bool:
-    value = said.get(key)
+def parse_flag(body: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    value = body.get(key)
     if value is not None and not isinstance(value, bool):
         raise BadRequest(f"{key}: {shorten(value)} is neither true nor false")
-    return usual if value is None else value
+    return default if value is None else value
 
 
-def with_client_key(complaint: str) -> str:
-    """Who speaks these interfaces knows no `gconfig`."""
-    text = complaint.removeprefix("gconfig.")
+def with_client_key(message: str) -> str:
+    """Names the key as these interfaces do, not as `gconfig` does."""
+    text = message.removeprefix("gconfig.")
     for theirs, ours in RENAMED_KEYS.items():
         text = text.replace(ours, theirs, 1)
     return text

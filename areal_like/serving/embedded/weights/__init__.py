@@ -1,1 +1,1 @@
-"""Weights and adapters beside those in use, and how they take their place."""
+"""Updates of weights and adapters during generation."""

@@ -1,7 +1,7 @@
-"""Low-rank adapters beside a model's linear layers, for batches whose rows have different ones, or none.
+"""Batched LoRA: low-rank adapters of linear layers, for batches whose rows have different adapters, or none.
 
-The matrices of all adapters of a batch stand side by side, so that a layer takes two thin products however many there
-are; what is not of a row's own adapter is zeroed in between. What is loaded and not in the batch costs nothing.
+The matrices of all adapters of a batch are concatenated: a layer needs two thin products however many there are;
+ranks of other rows' adapters are zeroed in between. Loaded adapters that are not in the batch cost nothing.
 B sequences, R ranks of all adapters of a batch together.
 """
 
@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class LoraMatrices(NamedTuple):
-    """Of one layer: `low` is [rank, what goes in], `high` is [what comes out, rank]."""
+    """Of one layer: `low` is [rank, inputs], `high` is [outputs, rank]."""
 
     low: Tensor
     high: Tensor
@@ -26,7 +26,7 @@ class LoraMatrices(NamedTuple):
 
 @dataclass(eq=False)
 class ServedAdapter:
-    """One that is loaded. `version`: of the run's weights, where it is one of these."""
+    """A loaded adapter. `version`: of the run's weights, if it is one of them."""
 
     name: str
     scale: float
@@ -36,23 +36,23 @@ class ServedAdapter:
 
 
 Scale = Tensor | float
-"""How strong each rank is for each sequence, [B, 1, R]; a number where all of them have one adapter."""
+"""Scale of each rank for each sequence, [B, 1, R]; one number where all have the same adapter."""
 
 
 class BatchedLora:
-    """Watches linear layers while, and only while, there is an adapter in the batch."""
+    """Has forward hooks on linear layers while there is an adapter in the batch."""
 
     def __init__(self, model: nn.Module) -> None:
         self._linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         self._batch: list[ServedAdapter | None] = []
-        self._of_batch: dict[str, tuple[LoraMatrices, Scale]] = {}
-        self._side_by_side: dict[tuple[str, tuple[ServedAdapter, ...]], LoraMatrices] = {}
-        """Of several adapters, for as long as batches have these."""
+        self._active: dict[str, tuple[LoraMatrices, Scale]] = {}
+        self._concatenated: dict[tuple[str, tuple[ServedAdapter, ...]], LoraMatrices] = {}
+        """Concatenated matrices, kept while batches have these adapters."""
         self._hooks: list[RemovableHandle] = []
-        self._watched: set[str] = set()
+        self._hooked: set[str] = set()
 
-    def plan(self, batch: Sequence[ServedAdapter | None]) -> None:
-        """The adapter of each sequence of the next run of the model."""
+    def set_batch(self, batch: Sequence[ServedAdapter | None]) -> None:
+        """Sets the adapter of each sequence of the next forward pass."""
         if len(batch) == len(self._batch) and all(map(operator.is_, batch, self._batch)):
             return
         self._batch = list(batch)
@@ -61,46 +61,44 @@ class BatchedLora:
         for one in present:
             for name in one.layers:
                 by_layer[name] = (*by_layer.get(name, ()), one)
-        wanted = set(by_layer.items())
-        self._side_by_side = {key: kept for key, kept in self._side_by_side.items() if key in wanted}
+        active = set(by_layer.items())
+        self._concatenated = {key: kept for key, kept in self._concatenated.items() if key in active}
         scales = {adapters: self._scale(adapters) for adapters in set(by_layer.values())}
-        self._of_batch = {
-            name: (self._matrices(name, adapters), scales[adapters]) for name, adapters in by_layer.items()
-        }
-        self._watch(set(by_layer))
+        self._active = {name: (self._matrices(name, adapters), scales[adapters]) for name, adapters in by_layer.items()}
+        self._hook(set(by_layer))
 
     def _matrices(self, name: str, adapters: tuple[ServedAdapter, ...]) -> LoraMatrices:
         if len(adapters) == 1:
             return adapters[0].layers[name]
-        found = self._side_by_side.get((name, adapters))
-        if found is None:
+        matrices = self._concatenated.get((name, adapters))
+        if matrices is None:
             parts = [one.layers[name] for one in adapters]
-            found = LoraMatrices(
+            matrices = LoraMatrices(
                 torch.cat([part.low for part in parts]), torch.cat([part.high for part in parts], dim=1)
             )
-            self._side_by_side[name, adapters] = found
-        return found
+            self._concatenated[name, adapters] = matrices
+        return matrices
 
     def _scale(self, adapters: tuple[ServedAdapter, ...]) -> Scale:
         if len(adapters) == 1 and all(one is adapters[0] for one in self._batch):
             return adapters[0].scale
-        parts = [next(iter(one.layers.values())).low for one in adapters]  # one rank in all layers
+        parts = [next(iter(one.layers.values())).low for one in adapters]  # an adapter has one rank in all layers
         of_rank = [one for one, part in zip(adapters, parts, strict=True) for _ in range(len(part))]
         rows = {own: [one.scale if one is own else 0.0 for one in of_rank] for own in {*adapters, None}}
         scales = [rows[own if own in rows else None] for own in self._batch]
         return torch.tensor(scales, dtype=parts[0].dtype, device=parts[0].device)[:, None]
 
-    def _watch(self, names: set[str]) -> None:
-        if names != self._watched:
+    def _hook(self, names: set[str]) -> None:
+        if names != self._hooked:
             for hook in self._hooks:
                 hook.remove()
             self._hooks = [self._linear[name].register_forward_hook(partial(self._add, name)) for name in names]
-            self._watched = names
+            self._hooked = names
 
-    def _add(self, name: str, layer: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        (low, high), scale = self._of_batch[name]
-        thin = linear(given[0], low)
-        if isinstance(scale, Tensor):  # some models lay the tokens of all sequences in one row
+    def _add(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        (low, high), scale = self._active[name]
+        thin = linear(inputs[0], low)
+        if isinstance(scale, Tensor):  # some models flatten the tokens of all sequences
             by_sequence = thin.view(len(scale), -1, thin.shape[-1])
             thin = (by_sequence * scale).masked_fill_(scale == 0, 0)
         else:

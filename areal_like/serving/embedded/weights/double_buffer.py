@@ -1,4 +1,4 @@
-"""The weights that are in use, and a second set beside them into which the next ones are loaded."""
+"""Double buffer of a model's weights: the served set, and a standby set into which the next version is loaded."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,18 +7,18 @@ import torch
 from areal_like.weights.persistent_buffers import persistent_buffers
 
 ALIGNMENT = 64
-"""At which torch begins what it allocates. Products of matrices at others can differ in the last bits, and both sets
-have to give the same answers."""
+"""Of torch's allocations, in bytes. At other alignments matrix products can differ in the last bits, and both sets must
+give the same answers."""
 
 
 class DoubleBuffer:
-    """What a model's checkpoints have, under the names of the model in memory; tensors that are tied have one. Staging
-    works beside generation; swapping exchanges the two sets, so it costs no copy, and swapping again takes it back."""
+    """Parameters and persistent buffers by their names in the model; tied tensors once. Staging runs during generation.
+    A swap exchanges the two sets without a copy, and a second swap undoes it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._live: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(persistent_buffers(model))}
         for tensor in self._live.values():
-            if tensor.data_ptr() % ALIGNMENT:  # it lies where it lies in a file
+            if tensor.data_ptr() % ALIGNMENT:  # mapped from a file
                 tensor.data = tensor.data.clone()
         self._standby: dict[str, torch.Tensor] | None = None
         self.swaps = 0
@@ -35,7 +35,7 @@ class DoubleBuffer:
 
     @torch.no_grad()
     def stage(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies new values into the standby set."""
+        """Copies new values into the standby set; raises ValueError if they are not those of the model."""
         missing, unknown = self._live.keys() - tensors.keys(), tensors.keys() - self._live.keys()
         if missing:
             raise ValueError(f"weights: {_some(missing)} missing; the served model has them")
@@ -49,7 +49,7 @@ class DoubleBuffer:
 
     @torch.no_grad()
     def fill(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """The same, of tensors that come one after another and were found to be those of the model."""
+        """Copies tensors one by one; they are known to be those of the model."""
         if self._standby is None:
             self._standby = {name: torch.empty_like(parameter) for name, parameter in self._live.items()}
         for name, tensor in tensors:
