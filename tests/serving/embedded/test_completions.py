@@ -97,6 +97,6 @@ def test_without_a_tokenizer_a_completion_is_refused_before_it_is_generated() ->
     async def test(client: Client) -> None:
         status, found = await client.open("POST", "/v1/completions", {"prompt": [5, 9]})
         assert (status, client.engine.counts.steps) == (400, 0)
-        assert "tokenizer.json is not there" in found["error"]["message"]
+        assert "tokenizer.json does not exist" in found["error"]["message"]
 
     over_http(test)

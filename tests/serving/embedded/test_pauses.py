@@ -81,7 +81,7 @@ def test_a_pause_that_waits_is_told_when_it_is_taken_back(tmp_path: Path) -> Non
         pause = asyncio.ensure_future(client.call("POST", "/control/pause", {"mode": "wait"}))
         await until(lambda: not client.engine.starts_groups)
         await client.call("POST", "/control/resume")
-        with pytest.raises(HttpError, match="resumed while what runs was waited for") as refused:
+        with pytest.raises(HttpError, match="resumed while the pause waited for running requests") as refused:
             await pause
         assert refused.value.status == 409
         assert tokens(await asked) == alone()

@@ -136,7 +136,7 @@ def test_tokens_in_and_tokens_out(tmp_path: Path) -> None:
         refused = [
             ({**body, "token_ids": []}, "prompt: give at least one token id"),
             ({**body, "stream": True}, "stream: True"),
-            ({**body, "sampling_params": {"stop": ["x"]}}, "tokenizer.json is not there"),
+            ({**body, "sampling_params": {"stop": ["x"]}}, "tokenizer.json does not exist"),
             ({**body, "sampling_params": {"max_tokens": 0}}, "max_tokens: 0"),
             ({"token_ids": [5]}, "the body is an object with token_ids and sampling_params"),
         ]

@@ -95,7 +95,7 @@ class EmbeddedWeightUpdater:
             if self._last_report.get("version") == version == self._engine.version and self.has_run_weights:
                 return self._last_report  # only the response was lost
             if self._staged is None or self._staged.weights.version != version:
-                raise HttpError(NOT_STAGED, f"version {version} of the weights is not staged here, or not any more")
+                raise HttpError(NOT_STAGED, f"version {version} of the weights was not staged here, or is no longer")
             weights, load_s, is_current = self._staged
             if not is_current():
                 raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
