@@ -64,7 +64,7 @@ async def nothing_is_commanded(address: str) -> None:
 def test_no_spelling_of_a_command_passes_without_the_token_to_a_server_behind() -> None:
     async def test(address: str, behind: embedded_servers.Client) -> None:
         await nothing_is_commanded(address)
-        assert not behind.server._driver.is_paused
+        assert not behind.server.async_engine.thread.is_paused
 
     before(test)
 
@@ -72,7 +72,7 @@ def test_no_spelling_of_a_command_passes_without_the_token_to_a_server_behind() 
 def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_a_server_of_ours() -> None:
     async def test(client: embedded_servers.Client) -> None:
         await nothing_is_commanded(client.address)
-        assert not client.server._driver.is_paused
+        assert not client.server.async_engine.thread.is_paused
 
     embedded_servers.over_http(test)
 
