@@ -22,9 +22,7 @@ _SGLANG_ON_GPU = (
 )
 _VLLM_ON_GPU = (
     "enforce_eager",
-    "swap_space",
     "cpu_offload_gb",
-    "max_seq_len_to_capture",
     "gpu_memory_utilization",
     "enable_sleep_mode",
 )

@@ -113,6 +113,17 @@ def test_a_copy_must_agree(path: str) -> None:
         assert accepted.returncode == 0, accepted.stderr
 
 
+@pytest.mark.shows("{key}")
+@pytest.mark.parametrize(("engine", "key"), [("vllm", "vllm.model"), ("sglang", "sglang.model_path")])
+def test_the_model_that_is_served_must_be_the_one_that_is_trained(engine: str, key: str) -> None:
+    backend = ("cluster.n_gpus_per_node=2", f"rollout.backend={engine}:d1")
+    refused = dry_run("grpo", *backend, f"{key}=another/model")
+    assert refused.returncode == 2
+    (line,) = [line for line in refused.stderr.splitlines() if line.startswith(f"{key} ")]
+    assert "actor.path" in line
+    assert dry_run("grpo", *backend, f"{key}=some/model").returncode == 0
+
+
 # What runs where
 
 

@@ -76,7 +76,6 @@ def _call(sglang: Server, path: str, method: str = "GET", token: str | None = No
 # Generation.
 
 
-@pytest.mark.shows("sglang.model_path")
 def test_it_says_what_it_is(sglang: Server):
     facts = sglang.ask(lambda engine: engine.ready())
     assert facts == EngineInfo("sglang", facts.version, str(sglang.model), 512, SHAPE["vocab_size"], (EOS_ID,))

@@ -103,7 +103,7 @@ FLAGS = (
 )
 
 
-@pytest.mark.shows(*(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.model", "vllm.extra_args")
+@pytest.mark.shows(*(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.extra_args")
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()
