@@ -72,10 +72,10 @@ class Around:
     """Everybody but the controller."""
 
     def __init__(
-        self, run: Run, address: str, trainer: HttpClient, worker: HttpClient, num_hands: int, steps: int
+        self, run: Run, address: str, trainer: HttpClient, worker: HttpClient, max_in_flight: int, steps: int
     ) -> None:
         self.run, self.address, self.trainer, self.worker = run, address, trainer, worker
-        self.num_hands, self.steps = num_hands, steps
+        self.max_in_flight, self.steps = max_in_flight, steps
         self.version = 0
         self.results: list[tuple[dict[str, Any], bytes]] = []
         self.running = 0
@@ -101,9 +101,9 @@ class Around:
         handing_in = asyncio.create_task(self._hand_in())
         tasks: set[asyncio.Task[None]] = set()
         while True:
-            while self.running >= self.num_hands:
+            while self.running >= self.max_in_flight:
                 await asyncio.sleep(0.002)
-            body = {"worker": "episodes/0", "want": self.num_hands - self.running}
+            body = {"worker": "episodes/0", "want": self.max_in_flight - self.running}
             said = await self.worker.json("POST", self.address, "/lease", body)
             if said.get("end"):
                 handing_in.cancel()

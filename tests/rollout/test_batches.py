@@ -1,4 +1,4 @@
-"""What a step takes, and how it is divided over ranks."""
+"""The batch of a step, and how it is divided over ranks."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_every_group_has_one_rank_and_ranks_have_equally_many_groups(tokens, wor
 def test_ranks_get_about_equally_many_tokens():
     tokens = [100, 90, 80, 70, 60, 50, 40, 30]
     ranks = balance(tokens, 2)
-    load = [sum(t for t, rank in zip(tokens, ranks, strict=True) if rank == wanted) for wanted in range(2)]
+    load = [sum(t for t, rank in zip(tokens, ranks, strict=True) if rank == target) for target in range(2)]
     assert abs(load[0] - load[1]) <= 10
     assert ranks.count(0) == 4
 
@@ -107,7 +107,7 @@ def test_stopping_leaves_batches_that_a_rank_has_got_to_the_others():
     assert world.lease() == []
 
 
-def test_after_the_last_step_the_trainer_is_told_to_end():
+def test_after_the_last_step_the_trainer_ends():
     world = World(settings(total_epochs=1))
     assert len(world.run()) == 2
     assert world.fetch(2) == "the run is complete: 2 steps"

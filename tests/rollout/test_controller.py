@@ -1,4 +1,4 @@
-"""The controller over HTTP: workers, servers and a trainer that are made up, and everything in between real."""
+"""The controller over real HTTP, with stand-ins for workers, servers and trainer."""
 
 import asyncio
 import json
@@ -40,13 +40,13 @@ def problems(world: World, max_staleness: int) -> list[str]:
     return audit(read_ledger(world.run.rollouts / LEDGER), max_staleness)
 
 
-def test_a_run_goes_round_to_its_end(tmp_path):
+def test_a_run_completes_all_its_steps(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "evaluator.freq_steps=1")) as world:
             assert (await world.json("/facts", method="GET")) == {"ready": False}
             assert (await world.hello(valid=5))["ok"]
-            said = await world.json("/facts", method="GET")
-            assert said == {
+            facts = await world.json("/facts", method="GET")
+            assert facts == {
                 **{"ready": True, "total_steps": 3, "steps_per_epoch": 5, "train_rows": 20, "valid_rows": 5},
                 "start_step": 0,
             }
@@ -72,8 +72,8 @@ def test_a_run_goes_round_to_its_end(tmp_path):
 
 @pytest.mark.parametrize("replaced", ["no", "with its weights", "without"])
 def test_servers_keep_the_first_weights_until_the_first_evaluation_is_complete(tmp_path, replaced):
-    """A server that comes meanwhile is given them too. When they are nowhere left, it gets the newest: whoever waited
-    for the old ones would wait for ever."""
+    """A server that joins meanwhile gets them too. When no server and no file has them, it gets the newest: otherwise
+    it would wait forever."""
 
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "evaluator.freq_steps=1")) as world:
@@ -104,7 +104,7 @@ def test_servers_keep_the_first_weights_until_the_first_evaluation_is_complete(t
     asyncio.run(scenario())
 
 
-def test_in_order_each_step_waits_for_its_weights_and_its_evaluation(tmp_path):
+def test_in_synchronous_mode_each_step_waits_for_its_weights_and_its_evaluation(tmp_path):
     async def scenario() -> None:
         run = make_run(
             tmp_path / "run", "async_training=false", "evaluator.freq_steps=1", "rollout.backend=embedded:d2"
@@ -149,7 +149,7 @@ def test_only_calls_of_this_run_are_answered(tmp_path):
     asyncio.run(scenario())
 
 
-def test_every_server_is_given_the_weights_and_a_new_one_the_newest_before_it_gets_work(tmp_path):
+def test_every_server_gets_the_newest_weights_before_it_gets_work(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.backend=embedded:d2"), num_servers=2) as world:
             await world.hello()
@@ -167,7 +167,7 @@ def test_every_server_is_given_the_weights_and_a_new_one_the_newest_before_it_ge
     asyncio.run(scenario())
 
 
-def test_a_server_that_lags_skips_what_is_not_the_newest_and_has_one_update_at_a_time(tmp_path):
+def test_a_slow_server_skips_older_versions_and_has_one_update_at_a_time(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             (server,) = world.servers
@@ -239,11 +239,11 @@ def test_an_update_whose_answer_is_lost_is_not_sent_twice(tmp_path, monkeypatch,
             lost: list[str] = []
 
             async def losing(link, what, *more):
-                said = await command(link, what, *more)
+                report = await command(link, what, *more)
                 if what == "update_weights" and not lost:
                     lost.append(what)
                     raise Unreachable(link.entry.address, "the answer was lost")
-                return said
+                return report
 
             monkeypatch.setattr(world.controller.servers, "_command", losing)
             await world.publish(0)
@@ -265,7 +265,7 @@ def test_the_probe_may_be_left_out(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+def test_a_run_resumes_from_its_checkpoint(tmp_path):
     checkpoint = tmp_path / "step_000002"
 
     async def first() -> None:
@@ -325,7 +325,7 @@ def test_data_that_changed_or_a_checkpoint_without_the_controller_s_part_is_refu
     asyncio.run(scenario())
 
 
-def test_workers_that_see_different_data_end_the_run(tmp_path):
+def test_workers_with_different_data_end_the_run(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
@@ -398,7 +398,7 @@ def test_stopping_does_not_wait_for_an_evaluation_that_nobody_works_on_any_more(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_disk_ends_the_controller_and_not_who_called_it(tmp_path):
+def test_a_full_disk_ends_the_controller_and_not_its_caller(tmp_path):
     async def scenario() -> None:
         run = make_run(tmp_path / "run")
         run.rollouts.mkdir()
@@ -437,7 +437,7 @@ def test_a_worker_whose_server_is_gone_is_sent_to_another(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_worker_hears_which_of_its_leases_are_void(tmp_path):
+def test_cancelled_leases_are_reported_to_their_worker(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "async_training=false")) as world:
             await world.hello("episodes/0")
@@ -446,13 +446,13 @@ def test_a_worker_hears_which_of_its_leases_are_void(tmp_path):
             await world.lease(1, "episodes/0")
             mine = await world.lease(2, "episodes/1")
             await world.hello("episodes/0", incarnation=2)
-            said = await world.finish([], "episodes/1")
-            assert said == {"void": [lease["id"] for lease in mine]}
+            reply = await world.finish([], "episodes/1")
+            assert reply == {"void": [lease["id"] for lease in mine]}
 
     asyncio.run(scenario())
 
 
-def test_a_call_that_nothing_is_there_for_is_held_back_and_answered_when_there_is(tmp_path, monkeypatch):
+def test_a_call_waits_until_it_can_be_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(routes, "LONG_POLL_S", 600.0)
 
     async def scenario() -> None:
@@ -472,7 +472,7 @@ def test_a_call_that_nothing_is_there_for_is_held_back_and_answered_when_there_i
     asyncio.run(scenario())
 
 
-def test_who_hung_up_while_it_waited_for_a_lease_gets_none(tmp_path, monkeypatch):
+def test_a_worker_that_hung_up_while_waiting_gets_no_lease(tmp_path, monkeypatch):
     monkeypatch.setattr(routes, "LONG_POLL_S", 5.0)
 
     async def scenario() -> None:
@@ -489,7 +489,7 @@ def test_who_hung_up_while_it_waited_for_a_lease_gets_none(tmp_path, monkeypatch
 
 
 @pytest.mark.shows("rollout.setup_timeout")
-def test_servers_that_never_come_are_told_by_name_and_limit(tmp_path):
+def test_servers_that_never_come_are_named_with_the_limit(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.setup_timeout=0.1"), num_servers=0) as world:
             with pytest.raises(Failure, match=r"rollout.setup_timeout: waited .* for 1 of 1 inference servers"):
@@ -525,8 +525,8 @@ def test_the_process_announces_itself_and_ends_when_the_trainer_says_so(tmp_path
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.yaml").write_text(to_yaml(values.values))
-    said = {"run_id": "run1", "experiment": "grpo", "folder": str(tmp_path), "cwd": str(tmp_path)}
-    (folder / "run.json").write_text(json.dumps(said))
+    record = {"run_id": "run1", "experiment": "grpo", "folder": str(tmp_path), "cwd": str(tmp_path)}
+    (folder / "run.json").write_text(json.dumps(record))
     (folder / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))
     run = open_run(folder)
     environment = {**os.environ, PROCESS: "rollout/0", TOKEN: SECRET}

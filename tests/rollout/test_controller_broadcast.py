@@ -1,6 +1,6 @@
-"""Weights that the trainer sends itself: who is in a group, what becomes of who refuses, dies, or comes later.
+"""Weight broadcast: the servers of a group, and servers that refuse, die or join later.
 
-Controller, HTTP and names are real; servers and trainer take and send nothing, and say what a test has them say.
+Controller, HTTP and names are real; servers and trainer transfer nothing, and report what a test sets.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.support.controller_world import PROBE, FakeServer, World, make_run, w
 
 pytestmark = pytest.mark.timeout(300)
 
-"""As long as the trainer really waits for an answer."""
+"""The real time that the trainer waits for an answer."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Taker(FakeServer):
-    """Takes part in groups. `refuses`, `dies` and `never_takes_part` say what it does when it is told to receive."""
+    """Takes part in groups. `refuses`, `dies` and `never_takes_part` set what it does when it has to receive."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -85,12 +85,12 @@ class Taker(FakeServer):
 
 
 class Trainer:
-    """Is in the groups that it is asked into; what it sends has arrived when all who were invited wait for it."""
+    """Joins the groups that it is sent to; what it sends has arrived when all members wait for it."""
 
     def __init__(self, world: World) -> None:
         self.world, self.version = world, -1
         self.groups: list[dict[str, Any]] = []
-        self.asked: list[int] = []
+        self.offered: list[int] = []
         self.ended = False
         self._over: dict[str, asyncio.Future[str]] = {}
         self._waiting: dict[str, int] = {}
@@ -103,7 +103,7 @@ class Trainer:
         self.version = version
 
     async def until_sent(self, group: str) -> str:
-        """Why it did not come through, to a server; all of a group get the same."""
+        """The failure that all servers of the group report."""
         self._waiting[group] = self._waiting.get(group, 0) + 1
         world = next(meeting["world"] for meeting in self.groups if meeting["group"] == group)
         over = self._over.setdefault(group, asyncio.get_running_loop().create_future())
@@ -113,19 +113,19 @@ class Trainer:
 
     async def live(self) -> None:
         while not self.ended:
-            self.asked.append(self.version)
-            found = await self.world.json("/send", {"version": self.version})
-            self.ended = bool(found.get("end"))
-            if meeting := found.get("meeting"):
+            self.offered.append(self.version)
+            reply = await self.world.json("/send", {"version": self.version})
+            self.ended = bool(reply.get("end"))
+            if meeting := reply.get("meeting"):
                 self.groups.append(meeting)
                 await self._watch(meeting["group"])
 
     async def _watch(self, group: str) -> None:
         over = self._over.setdefault(group, asyncio.get_running_loop().create_future())
-        while not (found := await self.world.json("/sending", {"group": group}))["over"]:
+        while not (reply := await self.world.json("/sending", {"group": group}))["over"]:
             pass
-        if found["why"] and not over.done():
-            over.set_result(found["why"])
+        if reply["why"] and not over.done():
+            over.set_result(reply["why"])
 
 
 async def add(world: World, trainer: Trainer, index: int) -> Taker:
@@ -138,9 +138,9 @@ async def add(world: World, trainer: Trainer, index: int) -> Taker:
 
 
 async def has_asked(world: World, trainer: Trainer, version: int) -> None:
-    """With that version, and was answered, three times from now on."""
-    times = trainer.asked.count(version) + 4
-    await world.until(lambda: trainer.asked.count(version) >= times)
+    """Waits until the trainer has asked with that version, and got an answer, three more times."""
+    times = trainer.offered.count(version) + 4
+    await world.until(lambda: trainer.offered.count(version) >= times)
 
 
 def scenario(tmp_path: Path, test: Callable[[World, Trainer], Any], *overrides: str, valid: int = 0) -> None:
@@ -217,7 +217,7 @@ def test_none_takes_a_version_into_use_before_all_have_it(tmp_path) -> None:
     scenario(tmp_path, test)
 
 
-def test_who_refuses_once_gets_it_again_and_the_others_at_once_without_it(tmp_path) -> None:
+def test_a_server_that_refuses_once_gets_it_again_after_the_others(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         sound, refuses = await add(world, trainer, 0), await add(world, trainer, 1)
         await seen(world, 2)
@@ -292,16 +292,16 @@ def numbers(server: Taker) -> list[int]:
     return [int(Rendezvous(**meeting).title.rpartition("-")[2]) for meeting in server.meetings]
 
 
-def test_a_version_that_comes_while_the_trainer_still_asks_with_the_one_before_is_sent_in_one_round(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_version_published_while_the_trainer_still_asks_is_sent_in_one_round(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(routes, "LONG_POLL_S", 600.0)  # an answer that comes at all has not waited for it
 
     async def test(world: World, trainer: Trainer) -> None:
         server = await add(world, trainer, 0)
         await trainer.publish(0)
         await until_served(world, 0)
-        await world.until(lambda: trainer.asked == [-1, 0] or len(trainer.asked) > 2)  # whether anybody else wants v0
+        await world.until(
+            lambda: trainer.offered == [-1, 0] or len(trainer.offered) > 2
+        )  # whether anybody else wants v0
         await trainer.publish(1)
         await until_served(world, 1)
         assert numbers(server) == [1, 2]
@@ -323,7 +323,7 @@ def test_no_group_is_opened_while_the_trainer_is_ahead_of_what_it_has_published(
     scenario(tmp_path, test)
 
 
-def test_a_server_that_never_takes_part_costs_the_others_no_version_and_has_groups_of_its_own(tmp_path) -> None:
+def test_a_server_that_never_takes_part_does_not_hold_up_the_others(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         away, sound = await add(world, trainer, 0), await add(world, trainer, 1)
         await seen(world, 2)
@@ -342,9 +342,7 @@ def test_a_server_that_never_takes_part_costs_the_others_no_version_and_has_grou
     scenario(tmp_path, test)
 
 
-def test_a_server_that_never_takes_part_ends_the_run_with_what_it_says_after_waits_that_grow(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_server_that_never_takes_part_ends_the_run_after_growing_waits(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(weight_broadcast, "MAX_BREAKUPS", 4)
 
     async def test(world: World, trainer: Trainer) -> None:
@@ -362,7 +360,7 @@ def test_a_server_that_never_takes_part_ends_the_run_with_what_it_says_after_wai
     scenario(tmp_path, test)
 
 
-def test_the_trainer_may_go_when_nobody_can_want_weights_any_more(tmp_path) -> None:
+def test_the_trainer_may_end_when_no_more_weights_are_needed(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         await add(world, trainer, 0)
         await trainer.publish(0)

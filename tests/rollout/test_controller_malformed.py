@@ -138,10 +138,10 @@ def frame(head: Any, rest: bytes) -> bytes:
 
 
 def state(world: World) -> dict[str, Any]:
-    """All that a call could have changed."""
+    """All state that a call could have changed."""
     controller, loop = world.controller, world.controller.loop
     ledger = world.run.rollouts / LEDGER
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "incarnations": dict(controller._incarnations),
         "over": (controller.over, set(controller.ended_workers), controller._final_wait, world.life.done()),
         "newest": controller.servers.publications.newest,
@@ -149,7 +149,7 @@ def state(world: World) -> dict[str, Any]:
         "metrics": world.metrics(),
     }
     if loop is not None:
-        found |= {
+        state |= {
             "gate": (loop.gate.accepted, loop.gate.running),
             "leases": sorted(lease.id for lease in loop.leases),
             "ready": sorted(loop.ready),
@@ -157,7 +157,7 @@ def state(world: World) -> dict[str, Any]:
             "steps": (loop.batches.next_step, loop.batches.done_steps, loop.queue.next_number),
             "rows left": loop.evaluations.rows_left,
         }
-    return found
+    return state
 
 
 async def refused(world: World, path: str, body: Any) -> None:
@@ -211,7 +211,7 @@ def test_malformed_calls_change_nothing_and_the_run_goes_to_its_end(
 
 
 ENDING = ("/finished", "/publish")
-"""What is well-formed by chance there may end the run."""
+"""Calls that are well-formed by chance may end the run there."""
 
 
 def test_hostile_calls_with_the_token_do_not_end_the_controller(
@@ -226,9 +226,9 @@ def test_hostile_calls_with_the_token_do_not_end_the_controller(
             table.add_routes(Routes(world.controller).table())
             routes = [(method, path) for method, path in routes_of(table) if path not in ENDING]
             lines = [f"{name}: {value}" for name, value in me.items()]
-            found = await throw_all(world._served.address, routes, 6, COUNT, lines)
-            assert not bad(found), found
-            assert all(400 in counts for (method, _), counts in found.items() if method == "POST")
+            statuses = await throw_all(world._served.address, routes, 6, COUNT, lines)
+            assert not bad(statuses), statuses
+            assert all(400 in counts for (method, _), counts in statuses.items() if method == "POST")
             assert not world.life.done()
 
     with caplog.at_level(logging.ERROR):

@@ -1,4 +1,4 @@
-"""What `recover.skip_*` means for the controller, when a command goes on from a checkpoint of an earlier one."""
+"""`recover.skip_*` in the controller, when a run resumes from a checkpoint of an earlier one."""
 
 import asyncio
 from pathlib import Path
@@ -37,7 +37,7 @@ def left_behind(folder: Path, step: int = 2) -> Path:
 
 
 @pytest.mark.parametrize(("skip", "step"), [("progress", 0), ("dataloader", 2)])
-def test_what_is_skipped_begins_anew_and_nothing_is_trained_on_twice(tmp_path, skip, step):
+def test_skipped_state_starts_again_and_nothing_is_trained_on_twice(tmp_path, skip, step):
     checkpoint = left_behind(tmp_path)
     digest = "other" if skip == "dataloader" else "d1"
 

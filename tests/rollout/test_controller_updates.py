@@ -1,4 +1,4 @@
-"""Updates that do not go as they should: answers that are lost, engines that are gone, weights that have to come again.
+"""Failing weight updates: lost answers, engines that are gone, weights that are sent again.
 
 Controller, HTTP and names are real; servers and trainer are made up, and some of what they answer with them.
 """
@@ -33,9 +33,9 @@ def scenario(tmp_path: Path, test: Callable[[World], Any], *overrides: str) -> N
 
 
 def between(world: World, what: str, act: Callable[[Command, int], Any]) -> None:
-    """`act` stands between the controller and its commands of this kind, and is told how many came before."""
-    asked: Any = world.controller.servers
-    command, count = asked._command, 0
+    """`act` wraps the controller's commands of this kind, and gets the number of earlier ones."""
+    servers: Any = world.controller.servers
+    command, count = servers._command, 0
 
     async def acting(link: ServerHandle, name: str, *more: Any) -> Any:
         nonlocal count
@@ -44,7 +44,7 @@ def between(world: World, what: str, act: Callable[[Command, int], Any]) -> None
         count += 1
         return await act(lambda: command(link, name, *more), count - 1)
 
-    asked._command = acting
+    servers._command = acting
 
 
 async def served(world: World, version: int) -> None:
@@ -84,7 +84,7 @@ def test_a_server_whose_engine_stays_away_ends_the_run_with_what_it_said(
 
 
 def test_an_update_that_came_through_while_it_was_tried_again_is_no_refusal(tmp_path: Path) -> None:
-    """The first call is still at work when its connection is lost, so that /health tells nothing of it yet."""
+    """The first call still runs when its connection is lost, so /health does not show its version yet."""
 
     async def test(world: World) -> None:
         async def slow(command: Command, before: int) -> Any:

@@ -1,4 +1,4 @@
-"""Evaluations: when they are due, and for which version an answer counts."""
+"""Evaluations: when they are due, and which version they report."""
 
 import math
 
@@ -14,7 +14,7 @@ def evaluating(frequency=None, **changes):
 
 
 def due_versions(world: World) -> list[int]:
-    """The versions that evaluations were due for, in a run without accidents."""
+    """The versions that were evaluated, in a run without failures."""
     world.run()
     for _ in range(5):
         world.load_all()
@@ -33,7 +33,7 @@ def due_versions(world: World) -> list[int]:
         ({"freq_secs": 1000}, [0, 12]),
     ],
 )
-def test_each_clock_strikes_by_itself_and_first_and_last_weights_are_always_evaluated(frequency, versions):
+def test_each_frequency_counts_alone_and_first_and_last_weights_are_evaluated(frequency, versions):
     world = World(evaluating(frequency, total_epochs=3, synchronous=True), rows=16, valid_rows=3)
     assert due_versions(world) == versions
 
@@ -57,7 +57,7 @@ def test_evaluations_are_leased_outside_of_the_gate_and_by_turns_with_training()
 
 
 def begun(world: World, due: int) -> list[Lease]:
-    """All leases of the evaluation that is due then; everything before it is done."""
+    """All leases of the evaluation that is due at this step."""
     while world.loop.evaluations.due != due:
         world.load_all()
         world.lease()
@@ -67,7 +67,7 @@ def begun(world: World, due: int) -> list[Lease]:
     return [lease for lease in world.lease() if lease.group.evaluation == due]
 
 
-def test_an_evaluation_of_several_versions_is_one_line_that_names_them_once_it_is_complete():
+def test_an_evaluation_of_several_versions_is_one_line_that_names_them():
     world = World(evaluating({"freq_steps": 3}, max_concurrent=4, evaluation_concurrent=4), rows=16, valid_rows=4)
     leases = begun(world, due=3)
     world.scores.clear()
@@ -82,7 +82,7 @@ def test_an_evaluation_of_several_versions_is_one_line_that_names_them_once_it_i
 
 
 @pytest.mark.parametrize("pin", [False, True])
-def test_weights_are_held_for_the_first_and_the_last_evaluation_and_for_all_where_it_is_asked_for(pin):
+def test_weights_are_held_for_first_and_last_evaluation_and_with_pin_for_all(pin):
     world = World(evaluating({"freq_steps": 3}, evaluation_pin=pin), rows=16, valid_rows=9)
     held = lambda: world.loop.evaluations.held_version  # noqa: E731
     assert held() == 0, "before any weights are served"
@@ -113,7 +113,7 @@ def test_while_weights_are_held_training_goes_as_far_ahead_as_staleness_lets_it(
     assert {values["eval/version_max"] for _, values in world.scores if values["eval/due_step"] == 0} == {0}
 
 
-def test_in_synchronous_mode_nothing_has_to_be_held():
+def test_in_synchronous_mode_no_version_is_held():
     world = World(evaluating(synchronous=True, evaluation_pin=True), rows=16, valid_rows=3)
     assert world.loop.evaluations.due == 0 and world.loop.evaluations.held_version is None
 
@@ -134,7 +134,7 @@ def test_the_same_rows_are_taken_each_time():
 
 
 def first_scores(world: World, outcomes: dict[int, str]) -> dict[str, float]:
-    """Of the evaluation at the start, whose rows end like this; the others are done."""
+    """Scores of the evaluation at the start, with these results of its rows; the others are done."""
     world.load()
     for _ in range(4):
         for lease in world.lease():
@@ -152,8 +152,8 @@ def first_scores(world: World, outcomes: dict[int, str]) -> dict[str, float]:
 @pytest.mark.parametrize(("allowed", "has_score"), [(0.5, True), (0.4, False)])
 @pytest.mark.parametrize("lost", ["failed", "rejected"])
 def test_rows_without_a_result_are_counted_and_above_a_share_there_is_no_score(allowed, has_score, lost):
-    said = evaluating(request_retries=1, max_concurrent=4, evaluation_max_failed_share=allowed)
-    values = first_scores(World(said, valid_rows=4), {1: lost, 2: lost})
+    config = evaluating(request_retries=1, max_concurrent=4, evaluation_max_failed_share=allowed)
+    values = first_scores(World(config, valid_rows=4), {1: lost, 2: lost})
     assert (values["eval/rows"], values["eval/samples"], values[f"eval/{lost}"]) == (4, 2, 2)
     for name in ("eval/score", "eval/reward", "eval/part/part"):
         assert math.isfinite(values[name]) == has_score, name
@@ -187,9 +187,9 @@ def test_an_early_end_breaks_an_evaluation_off():
 
 
 def test_the_score_is_the_part_of_that_name_or_else_the_reward():
-    said = facts(0, [1.0, 0.0])
-    said[0]["rewards"] = {"score": 0.25}
-    said[1]["rewards"] = {}
-    values = evaluation_metrics(said)
+    samples = facts(0, [1.0, 0.0])
+    samples[0]["rewards"] = {"score": 0.25}
+    samples[1]["rewards"] = {}
+    values = evaluation_metrics(samples)
     assert values["eval/score"] == 0.125
     assert (values["eval/reward"], values["eval/part/score"]) == (0.5, 0.25)

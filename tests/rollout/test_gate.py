@@ -1,4 +1,4 @@
-"""The staleness gate: how many groups may start, by numbers worked out elsewhere."""
+"""The staleness gate: how many groups may start, compared with numbers worked out by hand."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_capacity_is_what_may_run_and_is_not_too_far_ahead(max_concurrent, batch
 
 
 @pytest.mark.parametrize("version", [0, 1, 7, 100])
-def test_after_a_recovery_there_is_room_for_what_is_ahead_of_the_version_and_no_more(version):
+def test_after_a_recovery_capacity_is_what_may_be_ahead_of_the_version(version):
     gate = StalenessGate(1000, 16, 2, accepted=version * 16)
     assert gate.capacity(version) == (2 + 1) * 16
     for _ in range(5):
@@ -44,7 +44,7 @@ def test_too_many_under_way_is_a_negative_capacity():
     assert gate.capacity(0) == 2 - 5
 
 
-def test_a_group_makes_room_when_it_comes_to_nothing_or_is_dropped_but_not_when_it_is_accepted():
+def test_a_released_or_dropped_group_makes_room_and_an_accepted_one_does_not():
     gate = StalenessGate(10, 2, 0)
     gate.start()
     gate.start()

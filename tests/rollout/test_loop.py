@@ -1,4 +1,4 @@
-"""The rollout loop, asynchronous: what is leased, what is dropped, and what happens when something fails or dies."""
+"""The rollout loop in asynchronous mode: leases, dropped groups, failures and deaths."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_leases_go_as_far_ahead_as_staleness_allows():
     assert len(world.lease()) == 4
 
 
-def test_no_more_run_at_once_than_may_and_no_more_wait_than_may():
+def test_running_and_pending_groups_are_limited():
     assert len(World(settings(max_concurrent=3)).run(until=2)) == 2
     world = World(settings(max_concurrent=3))
     world.load()
@@ -30,7 +30,7 @@ def test_no_more_run_at_once_than_may_and_no_more_wait_than_may():
     assert len(world.lease()) == 5
 
 
-def test_a_lease_says_all_that_a_worker_needs():
+def test_a_lease_has_all_that_a_worker_needs():
     world = World(settings())
     world.load()
     lease, *_ = world.lease(2)
@@ -165,7 +165,7 @@ def test_what_a_workflow_rejects_makes_room_for_the_next_row():
     assert world.problems() == []
 
 
-def test_a_workflow_that_rejects_all_rows_is_told():
+def test_a_workflow_that_rejects_all_rows_ends_the_run():
     world = World(settings(), rows=8)
     world.load()
     for _ in range(8):
@@ -277,7 +277,7 @@ def test_the_slowest_server_says_which_version_is_served():
     assert len(world.lease()) == 4
 
 
-def test_each_step_is_told_in_numbers():
+def test_each_step_has_metrics():
     world = World(settings(max_concurrent=4))
     world.load()
     world.lease()
@@ -294,7 +294,7 @@ def test_each_step_is_told_in_numbers():
     assert values["rollout/truncated_share"] == 0
 
 
-def test_what_goes_wrong_with_rewards_and_where_the_time_of_a_group_goes_is_told_with_the_step():
+def test_reward_failures_and_timings_of_groups_are_reported_with_the_step():
     world = World(settings(batch_size=2, max_concurrent=2))
     world.load()
     count = world.loop.outcomes.count_rewards
@@ -306,7 +306,7 @@ def test_what_goes_wrong_with_rewards_and_where_the_time_of_a_group_goes_is_told
         world.finish(lease, timings={"total_s": seconds, "generate_s": seconds / 2})
     world.train()
     ((_, values),) = world.reports
-    told = [values[f"rollout/{name}"] for name in ("reward_errors", "reward_timeouts", "reward_processes_lost")]
-    assert told == [6, 1, 1]
+    counts = [values[f"rollout/{name}"] for name in ("reward_errors", "reward_timeouts", "reward_processes_lost")]
+    assert counts == [6, 1, 1]
     assert (values["perf/episode_s"], values["perf/episode_generate_s"]) == (2.0, 1.0)
     assert "perf/episode_reward_s" not in values

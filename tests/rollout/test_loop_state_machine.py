@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: nothing too old is trained on, nothing twice, nothing is lost, nothing hangs."""
+"""In any order of events: nothing is trained on too old or twice, nothing is lost, nothing hangs."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,8 +101,8 @@ actions_of_all_kinds = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(
 
 
 @given(settings_of_all_kinds, actions_of_all_kinds)
-def test_no_order_of_events_breaks_a_promise(said, actions) -> None:
-    world = World(said, rows=11, valid_rows=5)
+def test_no_order_of_events_breaks_a_promise(config, actions) -> None:
+    world = World(config, rows=11, valid_rows=5)
     for action, pick in actions:
         act(world, action, pick)
         check(world)
@@ -112,7 +112,7 @@ def test_no_order_of_events_breaks_a_promise(said, actions) -> None:
     check(world)
     assert world.step == world.loop.length.total_steps
     assert sum(world.counts().get(name, 0) for name in ("trained", "dropped", "failed", "pending", "finished")) > 0
-    if said.evaluation_clock is not None:
+    if config.evaluation_clock is not None:
         for _ in range(20):
             world.load_all()
             world.lease()
@@ -121,6 +121,6 @@ def test_no_order_of_events_breaks_a_promise(said, actions) -> None:
         evaluated = {event["version"] for event in world.events if event["event"] == "evaluated"}
         assert world.step in evaluated
         assert 0 in evaluated or world.attempts > 1  # who goes back to a later step has no weights of version 0
-        pinned = (0, world.step, *(range(world.step) if said.evaluation_pin else ()))
+        pinned = (0, world.step, *(range(world.step) if config.evaluation_pin else ()))
         mixed = [values for _, values in world.scores if values["eval/version_min"] < values["eval/version_max"]]
         assert not [values for values in mixed if values["eval/due_step"] in pinned]

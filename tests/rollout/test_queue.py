@@ -1,4 +1,4 @@
-"""Rows are dealt from the seed alone, and a run is as long as the configuration says."""
+"""The order of rows follows from the seed, and the length of a run from the configuration."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ def rows(order: RowOrder, first: int, last: int) -> list[int]:
     return [order.row(number) for number in range(first, last)]
 
 
-def test_every_epoch_deals_every_row_once_in_an_order_of_its_own():
+def test_every_epoch_has_every_row_once_in_another_order():
     order = RowOrder(seed=3, rows=20, rows_per_epoch=20, shuffle=True)
     epochs = [rows(order, 20 * epoch, 20 * (epoch + 1)) for epoch in range(3)]
     assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
@@ -40,15 +40,15 @@ def test_without_shuffling_rows_come_as_they_stand():
     assert rows(RowOrder(1, 5, 5, shuffle=False), 0, 8) == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
-def test_dealing_can_begin_anew_at_a_number():
+def test_the_row_order_can_restart_at_a_number():
     order, replace_existing = (RowOrder(1, 10, 10, shuffle=True) for _ in range(2))
     replace_existing.begin(origin=7, first_epoch=0)
     assert rows(replace_existing, 7, 17) == rows(order, 0, 10)
 
 
 def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
-    said = settings()
-    queue = GroupQueue(said, run_length(said, 10))
+    config = settings()
+    queue = GroupQueue(config, run_length(config, 10))
     first = [queue.take() for _ in range(5)]
     for index in (3, 0, 2):
         queue.put_back(first[index])
@@ -57,8 +57,8 @@ def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
 
 
 def test_the_sampling_seed_belongs_to_the_group_and_not_to_when_it_is_made():
-    said = settings(sampling_seed=9)
-    queue = GroupQueue(said, run_length(said, 10))
+    config = settings(sampling_seed=9)
+    queue = GroupQueue(config, run_length(config, 10))
     seeds = [queue.take().seed for _ in range(3)]
     assert seeds == [derive_seed(9, "sampling", number) for number in range(3)]
     assert queue.make(2).seed == seeds[2]
@@ -80,30 +80,30 @@ def test_the_shortest_limit_ends_the_run(changes, rows, steps_per_epoch, total):
     assert (length.steps_per_epoch, length.total_steps) == (steps_per_epoch, total)
 
 
-def test_too_few_rows_are_said_in_words():
+def test_too_few_rows_are_an_error():
     with pytest.raises(ValueError, match=r"^train_dataset.batch_size: a batch needs 4 rows, and the data has only 3"):
         run_length(settings(), 3)
     with pytest.raises(ValueError, match=r"^train_dataset: there are no rows"):
         run_length(settings(), 0)
 
 
-def test_the_configuration_in_the_loop_s_words():
+def test_settings_come_from_the_configuration():
     config = grpo("rollout.max_head_offpolicyness=3", "rollout.backend=embedded:d2", "gconfig.greedy=true")
-    said = rollout_settings(config)
-    assert (said.synchronous, said.max_staleness, said.num_servers) == (False, 3, 2)
-    assert said.max_concurrent == said.batch_size == config.train_dataset.batch_size
-    assert said.max_pending == 16 * said.max_concurrent
-    assert said.evaluation_concurrent == said.max_concurrent * config.gconfig.n_samples
-    assert said.lease_limit_s == config.rollout.request_timeout + config.reward.timeout_s
-    assert said.sampling["greedy"] is True
-    assert "top_p" not in said.sampling
-    assert replace(said, seed=0).evaluation_sampling["greedy"] is True
+    loop_settings = rollout_settings(config)
+    assert (loop_settings.synchronous, loop_settings.max_staleness, loop_settings.num_servers) == (False, 3, 2)
+    assert loop_settings.max_concurrent == loop_settings.batch_size == config.train_dataset.batch_size
+    assert loop_settings.max_pending == 16 * loop_settings.max_concurrent
+    assert loop_settings.evaluation_concurrent == loop_settings.max_concurrent * config.gconfig.n_samples
+    assert loop_settings.lease_limit_s == config.rollout.request_timeout + config.reward.timeout_s
+    assert loop_settings.sampling["greedy"] is True
+    assert "top_p" not in loop_settings.sampling
+    assert replace(loop_settings, seed=0).evaluation_sampling["greedy"] is True
 
 
 @pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])
 def test_synchronous_mode_allows_no_staleness(override):
-    said = rollout_settings(grpo(override))
-    assert (said.synchronous, said.max_staleness) == (True, 0)
+    loop_settings = rollout_settings(grpo(override))
+    assert (loop_settings.synchronous, loop_settings.max_staleness) == (True, 0)
 
 
 def test_answers_are_evaluated_greedily_unless_there_are_several():
@@ -113,12 +113,12 @@ def test_answers_are_evaluated_greedily_unless_there_are_several():
 
 
 def test_what_the_evaluator_says_of_versions_and_failures_reaches_the_loop():
-    usual, asked = (
+    usual, changed = (
         rollout_settings(grpo()),
         rollout_settings(grpo("evaluator.pin=true", "evaluator.max_failed_share=0.3")),
     )
     assert (usual.evaluation_pin, usual.evaluation_max_failed_share) == (False, 0.1)
-    assert (asked.evaluation_pin, asked.evaluation_max_failed_share) == (True, 0.3)
+    assert (changed.evaluation_pin, changed.evaluation_max_failed_share) == (True, 0.3)
 
 
 def test_without_a_clock_or_when_measuring_nothing_is_evaluated():

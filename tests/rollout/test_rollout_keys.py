@@ -1,4 +1,4 @@
-"""What keys of sampling and of rollouts do, from the command line to the engine and to the loop."""
+"""Effects of the keys of sampling and of rollouts, from the command line to the engine and to the loop."""
 
 import asyncio
 import math
@@ -26,10 +26,10 @@ SMALL = ("train_dataset.batch_size=4", "rollout.max_head_offpolicyness=1", "eval
 
 
 def ring(*overrides: str, rows: int = 400, **more: Any) -> World:
-    """The rollout loop as the configuration says, with servers that have weights."""
-    found = World(rollout_settings(grpo(*SMALL, *overrides)), rows=rows, **more)
-    found.load_all()
-    return found
+    """The rollout loop of a configuration, with servers that have weights."""
+    world = World(rollout_settings(grpo(*SMALL, *overrides)), rows=rows, **more)
+    world.load_all()
+    return world
 
 
 # Sampling: what a lease says is what the engine does.
@@ -39,10 +39,10 @@ def sampled(*overrides: str) -> list[GeneratedSample]:
     """The answers to one lease's prompt by a small model with random weights."""
     world = ring("gconfig.max_new_tokens=8", "gconfig.temperature=1", *overrides)
     lease = world.lease()[0].wire(world.settings)
-    said = {"id": lease["id"], "prompt": [7, 8, 9], "n": lease["n"], "seed": 5, "sampling": lease["sampling"]}
+    group = {"id": lease["id"], "prompt": [7, 8, 9], "n": lease["n"], "seed": 5, "sampling": lease["sampling"]}
     tokenizer = LazyTokenizer(model_folder("builtin:tiny-addition"))
     engine = LLMEngine(tiny_qwen3(), max_running_requests=16, tokenizer=tokenizer)
-    (finished,) = engine.generate([parse_group(said, VOCAB)])
+    (finished,) = engine.generate([parse_group(group, VOCAB)])
     assert finished.error is None
     return finished.samples
 
@@ -63,19 +63,21 @@ def test_max_new_tokens_cuts_an_answer_off():
 
 @pytest.mark.shows("gconfig.max_tokens")
 def test_max_tokens_counts_the_prompt():
-    found = sampled("gconfig.max_tokens=8")
-    assert max(len(sample.token_ids) for sample in found) == 8 - 3
+    samples = sampled("gconfig.max_tokens=8")
+    assert max(len(sample.token_ids) for sample in samples) == 8 - 3
 
 
 @pytest.mark.shows("gconfig.temperature")
 def test_a_low_temperature_takes_likelier_tokens():
-    means = {said: sum(sum(sample.logprobs) for sample in sampled(f"gconfig.temperature={said}")) for said in (1, 0.1)}
+    means = {
+        value: sum(sum(sample.logprobs) for sample in sampled(f"gconfig.temperature={value}")) for value in (1, 0.1)
+    }
     assert means[1] < means[0.1] <= 0
 
 
 @pytest.mark.shows("gconfig.greedy")
 def test_greedy_takes_the_likeliest_token_always():
-    answers = [{tuple(sample.token_ids) for sample in sampled(f"gconfig.greedy={said}")} for said in (True, False)]
+    answers = [{tuple(sample.token_ids) for sample in sampled(f"gconfig.greedy={value}")} for value in (True, False)]
     assert len(answers[0]) == 1 < len(answers[1])
     model, (answer,) = tiny_qwen3(), answers[0]
     with torch.no_grad():
@@ -92,21 +94,21 @@ def test_stop_token_ids_end_an_answer():
 
 
 def chances(sample: GeneratedSample) -> list[list[float]]:
-    """Of all tokens in the place of each one of the answer, at temperature 1; the likeliest first."""
+    """Log-probabilities of all tokens at each position of the answer, at temperature 1, the likeliest first."""
     with torch.no_grad():
         logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
     return torch.log_softmax(logits, -1).sort(descending=True).values.tolist()
 
 
 def ranks(samples: list[GeneratedSample], at: str) -> list[int]:
-    """How many tokens were likelier than each one that came; `at` is what the answers were sampled with."""
-    found = []
+    """How many tokens were likelier than each sampled one; `at` are the sampling parameters."""
+    ranks = []
     with torch.no_grad():
         for sample in samples:
             logits = tiny_qwen3()(torch.tensor([[7, 8, 9, *sample.token_ids]])).logits[0, 2:-1]
-            found += [int((row > row[token]).sum()) for row, token in zip(logits, sample.token_ids, strict=True)]
-    assert found, at
-    return found
+            ranks += [int((row > row[token]).sum()) for row, token in zip(logits, sample.token_ids, strict=True)]
+    assert ranks, at
+    return ranks
 
 
 MANY = "gconfig.n_samples=16"
@@ -122,7 +124,7 @@ def test_top_k_leaves_out_all_but_the_likeliest():
 @pytest.mark.shows("gconfig.top_p")
 def test_top_p_leaves_out_what_is_beyond_its_share():
     def beyond(*words: str) -> int:
-        """Tokens whose likelier ones have half of all chances together."""
+        """Tokens whose likelier ones have half of the probability together."""
         samples = sampled(MANY, *words)
         above = []
         for sample in samples:
@@ -159,13 +161,13 @@ LONGER = ("gconfig.max_new_tokens=40", MANY)
 
 @pytest.mark.shows("gconfig.frequency_penalty")
 def test_frequency_penalty_makes_tokens_of_the_answer_rarer():
-    counts = {said: repeated(sampled(*LONGER, f"gconfig.frequency_penalty={said}")) for said in (-1, 0, 2)}
+    counts = {value: repeated(sampled(*LONGER, f"gconfig.frequency_penalty={value}")) for value in (-1, 0, 2)}
     assert counts[2] < counts[0] < counts[-1]
 
 
 @pytest.mark.shows("gconfig.repetition_penalty")
 def test_repetition_penalty_makes_tokens_rarer_that_were_seen():
-    counts = {said: repeated(sampled(*LONGER, f"gconfig.repetition_penalty={said}"), (7, 8, 9)) for said in (1, 5)}
+    counts = {value: repeated(sampled(*LONGER, f"gconfig.repetition_penalty={value}"), (7, 8, 9)) for value in (1, 5)}
     assert counts[5] < 0.8 * counts[1]
 
 
@@ -183,7 +185,7 @@ def test_stop_ends_an_answer_with_the_token_that_completes_a_text():
     (longest,) = sampled("gconfig.n_samples=1")
     texts = [tokenizer.decode(longest.token_ids[:count]) for count in range(len(longest.token_ids) + 1)]
     text = texts[-1][1:3]
-    end = next(count for count, found in enumerate(texts) if text in found)
+    end = next(count for count, piece in enumerate(texts) if text in piece)
     (sample,) = sampled("gconfig.n_samples=1", f"gconfig.stop=['{text}']")
     assert (sample.token_ids, sample.finish) == (longest.token_ids[:end], "stop")
     assert end < len(longest.token_ids)
@@ -224,18 +226,18 @@ def test_max_head_offpolicyness_is_how_far_ahead_groups_are_generated(staleness)
 
 
 @pytest.mark.shows("async_training")
-@pytest.mark.parametrize("asked", [True, False])
-def test_async_training_lets_groups_be_generated_ahead(asked):
-    world = ring("rollout.max_concurrent_rollouts=500", f"async_training={asked}")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_async_training_lets_groups_be_generated_ahead(enabled):
+    world = ring("rollout.max_concurrent_rollouts=500", f"async_training={enabled}")
     world.lease()
     world.finish_all()
     world.fetch()
-    assert bool(world.loop.ready) is asked
+    assert bool(world.loop.ready) is enabled
 
 
 @pytest.mark.shows("rollout.schedule_policy")
 def test_schedule_policy_says_which_server_is_next():
-    """Three groups: the second answer is long, so that its server has more to do."""
+    """Three groups: the second answer is long, so that its server has more load."""
 
     def servers(policy: str) -> list[str]:
         words = ("rollout.backend=embedded:d2", f"rollout.schedule_policy={policy}", "cluster.n_gpus_per_node=2")
@@ -264,14 +266,14 @@ def test_request_retries_is_how_often_a_failed_group_is_tried_again(retries):
 
 
 @pytest.mark.shows("actor.dynamic_sampling")
-@pytest.mark.parametrize("asked", [True, False])
-def test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal(asked):
-    world = ring(f"actor.dynamic_sampling={asked}", "rollout.max_concurrent_rollouts=4")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal(enabled):
+    world = ring(f"actor.dynamic_sampling={enabled}", "rollout.max_concurrent_rollouts=4")
     for lease in world.lease():
         world.finish(lease, rewards=[1.0] * lease.group.n if lease.group.number == 1 else None)
     batch = world.fetch()
-    assert (batch is None) is asked
-    assert 1 not in world.loop.ready if asked else [group.number for group in batch.groups] == [0, 1, 2, 3]
+    assert (batch is None) is enabled
+    assert 1 not in world.loop.ready if enabled else [group.number for group in batch.groups] == [0, 1, 2, 3]
 
 
 @pytest.mark.shows("rollout.consumer_batch_size")
@@ -282,11 +284,11 @@ def test_consumer_batch_size_must_be_the_batch_size():
 
 
 class Reached(Exception):
-    """Here a worker begins to work."""
+    """Raised where a worker starts to work."""
 
 
 def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
-    """What an episodes worker is made with."""
+    """The arguments that an episodes worker is created with."""
     made: dict[str, Any] = {}
 
     class GenerationClient:
@@ -322,11 +324,11 @@ def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
     return made
 
 
-def test_a_worker_traces_checks_retries_and_waits_as_it_is_told(tmp_path, monkeypatch):
+def test_a_worker_traces_checks_retries_and_waits_as_configured(tmp_path, monkeypatch):
     usual = worker_of(tmp_path, monkeypatch)
     assert usual == {"timeout_s": 3600, "retries": 3, "limit_s": 120, "checks": False, "is_traced": False}
-    told = {"request_timeout": 7, "request_retries": 1, "setup_timeout": 9}
-    words = [f"rollout.{name}={value}" for name, value in told.items()]
+    limits = {"request_timeout": 7, "request_retries": 1, "setup_timeout": 9}
+    words = [f"rollout.{name}={value}" for name, value in limits.items()]
     words += ["rollout.enable_rollout_tracing=true", "rollout.check_trajectory_format=true"]
     other = worker_of(tmp_path, monkeypatch, *words)
     assert other == {"timeout_s": 7, "retries": 1, "limit_s": 9, "checks": True, "is_traced": True}
@@ -336,14 +338,14 @@ def test_a_worker_traces_checks_retries_and_waits_as_it_is_told(tmp_path, monkey
 
 
 def rows_of(tmp_path, section: str, *settings: str) -> Any:
-    """Rows to train on, or to evaluate on; the others are the task's."""
+    """Rows of a file for training or evaluation; the others are the task's."""
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1", "answer": "2"}\n{"prompt": "1+1+1=", "answer": "3"}\n')
     words = [f"{section}.{setting}" for setting in ("path=rows.jsonl", "drop_last=false", *settings)]
     config = grpo("train_dataset.batch_size=1", *words)
-    found = load_datasets(
+    datasets = load_datasets(
         config, SearchFolders(tmp_path, tmp_path), TextTokenizer(model_folder("builtin:tiny-addition"))
     )
-    return found.train if section == "train_dataset" else found.valid
+    return datasets.train if section == "train_dataset" else datasets.valid
 
 
 @pytest.mark.shows("{section}.path")

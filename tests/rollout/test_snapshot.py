@@ -1,4 +1,4 @@
-"""A checkpoint holds all that the loop needs to go on, and a ledger shows whether it did."""
+"""A snapshot has all that the loop needs to resume, and the ledger shows whether it did."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.support.rollout_world import DIGEST, World, clock, settings
 
 
 def world_at_step_one() -> World:
-    """Six groups finished, four of them trained on; two under way; one waits to be generated again."""
+    """Six groups finished, four of them trained on; two running; one waits to be generated again."""
     world = World(settings(max_concurrent=20, max_staleness=1, request_retries=3))
     world.load()
     for lease in world.lease()[:6]:
@@ -81,9 +81,9 @@ def test_without_a_checkpoint_all_begins_again():
     assert world.problems() == []
 
 
-def test_in_order_the_step_begins_as_if_none_of_it_had_been_generated():
-    said = settings(synchronous=True, dynamic_sampling=True, max_concurrent=8)
-    world = World(said)
+def test_in_synchronous_mode_the_step_starts_again_from_its_beginning():
+    config = settings(synchronous=True, dynamic_sampling=True, max_concurrent=8)
+    world = World(config)
     world.run(until=1)
     before = snapshot(world.loop, 1, DIGEST)
     world.load_all()
@@ -111,7 +111,7 @@ def test_other_data_is_refused_in_words():
         world.begin(digest="other")
 
 
-def test_data_can_be_begun_anew():
+def test_the_data_can_be_started_from_the_beginning():
     world = world_at_step_one()
     world.save()
     world.begin(digest="other", begin_data_anew=True)
@@ -139,8 +139,8 @@ def test_another_batch_size_goes_on_with_the_next_epoch():
 
 
 def test_the_clock_of_evaluations_goes_on_and_what_was_due_is_done():
-    said = settings(evaluation_clock=clock(freq_steps=2), synchronous=True, total_epochs=3)
-    expected, world = World(said, valid_rows=3), World(said, valid_rows=3)
+    config = settings(evaluation_clock=clock(freq_steps=2), synchronous=True, total_epochs=3)
+    expected, world = World(config, valid_rows=3), World(config, valid_rows=3)
     expected.run()
     world.run(until=2)
     world.save()
@@ -150,7 +150,7 @@ def test_the_clock_of_evaluations_goes_on_and_what_was_due_is_done():
     assert [version for version, _ in world.scores] == [version for version, _ in expected.scores]
 
 
-def test_a_loop_that_counts_anew_takes_over_prompts_but_no_versions():
+def test_a_loop_that_counts_steps_from_0_takes_over_prompts_but_no_versions():
     world = world_at_step_one()
     world.save()
     frame = world.saved
@@ -161,7 +161,7 @@ def test_a_loop_that_counts_anew_takes_over_prompts_but_no_versions():
     assert not other.loop.ready
 
 
-def test_the_ledger_outlives_the_process_and_cuts_off_half_a_line(tmp_path):
+def test_the_ledger_survives_a_kill_and_drops_an_incomplete_line(tmp_path):
     path = tmp_path / "rollouts" / LEDGER
     ledger = Ledger(path, attempt=1)
     ledger.write([{"event": "submitted", "group": 0}, {"event": "submitted", "group": 1}])
@@ -229,4 +229,4 @@ FINISHED = [{"event": "finished", "group": group, "versions": [0, 0]} for group 
     ],
 )
 def test_the_audit_finds(events, problem):
-    assert any(problem in found for found in audit(events, max_staleness=2))
+    assert any(problem in line for line in audit(events, max_staleness=2))

@@ -1,4 +1,4 @@
-"""The rollout loop in synchronous mode: what is trained on depends on the seed alone, whatever time does."""
+"""The rollout loop in synchronous mode: what is trained on depends only on the seed, not on timing."""
 
 import random
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ def test_no_group_of_the_next_step_starts_before_the_step_is_done():
     assert keys(world.lease()) == {"1.1"}
 
 
-def test_when_a_worker_dies_all_of_the_wave_is_generated_again():
+def test_when_a_worker_dies_the_whole_batch_is_generated_again():
     world = World(ordered())
     world.load_all()
     lost, kept = world.lease(2, "episodes/0"), world.lease(2, "episodes/1")
@@ -87,7 +87,7 @@ def test_when_a_worker_dies_all_of_the_wave_is_generated_again():
     assert world.problems() == []
 
 
-def test_when_a_server_dies_the_wave_waits_for_the_one_that_takes_its_place():
+def test_when_a_server_dies_the_batch_waits_for_its_replacement():
     world = World(ordered())
     world.load_all()
     leases = world.lease()
@@ -102,7 +102,7 @@ def test_when_a_server_dies_the_wave_waits_for_the_one_that_takes_its_place():
     assert world.problems() == []
 
 
-def test_a_server_that_does_not_answer_one_worker_starts_the_wave_again():
+def test_a_server_that_does_not_answer_a_worker_restarts_the_batch():
     world = World(ordered())
     world.load_all()
     lease = world.lease()[0]
@@ -111,7 +111,7 @@ def test_a_server_that_does_not_answer_one_worker_starts_the_wave_again():
     assert keys(world.lease()) == {"0.2"}
 
 
-def test_whoever_dies_over_every_try_ends_the_run():
+def test_a_process_that_dies_in_every_try_ends_the_run():
     world = World(ordered())
     for _ in range(MAX_RESTARTS + 1):
         world.load_all()
@@ -120,7 +120,7 @@ def test_whoever_dies_over_every_try_ends_the_run():
     assert world.loop.failure.startswith("rollout: synchronous batch 0 was generated 11 times")
 
 
-def test_groups_that_teach_nothing_are_replaced_in_a_further_wave():
+def test_groups_with_equal_rewards_are_replaced_in_another_batch():
     world = World(ordered(dynamic_sampling=True, max_concurrent=4))
     world.load_all()
     for lease in world.lease():
@@ -132,7 +132,7 @@ def test_groups_that_teach_nothing_are_replaced_in_a_further_wave():
     assert [group.number for group in world.train().groups] == [2, 3, 4, 5]
 
 
-def test_a_failed_group_is_tried_again_when_all_of_its_wave_is_there():
+def test_a_failed_group_is_retried_when_its_batch_is_complete():
     world = World(ordered())
     world.load_all()
     leases = world.lease()
@@ -146,7 +146,7 @@ def test_a_failed_group_is_tried_again_when_all_of_its_wave_is_there():
     assert [group.number for group in world.fetch().groups] == [0, 1, 2, 3]
 
 
-def test_an_error_of_a_server_starts_the_wave_again_until_it_counts_as_the_group_s_own():
+def test_a_server_error_restarts_the_batch_until_the_group_has_no_retries_left():
     world = World(ordered(request_retries=1))
     world.load_all()
     leases = world.lease()
@@ -183,19 +183,19 @@ def test_an_evaluation_is_a_phase_of_its_own_before_the_groups_of_the_step():
 
 
 def trace(seed: int, interruptions: bool) -> list[tuple[int, list[Any]]]:
-    """All that decides what is generated and trained, in a run whose timing and accidents come from `seed`."""
+    """What is generated and trained on, in a run whose timing and failures come from `seed`."""
     chance = random.Random(seed)
-    said = ordered(dynamic_sampling=True, evaluation_clock=clock(freq_steps=2), max_concurrent=5)
-    world = World(said, rows=9, valid_rows=4)
-    found: dict[int, list[Any]] = {}
+    config = ordered(dynamic_sampling=True, evaluation_clock=clock(freq_steps=2), max_concurrent=5)
+    world = World(config, rows=9, valid_rows=4)
+    record: dict[int, list[Any]] = {}
     for _ in range(3000):
         if isinstance(world.fetch(), str):
-            return sorted(found.items())
+            return sorted(record.items())
         world.load_all()
         for lease in world.lease(chance.randint(1, 3), f"episodes/{chance.randint(0, 1)}"):
             place = order(lease)
             key = place["key"].rpartition(".")[0]
-            mine = found.setdefault(world.step, [])
+            mine = record.setdefault(world.step, [])
             entry = (key, place["place"], place["of"], lease.group.row, lease.group.seed, lease.server)
             if entry not in mine:
                 mine.append(entry)
@@ -205,7 +205,7 @@ def trace(seed: int, interruptions: bool) -> list[tuple[int, list[Any]]]:
             world.finish(lease, rewards=[1.0, 1.0] if equal else [0.0, 1.0])
         batch = world.train() if chance.random() < 0.5 else None
         if batch is not None and not isinstance(batch, str):
-            found.setdefault(batch.step, []).append(tuple(group.number for group in batch.groups))
+            record.setdefault(batch.step, []).append(tuple(group.number for group in batch.groups))
             if chance.random() < 0.5:
                 world.save()
         if interruptions and chance.random() < 0.05:
@@ -216,13 +216,13 @@ def trace(seed: int, interruptions: bool) -> list[tuple[int, list[Any]]]:
                 world.server_dies()
             else:
                 world.begin()
-                found = {step: entries for step, entries in found.items() if step < world.step}
+                record = {step: entries for step, entries in record.items() if step < world.step}
     raise AssertionError(f"no end: {world.where()}")
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_time_and_accidents_change_nothing_of_what_is_generated_and_trained(seed):
     expected = [(step, sorted(entries, key=str)) for step, entries in trace(0, interruptions=False)]
-    found = [(step, sorted(set(entries), key=str)) for step, entries in trace(seed, interruptions=True)]
-    assert [step for step, _ in found] == list(range(len(found)))
-    assert found == expected
+    record = [(step, sorted(set(entries), key=str)) for step, entries in trace(seed, interruptions=True)]
+    assert [step for step, _ in record] == list(range(len(record)))
+    assert record == expected

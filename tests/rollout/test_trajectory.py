@@ -1,4 +1,4 @@
-"""A group is packed and comes out as it went in; what could not be trained on is refused in words."""
+"""Packing and unpacking of groups; trajectories that cannot be trained on are refused."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from areal_like.rollout.trajectory import Trajectory, pack_group, prompt_hash, u
 
 
 def trajectory(**changes) -> Trajectory:
-    said = {
+    defaults = {
         "token_ids": [5, 6, 7, 8, 1],
         "loss_mask": [0, 0, 1, 1, 1],
         "logprobs": [0, 0, -0.5, -0.25, -1.5],
@@ -15,7 +15,7 @@ def trajectory(**changes) -> Trajectory:
         "reward": 0.5,
         "rewards": {"exact": 0.5, "score": 1.0},
     }
-    return Trajectory(**{**said, **changes})
+    return Trajectory(**{**defaults, **changes})
 
 
 def test_a_group_comes_out_as_it_went_in():

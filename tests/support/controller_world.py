@@ -1,4 +1,4 @@
-"""A controller with servers, a worker and a trainer around it, over real HTTP within one process; and no models."""
+"""A controller with stand-in servers, worker and trainer, over real HTTP in one process and without models."""
 
 import asyncio
 import contextlib
@@ -37,19 +37,19 @@ SMALL = (
 
 def make_run(folder: Path, *overrides: str, step: int = 0, checkpoint: Path | None = None, attempt: int = 1) -> Run:
     folder.mkdir(exist_ok=True)
-    said = {"attempt": attempt, "step": step, "checkpoint": None if checkpoint is None else str(checkpoint)}
-    (folder / "attempt.json").write_text(json.dumps(said))
+    record = {"attempt": attempt, "step": step, "checkpoint": None if checkpoint is None else str(checkpoint)}
+    (folder / "attempt.json").write_text(json.dumps(record))
     return Run(folder, grpo(*SMALL, *overrides), "grpo", "run1", folder, folder)
 
 
 class FakeServer:
-    """Takes weights and commands; `log` has them in order. Generation is the worker's to make up."""
+    """Accepts weights and commands; `log` has them in order. It does not generate."""
 
     def __init__(self, index: int, incarnation: int, store: MemoryEntries) -> None:
         self.name, self.version = f"server/{index}", -1
         self.log: list[str] = []
         self.times: list[float] = []
-        """When each line of the log came."""
+        """The time of each line of the log."""
         self.probe, self.refusal, self.hold = list(PROBE.logprobs), "", asyncio.Event()
         self.hold.set()
         self.updating = 0
@@ -77,16 +77,16 @@ class FakeServer:
             await self._served.close()
 
     async def _update(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
+        body = await read_json(request)
         assert self.updating == 0, "two updates at once"
         self.updating += 1
         await self.hold.wait()
         self.updating -= 1
         self.times.append(time.monotonic())
-        self.log.append(f"update {said['version']}")
+        self.log.append(f"update {body['version']}")
         if self.refusal:
             raise HttpError(409, self.refusal)
-        self.version = said["version"]
+        self.version = body["version"]
         generated = {"tokens": 10, "busy_s": 0.001}
         done = {"version": self.version, "stall_s": 0.01, "load_s": 0.02, "tensors": 1, "generated": generated}
         return json_response({**done, "probe_logprobs": self.probe})
@@ -101,7 +101,7 @@ class FakeServer:
 
 
 class World:
-    """The controller and those around it. `caller(name)` calls it as somebody."""
+    """The controller and its environment. `caller(name)` is a client with that process name."""
 
     def __init__(self, run: Run, store: MemoryEntries) -> None:
         self.run, self.store = run, store
@@ -168,9 +168,9 @@ class World:
 
     async def until(self, look: Callable[[], Any], limit_s: float = 60.0) -> Any:
         async with asyncio.timeout(limit_s):
-            while not (found := look()):
+            while not (result := look()):
                 await asyncio.sleep(0.005)
-        return found
+        return result
 
     # What workers do.
 
@@ -183,9 +183,9 @@ class World:
         return await self.json("/hello", body, who, life=incarnation)
 
     async def lease(self, want: int = 100, who: str = "episodes/0") -> list[dict[str, Any]]:
-        said = await self.json("/lease", {"worker": who, "want": want}, who)
-        self.over = self.over or said.get("end", False)
-        leases: list[dict[str, Any]] = said["leases"]
+        reply = await self.json("/lease", {"worker": who, "want": want}, who)
+        self.over = self.over or reply.get("end", False)
+        leases: list[dict[str, Any]] = reply["leases"]
         return leases
 
     async def finish(self, leases: list[dict[str, Any]], who: str = "episodes/0", **more: Any) -> Any:
@@ -202,7 +202,7 @@ class World:
         return await caller.json("POST", self._served.address, "/finish", body)
 
     async def work(self, who: str = "episodes/0", want: int = 3) -> None:
-        """Until the run is over."""
+        """Runs until the run is over."""
         while not self.over:
             if leases := await self.lease(want, who):
                 await self.finish(leases, who)
@@ -226,7 +226,7 @@ class World:
                 return frame
 
     async def train(self, save: Callable[[int], Awaitable[None]] | None = None, until: int | None = None) -> list[Any]:
-        """To the end of the run, or until so many steps are completed. Returns the groups of each step."""
+        """Trains to the end of the run, or until step `until`. Returns the groups of each step."""
         await self.publish(self.start.step)
         steps: list[Any] = []
         step = self.start.step

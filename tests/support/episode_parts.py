@@ -1,4 +1,4 @@
-"""A worker in this process, with workflows that go wrong in every way there is."""
+"""A worker in this process, with workflows that fail in every known way."""
 
 import asyncio
 import functools
@@ -70,7 +70,7 @@ class Narrow(Base):
         return await episode.generate(self.ids, top_p=0.9)
 
 class Neutral(Base):
-    """Says what is so anyway, and when an answer ends."""
+    """Repeats the default sampling, and sets how an answer ends."""
     async def go(self, episode, row):
         samples = await episode.generate(self.ids, top_p=1, top_k=-1, min_p=0, stop=["46"], min_new_tokens=0)
         texts = [sample.text for sample in samples]
@@ -101,32 +101,32 @@ class Spoils(Base):
         return [episode.trajectory(self.ids, sample, 1.0) for sample in samples]
 
 class Wrong(Base):
-    """Trajectories that no training can use, or only by chance."""
+    """Trajectories that cannot be trained on, or only by chance."""
     def __init__(self, what, value):
         self.what, self.value = what, value
     async def go(self, episode, row):
-        found = episode.trajectory(self.ids, (await episode.generate(self.ids))[0], 1.0)
+        trajectory = episode.trajectory(self.ids, (await episode.generate(self.ids))[0], 1.0)
         if self.what in ("reward", "finish"):
-            setattr(found, self.what, self.value)
+            setattr(trajectory, self.what, self.value)
         else:
-            getattr(found, self.what)[-1 if self.value != -2.5 else 0] = self.value
-        return [found]
+            getattr(trajectory, self.what)[-1 if self.value != -2.5 else 0] = self.value
+        return [trajectory]
 '''
 
 
 def runner(folder):
-    """Runs leases by a worker; `leases` gets the server's address, `meet` is there while they run."""
+    """Runs leases in a worker; `leases` gets the server's address, `meet` runs beside them."""
     (folder / "mine.py").write_text(MINE)
 
-    def run(leases, server=None, workflow=None, hands=8, **said):
-        return asyncio.run(_run(folder, leases, server or Server(), workflow, hands, **said))
+    def run(leases, server=None, workflow=None, max_in_flight=8, **options):
+        return asyncio.run(_run(folder, leases, server or Server(), workflow, max_in_flight, **options))
 
     return run
 
 
-async def _run(folder, leases, server, workflow, hands, meet=None, **said):
+async def _run(folder, leases, server, workflow, max_in_flight, meet=None, **options):
     async with open_server(server), open_controller(leases(server.address)) as controller:
-        async with open_worker(folder, controller.address, workflow, hands, **said) as worker:
+        async with open_worker(folder, controller.address, workflow, max_in_flight, **options) as worker:
             working = asyncio.create_task(worker.work())
             if meet is not None:
                 await meet(controller, server, worker)
@@ -135,7 +135,7 @@ async def _run(folder, leases, server, workflow, hands, meet=None, **said):
 
 
 class Rewards:
-    """In this process, where a worker has a child for them."""
+    """Rewards in this process; a worker has a child for them."""
 
     def __init__(self, error=None):
         self.counts, self.error = RewardCounts(), error
@@ -148,7 +148,7 @@ class Rewards:
 
 @functools.cache
 def prepared():
-    """What no test changes."""
+    """What all tests share."""
     here = SearchFolders(Path(), Path())
     made: Any = DatasetConfig
     dataset = made(path="addition")
@@ -160,7 +160,16 @@ def prepared():
 
 @asynccontextmanager
 async def open_worker(
-    folder, address, workflow=None, hands=8, args=None, error=None, limit_s=5.0, retries=0, check_format=False, **tools
+    folder,
+    address,
+    workflow=None,
+    max_in_flight=8,
+    args=None,
+    error=None,
+    limit_s=5.0,
+    retries=0,
+    check_format=False,
+    **tools,
 ):
     tokenizer, datasets = prepared()
     async with HttpClient(WORKER, SECRET) as caller:
@@ -172,7 +181,7 @@ async def open_worker(
         )
         episodes = EpisodeRunner(WorkerTools(tokenizer, client, Rewards(error), **known), datasets, made, check_format)
         try:
-            yield EpisodeWorker(link, episodes, hands)
+            yield EpisodeWorker(link, episodes, max_in_flight)
         finally:
             await client.close()
 

@@ -1,4 +1,4 @@
-"""Rewards that go wrong in every way there is, and a pool to run them in."""
+"""Rewards that fail in every known way, and a pool to run them in."""
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +12,7 @@ MINE = '''
 import asyncio, ctypes, os, signal, subprocess, sys, time
 
 def acts(prompt, completion, answer):
-    """Does what the answer says."""
+    """Acts as the answer names."""
     if completion == "hang":
         subprocess.Popen(["sleep", "3599.5"])
         time.sleep(3600)
@@ -55,7 +55,7 @@ async def awaits(prompt, completion):
     return len(completion)
 
 def passing(prompt, completion, answer):
-    """Fails twice, then has recovered; counts in a file, as no process may outlive it."""
+    """Fails twice and then recovers; counts in a file, since its process may end."""
     with open(os.path.join(os.path.dirname(__file__), "count"), "a") as file:
         file.write("x")
         if file.tell() < 3:
@@ -85,15 +85,15 @@ def environment(prompt, completion):
 def wanted_in(folder):
     (folder / "mine.py").write_text(MINE)
 
-    def wanted(name=None, args=None, task=None, task_args=None):
+    def reward_spec(name=None, args=None, task=None, task_args=None):
         return RewardSpec(name and f"mine.py:{name}", args or {}, task, task_args or {}, str(folder), str(folder))
 
-    return wanted
+    return reward_spec
 
 
 @asynccontextmanager
-async def open_pool(wanted, timeout_s=30.0, retries=0, row=ROW):
-    pool = RewardPool(wanted, timeout_s, retries, setup_timeout_s=60)
+async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW):
+    pool = RewardPool(spec, timeout_s, retries, setup_timeout_s=60)
     try:
         await pool.ready(row)
         yield pool
@@ -112,7 +112,7 @@ def is_alive(pid):
 
 
 async def each(pool, *completions):
-    """What came of each answer, asked for side by side."""
+    """The reward or error of each answer, requested concurrently."""
 
     async def one(completion):
         try:

@@ -1,4 +1,4 @@
-"""A world for the rollout loop: servers, workers and a trainer that are numbers, and a clock that is set by hand."""
+"""A simulation around the rollout loop: servers, workers, a trainer, and a clock that is set by hand."""
 
 from dataclasses import replace
 from functools import cache
@@ -48,12 +48,12 @@ def settings(**changes: Any) -> RolloutSettings:
 
 @cache
 def grpo(*overrides: str) -> Any:
-    """The shipped experiment, with servers that need no look at the machine."""
+    """The shipped experiment, with a fixed number of servers."""
     return load(ROOT / "experiments" / "grpo.yaml", ["rollout.backend=embedded", *overrides]).config
 
 
 def clock(**frequencies: int | None) -> Any:
-    """An evaluator's clock, with nothing set but these."""
+    """Frequencies of an evaluator with only these set."""
     usual = {"freq_steps": None, "freq_epochs": None, "freq_secs": None}
     return replace(grpo().evaluator, **{**usual, **frequencies})
 
@@ -79,11 +79,11 @@ def facts(version: int, rewards: list[float], newest: int | None = None, generat
 class World:
     """One run, over all its attempts. `events` is its whole ledger."""
 
-    def __init__(self, said: RolloutSettings, rows: int = 10, valid_rows: int = 0) -> None:
-        self.settings, self.rows, self.valid_rows = said, rows, valid_rows
+    def __init__(self, settings: RolloutSettings, rows: int = 10, valid_rows: int = 0) -> None:
+        self.settings, self.rows, self.valid_rows = settings, rows, valid_rows
         self.time = 0.0
         self.events: list[dict[str, Any]] = []
-        self.book = Audit(said.max_staleness)
+        self.book = Audit(settings.max_staleness)
         self.reports: list[tuple[int, dict[str, float]]] = []
         self.scores: list[tuple[int, dict[str, float]]] = []
         self.checkpoint: bytes | None = None
@@ -104,21 +104,21 @@ class World:
             self.loop.record_event("recovered", step=0, next=0, again=[], ready=[], data_anew=False)
         self.published = step
         self.leases: dict[str, tuple[Lease, int]] = {}
-        """What workers have, with the version under which they began."""
+        """Leases of the workers, with the version under which they started."""
         self.fetched: int | None = None
         for index in range(self.settings.num_servers):
             self.server_comes(index)
         self.after()
 
     def after(self) -> None:
-        """What the process around the loop does after every call."""
+        """What the controller does after every call."""
         for event in self.loop.events:
             self.events.append(orjson.loads(orjson.dumps(event)))
             self.book.read(self.events[-1])
         self.reports += self.loop.reports
         self.scores += self.loop.scores
-        for told in (self.loop.events, self.loop.reports, self.loop.scores):
-            told.clear()
+        for records in (self.loop.events, self.loop.reports, self.loop.scores):
+            records.clear()
         if self.loop.order.begin_abort():
             self.loop.order.aborted()
 
@@ -128,7 +128,7 @@ class World:
         self.loop.server_pool.add(f"server/{index}", f"address-{self.attempts}-{self.time}-{index}")
 
     def load(self, index: int = 0) -> None:
-        """What was published last, or the version that an evaluation holds."""
+        """The version published last, or the one that an evaluation holds."""
         held = self.loop.evaluations.held_version
         version = self.published if held is None else min(held, self.published)
         server = self.loop.server_pool.servers[f"server/{index}"]
@@ -149,11 +149,11 @@ class World:
     # Workers.
 
     def lease(self, want: int = 100, worker: str = "episodes/0") -> list[Lease]:
-        found = self.loop.lease(worker, want)
-        for lease in found:
+        leases = self.loop.lease(worker, want)
+        for lease in leases:
             self.leases[lease.id] = (lease, self.loop.server_pool.servers[lease.server].version)
         self.after()
-        return found
+        return leases
 
     def finish(self, lease: Lease, status: str = "done", rewards: list[float] | None = None, **more: Any) -> None:
         lease, version = self.leases.pop(lease.id, (lease, 0))
@@ -161,9 +161,9 @@ class World:
         version = more.pop("version", version)
         newest = max(version, server.version) if server else version
         given = rewards if rewards is not None else [float(index) for index in range(lease.group.n)]
-        said = facts(version, given, newest) if status == "done" else []
+        samples = facts(version, given, newest) if status == "done" else []
         blob = lease.id.encode() if status == "done" else b""
-        self.loop.finish(lease.worker, [Result(lease.id, status, said, blob, **more)])
+        self.loop.finish(lease.worker, [Result(lease.id, status, samples, blob, **more)])
         self.after()
 
     def finish_all(self, **more: Any) -> None:
@@ -182,12 +182,12 @@ class World:
         return self.loop.batches.done_steps
 
     def fetch(self, step: int | None = None) -> Any:
-        found = self.loop.batch(self.step if step is None else step, 0, 1)
+        batch = self.loop.batch(self.step if step is None else step, 0, 1)
         self.after()
-        return found
+        return batch
 
     def train(self) -> Any:
-        """Trains on the next batch, if there is one, and publishes. Returns what it got."""
+        """Trains on the next batch, if there is one, and publishes. Returns the batch."""
         batch = self.fetch()
         if batch is not None and not isinstance(batch, str):
             self.loop.done(batch.step)
@@ -204,7 +204,7 @@ class World:
         self.checkpoint = pack(*snapshot(self.loop, self.step, DIGEST))
 
     def run(self, until: int | None = None, turns: int = 400) -> list[list[int]]:
-        """Nothing goes wrong from here on. Returns the groups of each step."""
+        """Runs to the end without failures. Returns the groups of each step."""
         steps = []
         for _ in range(turns):
             self.load_all()

@@ -95,7 +95,7 @@ def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
     assert (run.checkpoints / "step_000000" / "resume").is_dir()
 
 
-def test_every_epoch_deals_every_row_once_in_an_order_of_its_own():
+def test_every_epoch_has_every_row_once_in_another_order():
     batch_sampler = BatchSampler(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
     epochs = [np.concatenate([batch_sampler.rows(3 * epoch + step) for step in range(3)]) for epoch in range(2)]
 

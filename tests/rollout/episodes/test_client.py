@@ -1,4 +1,4 @@
-"""Generation: one request for the calls of one moment, and what is done where no answer comes."""
+"""Generation client: one request for concurrent calls, retries, and servers that are gone."""
 
 import asyncio
 import socket
@@ -40,8 +40,8 @@ async def open_client(timeout_s=30.0, retries=3, another_server=nowhere):
             await client.close()
 
 
-async def ask(server, retries=3, count=1, **said):
-    async with open_client(retries=retries, **said) as client:
+async def ask(server, retries=3, count=1, **options):
+    async with open_client(retries=retries, **options) as client:
         calls = (client.generate(LeaseRoute(f"{number}.1", server.address), group(number)) for number in range(count))
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -66,7 +66,7 @@ def test_calls_of_one_moment_are_one_request_and_later_ones_another():
     assert all(len(samples) == 2 and samples[0]["token_ids"] == [2, 6, 8, 1] for samples in first)
 
 
-def test_a_server_is_told_until_when_somebody_waits():
+def test_a_server_gets_the_deadline_of_a_request():
     async def main():
         async with open_server() as server, open_client(timeout_s=7.5) as client:
             await client.generate(LeaseRoute("0.1", server.address), group(0))
@@ -175,14 +175,14 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_nobody_waits_for_another(
 
 
 @pytest.mark.parametrize(
-    ("fault", "retries", "said"),
+    ("fault", "retries", "message"),
     [
         (refuse(500, "out of memory"), 2, "after 3 tries (rollout.request_retries): out of memory"),
         (refuse(500, "out of memory"), 0, "after one try: out of memory"),
         (refuse(400, "the prompt is too long"), 3, "refuses the request: the prompt is too long"),
     ],
 )
-def test_what_stays_wrong_is_an_error_with_the_servers_words(fault, retries, said):
+def test_what_stays_wrong_is_an_error_with_the_servers_words(fault, retries, message):
     async def main():
         async with open_server() as server:
             server.fails = [fault] * 10
@@ -190,8 +190,8 @@ def test_what_stays_wrong_is_an_error_with_the_servers_words(fault, retries, sai
             return answers[0], 10 - len(server.fails)
 
     error, tries = asyncio.run(main())
-    assert isinstance(error, GenerationError) and said in str(error)
-    assert tries == (1 if "400" in said or "refuses" in said else retries + 1)
+    assert isinstance(error, GenerationError) and message in str(error)
+    assert tries == (1 if "400" in message or "refuses" in message else retries + 1)
 
 
 @pytest.mark.parametrize("status", [401, 409])
@@ -204,14 +204,14 @@ def test_a_process_that_was_replaced_stops(status):
     assert isinstance(asyncio.run(main())[0], Superseded)
 
 
-def test_past_the_limit_it_is_said_which():
+def test_a_timeout_names_its_key():
     async def main():
         server = Server()
         server.gate = asyncio.Event()
         async with open_server(server):
-            found = await ask(server, retries=0, timeout_s=0.2)
+            error = await ask(server, retries=0, timeout_s=0.2)
             server.gate.set()
-            return found
+            return error
 
     assert "no answer within 0.2 s (rollout.request_timeout)" in str(asyncio.run(main())[0])
 
@@ -219,10 +219,10 @@ def test_past_the_limit_it_is_said_which():
 def test_another_server_is_asked_for_only_when_this_one_is_gone():
     async def main():
         async with open_server() as new:
-            asked = []
+            requests = []
 
             async def another_server(lease, gone):
-                asked.append((lease, gone))
+                requests.append((lease, gone))
                 return new.address
 
             async with open_client(another_server=another_server) as client:
@@ -230,13 +230,13 @@ def test_another_server_is_asked_for_only_when_this_one_is_gone():
                 old = route.server
                 samples = await client.generate(route, group(7))
                 await client.generate(route, group(8))
-            return samples, asked == [("7.1", old)], route.server == new.address
+            return samples, requests == [("7.1", old)], route.server == new.address
 
-    samples, asked, moved = asyncio.run(main())
-    assert len(samples) == 2 and asked and moved
+    samples, requests, moved = asyncio.run(main())
+    assert len(samples) == 2 and requests and moved
 
 
-def test_a_lease_that_nobody_wants_any_more_ends_there():
+def test_a_cancelled_lease_ends_there():
     async def main():
         async def another_server(lease, gone):
             raise LeaseCancelled(lease)
@@ -248,7 +248,7 @@ def test_a_lease_that_nobody_wants_any_more_ends_there():
         asyncio.run(main())
 
 
-def test_a_server_that_gives_too_few_samples_is_not_believed():
+def test_too_few_samples_are_an_error():
     async def main():
         server = Server()
         server.says = lambda group: server.samples(group | {"n": 1})

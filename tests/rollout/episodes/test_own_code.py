@@ -1,4 +1,4 @@
-"""The code of docs/own-task.md does what the page says, in a worker as a run has it."""
+"""The code of docs/own-task.md does what the page describes, in a worker."""
 
 import asyncio
 import re
@@ -56,36 +56,36 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
         raise AssertionError(f"{gone} is there")
 
     async def main():
-        wanted = RewardSpec(config.reward.name, {}, config.task.name, dict(config.task.args), str(page), str(page))
-        pool = RewardPool(wanted, 15.0, 0, 60)
+        spec = RewardSpec(config.reward.name, {}, config.task.name, dict(config.task.args), str(page), str(page))
+        pool = RewardPool(spec, 15.0, 0, 60)
         me = Identity("episodes", 0)
         try:
             await pool.ready(row)
             async with open_server() as server, HttpClient(me, SECRET) as caller:
                 client = GenerationClient(caller, 30.0, 0, nowhere)
                 tools = WorkerTools(tokenizer, client, pool, False, False)
-                found = []
+                groups = []
                 for name in (config.workflow.name, "twice.py:Twice"):
                     workflow = make_workflow(name, {}, places)
                     result = await EpisodeRunner(tools, datasets, workflow, True).run(lease(0, server.address, n=2))
                     assert result.header["status"] == "done", result.header
-                    found.append(unpack_group(result.header["facts"], result.blob or b""))
-                return found, server.requests
+                    groups.append(unpack_group(result.header["facts"], result.blob or b""))
+                return groups, server.requests
         finally:
             await pool.close()
 
     (one, two), requests = asyncio.run(main())
     assert (len(one), len(two)) == (2, 4)
-    right = sum(said == wanted for said, wanted in zip("046", row["answer"], strict=True))
+    right = sum(given == expected for given, expected in zip("046", row["answer"], strict=True))
     assert one[0].rewards == {"digits": pytest.approx(0.1 * right), "exact": 0.0, "score": 0.0}
     assert tokenizer.decode(requests[-1][0]["prompt"]) == f"046 is wrong. {row['prompt']}"
 
 
 def test_the_rewards_of_the_page_can_be_called(page):
     def call(name, args):
-        found = find_reward(RewardSpec(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
-        assert found is not None
-        return RewardCall(found[0], name, found[1])
+        reward = find_reward(RewardSpec(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
+        assert reward is not None
+        return RewardCall(reward[0], name, reward[1])
 
     row = {"prompt": "12+34=", "answer": "046"}
     assert call("short", {"penalty": 0.2})("12+34=", "046", row) == pytest.approx(
@@ -100,13 +100,13 @@ def test_the_tiny_model_knows_the_characters_that_the_page_names():
     TextTokenizer(model_folder("builtin:tiny-addition")).encode(named[1] + "abcdefghijklmnopqrstuvwxyz0123456789")
 
 
-def test_what_is_checked_by_reading_is_what_is_there():
-    """The configuration knows the names and arguments of what is built in without importing it."""
+def test_built_in_names_and_arguments_of_the_checks_are_the_real_ones():
+    """The configuration knows the built-in names and their arguments without importing them."""
     import inspect
 
     for section, built_in in (("task", tasks.BUILT_IN), ("workflow", workflows.BUILT_IN)):
-        found = {name: frozenset(inspect.signature(kind).parameters) for name, kind in built_in.items()}
-        assert BUILT_IN[section] == found
+        signatures = {name: frozenset(inspect.signature(kind).parameters) for name, kind in built_in.items()}
+        assert BUILT_IN[section] == signatures
     row = {"prompt", "answer"}
-    found = {name: frozenset(inspect.signature(each).parameters) for name, each in rewards.BUILT_IN.items()}
-    assert BUILT_IN["reward"] == {name: takes - row - {"completion"} for name, takes in found.items()}
+    signatures = {name: frozenset(inspect.signature(each).parameters) for name, each in rewards.BUILT_IN.items()}
+    assert BUILT_IN["reward"] == {name: takes - row - {"completion"} for name, takes in signatures.items()}

@@ -1,4 +1,4 @@
-"""An episodes worker as a process of a run: light, clear about what is wrong with the user's code, gone when told."""
+"""An episodes worker as a process: its imports, its errors for the user's code, and its end."""
 
 import asyncio
 import json
@@ -39,13 +39,13 @@ def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
         "import sys, areal_like.rollout.episodes.rewards.reward_worker;"
         "print([name for name in ('aiohttp', 'numpy', 'tokenizers', 'yaml') if name in sys.modules])"
     )
-    for code, said in [(program, "[]"), (child, "[]")]:
+    for code, expected in [(program, "[]"), (child, "[]")]:
         done = subprocess.run([sys.executable, "-c", code], env=environment(""), capture_output=True, text=True)
-        assert done.stdout.strip() == said, done.stderr
+        assert done.stdout.strip() == expected, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("source", "changes", "said"),
+    ("source", "changes", "expected"),
     [
         (
             "import nothing_of_that_name\nclass Task: ...\n",
@@ -68,7 +68,7 @@ def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
     ],
     ids=["task", "reward", "no reward"],
 )
-def test_what_is_wrong_with_ones_own_code_is_one_message_before_any_work(tmp_path, source, changes, said):
+def test_what_is_wrong_with_ones_own_code_is_one_message_before_any_work(tmp_path, source, changes, expected):
     (tmp_path / "mine.py").write_text(source)
     if "task__name" in changes:
         changes = {"train_dataset__path": changes["task__name"], **changes}
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_ones_own_code_is_one_message_before_any_work(tmp_pat
     failure = json.loads((directory / "logs" / "episodes-0.failure.json").read_text())
     assert process.returncode == 2, errors
     assert failure["kind"] == "config"
-    assert failure["message"].startswith(said.replace("MINE", str(tmp_path / "mine.py"))), failure["message"]
+    assert failure["message"].startswith(expected.replace("MINE", str(tmp_path / "mine.py"))), failure["message"]
     assert "Traceback" not in failure["message"] and "\n" not in failure["message"]
     assert ("Traceback" in errors) is source.startswith("import no"), "what user code raised is in the log alone"
 
@@ -108,7 +108,7 @@ def test_a_worker_finds_its_controller_says_what_it_has_and_works_until_the_end(
     assert max_in_flight(run.config) in controller.wants
 
 
-def test_told_to_stop_it_is_gone_at_once_and_its_child_too(tmp_path):
+def test_a_stopped_worker_ends_at_once_with_its_child(tmp_path):
     directory = write_run(tmp_path)
     run = open_run(directory)
 

@@ -1,4 +1,4 @@
-"""Async rewards wait side by side in one child, and still each fails alone."""
+"""Async rewards wait concurrently in one child, and each fails alone."""
 
 import asyncio
 
@@ -8,56 +8,56 @@ from tests.support.reward_parts import child_of, each, open_pool, wanted_in
 
 
 @pytest.fixture
-def wanted(tmp_path):
+def reward_spec(tmp_path):
     return wanted_in(tmp_path)
 
 
-def test_async_rewards_wait_side_by_side(wanted):
+def test_async_rewards_wait_side_by_side(reward_spec):
     async def main():
-        async with open_pool(wanted("awaits")) as pool:
+        async with open_pool(reward_spec("awaits")) as pool:
             return await each(pool, *(["together"] * 50), "raise", "own")
 
-    said = asyncio.run(main())
-    assert said[:50] == [8.0] * 50, "none ended before all had begun"
-    assert said[50].endswith("RuntimeError: no judge today") and said[51].endswith("TimeoutError: of its own")
+    outcomes = asyncio.run(main())
+    assert outcomes[:50] == [8.0] * 50, "none ended before all had begun"
+    assert outcomes[50].endswith("RuntimeError: no judge today") and outcomes[51].endswith("TimeoutError: of its own")
 
 
-def test_an_async_reward_past_its_deadline_is_cancelled_and_the_child_goes_on(wanted):
+def test_an_async_reward_past_its_deadline_is_cancelled_and_the_child_goes_on(reward_spec):
     async def main():
-        async with open_pool(wanted("awaits"), timeout_s=2.0) as pool:
+        async with open_pool(reward_spec("awaits"), timeout_s=2.0) as pool:
             first = child_of(pool)
-            said = await each(pool, "x", "hang", "xx")
-            return said, child_of(pool) == first, pool.counts.timeouts
+            outcomes = await each(pool, "x", "hang", "xx")
+            return outcomes, child_of(pool) == first, pool.counts.timeouts
 
-    said, same, timeouts = asyncio.run(main())
-    assert (said[0], said[2], same, timeouts) == (1.0, 2.0, True, 1)
-    assert said[1].endswith("it took longer than 2 s (reward.timeout_s)")
+    outcomes, same, timeouts = asyncio.run(main())
+    assert (outcomes[0], outcomes[2], same, timeouts) == (1.0, 2.0, True, 1)
+    assert outcomes[1].endswith("it took longer than 2 s (reward.timeout_s)")
 
 
-def test_an_async_reward_that_ends_the_process_of_all_is_found_out(wanted):
+def test_an_async_reward_that_ends_the_process_of_all_is_found_out(reward_spec):
     async def main():
-        async with open_pool(wanted("awaits"), retries=0) as pool:
+        async with open_pool(reward_spec("awaits"), retries=0) as pool:
             return await each(pool, "x", "gone", "xx")
 
-    said = asyncio.run(main())
-    assert (said[0], said[2]) == (1.0, 2.0)
-    assert said[1].endswith("it ended its process (exit code 7)")
+    outcomes = asyncio.run(main())
+    assert (outcomes[0], outcomes[2]) == (1.0, 2.0)
+    assert outcomes[1].endswith("it ended its process (exit code 7)")
 
 
-def test_an_async_reward_that_blocks_is_killed(wanted, monkeypatch):
+def test_an_async_reward_that_blocks_is_killed(reward_spec, monkeypatch):
     monkeypatch.setattr("areal_like.rollout.episodes.rewards.pool.GRACE_S", 0.3)
 
     async def main():
-        async with open_pool(wanted("awaits"), timeout_s=2.0) as pool:
+        async with open_pool(reward_spec("awaits"), timeout_s=2.0) as pool:
             return await each(pool, "stuck"), await each(pool, "xx")
 
     stuck, other = asyncio.run(main())
     assert stuck[0].endswith("(reward.timeout_s)") and other == [2.0]
 
 
-def test_the_last_word_of_a_child_that_is_being_replaced_is_nobody_s(wanted):
+def test_a_late_answer_of_a_replaced_child_is_ignored(reward_spec):
     async def main():
-        async with open_pool(wanted("awaits")) as pool:
+        async with open_pool(reward_spec("awaits")) as pool:
             pool._receive({"id": 12345, "value": 9.0, "parts": {}})
             return await each(pool, "x")
 

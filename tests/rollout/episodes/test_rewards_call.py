@@ -1,4 +1,4 @@
-"""What a reward function is given, and what it may return."""
+"""Arguments and results of reward functions."""
 
 import functools
 from typing import Any
@@ -15,8 +15,8 @@ def everything(prompt, completion, **row) -> Any:
     return prompt, completion, row
 
 
-def by_position(question, said, level, scale=1.0) -> Any:
-    return question, said, level, scale
+def by_position(question, answer, level, scale=1.0) -> Any:
+    return question, answer, level, scale
 
 
 async def waits(prompt, completion):
@@ -36,7 +36,7 @@ class Judge:
         (by_position, {}, ("12+34=", "x", 2, 1.0)),
         (by_position, {"scale": 2.0, "level": 5}, ("12+34=", "x", 5, 2.0)),
         (lambda prompt, completion: (prompt, completion), {}, ("12+34=", "x")),
-        (lambda *said: said, {}, ("12+34=", "x")),
+        (lambda *arguments: arguments, {}, ("12+34=", "x")),
     ],
 )
 def test_a_function_gets_the_values_of_the_row_that_it_asks_for(function, args, returned):
@@ -49,13 +49,13 @@ def test_what_it_needs_of_a_row_is_known_before_the_first_call():
     assert RewardCall(everything, "f", {}).needs == []
 
 
-def test_async_functions_are_told_from_others():
-    asked: list[Any] = [waits, Judge(), functools.partial(waits), everything]
-    assert [RewardCall(function, "f", {}).is_async for function in asked] == [True, True, True, False]
+def test_async_functions_are_recognized():
+    functions: list[Any] = [waits, Judge(), functools.partial(waits), everything]
+    assert [RewardCall(function, "f", {}).is_async for function in functions] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
-    ("function", "args", "said"),
+    ("function", "args", "message"),
     [
         (
             by_position,
@@ -66,10 +66,10 @@ def test_async_functions_are_told_from_others():
         (lambda prompt: 1.0, {}, "reward.name: f cannot be called as f(prompt, completion)"),
     ],
 )
-def test_a_function_that_cannot_be_called_so_is_refused(function, args, said):
+def test_a_function_that_cannot_be_called_so_is_refused(function, args, message):
     with pytest.raises(ConfigError) as caught:
         RewardCall(function, "f", args)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_number_is_a_reward_without_parts():
@@ -85,7 +85,7 @@ def test_named_parts_add_up_and_the_score_does_not():
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         (float("nan"), "it returned nan; a reward is a finite number"),
         (float("-inf"), "it returned -inf"),
@@ -101,7 +101,7 @@ def test_named_parts_add_up_and_the_score_does_not():
         ({"score": 1.0}, "only 'score', which is not added to the reward"),
     ],
 )
-def test_what_is_no_reward_is_an_error_that_says_so(returned, said):
+def test_a_value_that_is_not_a_reward_is_an_error(returned, message):
     with pytest.raises(ValueError) as caught:
         parse_reward(returned)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""A reward runs in a child that can be killed: whatever it does is an error of its own sample, and never a 0."""
+"""A reward runs in a child that can be killed: any failure is an error of its sample, never a reward of 0."""
 
 import asyncio
 import os
@@ -16,50 +16,50 @@ from tests.support.reward_parts import MINE, ROW, child_of, each, is_alive, open
 
 
 @pytest.fixture
-def wanted(tmp_path):
+def reward_spec(tmp_path):
     return wanted_in(tmp_path)
 
 
-def test_a_group_of_answers_gets_its_rewards_in_order(wanted):
+def test_a_group_of_answers_gets_its_rewards_in_order(reward_spec):
     async def main():
-        async with open_pool(wanted("acts")) as pool:
+        async with open_pool(reward_spec("acts")) as pool:
             return await pool.score(ROW, ["046", "x", "046"])
 
     one, none = Reward(1.0, {"right": 1.0, "score": 0.5}), Reward(0.0, {"right": 0.0, "score": 0.5})
     assert asyncio.run(main()) == [one, none, one]
 
 
-def test_a_reward_that_raises_ends_or_crashes_is_an_error_of_its_own_sample(wanted, tmp_path):
+def test_a_reward_that_raises_ends_or_crashes_is_an_error_of_its_own_sample(reward_spec, tmp_path):
     async def main():
-        async with open_pool(wanted("acts")) as pool:
-            said = await each(pool, "046", "raise", "046", "exit", "gone", "046", "crash", "nan", "046")
-            return said, pool.counts
+        async with open_pool(reward_spec("acts")) as pool:
+            outcomes = await each(pool, "046", "raise", "046", "exit", "gone", "046", "crash", "nan", "046")
+            return outcomes, pool.counts
 
-    said, counts = asyncio.run(main())
-    assert [said[index] for index in (0, 2, 5, 8)] == [1.0] * 4
-    assert said[1] == (
+    outcomes, counts = asyncio.run(main())
+    assert [outcomes[index] for index in (0, 2, 5, 8)] == [1.0] * 4
+    assert outcomes[1] == (
         f"mine.py:acts failed after one try: {tmp_path}/mine.py line 12, in acts: RuntimeError: no judge today"
     )
-    assert said[3].endswith("it called sys.exit('enough')")
-    assert said[4].endswith("it ended its process (exit code 7)")
-    assert said[6].endswith("it ended its process (SIGSEGV)")
-    assert said[7].endswith("it returned nan; a reward is a finite number")
+    assert outcomes[3].endswith("it called sys.exit('enough')")
+    assert outcomes[4].endswith("it ended its process (exit code 7)")
+    assert outcomes[6].endswith("it ended its process (SIGSEGV)")
+    assert outcomes[7].endswith("it returned nan; a reward is a finite number")
     assert (counts.errors, counts.children_lost, counts.timeouts) == (5, 2, 0)
 
 
 @pytest.mark.parametrize("how", ["hang", "busy"])
-def test_a_reward_that_hangs_is_killed_with_all_that_it_started_and_replaced(wanted, how):
+def test_a_reward_that_hangs_is_killed_with_all_that_it_started_and_replaced(reward_spec, how):
     async def main():
-        async with open_pool(wanted("acts"), timeout_s=2.0) as pool:
+        async with open_pool(reward_spec("acts"), timeout_s=2.0) as pool:
             first = child_of(pool)
             began = time.monotonic()
-            said = await each(pool, "046", how, "046", "x")
+            outcomes = await each(pool, "046", how, "046", "x")
             assert child_of(pool) != first and not is_alive(first)
-            return said, time.monotonic() - began, pool.counts, first
+            return outcomes, time.monotonic() - began, pool.counts, first
 
-    said, seconds, counts, first = asyncio.run(main())
-    assert said[0] == said[2] == 1.0 and said[3] == 0.0
-    assert said[1].endswith("it took longer than 2 s (reward.timeout_s)")
+    outcomes, seconds, counts, first = asyncio.run(main())
+    assert outcomes[0] == outcomes[2] == 1.0 and outcomes[3] == 0.0
+    assert outcomes[1].endswith("it took longer than 2 s (reward.timeout_s)")
     assert seconds > 2.0
     assert (counts.errors, counts.timeouts, counts.children_lost) == (1, 1, 1)
     assert not [line for line in _processes() if f" {first} " in line and "sleep 3599.5" in line]
@@ -69,29 +69,29 @@ def _processes():
     return subprocess.run(["ps", "-eo", "pid,pgid,args"], capture_output=True, text=True, check=True).stdout.split("\n")
 
 
-def test_the_deadline_is_that_of_each_sample_not_of_its_place_in_the_queue(wanted):
+def test_the_deadline_is_that_of_each_sample_not_of_its_place_in_the_queue(reward_spec):
     async def main():
-        async with open_pool(wanted("acts"), timeout_s=2.0) as pool:
+        async with open_pool(reward_spec("acts"), timeout_s=2.0) as pool:
             return await each(pool, *["late"] * 8), pool.counts.errors
 
     assert asyncio.run(main()) == ([0.0] * 8, 0)
 
 
-def test_an_error_is_tried_again_and_counted(wanted, tmp_path):
+def test_an_error_is_tried_again_and_counted(reward_spec, tmp_path):
     async def main(retries):
         (tmp_path / "count").write_text("")
-        async with open_pool(wanted("passing"), retries=retries) as pool:
+        async with open_pool(reward_spec("passing"), retries=retries) as pool:
             return await each(pool, "x"), pool.counts.errors
 
     assert asyncio.run(main(2)) == ([1.0], 2)
-    said, errors = asyncio.run(main(1))
-    assert "failed after 2 tries" in said[0] and "too early" in said[0]
+    outcomes, errors = asyncio.run(main(1))
+    assert "failed after 2 tries" in outcomes[0] and "too early" in outcomes[0]
     assert errors == 2
 
 
-def test_one_sample_without_a_reward_fails_its_group_and_no_other(wanted):
+def test_one_sample_without_a_reward_fails_its_group_and_no_other(reward_spec):
     async def main():
-        async with open_pool(wanted("acts")) as pool:
+        async with open_pool(reward_spec("acts")) as pool:
             return await asyncio.gather(
                 pool.score(ROW, ["046", "raise"]), pool.score(ROW, ["046", "x"]), return_exceptions=True
             )
@@ -101,9 +101,9 @@ def test_one_sample_without_a_reward_fails_its_group_and_no_other(wanted):
     assert [reward.value for reward in good] == [1.0, 0.0]
 
 
-def test_a_reward_may_print_and_read_what_it_likes(wanted, capfd):
+def test_a_reward_may_print_and_read_what_it_likes(reward_spec, capfd):
     async def main():
-        async with open_pool(wanted("acts")) as pool:
+        async with open_pool(reward_spec("acts")) as pool:
             return await each(pool, "talk", "046")
 
     assert asyncio.run(main()) == [0.0, 1.0]
@@ -113,7 +113,7 @@ def test_a_reward_may_print_and_read_what_it_likes(wanted, capfd):
 
 
 def test_the_child_dies_with_its_worker(tmp_path):
-    """Also with one that is killed while its reward hangs."""
+    """Also with a worker that is killed while its reward hangs."""
     (tmp_path / "mine.py").write_text(MINE)
     program = f"""
 import asyncio, sys

@@ -1,5 +1,4 @@
-"""The built-in reward `model`: answers are worth what the reward model's server says of them, or their reward is an
-error."""
+"""The built-in reward `model`: the score of the reward model's server, or an error."""
 
 import asyncio
 import shutil
@@ -33,28 +32,28 @@ ANSWERS = ["046", "64", "", "4" * 6, "046", "9"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model of the package with a head that says something, and its tokenizer."""
-    found: Path = tmp_path_factory.mktemp("reward") / "model"
-    shutil.copytree(model_folder("builtin:tiny-addition"), found)
+    """The built-in model with a score head, and its tokenizer."""
+    path: Path = tmp_path_factory.mktemp("reward") / "model"
+    shutil.copytree(model_folder("builtin:tiny-addition"), path)
     torch.manual_seed(5)
-    model: Any = AutoModelForSequenceClassification.from_pretrained(found, num_labels=1)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(path, num_labels=1)
     torch.nn.init.normal_(model.score.weight, std=0.5)
-    model.save_pretrained(found)
-    return found
+    model.save_pretrained(path)
+    return path
 
 
 def scores_of(folder: Path, prompt: str, answers: list[str]) -> list[float]:
-    """By transformers: its tokenizer's ids of prompt, answer and end."""
+    """Scores by transformers, for the ids of prompt, answer and end token."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    found = []
+    scores = []
     for answer in answers:
         ids = [*tokenizer.encode(prompt), *tokenizer.encode(answer), tokenizer.eos_token_id]
         with torch.no_grad():
-            found.append(float(model(torch.tensor([ids])).logits[0, 0]))
-    return found
+            scores.append(float(model(torch.tensor([ids])).logits[0, 0]))
+    return scores
 
 
 class Ring:
@@ -92,7 +91,7 @@ class Ring:
             self._served = None
 
     async def rewards(self, *answers: str) -> list[Any]:
-        """What came of each answer, asked for side by side."""
+        """The reward or error of each answer, requested concurrently."""
 
         async def one(answer: str) -> Any:
             try:
@@ -120,8 +119,8 @@ def over(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     @asynccontextmanager
     async def opened(run: Run) -> AsyncIterator[Ring]:
         reward, rollout = run.config.reward, run.config.rollout
-        wanted = RewardSpec("model", dict(reward.args), "addition", {}, str(run.folder), str(run.cwd))
-        pool = RewardPool(wanted, reward.timeout_s, retries=0, setup_timeout_s=rollout.setup_timeout + 20)
+        spec = RewardSpec("model", dict(reward.args), "addition", {}, str(run.folder), str(run.cwd))
+        pool = RewardPool(spec, reward.timeout_s, retries=0, setup_timeout_s=rollout.setup_timeout + 20)
         ring = Ring(run, folder, pool)
         try:
             yield ring
@@ -136,9 +135,9 @@ def test_an_answer_is_worth_its_score(over, folder):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
-        found = await ring.rewards(*ANSWERS)
-        assert found == pytest.approx(scores_of(folder, ROW["prompt"], ANSWERS), abs=1e-5)
-        assert found[0] == pytest.approx(found[4], abs=1e-5) and len({round(one, 4) for one in found}) == 5
+        rewards = await ring.rewards(*ANSWERS)
+        assert rewards == pytest.approx(scores_of(folder, ROW["prompt"], ANSWERS), abs=1e-5)
+        assert rewards[0] == pytest.approx(rewards[4], abs=1e-5) and len({round(one, 4) for one in rewards}) == 5
 
     over(test)
 
@@ -154,13 +153,13 @@ def test_answers_that_wait_together_are_asked_for_together(over):
     over(test)
 
 
-def test_a_text_that_the_model_cannot_take_is_an_error_and_the_others_have_their_reward(over, folder):
+def test_a_text_that_is_too_long_is_an_error_and_the_others_get_their_reward(over, folder):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
-        found = await ring.rewards("046", "4" * 80, "64")
-        assert [found[0], found[2]] == pytest.approx(scores_of(folder, ROW["prompt"], ["046", "64"]), abs=1e-5)
-        assert "reward/0 refuses it: text 0 has 87 tokens, and the model takes 64" in found[1]
+        rewards = await ring.rewards("046", "4" * 80, "64")
+        assert [rewards[0], rewards[2]] == pytest.approx(scores_of(folder, ROW["prompt"], ["046", "64"]), abs=1e-5)
+        assert "reward/0 refuses it: text 0 has 87 tokens, and the model takes 64" in rewards[1]
 
     over(test)
 
@@ -186,14 +185,14 @@ def test_past_the_deadline_without_a_server_it_is_an_error_and_no_reward_of_0(ov
         await ring.start()
         await ring.pool.ready(ROW)
         await ring.stop()
-        (found,) = await ring.rewards("046")
-        assert found.endswith("it took longer than 1 s (reward.timeout_s)")
+        (error,) = await ring.rewards("046")
+        assert error.endswith("it took longer than 1 s (reward.timeout_s)")
         assert ring.pool.counts.timeouts == 1
 
     over(test, reward__timeout_s=1)
 
 
-def test_a_server_that_never_comes_is_told_by_name_and_limit(over):
+def test_a_server_that_never_comes_is_named_with_the_limit(over):
     async def test(ring: Ring) -> None:
         with pytest.raises(ConfigError, match=r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"):
             await ring.pool.ready(ROW)

@@ -1,4 +1,4 @@
-"""Which reward it is: found by name and made before the first answer, or one message that says why not."""
+"""Rewards by name: created before the first answer, or refused with one message."""
 
 import asyncio
 
@@ -9,12 +9,12 @@ from tests.support.reward_parts import each, open_pool, wanted_in
 
 
 @pytest.fixture
-def wanted(tmp_path):
+def reward_spec(tmp_path):
     return wanted_in(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("said", "value"),
+    ("options", "value"),
     [
         ({"name": "Judge", "args": {"worth": 0.25}}, 0.25),
         ({"task": "mine.py:Task", "task_args": {"bonus": 0.5}}, 1.5),
@@ -23,19 +23,19 @@ def wanted(tmp_path):
         ({"name": "environment"}, 1.0),
     ],
 )
-def test_a_reward_is_a_function_a_class_or_the_tasks_own(wanted, said, value, monkeypatch):
+def test_a_reward_is_a_function_a_class_or_the_tasks_own(reward_spec, options, value, monkeypatch):
     monkeypatch.setenv("AREAL_LIKE_TOKEN", "secret")
 
     async def main():
-        async with open_pool(wanted(**said)) as pool:
+        async with open_pool(reward_spec(**options)) as pool:
             return await each(pool, "046")
 
     assert asyncio.run(main()) == [value]
 
 
-def test_where_there_is_no_reward_asking_for_one_is_an_error(wanted, tmp_path):
+def test_without_a_reward_a_request_for_one_is_an_error(reward_spec, tmp_path):
     async def main():
-        async with open_pool(wanted()) as pool:
+        async with open_pool(reward_spec()) as pool:
             assert not pool.is_available
             return await each(pool, "046")
 
@@ -43,7 +43,7 @@ def test_where_there_is_no_reward_asking_for_one_is_an_error(wanted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"name": "nothing"}, "reward.name: {mine} has no nothing"),
         ({"name": "acts", "args": {"scale": 1}}, "reward.args: mine.py:acts takes no argument 'scale'"),
@@ -52,9 +52,9 @@ def test_where_there_is_no_reward_asking_for_one_is_an_error(wanted, tmp_path):
         ({"task": "mine.py:Task", "task_args": {"x": 1}}, "task.args: mine.py:Task cannot be made"),
     ],
 )
-def test_a_reward_that_cannot_be_had_is_known_at_once(wanted, tmp_path, said, message):
+def test_a_reward_that_cannot_be_had_is_known_at_once(reward_spec, tmp_path, options, message):
     async def main():
-        async with open_pool(wanted(**said)):
+        async with open_pool(reward_spec(**options)):
             pass
 
     with pytest.raises(ConfigError) as caught:
@@ -69,8 +69,8 @@ def test_a_reward_that_cannot_be_had_is_known_at_once(wanted, tmp_path, said, me
         ("import os\nos._exit(5)\n", "the process that imported mine.py:acts ended with exit code 5"),
     ],
 )
-def test_a_file_that_ends_while_it_is_imported_says_why(wanted, tmp_path, source, message):
-    known = wanted("acts")
+def test_a_file_that_ends_while_it_is_imported_says_why(reward_spec, tmp_path, source, message):
+    known = reward_spec("acts")
     (tmp_path / "mine.py").write_text(source)
 
     async def main():
@@ -82,9 +82,9 @@ def test_a_file_that_ends_while_it_is_imported_says_why(wanted, tmp_path, source
     assert str(caught.value).startswith("reward.name: ") and message in str(caught.value)
 
 
-def test_what_rows_lack_is_known_at_once(wanted):
+def test_what_rows_lack_is_known_at_once(reward_spec):
     async def main():
-        async with open_pool(wanted("acts"), row={"prompt": "a", "solution": "b"}):
+        async with open_pool(reward_spec("acts"), row={"prompt": "a", "solution": "b"}):
             pass
 
     with pytest.raises(ConfigError, match=r"mine\.py:acts needs 'answer' of a row, but rows have prompt, solution"):

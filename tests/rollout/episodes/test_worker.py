@@ -1,4 +1,4 @@
-"""The worker: leases become trajectories, many at once, and nothing is handed in twice or lost."""
+"""The worker: leases become trajectories, many at once, and no result is sent twice or lost."""
 
 import asyncio
 
@@ -62,13 +62,13 @@ def test_an_evaluation_uses_the_rows_and_the_sampling_that_its_lease_says(run):
 
 def test_many_leases_run_at_once_and_are_handed_in_together(run):
     server = Server()
-    done = run(lambda address: [lease(number, address) for number in range(60)], server, hands=20)
+    done = run(lambda address: [lease(number, address) for number in range(60)], server, max_in_flight=20)
     assert len(done.results) == 60 and all(result["status"] == "done" for result in done.results.values())
     assert max(done.wants) == max(len(groups) for groups in server.requests) == 20
     assert len(server.requests) <= 30 and done.num_finishes <= 30
 
 
-def test_leases_that_became_void_are_dropped_also_while_nothing_finishes(run, monkeypatch):
+def test_cancelled_leases_are_dropped_also_while_nothing_finishes(run, monkeypatch):
     monkeypatch.setattr("areal_like.rollout.episodes.worker.REPORT_INTERVAL_S", 0.05)
     server = Server()
     server.gate = asyncio.Event()
@@ -80,7 +80,7 @@ def test_leases_that_became_void_are_dropped_also_while_nothing_finishes(run, mo
         while not server.disconnected:
             await asyncio.sleep(0.01)
 
-    done = run(one, server, hands=1, meet=meet)
+    done = run(one, server, max_in_flight=1, meet=meet)
     assert not done.results
 
 
@@ -130,7 +130,7 @@ def test_a_worker_that_was_replaced_ends(tmp_path, seen):
 
 
 @pytest.mark.parametrize(
-    ("words", "hands"),
+    ("words", "expected"),
     [
         (["evaluator.freq_steps=null"], 64),
         (["evaluator.freq_steps=null", "rollout.max_concurrent_rollouts=10", "rollout.num_episode_workers=3"], 4),
@@ -138,6 +138,6 @@ def test_a_worker_that_was_replaced_ends(tmp_path, seen):
         (["n_samples=8", "evaluator.n_samples=4", "rollout.num_episode_workers=2"], (64 + 128) // 2),
     ],
 )
-def test_groups_and_evaluated_rows_under_way_are_shared_between_the_workers(words, hands):
+def test_groups_and_evaluated_rows_under_way_are_shared_between_the_workers(words, expected):
     settled = ["rollout.num_episode_workers=1", "rollout.backend=embedded:d1"]
-    assert max_in_flight(load("grpo.yaml", [*settled, *words]).config) == hands
+    assert max_in_flight(load("grpo.yaml", [*settled, *words]).config) == expected

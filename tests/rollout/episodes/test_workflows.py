@@ -1,4 +1,4 @@
-"""Workflows: what they may do, and what is said of one that goes wrong."""
+"""Workflows: what they may do, and the errors of those that fail."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ def test_a_workflow_may_leave_a_row_out(run):
 
 
 @pytest.mark.parametrize(
-    ("workflow", "kind", "said"),
+    ("workflow", "kind", "message"),
     [
         ("Raises", "workflow", "mine.py line 23, in go: KeyError: 'nothing there'"),
         ("Exits", "workflow", "mine.py line 27, in go: SystemExit: 4"),
@@ -59,15 +59,15 @@ def test_a_workflow_may_leave_a_row_out(run):
         ("Nothing", "row", "row 0 of the train split of task addition: a prompt without a single token"),
     ],
 )
-def test_a_failure_says_whose_it_is_and_where(run, workflow, kind, said):
+def test_a_failure_says_whose_it_is_and_where(run, workflow, kind, message):
     result = run(one, workflow=workflow).results["0.1"]
     assert (result["status"], result["error_kind"]) == ("failed", kind)
-    assert said in result["error"] and "Traceback" not in result["error"]
+    assert message in result["error"] and "Traceback" not in result["error"]
 
 
 def test_what_a_workflow_does_to_its_row_is_gone_with_it(run):
     server = Server()
-    run(lambda address: [lease(0, address), lease(1, address, row=0)], server, "Spoils", hands=1)
+    run(lambda address: [lease(0, address), lease(1, address, row=0)], server, "Spoils", max_in_flight=1)
     assert server.requests[0][0]["prompt"] == server.requests[1][0]["prompt"]
 
 
@@ -79,7 +79,7 @@ def test_sampling_that_the_trainer_cannot_reproduce_is_let_through_when_asked_fo
 
 
 def test_a_call_may_say_what_is_so_anyway_and_which_texts_end_its_answers(run):
-    """An answer is without the text that ended it."""
+    """The text of an answer is without the stop text."""
     server = Server([2, 6, 8])
     server.says = lambda group: {
         "id": group["id"],
@@ -92,7 +92,11 @@ def test_a_call_may_say_what_is_so_anyway_and_which_texts_end_its_answers(run):
 
 def test_evaluations_go_first_and_of_training_the_oldest_group(run):
     server = Server()
-    run(lambda address: [lease(3, address), lease(8, address), lease(5, address, purpose="eval")], server, hands=1)
+    run(
+        lambda address: [lease(3, address), lease(8, address), lease(5, address, purpose="eval")],
+        server,
+        max_in_flight=1,
+    )
     priorities = [groups[0]["priority"] for groups in server.requests]
     assert priorities == [4, 9, 0]
 
@@ -113,7 +117,7 @@ def test_a_server_that_fails_fails_the_group_with_that_reason(run):
 
 
 @pytest.mark.parametrize(
-    ("what", "value", "said", "always"),
+    ("what", "value", "message", "always"),
     [
         ("reward", math.nan, "its reward 'reward' is nan", True),
         ("finish", "done", "`finish` is 'done'", True),
@@ -124,11 +128,11 @@ def test_a_server_that_fails_fails_the_group_with_that_reason(run):
         ("logprobs", -2.5, "token 0 is out of the loss but has log-probability -2.5", False),
     ],
 )
-def test_trajectories_are_looked_through_when_asked_for(run, what, value, said, always):
+def test_trajectories_are_looked_through_when_asked_for(run, what, value, message, always):
     args = {"what": what, "value": value}
     checked = run(one, workflow="Wrong", args=args, check_format=True).results["0.1"]
     assert (checked["status"], checked["error_kind"]) == ("failed", "workflow")
-    assert said in checked["error"]
+    assert message in checked["error"]
     assert (run(one, workflow="Wrong", args=args).results["0.1"]["status"] == "failed") is always
 
 
@@ -137,7 +141,7 @@ def test_good_trajectories_pass_the_check(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "said"),
+    ("name", "args", "message"),
     [
         ("mine.py:Wrong", {"what": 1}, "workflow.args: mine.py:Wrong cannot be made with {'what': 1}: missing a"),
         ("single_turn", {"turns": 1}, "workflow.args: single_turn cannot be made with {'turns': 1}: "),
@@ -157,14 +161,14 @@ def test_good_trajectories_pass_the_check(run):
         ("singel_turn", {}, "workflow.name: 'singel_turn' is not built in; did you mean single_turn?"),
     ],
 )
-def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(tmp_path, name, args, said):
+def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(tmp_path, name, args, message):
     more = "ROW = {}\nclass Sync:\n    def run(self, episode, row): ...\n"
     more += "class Base:\n    async def run(self, row): ...\nclass Partial(Base): ...\n"
     more += "class Fails:\n    def __init__(self):\n        raise OSError('away')\n"
     (tmp_path / "mine.py").write_text(MINE + more)
     with pytest.raises(ConfigError) as caught:
         make_workflow(name, args, SearchFolders(tmp_path, tmp_path))
-    assert str(caught.value).startswith(said.replace("MINE", str(tmp_path / "mine.py")))
+    assert str(caught.value).startswith(message.replace("MINE", str(tmp_path / "mine.py")))
 
 
 def test_messages_become_tokens_by_the_chat_template_of_the_tokenizer(tmp_path):
