@@ -95,7 +95,7 @@ def test_the_rewards_of_the_page_can_be_called(page):
 
 
 def test_the_tiny_model_knows_the_characters_that_the_page_names():
-    named = re.search(r"small letters and `(.*)`\.", PAGE)
+    named = re.search(r"lower-case letters and `(.*)`\.", PAGE)
     assert named
     TextTokenizer(model_folder("builtin:tiny-addition")).encode(named[1] + "abcdefghijklmnopqrstuvwxyz0123456789")
 
