@@ -12,7 +12,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys bench vllm-cpu sglang-cpu env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night bench vllm-cpu sglang-cpu env-run env-dev
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ docs: env-dev ## Write the generated pages from the configuration classes, the m
 
 mutate-keys: env-dev ## Lists the keys that can be ignored without a test failing (MUTATE="--sample 30" for some)
 	@$(PY) -m tests.mutation.mutate_keys $(MUTATE)
+
+night: env-dev ## What takes hours: all slow tests with many examples, all keys ignored in turn; goes on where it ended
+	@$(PY) -m tests.night
 
 bench: env-dev ## How long a start, a publication, training and whole runs take; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py

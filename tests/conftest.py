@@ -1,6 +1,7 @@
 """What all tests share: how hard the property tests search.
 
-HYPOTHESIS_PROFILE=ci (the default) tries the same hundred examples every time; full tries thousands of new ones.
+HYPOTHESIS_PROFILE=ci (the default) tries the same hundred examples every time; full tries thousands of new ones, night tens of
+thousands.
 """
 
 import os
@@ -33,6 +34,9 @@ settings.register_profile(
 )
 settings.register_profile(
     "full", max_examples=4000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "night", max_examples=20_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -33,7 +33,7 @@ def test_trainer_controller_server_and_worker_killed_in_one_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["trainer", "rollout", "server", "episodes"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(40 if os.environ.get("HYPOTHESIS_PROFILE") == "night" else 3))
 def test_killed_at_a_random_moment(name, seed, tmp_path):
     with running(tmp_path, *WORDS, f"seed={seed}") as ring:
         ring.wait_for_step(1)

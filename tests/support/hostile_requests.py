@@ -49,8 +49,9 @@ NONE, HUNG = 0, -1
 SERVER_ERRORS = (500, 501, 502, 504)
 TRICKLE_S = 0.02
 LENGTH, CLOSES = re.compile(rb"(?i)\r\ncontent-length: *(\d+)"), re.compile(rb"(?i)\r\nconnection: *close|^HTTP/1\.0")
-FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
-COUNT = 10_000 if FULL else 300
+EFFORT = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+FULL = EFFORT in ("full", "night")
+COUNT = {"full": 10_000, "night": 100_000}.get(EFFORT, 300)
 """At each route."""
 
 
