@@ -1,4 +1,5 @@
-"""A copy of the repository whose product ignores one key: whatever sets it, its value is the default.
+"""A copy of the repository whose product ignores the key that the environment variable MUTATED_KEY names: whatever sets
+that key, its value is the default.
 
 The copy is changed, never the product: all processes that a test starts from the copy ignore the key, too.
 """
@@ -8,17 +9,16 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOADED, LOAD = "areal_like/config/loaded.py", "areal_like/config/load.py"
+VARIABLE = "MUTATED_KEY"
 _RESET = '''
-
-IGNORED = {key!r}
 
 
 def reset_ignored(schema, values, resolved):
     """Puts the default of the ignored key in place of its value. Where references are resolved, the default is, too;
     what `auto` became is left alone there."""
-    above, _, name = IGNORED.rpartition(".")
-    key, section = schema.keys.get(IGNORED), value_at(values, above) if above else values
+    path = os.environ.get("MUTATED_KEY", "")
+    above, _, name = path.rpartition(".")
+    key, section = schema.keys.get(path), value_at(values, above) if above else values
     if key is None or not isinstance(section, dict) or name not in section or key.constraints.required:
         return
     default = key.default
@@ -32,7 +32,7 @@ _build_config = build_config
 
 
 def build_config(cls, values):
-    if any(cls is root or issubclass(cls, root) for root in EXPERIMENTS.values()):
+    if any(issubclass(cls, root) for root in EXPERIMENTS.values()):
         import copy
 
         values = copy.deepcopy(values)
@@ -54,19 +54,17 @@ def _compose_and_reset(self, root, overrides):
 
 Composition._compose = _compose_and_reset
 """
+CHANGES = {"areal_like/config/loaded.py": _RESET, "areal_like/config/load.py": _COMPOSE}
 
 
 def copy_repository(folder: Path) -> None:
-    """What git tracks, and what it would track, as it is in the working tree."""
+    """What git tracks, and what it would track, as it is in the working tree; with the changes above."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
         if (ROOT / name).is_file():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
-
-
-def ignore_key(copy: Path, key: str) -> None:
-    """Makes the product of the copy ignore this key, and no other."""
-    for name, code in ((LOADED, _RESET.replace("{key!r}", repr(key))), (LOAD, _COMPOSE)):
-        (copy / name).write_text((ROOT / name).read_text(encoding="utf-8") + code, encoding="utf-8")
+    for name, code in CHANGES.items():
+        with (folder / name).open("a", encoding="utf-8") as file:
+            file.write(code)

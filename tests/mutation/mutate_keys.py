@@ -1,8 +1,10 @@
 """Which keys can be ignored without a test failing: `python -m tests.mutation.mutate_keys`, or `make mutate-keys`.
 
-The product ignores one key at a time, in a copy of the repository, and the tests that are marked as showing it run
-there until one fails. A key whose tests all pass is listed, and makes the exit code 1. The tests must be green to
-begin with.
+In a copy of the repository the product ignores one key at a time, while the tests run that are marked as showing it,
+until one fails. Many keys share a session of pytest; a key whose tests all pass there is tried again in a session of
+its own, as tests may share what was made before. A key whose tests pass there, too, is listed, and makes the exit code
+1. The tests must be green to begin with.
+
 The result is kept as JSON: a later call with the same commit goes on where this one ended.
 """
 
@@ -14,26 +16,26 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from xml.etree import ElementTree
 
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.schema import Schema
 from docs.make.key_markers import shown
-from tests.mutation.ignored_key import ROOT, copy_repository, ignore_key
+from tests.mutation.ignored_key import ROOT, VARIABLE, copy_repository
 
 RESULT = ROOT / "build" / "mutation" / "keys.json"
 CAUGHT, GREEN, NOT_CHECKED, NO_DEFAULT = "caught", "green", "not checked", "no default"
+BATCH = 20
+"""Keys of one session."""
 
 
 def main() -> int:
     """Runs the tests of each key that is to be ignored, and lists those that no test misses."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, metavar="N", help="N keys, drawn by --seed, in place of all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keys", nargs="+", metavar="KEY", help="these keys")
@@ -45,29 +47,95 @@ def main() -> int:
         keys = sorted(random.Random(arguments.seed).sample(keys, min(arguments.sample, len(keys))))
     if unknown := [key for key in keys if key not in shown().effect]:
         parser.error(f"no test is marked as showing {', '.join(unknown)}")
-    done = _earlier(arguments.result)
+    result = _earlier(arguments.result)
     with TemporaryDirectory() as folder:
-        copy = Path(folder) / "repository"
-        copy_repository(copy)
-        for number, key in enumerate(keys, start=1):
-            if key not in done["keys"]:
-                done["keys"][key] = _ignored(copy, key, arguments.timeout)
-                done["date"] = datetime.now(UTC).isoformat(timespec="seconds")
-                arguments.result.parent.mkdir(parents=True, exist_ok=True)
-                arguments.result.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-            entry = done["keys"][key]
-            print(f"{number}/{len(keys)} {key}: {entry['result']} ({entry['seconds']:.0f} s)", flush=True)
-    return _report({key: done["keys"][key] for key in keys}, arguments.result)
+        runner = Runner(Path(folder), arguments.timeout)
+        left = [key for key in keys if key not in result["keys"]]
+        # Keys of the same tests next to each other: their files are collected once.
+        left.sort(key=lambda key: (shown().effect[key], key))
+        for start in range(0, len(left), BATCH):
+            for key, entry in runner.outcomes(left[start : start + BATCH]).items():
+                result["keys"][key] = entry
+                print(f"{key}: {entry['result']}", flush=True)
+            result["date"] = datetime.now(UTC).isoformat(timespec="seconds")
+            arguments.result.parent.mkdir(parents=True, exist_ok=True)
+            arguments.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return _report({key: result["keys"][key] for key in keys}, arguments.result)
+
+
+class Runner:
+    """Runs tests in a copy of the repository."""
+
+    def __init__(self, folder: Path, timeout_s: int) -> None:
+        self._copy, self._outcomes = folder / "repository", folder / "outcomes.jsonl"
+        self._timeout_s = timeout_s
+        copy_repository(self._copy)
+
+    def outcomes(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Key -> its result, and its tests by outcome."""
+        ignorable = [key for key in keys if _has_default(key)]
+        entries = {key: _entry([]) | {"result": NO_DEFAULT} for key in keys if key not in ignorable}
+        entries |= self._session(ignorable) if ignorable else {}
+        for key in [key for key, entry in entries.items() if entry["result"] == GREEN]:
+            entries |= self._session([key])
+        return entries
+
+    def _session(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        self._outcomes.write_text("")
+        files = sorted({test.partition("::")[0] for key in keys for test in shown().effect[key]})
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutation.one_session"]
+        command += ["--timeout", str(self._timeout_s), "-o", "timeout_func_only=true", *files]
+        environment = os.environ | {
+            "PYTHONPATH": str(self._copy),
+            "XDG_STATE_HOME": str(self._copy / "state"),
+            "MUTATED_KEYS": " ".join(keys),
+            "MUTATED_OUTCOMES": str(self._outcomes),
+            "CI": "",
+        }
+        if len(keys) == 1:
+            environment[VARIABLE] = keys[0]
+        process = subprocess.Popen(
+            command,
+            cwd=self._copy,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        lines = [json.loads(line) for line in self._outcomes.read_text().splitlines()]
+        if not lines and len(keys) == 1:  # it ends before the first test: a module cannot be imported without the key
+            return {keys[0]: _entry([{"test": output.strip().splitlines()[-1], "outcome": "failed", "seconds": 0}])}
+        return {key: _entry([line for line in lines if line["key"] == key]) for key in keys}
+
+
+def _entry(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    tests = {
+        outcome: [line["test"] for line in lines if line["outcome"] == outcome] for outcome in ("passed", "failed")
+    }
+    result = CAUGHT if tests["failed"] else GREEN if tests["passed"] else NOT_CHECKED
+    return {"result": result, **tests, "seconds": round(sum(line["seconds"] for line in lines), 1)}
+
+
+def _has_default(key: str) -> bool:
+    schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
+    return any(key in schema.keys and not schema.keys[key].constraints.required for schema in schemas)
 
 
 def _report(entries: dict[str, Any], result: Path) -> int:
-    green = {key: each["green"] for key, each in entries.items() if each["result"] == GREEN}
+    green = {key: entry["passed"] for key, entry in entries.items() if entry["result"] == GREEN}
     for key, tests in green.items():
-        print(f"ignored, and every test of it is green: {key}: {', '.join(tests)}")
+        print(f"{key} can be ignored: {', '.join(tests)} passes all the same")
     for outcome in (NOT_CHECKED, NO_DEFAULT):
-        if keys := [key for key, each in entries.items() if each["result"] == outcome]:
+        if keys := [key for key, entry in entries.items() if entry["result"] == outcome]:
             print(f"{outcome}: {', '.join(keys)}")
-    caught = sum(each["result"] == CAUGHT for each in entries.values())
+    caught = sum(entry["result"] == CAUGHT for entry in entries.values())
     print(f"{caught} of {len(entries)} ignored keys are caught; {result} has them all")
     return 1 if green else 0
 
@@ -89,57 +157,6 @@ def _commit() -> str:
 
     changes = git("stash", "create")
     return git("rev-parse", "HEAD") + (f" and tree {git('rev-parse', changes + '^{tree}')}" if changes else "")
-
-
-def _ignored(copy: Path, key: str, timeout_s: int) -> dict[str, Any]:
-    """What became of the tests of a key that is ignored."""
-    began = time.monotonic()
-    declared = [schema.keys[key] for cls in EXPERIMENTS.values() if key in (schema := Schema.of(cls)).keys]
-    if declared and all(each.constraints.required for each in declared):
-        return {"result": NO_DEFAULT, "green": [], "failed": [], "seconds": 0.0}
-    ignore_key(copy, key)
-    report = copy / "report.xml"
-    report.unlink(missing_ok=True)
-    tests = list(shown().effect[key])
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", str(timeout_s)]
-    command += ["--shows", key, f"--junitxml={report}", *sorted({test.partition("::")[0] for test in tests})]
-    with _session(command, copy) as process:
-        output, _ = process.communicate()
-    outcomes = dict(_outcomes(report)) if report.is_file() else {}
-    green = [test for test, outcome in outcomes.items() if outcome == "passed"]
-    failed = [test for test, outcome in outcomes.items() if outcome == "failed"]
-    if not outcomes and process.returncode:  # it ends before the first test, as when every configuration is refused
-        failed = [(output.strip().splitlines() or ["pytest has no report"])[-1]]
-    result = CAUGHT if failed else GREEN if green else NOT_CHECKED
-    return {"result": result, "green": green, "failed": failed, "seconds": round(time.monotonic() - began, 1)}
-
-
-@contextlib.contextmanager
-def _session(command: list[str], copy: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A session of pytest in the copy; whatever it leaves behind in its process group ends with it."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "XDG_STATE_HOME": str(copy / "state"), "CI": ""}
-    process = subprocess.Popen(
-        command,
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _outcomes(report: Path) -> Iterator[tuple[str, str]]:
-    for case in ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('classname')}::{case.get('name')}"
-        wrong = case.find("failure") is not None or case.find("error") is not None
-        yield name, "failed" if wrong else "skipped" if case.find("skipped") is not None else "passed"
 
 
 if __name__ == "__main__":

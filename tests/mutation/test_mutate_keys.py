@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutation.ignored_key import copy_repository, ignore_key
+from tests.mutation.ignored_key import VARIABLE, copy_repository
 
 PROGRAM = """
 import json, sys
@@ -31,9 +31,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def values(copy: Path, folder: Path, key: str, *overrides: str) -> Any:
-    ignore_key(copy, key)
     command = [sys.executable, "-c", PROGRAM, json.dumps(overrides), str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    environment = {**os.environ, "PYTHONPATH": str(copy), VARIABLE: key}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
