@@ -41,6 +41,13 @@ def shown() -> Shown:
     return Shown(effect, no_effect)
 
 
+def keys_of(item: Any) -> list[str]:
+    """The keys that one case of a test shows, as pytest has collected it."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    marks = (*item.iter_markers(SHOWS), *item.iter_markers(SHOWS_NO_EFFECT))
+    return [key for mark in marks for key in keys_of_mark(mark, parameters)]
+
+
 def keys_of_mark(mark: Any, parameters: Mapping[str, Any]) -> list[str]:
     """The keys of one marker, filled in with the parameters of one case of the test."""
     return [key.format(**parameters) for key in mark.args]

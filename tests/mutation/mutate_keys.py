@@ -25,7 +25,7 @@ from typing import Any
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.schema import Schema
 from docs.make.key_markers import shown
-from tests.mutation.ignored_key import ROOT, VARIABLE, copy_repository
+from tests.mutation.ignored_key import ROOT, copy_repository
 
 RESULT = ROOT / "build" / "mutation" / "keys.json"
 CAUGHT, GREEN, NOT_CHECKED, NO_DEFAULT = "caught", "green", "not checked", "no default"
@@ -92,8 +92,6 @@ class Runner:
             "MUTATED_OUTCOMES": str(self._outcomes),
             "CI": "",
         }
-        if len(keys) == 1:
-            environment[VARIABLE] = keys[0]
         process = subprocess.Popen(
             command,
             cwd=self._copy,
@@ -110,8 +108,8 @@ class Runner:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         lines = [json.loads(line) for line in self._outcomes.read_text().splitlines()]
-        if not lines and len(keys) == 1:  # it ends before the first test: a module cannot be imported without the key
-            return {keys[0]: _entry([{"test": output.strip().splitlines()[-1], "outcome": "failed", "seconds": 0}])}
+        if not lines:
+            raise RuntimeError(f"pytest ran none of the tests of {', '.join(keys)}:\n{output[-2000:]}")
         return {key: _entry([line for line in lines if line["key"] == key]) for key in keys}
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
+from docs.make.key_markers import keys_of
 from tests.mutation.ignored_key import VARIABLE
-from tests.support.live_keys import keys_of
 
 KEYS = tuple(os.environ["MUTATED_KEYS"].split())
 OUTCOMES = Path(os.environ["MUTATED_OUTCOMES"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.make.key_markers import ROOT, SHOWS, SHOWS_NO_EFFECT, keys_of_mark
+from docs.make.key_markers import ROOT, keys_of
 
 KEYS_PAGE = ROOT / "docs" / "keys.md"
 PROPERTY = "key shown"
@@ -34,13 +34,6 @@ def keys_on_page(page: Path) -> dict[str, tuple[str, ...]]:
             tests = tuple(re.findall(r"`(tests/[^`]+)`", cells[4]))
             keys |= {path: tests for path in re.findall(r"`([^`]+)`", cells[2])}
     return keys
-
-
-def keys_of(item: pytest.Item) -> list[str]:
-    """The keys that one case of a test shows, with or without effect."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    marks = (*item.iter_markers(SHOWS), *item.iter_markers(SHOWS_NO_EFFECT))
-    return [key for mark in marks for key in keys_of_mark(mark, parameters)]
 
 
 class LiveKeys:
