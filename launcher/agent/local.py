@@ -1,4 +1,4 @@
-"""The processes of a run that are alive, and how each is started again."""
+"""Starts, watches and kills the processes of a run on this machine."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ MASTER_PORT = "MASTER_PORT"
 
 
 class LocalAgent:
-    """Starts what the plan says, with what only exists now: ports, the run's token, attempt and incarnation."""
+    """Starts the processes of a plan, filling in ports, the run's token, attempt and incarnation."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class LocalAgent:
         self._leases: dict[str, PortLease] = {}
 
     def names(self, *roles: str) -> list[str]:
-        """Those of the plan, alive or not, in its order."""
+        """The planned processes of these roles, alive or not, in the plan's order."""
         return [name for name, process in self.processes.items() if process.role in roles]
 
     def start(self, name: str, attempt: int) -> ManagedProcess:
-        """The next start of a process; within one attempt it counts as its next incarnation."""
+        """Starts a process; a further start within one attempt is its next incarnation."""
         process, last = self.processes[name], self._starts.get(name)
         again = last is not None and last.attempt == attempt
         identity = Identity(process.role, process.index, attempt, last.incarnation + 1 if last and again else 1)
@@ -55,15 +55,15 @@ class LocalAgent:
         self.alive[name] = child
         return child
 
-    def deaths(self) -> list[ProcessExit]:
-        """Those who died since the last look, the likely cause first: who was killed did not fall over another."""
-        found = [death for child in list(self.alive.values()) if (death := child.death()) is not None]
-        for death in found:
-            self._forget(death.child)
-        return sorted(found, key=lambda death: (death.code >= 0, death.time))
+    def exits(self) -> list[ProcessExit]:
+        """Processes that ended since the last call. Killed ones come first: they are causes, not consequences."""
+        exits = [exited for child in list(self.alive.values()) if (exited := child.exited()) is not None]
+        for exited in exits:
+            self._forget(exited.child)
+        return sorted(exits, key=lambda exited: (exited.code >= 0, exited.time))
 
     def kill(self, names: Iterable[str]) -> None:
-        """At once; returns when they are gone, with all that they started."""
+        """Kills them, and every process that they started; returns when all have ended."""
         chosen = [self.alive[name] for name in names if name in self.alive]
         for child in chosen:
             child.send(signal.SIGKILL)
@@ -72,12 +72,12 @@ class LocalAgent:
             self._forget(child)
 
     def end(self, names: Iterable[str]) -> None:
-        """With a moment to end by themselves."""
+        """Sends SIGTERM, and kills them after `TERMINATE_TIMEOUT_S`."""
         chosen = [self.alive[name] for name in names if name in self.alive]
         for child in chosen:
             child.send(signal.SIGTERM)
         until = time.monotonic() + TERMINATE_TIMEOUT_S
-        while time.monotonic() < until and any(child.death() is None for child in chosen):
+        while time.monotonic() < until and any(child.exited() is None for child in chosen):
             time.sleep(0.02)
         self.kill(child.identity.name for child in chosen)
 
@@ -90,7 +90,7 @@ class LocalAgent:
         return {child.pid for child in self.alive.values()}
 
     def new_master_port(self) -> None:
-        """The trainer's meeting point was taken by somebody else meanwhile."""
+        """Leases another MASTER_PORT: the last one was taken by another process."""
         self._release(MASTER_PORT)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class LocalAgent:
         child.close()
 
     def _filled(self, process: Process, identity: Identity) -> Process:
-        """With what stood for something in the plan. Other secrets are in the launcher's environment already."""
+        """Replaces the plan's placeholders. Other secrets are in the launcher's environment already."""
         env = {name: value for name, value in process.env.items() if value != SECRET}
         env[TOKEN] = self._secret
         env[RUN_ID] = self._run.run_id
@@ -125,7 +125,7 @@ class LocalAgent:
 
 
 def _import_path() -> dict[str, str]:
-    """This very package for all processes, wherever they run."""
+    """PYTHONPATH with which all processes import this package, wherever they run."""
     folder = str(Path(areal_like.__file__).resolve().parents[1])
     before = os.environ.get("PYTHONPATH", "")
     if folder in [str(Path(entry).resolve()) for entry in sys.path if "site-packages" in entry]:

@@ -1,4 +1,4 @@
-"""One start of one process of the plan."""
+"""A process that the launcher started: its log, its failure note, its end."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TAIL_BYTES, TAIL_LINES = 16384, 12
 
 
 class FailureNote(NamedTuple):
-    """What a process wrote down about its own failure."""
+    """The failure note that a process wrote before it ended."""
 
     time: float
     message: str
@@ -53,8 +53,8 @@ class ManagedProcess:
     def __init__(
         self, process: Process, identity: Identity, run_dir: Path, cwd: Path, variables: Mapping[str, str]
     ) -> None:
-        """`process` has its placeholders filled in; `variables` go over the launcher's own environment, the process's
-        over them."""
+        """`process` has its placeholders filled in. Its environment overrides `variables`, which override the
+        launcher's."""
         self.process, self.identity = process, identity
         self.log: Path | None = Path(process.log) if process.log else None
         self.note_path = failure_note_path(run_dir, identity)
@@ -82,7 +82,7 @@ class ManagedProcess:
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
-    def death(self) -> ProcessExit | None:
+    def exited(self) -> ProcessExit | None:
         """How it ended, if it has."""
         code = self._popen.poll()
         if code is None:
@@ -94,8 +94,8 @@ class ManagedProcess:
         self._popen.send_signal(sign)
 
     def kill(self) -> None:
-        """At once, with its process group; returns when it is gone. One that hangs in the kernel is left behind: what
-        comes in its place is a later incarnation, which others obey in its stead, and the guardian names it."""
+        """Kills its process group and waits until it has ended. A process that hangs in the kernel is left behind: its
+        successor is a later incarnation, which the others prefer, and the guardian reports it."""
         if self._popen.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             until = time.monotonic() + KILL_TIMEOUT_S
@@ -103,7 +103,7 @@ class ManagedProcess:
                 time.sleep(PAUSE_S)
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its log, without empty lines."""
+        """The last lines of its log, without empty ones."""
         end = os.fstat(self._output.fileno()).st_size
         content = os.pread(self._output.fileno(), TAIL_BYTES, max(0, end - TAIL_BYTES))
         text = content.decode("utf-8", "replace")
@@ -115,17 +115,17 @@ class ManagedProcess:
 
     def _note(self) -> FailureNote | None:
         try:
-            said = json.loads(self.note_path.read_text(encoding="utf-8"))
-            return FailureNote(float(said["time"]), str(said["message"]), str(said["kind"]))
+            note = json.loads(self.note_path.read_text(encoding="utf-8"))
+            return FailureNote(float(note["time"]), str(note["message"]), str(note["kind"]))
         except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
-            return None  # it died otherwise, or before its note was whole
+            return None  # it ended without a note, or while writing it
 
 
 def log_name(identity: Identity) -> str:
-    """One file per start. A run that is continued counts its attempts on, so that nothing is written over."""
+    """One file per start; attempts are counted over the whole run, so no log is overwritten."""
     return f"{identity.start_name}.log"
 
 
 def _open_log(path: Path | None) -> IO[Any]:
-    """A file without a name where none is wanted, so that its end can be shown all the same."""
+    """Without a path a temporary file, so that the last lines can be shown all the same."""
     return path.open("a+b") if path is not None else TemporaryFile("a+b")

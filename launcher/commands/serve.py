@@ -39,7 +39,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     try:
         variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
         _check_key(loaded.config, variables)
-        claimed = lock_run(loaded, plan, run_id, replace, serves=True)
+        locked = lock_run(loaded, plan, run_id, replace, serves=True)
     except ConfigError as error:
         write_line(error.text(), sys.stderr)
         return BAD_CONFIGURATION
@@ -50,22 +50,22 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
         write_line(write_error_text(error, loaded.config, plan.run_dir), sys.stderr)
         return FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION
     os.environ.update(variables)
-    key = os.environ.get(claimed.run.config.rollout.api_key_var, "")
+    key = os.environ.get(locked.run.config.rollout.api_key_var, "")
     hidden = tuple(value for value in (key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH)
 
     def say(text: str) -> None:
         write_line(remove_secrets(loaded.redactor.everywhere(text), hidden), sys.stdout)
 
-    ending = _serve(claimed, key, say, plan.command)
+    ending = _serve(locked, key, say, plan.command)
     if ending.message:
         write_line(remove_secrets(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
-    if discard_unused_run(claimed, ending):
-        write_line(f"nothing had begun: {claimed.run.directory} is removed again", sys.stderr)
+    if discard_unused_run(locked, ending):
+        write_line(f"nothing had begun: {locked.run.directory} is removed again", sys.stderr)
     else:
-        write_result(claimed.run.directory, ending.outcome, ending.code, ending.message)
+        write_result(locked.run.directory, ending.outcome, ending.code, ending.message)
     if ending.outcome != "lost":
-        claimed.names.clear()
-    claimed.names.close()
+        locked.names.clear()
+    locked.names.close()
     return ending.code
 
 
@@ -82,11 +82,11 @@ def _check_key(config: Any, variables: Mapping[str, str]) -> None:
     raise ConfigError([Problem("rollout.open_generation", reason)])
 
 
-def _serve(claimed: LockedRun, key: str, say: Callable[[str], None], command: str) -> RunEnding:
-    run = claimed.run
+def _serve(locked: LockedRun, key: str, say: Callable[[str], None], command: str) -> RunEnding:
+    run = locked.run
     config = run.config
     say(f"servers of {config.experiment_name}/{config.trial_name} in {run.directory}")
-    crew = LocalAgent(run, claimed.plan.processes, key or secrets.token_hex(32), config.log.file)
+    agent = LocalAgent(run, locked.plan.processes, key or secrets.token_hex(32), config.log.file)
     policy = RestartPolicy(config.recover.mode, config.recover.retries)
 
     def announce(addresses: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ def _serve(claimed: LockedRun, key: str, say: Callable[[str], None], command: st
             say(line)
 
     watch = _ServerSupervisor(
-        run, crew, claimed.names, wait_limits(run), policy, claimed.start, say, cut=lambda step, attempt: None
+        run, agent, locked.names, wait_limits(run), policy, locked.start, say, cut=lambda step, attempt: None
     )
     watch.announce = announce
     try:
@@ -102,7 +102,7 @@ def _serve(claimed: LockedRun, key: str, say: Callable[[str], None], command: st
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        return RunEnding("failed", FAILED, write_error_text(error, config, claimed.plan.run_dir))
+        return RunEnding("failed", FAILED, write_error_text(error, config, locked.plan.run_dir))
 
 
 class _ServerSupervisor(Supervisor):
@@ -112,26 +112,26 @@ class _ServerSupervisor(Supervisor):
     """Is told their addresses once all are ready, and whenever these have changed."""
     _announced: Sequence[str] = ()
 
-    def _over(self) -> RunEnding | None:
+    def _finished(self) -> RunEnding | None:
         return None
 
-    def _signalled(self, number: int) -> RunEnding | None:
-        self.crew.end(list(self.crew.alive))
+    def _handle_signal(self, number: int) -> RunEnding | None:
+        self.agent.end(list(self.agent.alive))
         return RunEnding("done", DONE)
 
-    def _unready(self) -> RunEnding | None:
-        ending = super()._unready()
-        ready = len(self.crew.alive) == len(self.crew.processes)
-        if ending is not None or not ready or any(child.ready_after is None for child in self.crew.alive.values()):
+    def _check_readiness(self) -> RunEnding | None:
+        ending = super()._check_readiness()
+        ready = len(self.agent.alive) == len(self.agent.processes)
+        if ending is not None or not ready or any(child.ready_after is None for child in self.agent.alive.values()):
             return ending
         entries = self.names.find(SERVER)
-        addresses = [parse_entry(entries[name]).address for name in self.crew.processes if name in entries]
-        if addresses != self._announced and len(addresses) == len(self.crew.processes):
+        addresses = [parse_entry(entries[name]).address for name in self.agent.processes if name in entries]
+        if addresses != self._announced and len(addresses) == len(self.agent.processes):
             self._announced = addresses
             self.announce(addresses)
         return None
 
-    def _say_if_still(self) -> None:
+    def _report_stall(self) -> None:
         """They wait for others by nature."""
 
 

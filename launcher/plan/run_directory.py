@@ -10,7 +10,7 @@ from areal_like.process.run_links import missing_link_targets
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem, RunDirectory
 from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
-from launcher.runs.registry import ambiguity_text, find_runs, last_attempt, lock_holder
+from launcher.runs.registry import ambiguity_text, find_runs, last_attempt, lock_holder, running_text
 from launcher.runs.resumable import why_not_resumable
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[Pl
     claim = lock_holder(path)
     if claim is None or claim.owner is None or not claim.owner.is_local(this_process()):
         return None
-    reason = f"{path} is running, held by {claim}; stop that one first, or name another with trial_name="
+    reason = f"{running_text(path, claim)}; stop it first, or name another run with trial_name="
     return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem(key, reason)]
 
 

@@ -1,4 +1,4 @@
-"""Reading a checkpoint of a run that may be running: its retention removes the older ones at any moment."""
+"""Reads a checkpoint of a run that may still be running and removing old checkpoints."""
 
 import os
 from collections.abc import Callable
@@ -14,53 +14,53 @@ T = TypeVar("T")
 
 
 class _CheckpointMark(NamedTuple):
-    """Tells a checkpoint from another one of the same step; it is made last, and removed with the folder."""
+    """Distinguishes a checkpoint from a later one of the same step: inode and time of the file that is written last."""
 
     inode: int
     made: int
 
 
-def read_checkpoint(run_dir: Path, asked: str | None, read: Callable[[Path], T], say: Callable[[str], None]) -> T:
-    """What `read` makes of the checkpoint of step `asked`, or of the newest one; where that is removed meanwhile, of
-    the one that is the newest then. What `read` returns must not need the folder any more."""
+def read_checkpoint(run_dir: Path, wanted_step: str | None, read: Callable[[Path], T], say: Callable[[str], None]) -> T:
+    """Calls `read` with the checkpoint of step `wanted_step`, or with the newest one, and again with the newest one
+    where it is removed meanwhile. The result must not depend on the folder."""
     while True:
-        step = _step(run_dir, asked)
+        step = _step(run_dir, wanted_step)
         folder = step_folder(run_dir, step)
         mark = _mark(folder)
         try:
             if mark is not None:
                 _refuse_damaged(folder)
                 result = read(folder)
-                if _mark(folder) in (mark, None):  # removed by now is no harm, replaced may be half of either
+                if _mark(folder) in (mark, None):  # a replaced checkpoint may have been read half and half
                     return result
         except Exception:
             if _mark(folder) == mark:
                 raise
-        if asked is None:
-            say(f"the checkpoint of step {step} was removed by its run while it was read; taking the newest")
+        if wanted_step is None:
+            say(f"the checkpoint of step {step} was removed by its run while it was read; reading the newest")
 
 
-def _step(run_dir: Path, asked: str | None) -> int:
-    """The one asked for, else the newest."""
+def _step(run_dir: Path, wanted_step: str | None) -> int:
+    """The wanted step, else the newest."""
     steps = complete_steps(run_dir)
     if not steps:
         raise ConfigError([Problem(str(run_dir), f"has no model to read: {why_not_resumable(run_dir)}")])
-    if asked is None:
+    if wanted_step is None:
         return steps[-1]
-    if not asked.isdigit() or int(asked) not in steps:
-        there = ", ".join(map(str, steps[-10:]))
+    if not wanted_step.isdigit() or int(wanted_step) not in steps:
+        available = ", ".join(map(str, steps[-10:]))
         raise ConfigError(
-            [Problem("step", f"{run_dir} has no checkpoint of step {asked} (any more); it has those of {there}")]
+            [Problem("step", f"{run_dir} has no checkpoint of step {wanted_step}; it has those of {available}")]
         )
-    return int(asked)
+    return int(wanted_step)
 
 
 def _mark(folder: Path) -> _CheckpointMark | None:
     try:
-        found = os.stat(folder / COMPLETE)
+        status = os.stat(folder / COMPLETE)
     except FileNotFoundError:
         return None
-    return _CheckpointMark(found.st_ino, found.st_mtime_ns)
+    return _CheckpointMark(status.st_ino, status.st_mtime_ns)
 
 
 def _refuse_damaged(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and what becomes of those after it."""
+"""The checkpoints of a run directory: which are complete, resumable, or to be moved aside."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ def complete_steps(run_dir: Path) -> list[int]:
 
 
 def resumable_steps(run_dir: Path) -> list[int]:
-    """Those of them that a run can go on from."""
+    """The steps whose checkpoints can be resumed."""
     return [step for step in complete_steps(run_dir) if resume_problem(step_folder(run_dir, step)) is None]
 
 
 def newest_resumable(run_dir: Path) -> tuple[int, Path] | None:
-    """The newest checkpoint that is complete, undamaged, and has what is needed to resume."""
+    """The newest checkpoint that is complete, undamaged, and holds the state needed to resume."""
     for step in reversed(complete_steps(run_dir)):
         if resume_problem(step_folder(run_dir, step)) is None:
             return step, step_folder(run_dir, step)
@@ -28,14 +28,14 @@ def newest_resumable(run_dir: Path) -> tuple[int, Path] | None:
 
 
 def move_aside_after(run_dir: Path, step: int, attempt: int) -> list[Path]:
-    """Moves checkpoints of later steps out of the way: they belong to a life that the run does not go on from, and
-    would be taken for its newest. Returns where they are then."""
+    """Moves checkpoints of later steps into `before-attempt-K`: the run is rolled back behind them. Returns their new
+    paths."""
     folder = run_dir / "checkpoints"
     aside = folder / f"before-attempt-{attempt}"
     moved = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        found = step_of(path.name)
-        if found is not None and found > step:
+        path_step = step_of(path.name)
+        if path_step is not None and path_step > step:
             aside.mkdir(exist_ok=True)
             moved.append(path.rename(aside / path.name))
     return moved

@@ -1,4 +1,4 @@
-"""`launcher.env_file`: variables for all processes, among them the keys and tokens that stand nowhere else."""
+"""Reads `launcher.env_file`: environment variables for all processes, such as API keys."""
 
 import os
 import re
@@ -15,16 +15,16 @@ LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)")
 
 
 def run_environment(config: "BaseExperimentConfig", folder: Path) -> dict[str, str]:
-    """What the processes of a run will have: the environment, and the files of variables over it."""
+    """The environment of the run's processes: the launcher's own, overridden by the files."""
     try:
         return {**os.environ, **read_env_files(config.launcher.env_file, folder)}
     except ConfigError:
-        return dict(os.environ)  # what is wrong with the files is an error of its own
+        return dict(os.environ)  # errors in the files are reported elsewhere
 
 
 def read_env_files(files: Sequence[str], folder: Path) -> dict[str, str]:
-    """Lines `NAME=value`, with or without quotes and `export`; a later file wins. Raises ConfigError with every line
-    that is none, without its text, as that may be a secret, and every file that cannot be read."""
+    """Lines `NAME=value`, with or without quotes and `export`; a later file wins. Raises ConfigError with every invalid
+    line (not its text, which may be a secret) and every unreadable file."""
     variables: dict[str, str] = {}
     problems = []
     for name in files:
@@ -34,7 +34,7 @@ def read_env_files(files: Sequence[str], folder: Path) -> dict[str, str]:
             problems.append(Problem("launcher.env_file", f"{name} cannot be read: {error.strerror}"))
             continue
         except UnicodeDecodeError:
-            problems.append(Problem("launcher.env_file", f"{name} is no text (UTF-8); name a file of lines NAME=value"))
+            problems.append(Problem("launcher.env_file", f"{name} is not UTF-8 text; name a file of lines NAME=value"))
             continue
         for number, text in enumerate(content.splitlines(), 1):
             line = text.strip()
@@ -42,7 +42,9 @@ def read_env_files(files: Sequence[str], folder: Path) -> dict[str, str]:
                 continue
             match = LINE.fullmatch(line)
             if match is None:
-                problems.append(Problem("launcher.env_file", "is no line NAME=value; mend it", f"{name}:{number}"))
+                problems.append(
+                    Problem("launcher.env_file", "is not of the form NAME=value; correct it", f"{name}:{number}")
+                )
                 continue
             variables[match["name"]] = _unquoted(match["value"])
     if problems:

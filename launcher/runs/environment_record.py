@@ -1,4 +1,4 @@
-"""What a run ran on and with: `environment.txt` and `code.txt`. Written while the processes load."""
+"""Records the environment of a run: `environment.txt` (machine, packages) and `code.txt` (git revision and diff)."""
 
 import os
 import platform
@@ -22,14 +22,14 @@ ENVIRONMENT, CODE = "environment.txt", "code.txt"
 def write_environment_record(
     run_dir: Path, folders: list[Path], redactor: Redactor, clean: Callable[[str], str], attempt: int
 ) -> None:
-    """`clean` takes out secrets that the configuration does not know."""
+    """`clean` removes secrets that are not in the configuration."""
     replace_file(run_dir / ENVIRONMENT, clean(environment_text(redactor)), attempt)
     code = code_text([Path(areal_like.__file__).parent, *folders])
     replace_file(run_dir / CODE, clean(redactor.text(code)) if code else None, attempt)
 
 
 def environment_text(redactor: Redactor) -> str:
-    """Python, the machine, the variables that change what a run does, and every installed package."""
+    """Python, the machine, environment variables that influence a run, and every installed package."""
     uname = platform.uname()
     lines = [
         f"areal-like {areal_like.__version__}",
@@ -41,17 +41,17 @@ def environment_text(redactor: Redactor) -> str:
     ]
     chosen = {name: value for name, value in sorted(os.environ.items()) if name.startswith(RECORDED_PREFIXES)}
     lines += [f"  {name}={value}" for name, value in redactor.environment(chosen).items()]
-    found = {(dist.metadata["Name"] or "?", dist.version) for dist in metadata.distributions()}
-    lines += ["", "packages", *(f"  {name}=={version}" for name, version in sorted(found, key=_by_name))]
+    packages = {(dist.metadata["Name"] or "?", dist.version) for dist in metadata.distributions()}
+    lines += ["", "packages", *(f"  {name}=={version}" for name, version in sorted(packages, key=_by_name))]
     return "\n".join(lines) + "\n"
 
 
-def _by_name(found: tuple[str, str]) -> tuple[str, str]:
-    return found[0].lower(), found[1]
+def _by_name(package: tuple[str, str]) -> tuple[str, str]:
+    return package[0].lower(), package[1]
 
 
 def code_text(folders: list[Path]) -> str:
-    """For each repository that one of these folders is in: its revision, and what differs from it."""
+    """Revision, status and diff of each git repository that contains one of the folders."""
     parts, seen = [], set()
     for folder in folders:
         top = _git(folder, "rev-parse", "--show-toplevel").strip()
@@ -66,9 +66,9 @@ def code_text(folders: list[Path]) -> str:
     return "\n".join(parts)
 
 
-def _git(folder: Path, *words: str) -> str:
-    """Nothing where there is no git, or no repository."""
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+def _git(folder: Path, *arguments: str) -> str:
+    """Empty without git, or outside of a repository."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=GIT_S, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):

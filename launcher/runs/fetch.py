@@ -1,5 +1,4 @@
-"""What a run names on the Hub and is not on this machine yet is fetched before anything starts, so that all processes
-have the same."""
+"""Downloads models and datasets from the Hugging Face Hub before a start, so that all processes use the same files."""
 
 import os
 import subprocess
@@ -17,7 +16,7 @@ from launcher.terminal import write_line
 
 
 def fetch_from_hub(loaded: Loaded, host: HostInfo | None = None) -> bool:
-    """Whether there was something to fetch. Raises ConfigError with all that the Hub does not give."""
+    """Returns whether anything was downloaded. Raises ConfigError with every failed download."""
     host = host or local_host()
     models, datasets = hub.missing_models(loaded.config, host), missing_datasets(loaded, host)
     problems = []
@@ -36,11 +35,11 @@ def fetch_from_hub(loaded: Loaded, host: HostInfo | None = None) -> bool:
 
 
 def _fetch(key: str, name: str, host: HostInfo, *flags: str) -> str | None:
-    """What went wrong. In a process of its own: the libraries leave threads behind, and the guardian is to fork."""
+    """Downloads in another process, as the libraries start threads and the guardian has to fork. Returns the error."""
     write_line(f"{key}: fetching {name} from the Hugging Face Hub into {host.hub}", sys.stderr)
     path = os.pathsep.join([str(Path(areal_like.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = {} if sys.stderr.isatty() else {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     command = [sys.executable, "-m", "areal_like.models.fetch", name, *flags]
     done = subprocess.run(command, env={**os.environ, **quiet, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
     lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-    return f"the Hub does not give it ({lines[-1]})" if done.returncode else None
+    return f"the Hub refused the download ({lines[-1]})" if done.returncode else None

@@ -1,4 +1,4 @@
-"""Parts of a run that its configuration puts below another folder: made at its first start."""
+"""Links from the run directory to folders that the configuration puts elsewhere (`saver.fileroot`, ...)."""
 
 import shutil
 from pathlib import Path
@@ -8,24 +8,24 @@ from areal_like.process.run_links import LINKS, link_target, make_free_folder, o
 
 
 def create_links(run: Run) -> tuple[str, ...]:
-    """For a run that begins: `<fileroot>/<experiment>/<trial>/<name>` for each part, where that is free, and the link
-    that leads there. Returns what to tell."""
-    config, made = run.config, dict[Path, Path]()
-    told = []
+    """At the first start: creates `<fileroot>/<experiment>/<trial>/<name>` and the link to it. Returns messages for the
+    user."""
+    config, folders = run.config, dict[Path, Path]()
+    messages = []
     for section, root in other_roots(config, run.cwd).items():
         link = run.directory / LINKS[section]
         if link.is_symlink():
-            continue  # of a start that came no further
-        if root not in made:
-            made[root] = make_free_folder(root / config.experiment_name / config.trial_name)
-        target = make_free_folder(made[root] / LINKS[section])
+            continue  # of a start that failed
+        if root not in folders:
+            folders[root] = make_free_folder(root / config.experiment_name / config.trial_name)
+        target = make_free_folder(folders[root] / LINKS[section])
         link.symlink_to(target)
-        told.append(f"{section}.fileroot: {LINKS[section]} -> {target}")
-    return tuple(told)
+        messages.append(f"{section}.fileroot: {LINKS[section]} -> {target}")
+    return tuple(messages)
 
 
 def remove_linked_folders(directory: Path) -> None:
-    """What the links of a run lead to, and the folder of its trial there."""
+    """Removes the folders that the links of a run lead to, and the trial's folder there."""
     for name in LINKS.values():
         target = link_target(directory, name)
         if target is not None and target.is_dir():

@@ -1,7 +1,7 @@
-"""Finding runs: every start leaves a small file in the user's state directory, whatever folder its run is in.
+"""Registry of runs: each start writes a small file into the user's state directory, so that runs are found by name.
 
-RUN is a run's folder, `experiment/trial`, or a trial name. The first place that knows it answers: the working
-directory, the `fileroot`, the runs that this user has started. What it knows two of is not guessed.
+RUN is a run's folder, `experiment/trial`, or a trial name. Searched in this order: the working directory, `fileroot`,
+the runs that this user has started. An ambiguous name is an error.
 """
 
 import getpass
@@ -24,7 +24,7 @@ MAX_LISTED = 12
 
 
 class RegisteredRun(NamedTuple):
-    """A run that was started on this account."""
+    """A run that this user has started."""
 
     experiment: str
     trial: str
@@ -38,15 +38,15 @@ def registry_folder() -> Path:
 
 
 def register(experiment: str, trial: str, directory: Path) -> None:
-    """One file per run directory, written anew by each start."""
+    """One file per run directory, rewritten by each start."""
     folder = registry_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    said = {"experiment": experiment, "trial": trial, "directory": str(directory), "started": time.time()}
-    write_atomic(_file_of(directory), json.dumps(said) + "\n")
+    entry = {"experiment": experiment, "trial": trial, "directory": str(directory), "started": time.time()}
+    write_atomic(_file_of(directory), json.dumps(entry) + "\n")
 
 
 def unregister(directory: Path) -> None:
-    """A run that came to nothing."""
+    """For a run whose directory is removed."""
     _file_of(directory).unlink(missing_ok=True)
 
 
@@ -55,29 +55,29 @@ def _file_of(directory: Path) -> Path:
 
 
 def registered_runs() -> Iterator[RegisteredRun]:
-    """Those whose directories still hold a run; the last started first."""
+    """The runs whose directories still exist, the last started first."""
     folder = registry_folder()
-    found = [_read(path) for path in folder.glob("*.json")] if folder.is_dir() else []
-    for run in sorted((run for run in found if run is not None), key=lambda run: -run.started):
+    runs = [_read(path) for path in folder.glob("*.json")] if folder.is_dir() else []
+    for run in sorted((run for run in runs if run is not None), key=lambda run: -run.started):
         if (run.directory / CONFIG).is_file():
             yield run
 
 
 def _read(path: Path) -> RegisteredRun | None:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return RegisteredRun(said["experiment"], said["trial"], Path(said["directory"]), float(said["started"]))
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        return RegisteredRun(entry["experiment"], entry["trial"], Path(entry["directory"]), float(entry["started"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it only helps to find runs; the run is none the worse
+        return None  # the run itself is not affected
 
 
 def look_up(run: str) -> list[Path]:
-    """The directories of the known runs of this name: `experiment/trial`, or a trial."""
-    return [one.directory for one in registered_runs() if run in (one.trial, f"{one.experiment}/{one.trial}")]
+    """The directories of the registered runs of this name: `experiment/trial`, or a trial."""
+    return [each.directory for each in registered_runs() if run in (each.trial, f"{each.experiment}/{each.trial}")]
 
 
 def find_runs(run: str, root: Path, cwd: Path, file: Path | None = None) -> list[Path]:
-    """All that `run` means: one, none or, where it is ambiguous, several. `file` is the configuration at hand."""
+    """All directories that `run` may mean. `file` is the configuration file of the command, if any."""
     if not run.strip("/. "):
         return []
     if file is not None and file.name == CONFIG and (file.parent / "checkpoints").is_dir():
@@ -88,27 +88,26 @@ def find_runs(run: str, root: Path, cwd: Path, file: Path | None = None) -> list
         if (path / CONFIG).is_file():
             return [Path(os.path.abspath(path))]
     below = sorted(os.listdir(root)) if root.is_dir() and "/" not in run else []
-    found = [root / name / run for name in below if (root / name / run / CONFIG).is_file()]
-    different = {path.resolve(): path for path in found or look_up(run)}
-    return list(different.values())
+    matches = [root / name / run for name in below if (root / name / run / CONFIG).is_file()]
+    return list({path.resolve(): path for path in matches or look_up(run)}.values())
 
 
-def ambiguity_text(run: str, found: list[Path], root: Path) -> str:
-    """Why `run` cannot be used, and what to say instead."""
-    if found:
-        return f"{run} is the name of {len(found)} runs; name one by its folder:\n{runs_text(found)}"
+def ambiguity_text(run: str, matches: list[Path], root: Path) -> str:
+    """The error for a name that no run has, or more than one."""
+    if matches:
+        return f"{run} is the name of {len(matches)} runs; name one by its folder:\n{runs_text(matches)}"
     ways = "give its folder, experiment/trial or a trial name that only one run has"
-    return f"no run is called {run} under {root}, nor among those that this user has started; {ways}"
+    return f"no run is called {run} under {root}, nor among the runs that this user has started; {ways}"
 
 
 def last_attempt(run_dir: Path) -> int:
-    """Of a run that was started before; 0 where none was."""
+    """The number of the last attempt; 0 for a run that was never started."""
     path = run_dir / ATTEMPT
     return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0
 
 
 def runs_text(directories: Sequence[Path]) -> str:
-    """A line each, the last started first; some, where there are many."""
+    """A line per run, the last started first, up to `MAX_LISTED`."""
     newest = sorted(directories, key=lambda path: -_started(path))
     lines = [f"  {path}  ({run_state(path)}, started {_date(_started(path))})" for path in newest[:MAX_LISTED]]
     if len(newest) > MAX_LISTED:
@@ -117,11 +116,11 @@ def runs_text(directories: Sequence[Path]) -> str:
 
 
 def run_state(directory: Path) -> str:
-    """How the last start of a run has ended; a run without a summary is running or was killed."""
-    said = _json(directory / SUMMARY)
-    if "outcome" in said:
-        return f"{said['outcome']}, {said.get('steps', 0)} steps"
-    return "running" if is_running(directory) else "never ended in order"
+    """How the last start of a run ended; a run without a summary is running or was killed."""
+    summary = _json(directory / SUMMARY)
+    if "outcome" in summary:
+        return f"{summary['outcome']}, {summary.get('steps', 0)} steps"
+    return "running" if is_running(directory) else "did not end normally"
 
 
 def is_running(directory: Path) -> bool:
@@ -129,7 +128,7 @@ def is_running(directory: Path) -> bool:
 
 
 def lock_holder(directory: Path) -> "Claim | None":
-    """The process that holds the name of the run's launcher, where it runs as far as can be seen from here."""
+    """The claim of the launcher that runs in this directory; None where none does, as far as this machine can tell."""
     import yaml
 
     from areal_like.discovery.owner import is_alive, this_process
@@ -141,7 +140,7 @@ def lock_holder(directory: Path) -> "Claim | None":
         names = Path(values["cluster"]["name_resolve"]["nfs_record_root"]).expanduser()
         run = [getpass.getuser(), str(values["experiment_name"]), str(values["trial_name"])]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return None  # nothing is known of it, and this only describes it
+        return None
     root = Path(_json(directory / RUN_FACTS).get("cwd", ".")) / names
     claim = read_claim(root.joinpath(*map(file_part, run), "launcher", f"0{CLAIM}"))
     if claim is None or claim.owner is None:
@@ -149,8 +148,16 @@ def lock_holder(directory: Path) -> "Claim | None":
     return claim if not claim.owner.is_local(this_process()) or is_alive(claim.owner) else None
 
 
+def running_text(directory: Path, holder: "Claim") -> str:
+    """x/y is already running (pid 22314 on host vm, since 13:33)"""
+    day, time_of_day = holder.since[:10], holder.since[11:16]
+    since = time_of_day if day == time.strftime("%Y-%m-%d") else f"{day} {time_of_day}"
+    host = "unknown" if holder.owner is None else holder.owner.host
+    return f"{'/'.join(directory.parts[-2:])} is already running ({holder.process} on host {host}, since {since})"
+
+
 def _started(directory: Path) -> float:
-    """Every start writes the run's facts anew."""
+    """Every start rewrites the run's facts."""
     for name in (RUN_FACTS, CONFIG):
         if (directory / name).is_file():
             return os.stat(directory / name).st_mtime
@@ -163,7 +170,7 @@ def _date(seconds: float) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}

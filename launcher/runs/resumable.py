@@ -1,4 +1,4 @@
-"""What can be gone on from: what a stop is going to write, what it has left, and why a run cannot be resumed."""
+"""Messages about resuming: what a stop will write, where a stopped run can resume, why a run cannot be resumed."""
 
 from pathlib import Path
 from typing import Any
@@ -12,26 +12,26 @@ DISABLED = "disabled"
 
 
 def stop_message(config: Any) -> str:
-    """What is said when a run is asked to stop."""
+    """The message when a run is asked to stop."""
     what = "stopping when the step is done, with a checkpoint"
     if config.bench:
         what = "stopping when the step is done; a benchmark (bench=true) writes no checkpoint"
     elif config.recover.mode == DISABLED:
         what = "stopping when the step is done and its model saved; recover.mode=disabled saves nothing to resume from"
-    return f"{what}; Ctrl-C again ends at once"
+    return f"{what}; press Ctrl-C again to end at once"
 
 
 def resume_point_text(run: Run) -> str:
-    """What a run that was stopped can be gone on from."""
-    found = newest_resumable(run.directory)
-    if found is not None:
-        return f"the newest checkpoint is of step {found[0]}"
+    """Where a stopped run can resume."""
+    newest = newest_resumable(run.directory)
+    if newest is not None:
+        return f"the newest checkpoint is of step {newest[0]}"
     return why_not_resumable(run.directory, run.config.recover.mode, run.config.bench)
 
 
 def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None = None) -> str:
-    """Of a run without any checkpoint that can be resumed: the reason, and the key that changes it. What is not given
-    is read from the run's own configuration."""
+    """Why the run has no resumable checkpoint, and the key that changes it. `mode` (recover.mode) and `bench` default
+    to the run's own configuration."""
     if lost := missing_link_targets(run_dir):
         return lost
     own = run_config_values(run_dir) if mode is None else {}
@@ -40,15 +40,15 @@ def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None
         return "there is no checkpoint: a benchmark (bench=true) writes none"
     steps = complete_steps(run_dir)
     if mode == DISABLED:
-        there = f"the checkpoint of step {steps[-1]} has the model alone" if steps else "there is no checkpoint"
-        return f"{there}: recover.mode=disabled saves nothing to resume from, recover.mode=auto does"
+        state = f"the checkpoint of step {steps[-1]} has the model alone" if steps else "there is no checkpoint"
+        return f"{state}: recover.mode=disabled saves nothing to resume from, recover.mode=auto does"
     if not steps:
-        return "there is no checkpoint to go on from"
-    return f"there is no checkpoint to go on from: {resume_problem(step_folder(run_dir, steps[-1]))}"
+        return "there is no checkpoint to resume from"
+    return f"there is no checkpoint to resume from: {resume_problem(step_folder(run_dir, steps[-1]))}"
 
 
 def run_config_values(run_dir: Path) -> dict[str, Any]:
-    """A run's own configuration; nothing where there is none, or none that can be read."""
+    """The run's own configuration; empty where it cannot be read."""
     import yaml
 
     try:

@@ -18,47 +18,55 @@ ROOT_OVERRIDES, DEFAULT_ROOT = ("cluster.fileroot=", "fileroot="), "runs"
 
 
 def resume_arguments(arguments: Arguments) -> Arguments:
-    """The same with the run's file as --config; changes to the directory that its command was given in, as the paths in
-    its configuration are meant from there."""
-    words = arguments.overrides
-    name = next(word for word in reversed(words) if word.startswith("resume=")).removeprefix("resume=").strip("'\"")
-    path = find_run(name, words, "resume")
-    said = read_facts(path)
-    cwd = Path(said.get("cwd", "."))
+    """The same arguments with the run's own configuration as --config. Changes to the directory in which the run was
+    started: paths in its configuration are relative to it."""
+    overrides = arguments.overrides
+    name = (
+        next(override for override in reversed(overrides) if override.startswith("resume="))
+        .removeprefix("resume=")
+        .strip("'\"")
+    )
+    path = find_run(name, overrides, "resume")
+    facts = read_facts(path)
+    cwd = Path(facts.get("cwd", "."))
     if cwd.is_dir():
         os.chdir(cwd)
-    others = [word for word in words if not word.startswith(("resume=", *ROOT_OVERRIDES))]
-    schema = arguments.schema if arguments.schema is not None else said.get("schema")
+    others = [override for override in overrides if not override.startswith(("resume=", *ROOT_OVERRIDES))]
+    schema = arguments.schema if arguments.schema is not None else facts.get("schema")
     values = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
-    others += dependent_overrides(values, said.get("follows", {}), others)
+    others += dependent_overrides(values, facts.get("follows", {}), others)
     others += allocation_override(others)
-    word = f"resume={_as_an_override(str(path))}"
-    return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, word])
+    override = f"resume={_as_an_override(str(path))}"
+    return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, override])
 
 
-def allocation_override(words: list[str]) -> list[str]:
-    """The run's configuration says twice what runs on how many devices, in `allocation_mode` and for each role: where a
-    role is told anew, the rest follows."""
-    names = [word.partition("=")[0] for word in words]
-    told = any(name.endswith(".backend") for name in names)
-    return ["allocation_mode=auto"] if told and "allocation_mode" not in names else []
+def allocation_override(overrides: list[str]) -> list[str]:
+    """A run's configuration holds both `allocation_mode` and a backend per role; where an override changes a backend,
+    the allocation is made again."""
+    names = [override.partition("=")[0] for override in overrides]
+    changed = any(name.endswith(".backend") for name in names)
+    return ["allocation_mode=auto"] if changed and "allocation_mode" not in names else []
 
 
 def _as_an_override(path: str) -> str:
-    """Quoted where Hydra would read something else."""
+    """Quoted where Hydra's syntax needs it."""
     if re.fullmatch(r"[\w./-]+", path, re.ASCII):
         return path
     return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def find_run(name: str, words: list[str], key: str) -> Path:
-    """Looked up below `cluster.fileroot` where the words name one, and among all that this user has started; `key` is
-    what a complaint begins with."""
-    named = next(
-        (word.partition("=")[2].strip("'\"") for word in reversed(words) if word.startswith(ROOT_OVERRIDES)), None
+def find_run(name: str, overrides: list[str], key: str) -> Path:
+    """Looks below `cluster.fileroot`, if an override sets it, and in the registry; an error begins with `key`."""
+    root_override = next(
+        (
+            override.partition("=")[2].strip("'\"")
+            for override in reversed(overrides)
+            if override.startswith(ROOT_OVERRIDES)
+        ),
+        None,
     )
-    root = Path(os.path.abspath(Path(named or DEFAULT_ROOT).expanduser()))
-    found = find_runs(name, root, Path.cwd())
-    if len(found) != 1:
-        raise ConfigError([Problem(key, ambiguity_text(name, found, root), "command line")])
-    return found[0]
+    root = Path(os.path.abspath(Path(root_override or DEFAULT_ROOT).expanduser()))
+    matches = find_runs(name, root, Path.cwd())
+    if len(matches) != 1:
+        raise ConfigError([Problem(key, ambiguity_text(name, matches, root), "command line")])
+    return matches[0]

@@ -1,4 +1,4 @@
-"""Making a run directory one's own: the folder, the name, and where its next attempt begins."""
+"""Acquires the run directory: its folder, the name of its launcher, and the start point of the next attempt."""
 
 import os
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from launcher.plan.plan import Plan
 from launcher.plan.reward_model import KEY as REWARD_PATH
 from launcher.plan.reward_model import has_reward_model
 from launcher.runs.linked_folders import create_links
-from launcher.runs.registry import last_attempt, register
+from launcher.runs.registry import last_attempt, lock_holder, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
 from launcher.supervisor.rollback import roll_back
 
 
 class LockedRun(NamedTuple):
-    """A run that nobody else can start now. `remarks` are what a user should know."""
+    """A run that no other launcher can start now. `remarks` are messages for the user."""
 
     plan: Plan
     run: Run
@@ -36,47 +36,46 @@ class LockedRun(NamedTuple):
     start: StartPoint
     remarks: tuple[str, ...]
     is_new: bool = False
-    """Whether this start has made the run's directory."""
+    """Whether this start created the run directory."""
 
 
 def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, serves: bool = False) -> LockedRun:
-    """Raises ConfigError where the run has another launcher; nothing of the directory was touched then. `serves`: the
-    run is servers alone."""
-    held = keep_checkpoints(
+    """Raises ConfigError, with the directory unchanged, where the run has another launcher. `serves`: only servers."""
+    kept = keep_checkpoints(
         build_config(loaded.cls, resolved_values(loaded, plan.auto)), Path.cwd(), Path(plan.run_dir)
     )
     plan, is_new = _make_folder(loaded, plan, replace_existing, serves)
     try:
-        claimed = _claimed(loaded, plan, run_id, serves)
-        return claimed._replace(is_new=is_new, remarks=(*claimed.remarks, *held))
+        locked = _acquire(loaded, plan, run_id, serves)
+        return locked._replace(is_new=is_new, remarks=(*locked.remarks, *kept))
     except BaseException:
         directory = Path(plan.run_dir)
-        if is_new and not any(directory.iterdir()):  # nobody could take the name: the number is free again
+        if is_new and not any(directory.iterdir()):  # frees the trial number
             directory.rmdir()
         raise
 
 
-def _claimed(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun:
+def _acquire(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun:
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build_config(loaded.cls, resolved_values(loaded, plan.auto))
-    names = name_store_for(config, cwd, f"launcher/0 of the command with process number {os.getppid()}")
-    _announce_launcher(names, config.cluster.name_resolve.ttl_s)
+    names = name_store_for(config, cwd, f"pid {os.getppid()}")
+    _announce_launcher(names, directory, config.cluster.name_resolve.ttl_s)
     run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
     try:
-        return _described(loaded, plan, run, names)
+        return _describe(loaded, plan, run, names)
     except BaseException:
         names.close()
         raise
 
 
-def _described(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedRun:
-    """The directory is ours by now: what this start is goes into it, and where it begins."""
+def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedRun:
+    """Writes the files that describe this start, and its start point."""
     directory, config = run.directory, run.config
     remove_abandoned_memory()
     remarks: tuple[str, ...] = ()
     if plan.run_directory.state == "replaced":
         remarks = (_move_aside(directory),)
-    if run.folder == directory.resolve():  # its own configuration is what it is started with again
+    if run.folder == directory.resolve():  # resumed with its own configuration
         run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
     if attempt == 1:
@@ -85,15 +84,15 @@ def _described(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> Locked
     if attempt == 1:
         write_start_point(directory, StartPoint(1, 0, None))
     else:
-        wanted = config.resume_step
-        remarks += roll_back(run, attempt, attempt, None if wanted is None or wanted < 0 else wanted).remarks
+        step = config.resume_step
+        remarks += roll_back(run, attempt, attempt, None if step is None or step < 0 else step).remarks
     register(config.experiment_name, config.trial_name, directory)
     return LockedRun(plan, run, names, run.start_point(), remarks)
 
 
 def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: bool) -> tuple[Plan, bool]:
-    """The plan, and whether the folder was not there before. Of two starts at once that were given the same next
-    number, the one that makes the folder has it."""
+    """The plan, and whether the folder is new. Of two simultaneous starts that chose the same trial number, the one
+    that creates the folder keeps it; the other one takes the next number."""
     while True:
         directory = Path(plan.run_dir)
         numbered = loaded.config.trial_name == "auto" and plan.run_directory.state == "new"
@@ -108,19 +107,21 @@ def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: boo
             plan = build_plan(loaded, replace_existing=replace_existing, serves=serves)
 
 
-def _announce_launcher(names: NameStore, ttl_s: float) -> None:
-    patience = NamedWait("its holder on another machine, should that be dead", 4 * ttl_s, "cluster.name_resolve.ttl_s")
+def _announce_launcher(names: NameStore, directory: Path, ttl_s: float) -> None:
+    wait = NamedWait("the launcher on another machine, which may be dead", 4 * ttl_s, "cluster.name_resolve.ttl_s")
     try:
-        announce(names, Identity("launcher", 0), "", waiting=patience)
+        announce(names, Identity("launcher", 0), "", waiting=wait)
     except NameTaken as taken:
         names.close()
-        message = f"{taken}: this run is running; stop that one first, or name another with trial_name="
+        holder = lock_holder(directory)
+        reason = str(taken) if holder is None else running_text(directory, holder)
+        message = f"{reason}; stop it first, or name another run with trial_name="
         raise ConfigError([Problem("trial_name", message)]) from None
     names.clear()
 
 
 def _move_aside(directory: Path) -> str:
-    """What --replace replaces is kept, beside it."""
+    """--replace keeps the earlier run directory under another name."""
     number = 1
     while (aside := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
         number += 1
@@ -130,8 +131,9 @@ def _move_aside(directory: Path) -> str:
 
 
 def keep_checkpoints(config: Any, cwd: Path, own: Path) -> tuple[str, ...]:
-    """Marks them; returns what a user should know. `own` is the run's directory, whose checkpoints are its own matter.
-    Raises ConfigError where one was removed since it was planned with."""
+    """Marks checkpoints of other runs that this one loads as kept, so that retention does not remove them. Returns
+    messages for the user. `own` is the run's own directory, which is left out. Raises ConfigError where a checkpoint
+    was removed since the plan was made."""
     remarks = []
     for key, path in _paths(config):
         folder = _checkpoint(cwd / Path(path).expanduser())
@@ -139,9 +141,9 @@ def keep_checkpoints(config: Any, cwd: Path, own: Path) -> tuple[str, ...]:
             continue
         try:
             (folder / KEPT).touch()
-            remarks.append(f"{key}: {folder} is kept from now on, its own run does not remove it any more")
+            remarks.append(f"{key}: {folder} is marked as kept: its own run no longer removes it")
         except PermissionError:
-            remarks.append(f"{key}: {folder} is not yours to be marked as kept, and its own run may remove it")
+            remarks.append(f"{key}: {folder} cannot be marked as kept by this user: its own run may remove it")
         except FileNotFoundError:
             message = f"{folder} was just removed by its run; start again with a newer checkpoint"
             raise ConfigError([Problem(key, message)]) from None
@@ -149,7 +151,7 @@ def keep_checkpoints(config: Any, cwd: Path, own: Path) -> tuple[str, ...]:
 
 
 def _checkpoint(model: Path) -> Path | None:
-    """The checkpoint of a run that a model's folder is, or is in, as that of a critic."""
+    """The checkpoint of a run that contains this model; a critic's lies in a subfolder."""
     for folder in (model, model.parent):
         if step_of(folder.name) is not None and (folder.parent.parent / CONFIG).is_file():
             return folder
@@ -157,7 +159,7 @@ def _checkpoint(model: Path) -> Path | None:
 
 
 def _paths(config: Any) -> Iterator[tuple[str, str]]:
-    """The models that processes of the run load, by their keys; of one folder the first key."""
+    """Keys and paths of the models that the run loads; each path once."""
     seen = set()
     for name, engine in trained_models(config):
         if engine.path and engine.path not in seen:

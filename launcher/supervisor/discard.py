@@ -1,7 +1,6 @@
-"""A start that one of its processes refuses before anything began gives its run directory and trial number back.
+"""Removes the run directory of a start that a process refused before any work was done, which frees its trial number.
 
-Removed is only what this very start has made, and only when it holds nothing but descriptions of the start: the message
-on the terminal says all there is to know of it.
+Only a directory that this start created is removed, and only if it holds nothing but descriptions of the start.
 """
 
 import shutil
@@ -19,15 +18,15 @@ from launcher.supervisor.supervisor import RunEnding
 
 DESCRIPTION_FILES = {CONFIG, RUN_FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
 TRANSIENT_FOLDERS = {"logs", "weights"}
-"""Folders of what goes with the run: words of its processes, and copies of weights on their way."""
+"""Folders whose content may be lost: logs, and weights in transit."""
 RESULT_FOLDERS = {"metrics", "checkpoints", "rollouts"}
-"""Folders of what a run has done, which have empty files at first."""
+"""Folders of a run's results; at first their files are empty."""
 
 
-def discard_unused_run(claimed: LockedRun, ending: RunEnding) -> bool:
+def discard_unused_run(locked: LockedRun, ending: RunEnding) -> bool:
     """Returns whether the directory is gone. None of the run's processes may be left."""
-    directory = claimed.run.directory
-    if not claimed.is_new or ending.outcome != "refused" or not ending.says_all:
+    directory = locked.run.directory
+    if not locked.is_new or ending.outcome != "refused" or not ending.is_complete:
         return False
     if last_attempt(directory) > 1 or not holds_no_work(directory):
         return False
@@ -38,11 +37,11 @@ def discard_unused_run(claimed: LockedRun, ending: RunEnding) -> bool:
 
 
 def holds_no_work(directory: Path) -> bool:
-    """Whether there is nothing in it that somebody could want."""
-    return all(_is_worthless(path) for path in directory.iterdir())
+    """Whether it contains no results."""
+    return all(_is_disposable(path) for path in directory.iterdir())
 
 
-def _is_worthless(path: Path) -> bool:
+def _is_disposable(path: Path) -> bool:
     if path.is_symlink():
         return path.name in LINKS.values() and _is_empty(path)
     if path.is_dir():

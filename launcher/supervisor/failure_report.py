@@ -1,4 +1,4 @@
-"""What is said when a run fails: the first failure in the headline, the end of its log, and the rest in short."""
+"""The report of a failed run: the first failure, the end of its log, the other failures in one line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,22 +6,22 @@ from pathlib import Path
 from launcher.agent.managed_process import TAIL_LINES, ManagedProcess, ProcessExit
 
 
-def headline(death: ProcessExit) -> str:
-    """One line for what happened; a process that wrote down why says so itself."""
-    said = f": {death.note.message}" if death.note else ""
-    what = "failed" if death.code else "ended before the run did"
-    return f"{death.name} {what} ({death.how}) after {death.child.age_s:.0f} s{said}"
+def headline(exited: ProcessExit) -> str:
+    """One line: which process failed, how, and its own failure note if it wrote one."""
+    note = f": {exited.note.message}" if exited.note else ""
+    what = "failed" if exited.code else "ended before the run did"
+    return f"{exited.name} {what} ({exited.how}) after {exited.child.age_s:.0f} s{note}"
 
 
 def failure_text(first: ProcessExit, others: Sequence[ProcessExit], run_dir: Path, why: str = "") -> str:
     lines = [headline(first)]
     if why:
         lines.append(f"  {why}")
-    told_all = first.note is not None and not any(line.startswith("Traceback") for line in first.last_lines)
-    lines += _end_of_log(first.child, run_dir, [] if told_all else first.last_lines)
+    has_note = first.note is not None and not any(line.startswith("Traceback") for line in first.last_lines)
+    lines += _end_of_log(first.child, run_dir, [] if has_note else first.last_lines)
     if others:
-        told = [f"{death.name} ({death.how}, {_place(death.child, run_dir)})" for death in others]
-        lines.append(f"  after it: {', '.join(told)}")
+        failures = [f"{exited.name} ({exited.how}, {_place(exited.child, run_dir)})" for exited in others]
+        lines.append(f"  after it: {', '.join(failures)}")
     return "\n".join(lines)
 
 
@@ -31,7 +31,7 @@ def not_ready_text(missing: Sequence[ManagedProcess], limit_s: float, key: str, 
     lines = [f"{key}: {names} {were} not ready within {limit_s:g} s; raise it if the model is large"]
     for child in missing:
         lines += _end_of_log(child, run_dir, child.last_lines(TAIL_LINES))
-    lines.append("  stacks of all processes at that moment: logs/*.stacks")
+    lines.append("  stack traces of all processes: logs/*.stacks")
     return "\n".join(lines)
 
 

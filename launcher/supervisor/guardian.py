@@ -1,8 +1,8 @@
-"""The first process of a start: it forks the launcher and nothing else, and outlives everything that comes of it.
+"""Root process of a run: forks the launcher, forwards signals, kills what is left on exit.
 
-Each of the two holds one end of a pipe that closes when the other is gone, however it went. Whoever is left then ends
-every process of the run: both are subreapers, so that all orphans fall to them. The guardian clears the shared memory;
-the launcher does where the guardian is gone. Once it is cleared anybody can make a folder of that name.
+Guardian and launcher each hold one end of a pipe that closes when the other ends, however it ends. The survivor kills
+every process of the run: both are subreapers, so all orphans become their children. The guardian also clears the shared
+memory of the run; the launcher does that when the guardian is gone.
 """
 
 import os
@@ -22,16 +22,13 @@ from areal_like.process.run_memory import create_run_memory
 from launcher.terminal import write_line
 
 FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""To the launcher, which stands in a process group of its own: so a Ctrl-C reaches it once, and through here."""
+"""Forwarded to the launcher, which has its own process group, so that it receives a Ctrl-C once."""
 SHOW_CURSOR = "\x1b[?25h"
 
 
 def run_guarded(launch: Callable[[], int], memory: Path) -> int:
-    """Runs `launch` in a process of its own; returns its exit code when nothing of it is left, in `memory` neither:
-    the folder through which its weights travel, which is made here.
-
-    Must be called before any thread is started.
-    """
+    """Runs `launch` in a forked process; returns its exit code when all its processes have ended and `memory`, the
+    shared memory folder that is created here, is removed. Must be called before any thread is started."""
     assert threading.active_count() == 1, "a process with threads is not forked"
     try:
         create_run_memory(memory)
@@ -74,7 +71,7 @@ def _pass_signals_on(launcher: int) -> None:
         try:
             os.kill(launcher, number)
         except ProcessLookupError:
-            return  # it has ended, and this process is about to
+            return  # it has ended
 
     for number in FORWARDED_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -85,18 +82,18 @@ def _pass_signals_on(launcher: int) -> None:
 def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -> None:
     """Never returns."""
     code = FAILED
-    ends = threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True)
+    watcher = threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True)
     try:
         os.setpgid(0, 0)
         become_subreaper()
         set_process_name("areal launcher")
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to the terminal from its own group
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when nobody reads what it says
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it writes to the terminal from its own group
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when its output is no longer read
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                signal.signal(number, _stop_before_it_began)
+                signal.signal(number, _stop_before_start)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
-        ends.start()
+        watcher.start()
         code = launch()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
@@ -107,16 +104,16 @@ def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) 
     finally:
         kill_descendants()
         if _is_closed(guardian_lives):
-            ends.join()  # it clears the memory and ends this process
+            watcher.join()  # it clears the memory and ends this process
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except OSError:
-                continue  # nobody reads it any more
+                continue  # the reader is gone
         os._exit(code)
 
 
-def _stop_before_it_began(_number: int, _frame: FrameType | None) -> None:
+def _stop_before_start(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(STOPPED_EARLY)
 
 
@@ -125,7 +122,7 @@ def _is_closed(pipe: int) -> bool:
 
 
 def _end_with_guardian(guardian_lives: int, memory: Path) -> None:
-    """A thread, so that it acts whatever the launcher is busy with."""
+    """Runs in a thread, so that it acts while the launcher is busy."""
     while os.read(guardian_lives, 1):
         pass
     kill_descendants()

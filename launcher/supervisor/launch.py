@@ -1,4 +1,4 @@
-"""The launcher of one run: claims its directory, starts its processes, watches them, and says how it ended."""
+"""Runs one plan: locks the run directory, supervises its processes, reports how it ended."""
 
 import errno
 import gc
@@ -46,7 +46,7 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
     gc.enable()
     try:
         variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
-        claimed = lock_run(loaded, plan, run_id, replace)
+        locked = lock_run(loaded, plan, run_id, replace)
     except ConfigError as error:
         return _refused(error.text())
     except Failure as failure:
@@ -62,11 +62,11 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
         secret,
         *sorted((value for value in variables.values() if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True),
     )
-    return _Launch(loaded, claimed, secret, hidden).run()
+    return _Launch(loaded, locked, secret, hidden).run()
 
 
 def write_error_text(error: OSError, config: Any, run_dir: str) -> str:
-    """Begins with the key that names the folder."""
+    """The message for a file that could not be written; begins with the key that sets its folder."""
     place = str(error.filename or run_dir)
     room = "make room there, or name" if error.errno in DISK_ERRORS else "name"
     key = key_of_path(Path(os.path.abspath(place)), config, Path.cwd())
@@ -74,9 +74,9 @@ def write_error_text(error: OSError, config: Any, run_dir: str) -> str:
 
 
 def disk_is_full(folder: Path) -> bool:
-    """Whether nothing more can be written there to speak of."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize < MIN_FREE_BYTES or (found.f_files > 0 and found.f_favail == 0)
+    """Whether the disk or its inodes are used up."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
@@ -85,20 +85,20 @@ def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
 
 
 class _Launch:
-    """One run from its first process to its summary. What it says holds no secret."""
+    """One run from its first process to its summary. Secrets are removed from all messages."""
 
-    def __init__(self, loaded: Loaded, claimed: LockedRun, secret: str, hidden: tuple[str, ...]) -> None:
+    def __init__(self, loaded: Loaded, locked: LockedRun, secret: str, hidden: tuple[str, ...]) -> None:
         from areal_like.observe.diagnosis import RunDiagnosis
         from areal_like.observe.observer import Observer
         from areal_like.observe.progress import ProgressDisplay
 
-        self.loaded, self.claimed, self.plan = loaded, claimed, claimed.plan
-        self.run_, self.start = claimed.run, claimed.start
+        self.loaded, self.locked, self.plan = loaded, locked, locked.plan
+        self.run_, self.start = locked.run, locked.start
         self.secret, self.hidden = secret, hidden
         self.began = time.time()
         config, batch = self.run_.config, self.plan.batch
-        health = RunDiagnosis(config) if generates(config) else None
-        self.progress = ProgressDisplay(batch.total_steps, batch.staleness_bound, health)
+        diagnosis = RunDiagnosis(config) if generates(config) else None
+        self.progress = ProgressDisplay(batch.total_steps, batch.staleness_bound, diagnosis)
         self.observer = Observer(
             self.run_,
             self.progress.step,
@@ -109,66 +109,66 @@ class _Launch:
         )
 
     def run(self) -> int:
-        self._say_what_begins()
+        self._announce()
         if self.start.attempt > 1:
             from areal_like.observe.cut import rewind_metrics
 
             rewind_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
         config = self.run_.config
-        crew = LocalAgent(self.run_, self.plan.processes, self.secret, config.log.file)
+        agent = LocalAgent(self.run_, self.plan.processes, self.secret, config.log.file)
         policy = RestartPolicy(config.recover.mode, config.recover.retries)
         supervisor = Supervisor(
-            self.run_, crew, self.claimed.names, wait_limits(self.run_), policy, self.start, self.say, self.observer.cut
+            self.run_, agent, self.locked.names, wait_limits(self.run_), policy, self.start, self.say, self.observer.cut
         )
         self.observer.start()
-        surroundings = threading.Thread(target=self._surroundings, daemon=True)
+        recorder = threading.Thread(target=self._record_environment, daemon=True)
         try:
-            ending = supervisor.watch(started=surroundings.start, turn=self.progress.tick)
+            ending = supervisor.watch(on_start=recorder.start, on_poll=self.progress.tick)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
             ending = RunEnding("failed", FAILED, write_error_text(error, self.run_.config, self.plan.run_dir))
-        if ending.outcome == "lost":  # the directory may be another launcher's
+        if ending.outcome == "lost":  # another launcher may use the directory
             self.progress.close()
             write_line(self._clean(ending.message), sys.stderr)
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
-            self.claimed.names.close()
+            self.locked.names.close()
             return ending.code
         self.observer.drain()
         self.progress.close()
         if ending.outcome == "failed" and disk_is_full(self.run_.directory) and "No space left" not in ending.message:
-            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whoever met it could not write that down
-            ending = ending._replace(
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the process could not write a failure note
+            ending = ending._restart(
                 message=f"{write_error_text(full, self.run_.config, self.plan.run_dir)}\n{ending.message}"
             )
-        ending = ending._replace(message=self._clean(ending.message))
-        for number in HANDLED_SIGNALS:  # how it ended is settled, and told now
+        ending = ending._restart(message=self._clean(ending.message))
+        for number in HANDLED_SIGNALS:  # the ending is decided
             signal.signal(number, signal.SIG_IGN)
         self._finish(ending)
         if ending.outcome in ("refused", "failed"):
-            self._forget_configuration()
-        if surroundings.ident is not None:  # not where not even the processes could be started
-            surroundings.join(ENVIRONMENT_RECORD_TIMEOUT_S)
-        if discard_unused_run(self.claimed, ending):
+            self._restore_configuration()
+        if recorder.ident is not None:  # not started where the processes could not be
+            recorder.join(ENVIRONMENT_RECORD_TIMEOUT_S)
+        if discard_unused_run(self.locked, ending):
             write_line(f"nothing had begun: {self.run_.directory} is removed again", sys.stderr)
         else:
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
-        self.claimed.names.clear()
-        self.claimed.names.close()
+        self.locked.names.clear()
+        self.locked.names.close()
         return ending.code
 
     def say(self, text: str) -> None:
         self.progress.say(self._clean(text))
 
-    def _forget_configuration(self) -> None:
-        """Of a continued run: where there is no checkpoint made with it."""
+    def _restore_configuration(self) -> None:
+        """Restores the configuration of the attempt before, unless a checkpoint was made with the new one."""
         directory, start = self.run_.directory, self.start
         if max(complete_steps(directory), default=0) > start.step or disk_is_full(directory):
             return
         if restore_configuration(directory, start.attempt):
-            own = f"that of attempt {start.attempt} is kept as config.attempt-{start.attempt}.yaml"
+            kept = f"that of attempt {start.attempt} is kept as config.attempt-{start.attempt}.yaml"
             self.say(
-                f"config.yaml is that of attempt {start.attempt - 1} again, so give resume= its changes anew; {own}"
+                f"config.yaml is that of attempt {start.attempt - 1} again, so repeat the changes after resume=; {kept}"
             )
 
     def _phase(self, what: str, at: float) -> None:
@@ -183,7 +183,7 @@ class _Launch:
     def _clean(self, text: str) -> str:
         return remove_secrets(self.loaded.redactor.everywhere(text), self.hidden)
 
-    def _say_what_begins(self) -> None:
+    def _announce(self) -> None:
         config, start = self.run_.config, self.start
         name = f"{config.experiment_name}/{config.trial_name}"
         self.say(f"{name} in {self.run_.directory}")
@@ -194,16 +194,16 @@ class _Launch:
             if total is not None and start.step >= total:
                 replace_existing = "" if self.loaded.config.resume else ", anew with --replace"  # which resume= refuses
                 self.say(f"  all of its {total} steps are done: more with total_train_steps=N{replace_existing}")
-        for remark in self.claimed.remarks:
+        for remark in self.locked.remarks:
             self.say(f"  {remark}")
 
-    def _surroundings(self) -> None:
+    def _record_environment(self) -> None:
         try:
             folders = [self.run_.folder, self.run_.cwd]
             attempt = self.start.attempt
             write_environment_record(self.run_.directory, folders, self.loaded.redactor, self._clean, attempt)
         except OSError as error:
-            self.say(f"environment.txt: {error.strerror}; what the run ran on is not written down")
+            self.say(f"environment.txt: {error.strerror}; the environment of the run is not recorded")
 
     def _finish(self, ending: RunEnding) -> None:
         from areal_like.observe.summary import summarize_run
@@ -223,7 +223,7 @@ class _Launch:
 
 
 def wait_limits(run: Run) -> WaitLimits:
-    """Where the run's waits are named."""
+    """The timeouts of a run and the keys that set them."""
     rollout = getattr(run.config, "rollout", None)
     trained = "actor" if rollout is not None else "model"
     dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)

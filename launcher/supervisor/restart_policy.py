@@ -1,6 +1,6 @@
-"""What follows from the death of a process. Pure: it counts, and decides.
+"""Decides what follows when a process ends: restart it alone, roll the run back, or fail. Pure.
 
-server, reward, episodes   replaced by themselves; their work runs again
+server, reward, episodes   restarted alone; their work runs again
 controller, trainer        the whole run goes back to the newest complete checkpoint
 """
 
@@ -13,7 +13,8 @@ RESTARTED_ALONE = (SERVER, REWARD, EPISODES)
 
 
 class RestartDecision(NamedTuple):
-    """`kind`: "replace" that process, "recover" the whole run, "fail", or "refuse" (the configuration is bad)."""
+    """`kind`: "replace" (restart that process alone), "recover" (roll back the run), "fail", or "refuse" (the
+    configuration is wrong)."""
 
     kind: str
     why: str = ""
@@ -29,27 +30,27 @@ class RestartPolicy:
         self._recovered = 0
 
     def step(self) -> None:
-        """A training step was completed: what was replaced does its work."""
+        """A training step was completed, so restarted processes work."""
         self._replaced.clear()
 
     def checkpoint(self) -> None:
-        """There is a new complete checkpoint: what went wrong before it is behind us."""
+        """A new complete checkpoint exists, so the rollbacks before it no longer count."""
         self._recovered = 0
 
-    def judge(self, name: str, code: int, ready: bool, first: bool) -> RestartDecision:
-        """`ready`: whether it ever worked; `first`: whether it was its first start. What ends by its own fault before
-        it has done anything would do so again; what was killed would not. With code 0 it left, and nobody had asked."""
+    def decide(self, name: str, code: int, ready: bool, first: bool) -> RestartDecision:
+        """`ready`: whether the process ever worked; `first`: whether this was its first start. A process that fails
+        before it ever worked would fail again, one that was killed would not. Code 0: it exited unasked."""
         if code == BAD_CONFIGURATION:
             return RestartDecision("refuse")
         if code >= 0 and first and not ready:
-            again = "leave again" if code == 0 else "fail again"
-            why = f"nothing had worked yet, so it would {again}: it is not started again"
+            again = "exit again" if code == 0 else "fail again"
+            why = f"it never became ready, so it would {again}: it is not restarted"
             return RestartDecision("fail", why if code else f"{why}; {_cause(name)}")
         if name.partition("/")[0] in RESTARTED_ALONE:
-            return self._replace(name) if code else self._replace_again(name)
+            return self._restart(name) if code else self._replace_again(name)
         return self._recover()
 
-    def _replace(self, name: str) -> RestartDecision:
+    def _restart(self, name: str) -> RestartDecision:
         count = self._replaced[name] = self._replaced.get(name, 0) + 1
         if count <= self.retries:
             return RestartDecision("replace")
@@ -59,19 +60,19 @@ class RestartPolicy:
         )
 
     def _replace_again(self, name: str) -> RestartDecision:
-        """Who leaves as if all were done has a cause that steps of others do not take away."""
+        """Exits with code 0 are counted over the whole run: steps of other processes do not reset the count."""
         count = self._left[name] = self._left.get(name, 0) + 1
         if count <= self.retries:
             return RestartDecision("replace")
         times = f"{count} times" if count > 1 else "once"
-        why = f"it left {times} in the middle of the run (recover.retries={self.retries}); {_cause(name)}"
+        why = f"it exited {times} during the run (recover.retries={self.retries}); {_cause(name)}"
         return RestartDecision("fail", why)
 
     def _recover(self) -> RestartDecision:
         if self.mode == "disabled":
             return RestartDecision(
                 "fail",
-                "recover.mode=disabled saves nothing to resume from; with recover.mode=auto the run goes on by itself",
+                "recover.mode=disabled saves nothing to resume from; with recover.mode=auto the run restarts by itself",
             )
         self._recovered += 1
         if self._recovered <= self.retries:
@@ -83,4 +84,4 @@ class RestartPolicy:
 
 
 def _cause(name: str) -> str:
-    return "code that it runs may call os._exit(0)" if name.startswith(EPISODES) else "nobody had asked it to"
+    return "code that it runs may call os._exit(0)" if name.startswith(EPISODES) else "nothing asked it to"

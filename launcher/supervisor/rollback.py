@@ -1,4 +1,4 @@
-"""Going back to a checkpoint: which one, and what of the life after it is moved out of the way."""
+"""Rolls a run back to a checkpoint: chooses it, moves later checkpoints aside, removes weights in transit."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from launcher.runs.run_files import write_start_point
 
 
 class Rollback(NamedTuple):
-    """Where an attempt begins, and what a user should know of it."""
+    """Where an attempt begins, and messages about it for the user."""
 
     step: int
     checkpoint: Path | None
@@ -21,8 +21,8 @@ class Rollback(NamedTuple):
 
 
 def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) -> Rollback:
-    """Chooses the newest sound checkpoint (of `at_most` steps) and writes down that `attempt` begins there. `began` is
-    the first attempt of the same command."""
+    """Chooses the newest undamaged checkpoint (of up to `at_most` steps) and records that `attempt` begins there.
+    `began` is the first attempt of the same command."""
     checkpoint, remarks = None, []
     for candidate in _candidates(run, at_most):
         if (why := resume_problem(candidate, with_hashes=True)) is None:
@@ -46,8 +46,8 @@ def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) ->
 
 
 def _candidates(run: Run, at_most: int | None) -> list[Path]:
-    """Newest first. Last comes what the attempt before had begun with, which stands elsewhere where its steps did not
-    count."""
+    """Newest first, then the checkpoint that the attempt before started from: it lies outside the run directory where
+    its steps did not count."""
     steps = [step for step in complete_steps(run.directory) if at_most is None or step <= at_most]
     found = [step_folder(run.directory, step) for step in reversed(steps)]
     if at_most is None and (run.directory / ATTEMPT).is_file():
@@ -58,8 +58,7 @@ def _candidates(run: Run, at_most: int | None) -> list[Path]:
 
 
 def _empty(folder: Path) -> None:
-    """Weights that were on their way: the servers hold what they took. What engines have in shared memory stays
-    written down."""
+    """Removes weights that were in transit. Records of the engines' shared memory stay."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith(RECORD):
             continue

@@ -1,4 +1,4 @@
-"""Sleep that ends when a signal comes or a child does, and the signals that came."""
+"""A sleep that signals and ended children interrupt, and the list of the signals received."""
 
 import select
 import signal
@@ -13,7 +13,7 @@ class SignalWait:
     """Use inside `with`, in the main thread."""
 
     def __init__(self) -> None:
-        self.received: list[int] = []
+        self._received: list[int] = []
         self._reads, self._writes = socket.socketpair()
         self._reads.setblocking(False)
         self._writes.setblocking(False)
@@ -35,21 +35,21 @@ class SignalWait:
         self._writes.close()
 
     def wait(self, seconds: float) -> None:
-        """At most so long."""
-        if self.received:
+        """Sleeps up to `seconds`."""
+        if self._received:
             return
         ready, _, _ = select.select([self._reads], [], [], seconds)
         if ready:
             self._reads.recv(4096)
 
-    def take(self) -> list[int]:
-        """The signals since the last time."""
-        taken, self.received = self.received, []
+    def received(self) -> list[int]:
+        """The signals since the last call."""
+        taken, self._received = self._received, []
         return taken
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
-        self.received.append(number)
+        self._received.append(number)
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """A signal without a handler would not end the sleep."""
+    """SIGCHLD needs a handler to interrupt the sleep."""

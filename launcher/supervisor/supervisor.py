@@ -1,4 +1,4 @@
-"""Watches the processes of a run from their start to its end, and sees to what dies."""
+"""Supervises the processes of a run: starts them, handles those that end, stops them."""
 
 import signal
 import time
@@ -27,14 +27,14 @@ POLL_S, CHECK_S, REPORT_S = 0.2, 1.0, 5.0
 STACKS_S = 0.5
 EVALUATION_GRACE_S = 10.0
 IDLE_WORKER_S = 10.0
-"""An episodes worker ends when it is told that the run is over; the others follow soon, or it was no such end."""
+"""After an episodes worker exits with 0, the run must end within this time; otherwise the worker failed."""
 SERVING_ROLES = (SERVER, REWARD)
 ADDRESSED_ROLES = (*SERVING_ROLES, CONTROLLER)
-"""Roles that enter an address under their name once they can answer."""
+"""Roles that publish an address once they are ready."""
 LAUNCHER = "launcher/0"
-"""The name under which a launcher holds its run."""
+"""The name in the name store that stands for the launcher of a run."""
 FINAL = "final"
-"""What a process notes down of a failure that another attempt would meet again, as a full disk is."""
+"""Kind of failure that would repeat in every attempt, such as a full disk."""
 PORT_IN_USE = ("address already in use", "eaddrinuse")
 
 
@@ -43,18 +43,18 @@ def _nothing() -> None:
 
 
 class RunEnding(NamedTuple):
-    """How a run ended: `outcome` is done, failed, refused, stopped, interrupted, or lost, when its name and directory
-    are another launcher's."""
+    """How a run ended. `outcome`: done, failed, refused, stopped, interrupted, or lost (another launcher may have
+    taken over its name and directory)."""
 
     outcome: str
     code: int
     message: str = ""
-    says_all: bool = False
-    """Whether the message is the process's own reason, and its log has nothing more."""
+    is_complete: bool = False
+    """Whether `message` comes from the process itself, so that its log adds nothing."""
 
 
 class WaitLimits(NamedTuple):
-    """Each wait, and the key that says how long."""
+    """Timeouts, each with the key that sets it."""
 
     setup_s: float
     setup_key: str
@@ -63,12 +63,12 @@ class WaitLimits(NamedTuple):
 
 
 class Supervisor:
-    """`cut(step, attempt)` takes the metrics back; `say` is told what a user should know."""
+    """`cut(step, attempt)` rewinds the metrics; `say` prints a message for the user."""
 
     def __init__(
         self,
         run: Run,
-        crew: LocalAgent,
+        agent: LocalAgent,
         names: NameStore,
         limits: WaitLimits,
         policy: RestartPolicy,
@@ -76,161 +76,163 @@ class Supervisor:
         say: Callable[[str], None],
         cut: Callable[[int, int], None],
     ) -> None:
-        self.run, self.crew, self.names, self.limits, self.policy = run, crew, names, limits, policy
+        self.run, self.agent, self.names, self.limits, self.policy = run, agent, names, limits, policy
         self.attempt = start.attempt
         self._first_attempt, self._checkpoint = start.attempt, start.step
         self._say, self._cut = say, cut
-        self._vital = crew.names(CONTROLLER, TRAINER)
+        self._vital = agent.names(CONTROLLER, TRAINER)
         self._ended: dict[str, int] = {}
-        self._idle: dict[str, tuple[float, ProcessExit]] = {}
+        self._ended_workers: dict[str, tuple[float, ProcessExit]] = {}
         self._stopping: tuple[str, float] | None = None
         self._steps_bytes = self._steps_file_bytes()
-        self._works = False
-        self._stillness = StallDetector()
-        self._awaited = StartupProgress(f"{limits.setup_s:g} s, {limits.setup_key}")
-        self._looked = self._said = self._last_end = 0.0
+        self._has_stepped = False
+        self._stall_detector = StallDetector()
+        self._startup_progress = StartupProgress(f"{limits.setup_s:g} s, {limits.setup_key}")
+        self._checked_at = self._reported_at = self._last_end = 0.0
 
-    def watch(self, started: Callable[[], None] = _nothing, turn: Callable[[], None] = _nothing) -> RunEnding:
-        """Starts everything, then calls `started`, and `turn` all the while; returns when nothing of it is left."""
+    def watch(self, on_start: Callable[[], None] = _nothing, on_poll: Callable[[], None] = _nothing) -> RunEnding:
+        """Starts all processes, calls `on_start`, then `on_poll` repeatedly; returns when every process has ended."""
         try:
-            with SignalWait() as wake:
-                for name in self.crew.processes:
-                    self.crew.start(name, self.attempt)
-                started()
-                while (ending := self._turn(wake)) is None:
-                    turn()
-                    wake.wait(POLL_S)
+            with SignalWait() as signals:
+                for name in self.agent.processes:
+                    self.agent.start(name, self.attempt)
+                on_start()
+                while (ending := self._poll(signals)) is None:
+                    on_poll()
+                    signals.wait(POLL_S)
                 if ending.outcome not in ("failed", "lost"):
-                    self.crew.end(list(self.crew.alive))
+                    self.agent.end(list(self.agent.alive))
                 return ending
         finally:
-            self.crew.kill(list(self.crew.alive))
-            self.crew.close()
+            self.agent.kill(list(self.agent.alive))
+            self.agent.close()
 
-    def _turn(self, wake: SignalWait) -> RunEnding | None:
-        for number in wake.take():
-            if (ending := self._signalled(number)) is not None:
+    def _poll(self, signals: SignalWait) -> RunEnding | None:
+        for number in signals.received():
+            if (ending := self._handle_signal(number)) is not None:
                 return ending
         if LAUNCHER in self.names.lost:
-            return self._lost(self.names.lost[LAUNCHER])
-        deaths, early = self.crew.deaths(), self._ended_early()
-        self._look(now_at_once=bool(deaths or early))
-        ending = self._died(deaths) if deaths else None
+            return self._name_lost(self.names.lost[LAUNCHER])
+        exits, early = self.agent.exits(), self._early_workers()
+        self._check_progress(at_once=bool(exits or early))
+        ending = self._handle_exits(exits) if exits else None
         if ending is None and early:
-            ending = self._failed(early)
-        return ending or self._over() or self._unready() or self._stop_overdue()
+            ending = self._handle_failures(early)
+        return ending or self._finished() or self._check_readiness() or self._check_stop_timeout()
 
-    def _lost(self, why: str) -> RunEnding:
+    def _name_lost(self, why: str) -> RunEnding:
         message = (
-            f"{self.names.full(LAUNCHER)}: this launcher has lost the name of its run ({why}), so another may be using "
-            f"{self.run.directory}; the processes of this one were ended, and nothing more was written. Go on with "
-            "resume= when no other launcher has it"
+            f"{self.names.full(LAUNCHER)}: this launcher has lost the name of its run ({why}), so another launcher may "
+            f"be using {self.run.directory}. All processes of this one were ended and nothing more was written; "
+            "continue with resume= once no other launcher uses the directory"
         )
         return RunEnding("lost", FAILED, message)
 
-    # --- deaths
+    # --- processes that ended
 
-    def _died(self, deaths: Sequence[ProcessExit]) -> RunEnding | None:
-        for death in deaths:
-            if death.code in (DONE, STOPPED_EARLY) and death.name in self._vital:
-                self._ended[death.name] = death.code
+    def _handle_exits(self, exits: Sequence[ProcessExit]) -> RunEnding | None:
+        for exited in exits:
+            if exited.code in (DONE, STOPPED_EARLY) and exited.name in self._vital:
+                self._ended[exited.name] = exited.code
                 self._last_end = time.monotonic()
-            elif death.code == DONE and death.child.identity.role == EPISODES:
-                self._idle[death.name] = (time.monotonic(), death)
-        failed = [death for death in deaths if death.name not in self._ended and death.name not in self._idle]
-        return self._failed(failed) if failed else None
+            elif exited.code == DONE and exited.child.identity.role == EPISODES:
+                self._ended_workers[exited.name] = (time.monotonic(), exited)
+        failed = [
+            exited for exited in exits if exited.name not in self._ended and exited.name not in self._ended_workers
+        ]
+        return self._handle_failures(failed) if failed else None
 
-    def _ended_early(self) -> list[ProcessExit]:
-        """Workers that ended, though nobody followed."""
+    def _early_workers(self) -> list[ProcessExit]:
+        """Workers that exited with 0 although the run went on."""
         now = time.monotonic()
-        early = [death for since, death in self._idle.values() if now - since > IDLE_WORKER_S]
-        for death in early:
-            del self._idle[death.name]
+        early = [exited for since, exited in self._ended_workers.values() if now - since > IDLE_WORKER_S]
+        for exited in early:
+            del self._ended_workers[exited.name]
         return early
 
-    def _failed(self, failed: Sequence[ProcessExit]) -> RunEnding | None:
+    def _handle_failures(self, failed: Sequence[ProcessExit]) -> RunEnding | None:
         if self._stopping is not None:
-            lost = [death for death in failed if death.name in self._vital]
+            lost = [exited for exited in failed if exited.name in self._vital]
             return self._stopped(f"while it was stopping: {headline(lost[0])}") if lost else None
-        if any(death.note is not None and death.note.kind == "timeout" for death in failed):
+        if any(exited.note is not None and exited.note.kind == "timeout" for exited in failed):
             self._dump_stacks()
         went_back = False
-        for death in failed:
-            if went_back and death.name not in self.crew.names(*SERVING_ROLES):
+        for exited in failed:
+            if went_back and exited.name not in self.agent.names(*SERVING_ROLES):
                 continue
-            if self._met_a_taken_port(death):
-                self.crew.new_master_port()
-                self._go_back(death, "its port was taken meanwhile")
+            if self._is_port_conflict(exited):
+                self.agent.new_master_port()
+                self._roll_back(exited, "the port of the trainer was taken by another process")
                 went_back = True
                 continue
-            first = death.child.identity.attempt == self._first_attempt and death.child.identity.incarnation == 1
-            judgement = self.policy.judge(death.name, death.code, self._was_ready(death.child), first)
-            if judgement.kind == "refuse":
-                if death.note is None:
-                    return RunEnding("refused", BAD_CONFIGURATION, failure_text(death, [], self.run.directory))
-                return RunEnding("refused", BAD_CONFIGURATION, death.note.message, says_all=True)
-            if judgement.kind == "fail" or (death.note is not None and death.note.kind == FINAL):
-                others = [other for other in failed if other is not death]
-                return RunEnding("failed", FAILED, failure_text(death, others, self.run.directory, judgement.why))
-            if judgement.kind == "recover":
-                self._go_back(death)
+            first = exited.child.identity.attempt == self._first_attempt and exited.child.identity.incarnation == 1
+            decision = self.policy.decide(exited.name, exited.code, self._was_ready(exited.child), first)
+            if decision.kind == "refuse":
+                if exited.note is None:
+                    return RunEnding("refused", BAD_CONFIGURATION, failure_text(exited, [], self.run.directory))
+                return RunEnding("refused", BAD_CONFIGURATION, exited.note.message, is_complete=True)
+            if decision.kind == "fail" or (exited.note is not None and exited.note.kind == FINAL):
+                others = [other for other in failed if other is not exited]
+                return RunEnding("failed", FAILED, failure_text(exited, others, self.run.directory, decision.why))
+            if decision.kind == "recover":
+                self._roll_back(exited)
                 went_back = True
             else:
-                self._replace(death)
+                self._restart(exited)
         return None
 
-    def _replace(self, death: ProcessExit) -> None:
+    def _restart(self, exited: ProcessExit) -> None:
         with suppress(NameMissing):
-            self.names.delete(death.name)
-        child = self.crew.start(death.name, self.attempt)
-        self._say(f"{headline(death)}; it is replaced (incarnation {child.identity.incarnation})")
+            self.names.delete(exited.name)
+        child = self.agent.start(exited.name, self.attempt)
+        self._say(f"{headline(exited)}; it is replaced (incarnation {child.identity.incarnation})")
 
-    def _go_back(self, death: ProcessExit, why: str = "") -> None:
-        """The one recovery: trainer, controller and episodes workers begin again from the newest checkpoint; servers
-        stay, and are given its weights."""
-        again = self.crew.names(CONTROLLER, EPISODES, TRAINER)
-        self.crew.kill(again)
+    def _roll_back(self, exited: ProcessExit, why: str = "") -> None:
+        """Restarts trainer, controller and episodes workers from the newest checkpoint; servers stay and receive its
+        weights."""
+        again = self.agent.names(CONTROLLER, EPISODES, TRAINER)
+        self.agent.kill(again)
         for name in again:
             with suppress(NameMissing):
                 self.names.delete(name)
         self._ended.clear()
-        self._idle.clear()
-        self._stillness.restarted()
-        ended, self.attempt = self.attempt, self.attempt + 1
+        self._ended_workers.clear()
+        self._stall_detector.restarted()
+        last_attempt, self.attempt = self.attempt, self.attempt + 1
         back = roll_back(self.run, self.attempt, self._first_attempt)
-        self._cut(back.step, ended)
+        self._cut(back.step, last_attempt)
         self._steps_bytes = self._steps_file_bytes()
         place = "the start: there is no checkpoint yet"
         if back.checkpoint is not None:
             place = f"the checkpoint of step {step_of(back.checkpoint.name)}"
-        self._say(f"{why or headline(death)}; attempt {self.attempt} goes on from {place}")
+        self._say(f"{why or headline(exited)}; attempt {self.attempt} goes on from {place}")
         for remark in back.remarks:
             self._say(f"  {remark}")
         for name in again:
-            self.crew.start(name, self.attempt)
+            self.agent.start(name, self.attempt)
 
     def _was_ready(self, child: ManagedProcess) -> bool:
-        """A server is by itself; the others work together, and do when a step was made."""
-        return child.ready_after is not None if child.identity.role in SERVING_ROLES else self._works
+        """Servers become ready one by one; the other processes count as ready after the first step."""
+        return child.ready_after is not None if child.identity.role in SERVING_ROLES else self._has_stepped
 
-    def _met_a_taken_port(self, death: ProcessExit) -> bool:
-        if death.child.identity.role != TRAINER or self._works or death.code <= 0:
+    def _is_port_conflict(self, exited: ProcessExit) -> bool:
+        if exited.child.identity.role != TRAINER or self._has_stepped or exited.code <= 0:
             return False
-        text = " ".join([death.note.message if death.note else "", *death.last_lines]).lower()
-        return any(word in text for word in PORT_IN_USE) and death.child.identity.attempt < self._first_attempt + 3
+        text = " ".join([exited.note.message if exited.note else "", *exited.last_lines]).lower()
+        return any(word in text for word in PORT_IN_USE) and exited.child.identity.attempt < self._first_attempt + 3
 
     # --- the end
 
-    def _over(self) -> RunEnding | None:
+    def _finished(self) -> RunEnding | None:
         if any(name not in self._ended for name in self._vital):
-            return self._stopped() if self._only_evaluates_for_too_long() else None
+            return self._stopped() if self._evaluation_overdue() else None
         if self._stopping is not None or STOPPED_EARLY in self._ended.values():
             return self._stopped()
         return RunEnding("done", DONE)
 
-    def _only_evaluates_for_too_long(self) -> bool:
-        """Who asks for an end does not mean the last evaluation; everything else is written by then."""
-        if self._stopping is None or any(name not in self._ended for name in self.crew.names(TRAINER)):
+    def _evaluation_overdue(self) -> bool:
+        """Whether a stop waits for nothing but an evaluation, which is then cut short."""
+        if self._stopping is None or any(name not in self._ended for name in self.agent.names(TRAINER)):
             return False
         return time.monotonic() - max(self._stopping[1], self._last_end) > EVALUATION_GRACE_S
 
@@ -240,41 +242,41 @@ class Supervisor:
             return RunEnding("interrupted", INTERRUPTED, message)
         return RunEnding("stopped", STOPPED_EARLY, message)
 
-    def _signalled(self, number: int) -> RunEnding | None:
+    def _handle_signal(self, number: int) -> RunEnding | None:
         if number == signal.SIGINT and self._stopping is not None:
             self._stopping = ("interrupted", 0.0)
-            self.crew.kill(list(self.crew.alive))
+            self.agent.kill(list(self.agent.alive))
             return self._stopped()
         if self._stopping is not None:
             return None
-        self._said = time.monotonic()
-        self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._said)
-        self._look(now_at_once=True)
-        if not self._works:  # no step was made since the start, so there is nothing to save
-            self.crew.kill(list(self.crew.alive))
+        self._reported_at = time.monotonic()
+        self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._reported_at)
+        self._check_progress(at_once=True)
+        if not self._has_stepped:  # nothing to save
+            self.agent.kill(list(self.agent.alive))
             return self._stopped()
-        controller = self.crew.names(CONTROLLER)
-        self.crew.send(controller or self.crew.names(TRAINER), signal.SIGTERM)
+        controller = self.agent.names(CONTROLLER)
+        self.agent.send(controller or self.agent.names(TRAINER), signal.SIGTERM)
         self._say(stop_message(self.run.config))
         return None
 
-    def _stop_overdue(self) -> RunEnding | None:
+    def _check_stop_timeout(self) -> RunEnding | None:
         if self._stopping is None:
             return None
         since = time.monotonic() - self._stopping[1]
         missing = ", ".join(name for name in self._vital if name not in self._ended)
         if since > self.limits.stop_s:
             self._dump_stacks()
-            words = f"{self.limits.stop_key}: {missing} did not end within {self.limits.stop_s:g} s"
-            return RunEnding("failed", FAILED, f"{words}; stacks at that moment: logs/*.stacks")
-        if self._time_for_a_word():
-            self._say(f"stopping: waiting for {missing} since {since:.0f} s")
+            message = f"{self.limits.stop_key}: {missing} did not end within {self.limits.stop_s:g} s"
+            return RunEnding("failed", FAILED, f"{message}; stack traces: logs/*.stacks")
+        if self._report_is_due():
+            self._say(f"stopping: waiting for {missing} ({since:.0f} s)")
         return None
 
-    # --- what is waited for
+    # --- readiness and progress
 
-    def _unready(self) -> RunEnding | None:
-        addressed = [child for child in self.crew.alive.values() if child.identity.role in ADDRESSED_ROLES]
+    def _check_readiness(self) -> RunEnding | None:
+        addressed = [child for child in self.agent.alive.values() if child.identity.role in ADDRESSED_ROLES]
         missing = [child for child in addressed if child.ready_after is None]
         if not missing or self._stopping is not None:
             return None
@@ -290,53 +292,53 @@ class Supervisor:
             self._dump_stacks()
             message = not_ready_text(late, self.limits.setup_s, self.limits.setup_key, self.run.directory)
             return RunEnding("failed", FAILED, message)
-        for line in self._awaited.words(missing):
+        for line in self._startup_progress.report_lines(missing):
             self._say(line)
         return None
 
-    def _time_for_a_word(self) -> bool:
+    def _report_is_due(self) -> bool:
         now = time.monotonic()
-        if now - self._said < REPORT_S:
+        if now - self._reported_at < REPORT_S:
             return False
-        self._said = now
+        self._reported_at = now
         return True
 
-    def _look(self, now_at_once: bool) -> None:
-        """What the run has come to since the last look."""
+    def _check_progress(self, at_once: bool) -> None:
+        """Reads new steps and checkpoints from the run directory."""
         now = time.monotonic()
-        if now - self._looked < CHECK_S and not now_at_once:
+        if now - self._checked_at < CHECK_S and not at_once:
             return
-        self._looked = now
+        self._checked_at = now
         size = self._steps_file_bytes()
         if size != self._steps_bytes:
-            self._steps_bytes, self._works = size, True
-            self._stillness.stepped()
+            self._steps_bytes, self._has_stepped = size, True
+            self._stall_detector.stepped()
             self.policy.step()
         newest = max(complete_steps(self.run.directory), default=0)
         if newest > self._checkpoint and resume_problem(step_folder(self.run.directory, newest)) is None:
             self._checkpoint = newest
             self.policy.checkpoint()
-        self._say_if_still()
-        reap_orphans(self.crew.pids())
+        self._report_stall()
+        reap_orphans(self.agent.pids())
 
-    def _say_if_still(self) -> None:
-        """Whoever is not ready is waited for aloud, and at the end there are no steps."""
+    def _report_stall(self) -> None:
+        """Says once that no step comes; not while processes start or stop."""
         if any(
-            child.identity.role in ADDRESSED_ROLES and child.ready_after is None for child in self.crew.alive.values()
+            child.identity.role in ADDRESSED_ROLES and child.ready_after is None for child in self.agent.alive.values()
         ):
-            self._stillness.restarted()
+            self._stall_detector.restarted()
         elif self._stopping is None and not self._ended:
-            for line in self._stillness.words(self.crew.alive.values()):
+            for line in self._stall_detector.report_lines(self.agent.alive.values()):
                 self._say(line)
 
     def _steps_file_bytes(self) -> int:
-        """The trainer adds a line for each step."""
+        """Grows with each step."""
         path = self.run.metrics / f"{Identity(TRAINER, 0).file_name}.jsonl"
         return path.stat().st_size if path.is_file() else 0
 
     def _dump_stacks(self) -> None:
-        """Every process that can writes where it stands into logs/<role>-<index>.stacks."""
-        for child in self.crew.alive.values():
+        """Makes every Python process of ours write its stack traces to logs/<role>-<index>.stacks."""
+        for child in self.agent.alive.values():
             if has_handler(child.pid, signal.SIGUSR1):
                 child.send(signal.SIGUSR1)
         time.sleep(STACKS_S)

@@ -195,7 +195,7 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
     for mode, said in wanted.items():
         words = (f"cluster.fileroot={tmp_path}", "experiment_name=x", f"recover.mode={mode}")
         recover = loaded(kind, *words).config.recover
-        death = RestartPolicy(recover.mode, recover.retries).judge("trainer/0", -9, True, False).kind
+        death = RestartPolicy(recover.mode, recover.retries).decide("trainer/0", -9, True, False).kind
         goes_on = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
         assert (death, *(state == "continues" for state in goes_on)) == said, mode
 
@@ -204,7 +204,7 @@ def test_recover_retries_is_how_often_in_a_row(tmp_path):
     for retries in (0, 2):
         recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
         policy = RestartPolicy(recover.mode, recover.retries)
-        kinds = [policy.judge("rollout/0", -9, True, False).kind for _ in range(retries + 1)]
+        kinds = [policy.decide("rollout/0", -9, True, False).kind for _ in range(retries + 1)]
         assert kinds == ["recover"] * retries + ["fail"]
 
 

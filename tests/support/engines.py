@@ -107,18 +107,18 @@ class LiveServer:
         write_description(loaded, plan, f"test{os.getpid()}{engine}{id(self):x}", REPOSITORY, root, 1)
         write_start_point(directory, StartPoint(1, 0, None))
         self.run: Run = open_run(directory)
-        self.crew = LocalAgent(self.run, plan.processes, SECRET, write_logs=True)
+        self.agent = LocalAgent(self.run, plan.processes, SECRET, write_logs=True)
         self.addresses: dict[str, str] = {}
         self._versions = itertools.count(1)
 
     def start(self, name: str = "server/0") -> float:
         """Until it is entered under its name; returns how long that took."""
         began = time.monotonic()
-        child = self.crew.start(name, attempt=1)
+        child = self.agent.start(name, attempt=1)
         with open_name_store(self.run, Identity("test", 0)) as names:
             while time.monotonic() < began + FIRST_START_S:
-                deaths = self.crew.deaths()
-                assert not deaths, f"{self.engine} did not start ({deaths[0].how}):\n{self.log(name)}"
+                exits = self.agent.exits()
+                assert not exits, f"{self.engine} did not start ({exits[0].how}):\n{self.log(name)}"
                 try:
                     entry = parse_entry(names.get(name))
                 except NameMissing:
@@ -131,15 +131,15 @@ class LiveServer:
         raise AssertionError(f"{self.engine} was not ready within {FIRST_START_S:g} s:\n{self.log(name)}")
 
     def is_alive(self, name: str = "server/0") -> bool:
-        return name in self.crew.alive and self.crew.alive[name].death() is None
+        return name in self.agent.alive and self.agent.alive[name].exited() is None
 
     def kill(self, name: str = "server/0") -> None:
         """At once, with all that it started."""
-        self.crew.kill([name])
+        self.agent.kill([name])
 
     def close(self) -> None:
-        self.crew.end(list(self.crew.alive))
-        self.crew.close()
+        self.agent.end(list(self.agent.alive))
+        self.agent.close()
         shutil.rmtree(self.run.memory, ignore_errors=True)
 
     def leftovers(self, limit_s: float = 60.0) -> dict[int, str]:
@@ -176,7 +176,7 @@ def started(engine: str, root: Path, *words: str, count: int = 1, models: Models
     become_subreaper()  # as the launcher is: what a server leaves behind when it is killed falls to this process
     server = LiveServer(engine, root, words, count, models)
     try:
-        for name in server.crew.names(SERVER):
+        for name in server.agent.names(SERVER):
             server.start(name)
         yield server
     finally:

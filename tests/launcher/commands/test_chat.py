@@ -133,7 +133,7 @@ def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its
     config = build_config(loaded.cls, loaded.values)
     assert keep_checkpoints(config, tmp_path, run_dir) == (), "those of its own are its own matter"
     (remark,) = keep_checkpoints(config, tmp_path, tmp_path / "other")
-    assert remark == f"actor.path: {first} is kept from now on, its own run does not remove it any more"
+    assert remark == f"actor.path: {first} is marked as kept: its own run no longer removes it"
     assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()
     checkpoint(run_dir, 6)
     CheckpointManager._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore

@@ -132,5 +132,5 @@ def test_its_path_must_be_said_and_nothing_else():
 
 def test_it_is_replaced_when_it_dies():
     policy = RestartPolicy("auto", 1)
-    assert [policy.judge("reward/0", -9, True, False).kind for _ in range(2)] == ["replace", "fail"]
-    assert RestartPolicy("disabled", 1).judge("reward/0", 1, False, True).kind == "fail"
+    assert [policy.decide("reward/0", -9, True, False).kind for _ in range(2)] == ["replace", "fail"]
+    assert RestartPolicy("disabled", 1).decide("reward/0", 1, False, True).kind == "fail"

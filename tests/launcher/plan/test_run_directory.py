@@ -1,7 +1,6 @@
 """Which directory a run would use: found by looking, and never made."""
 
 import json
-import os
 
 import pytest
 
@@ -140,7 +139,7 @@ def test_a_trial_that_two_experiments_have_is_not_guessed_and_both_are_listed(tm
     title, *lines = obstacle.reason.splitlines()
     assert title == "theirs is the name of 2 runs; name one by its folder:"
     assert f"  {tmp_path}/one/theirs  (done, 7 steps, started 2" in "\n".join(lines)
-    assert f"  {tmp_path}/two/theirs  (never ended in order, started 2" in "\n".join(lines)
+    assert f"  {tmp_path}/two/theirs  (did not end normally, started 2" in "\n".join(lines)
     assert f"    {tmp_path}/two/theirs" in render(plan, width=200)
 
 
@@ -238,12 +237,12 @@ def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp
     run = made(tmp_path / "grpo-addition" / "mine")
     values = loaded("grpo", "trial_name=mine", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")
     (run / "config.yaml").write_text(configuration_text(values))
-    with name_store_for(values.config, tmp_path, "launcher/0 of mine") as names:
+    with name_store_for(values.config, tmp_path, "pid 12") as names:
         announce(names, Identity("launcher", 0), "")
         for words, key in ((["resume=mine"], "resume"), (["trial_name=mine"], "trial_name")):
             for replace_existing in (False, True):
                 directory, plan = directory_of(tmp_path, *words, replace_existing=replace_existing)
                 (reason,) = (each.reason for each in (*plan.cannot_start, *plan.needs) if each.key == key)
-                assert f"{run} is running, held by process {os.getpid()} (launcher/0 of mine)" in reason
+                assert "grpo-addition/mine is already running (pid 12 on host " in reason
                 assert directory.state == "exists" and "checkpoint" not in reason
     assert directory_of(tmp_path, "trial_name=mine", "recover.mode=auto")[0].state == "continues"

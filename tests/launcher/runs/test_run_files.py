@@ -222,7 +222,7 @@ def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, cap
         for words in (("chat", name), (f"resume={name}",), (f"resume={name}", "--config", "grpo")):
             said = run.refusal(*words)
             assert f"{name} is the name of 2 runs; name one by its folder:" in said
-            assert all(f"  {place}  (never ended in order, started 2" in said for place in places[:2]), said
+            assert all(f"  {place}  (did not end normally, started 2" in said for place in places[:2]), said
             assert str(places[2]) not in said
         said = run.refusal("--config", "grpo", "reward.name=model", f"+reward.args.path={name}")
         assert f"reward.args.path: {name} is the name of 2 runs" in said

@@ -15,7 +15,7 @@ from launcher.supervisor.discard import discard_unused_run, holds_no_work
 from launcher.supervisor.supervisor import RunEnding
 from tests.support.planning import loaded
 
-REFUSED = RunEnding("refused", 2, "train_dataset.path: row 1 has no 'answer'", says_all=True)
+REFUSED = RunEnding("refused", 2, "train_dataset.path: row 1 has no 'answer'", is_complete=True)
 
 
 class Started:

@@ -4,7 +4,7 @@ from launcher.supervisor.restart_policy import RestartPolicy
 
 
 def kinds(policy, *deaths, code=-9, ready=True, first=False):
-    return [policy.judge(name, code, ready, first).kind for name in deaths]
+    return [policy.decide(name, code, ready, first).kind for name in deaths]
 
 
 def test_servers_and_workers_are_replaced_trainer_and_controller_take_the_run_back():
@@ -54,9 +54,9 @@ def test_who_leaves_as_if_all_were_done_is_counted_and_a_step_of_others_does_not
     policy = RestartPolicy("auto", 2)
     assert kinds(policy, "episodes/0", "episodes/0", code=0) == ["replace", "replace"]
     policy.step()
-    judgement = policy.judge("episodes/0", 0, ready=True, first=False)
-    assert judgement.kind == "fail"
-    assert "3 times" in judgement.why and "os._exit(0)" in judgement.why and "recover.retries=2" in judgement.why
+    decision = policy.decide("episodes/0", 0, ready=True, first=False)
+    assert decision.kind == "fail"
+    assert "3 times" in decision.why and "os._exit(0)" in decision.why and "recover.retries=2" in decision.why
     assert kinds(policy, "episodes/1", code=0) == ["replace"], "the others are counted by themselves"
     assert kinds(RestartPolicy("auto", 3), "episodes/0", code=0, ready=False, first=True) == ["fail"]
 

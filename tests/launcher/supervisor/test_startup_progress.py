@@ -20,7 +20,7 @@ def words_at(ages, *lines):
     awaited = StartupProgress(LIMIT, lambda: now)
     said = []
     for now in ages:
-        said.append(awaited.words([Child(*lines, age_s=now)]))
+        said.append(awaited.report_lines([Child(*lines, age_s=now)]))
     return said
 
 
@@ -36,7 +36,7 @@ def test_a_longer_one_says_what_is_awaited_once_in_a_while():
 
 def test_who_was_started_anew_has_its_own_time():
     awaited = StartupProgress(LIMIT, lambda: 500.0)
-    assert awaited.words([Child("loading", age_s=2.0)]) == []
+    assert awaited.report_lines([Child("loading", age_s=2.0)]) == []
 
 
 def test_a_warning_of_an_engine_is_not_shown():

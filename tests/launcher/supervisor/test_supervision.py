@@ -207,7 +207,7 @@ def test_a_worker_that_leaves_as_if_all_were_done_again_and_again_ends_the_run_a
     ended = stand(tmp_path, "recover.retries=2", steps=1000, faults=faults, patience=patience).wait()
     assert ended.code == 1, ended
     assert ended.err.splitlines()[2].startswith("episodes/0 ended before the run did (exit code 0) after"), ended.err
-    assert "it left 3 times in the middle of the run" in ended.err and "recover.retries=2" in ended.err
+    assert "it exited 3 times during the run" in ended.err and "recover.retries=2" in ended.err
     assert ended.summary["steps"] > 0
     assert {path.name for path in (ended.directory / "logs").glob("episodes-0*.log")} == {
         "episodes-0.log",

@@ -1,4 +1,4 @@
-"""Many requests at once on every engine, through updates and through the death of a server: none is lost."""
+"""Many requests at once on every engine, through updates and through the exited of a server: none is lost."""
 
 import asyncio
 import os
@@ -92,7 +92,7 @@ def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path)
                 asked = [group(str(n), n=4, seed=n, min_new_tokens=400, max_new_tokens=400) for n in range(16)]
                 answers = asyncio.ensure_future(one.generate(*asked))
                 await one.until(lambda found: found["running"] > 0)
-                os.kill(pair.crew.alive["server/0"].pid, signal.SIGKILL)
+                os.kill(pair.agent.alive["server/0"].pid, signal.SIGKILL)
                 found = await answers
                 assert [len(sample["token_ids"]) for samples in found for sample in samples] == [400] * 64
                 again = await other.generate(*asked)
@@ -110,7 +110,7 @@ def test_a_server_that_is_killed_is_gone_with_all_that_it_started_and_comes_agai
         asked = long_groups(server, 4)
         answers = asyncio.ensure_future(one.outcomes(*asked))
         await one.until(lambda found: found["running"] > 0)
-        os.kill(server.crew.alive["server/0"].pid, signal.SIGKILL)
+        os.kill(server.agent.alive["server/0"].pid, signal.SIGKILL)
         for outcome in await asyncio.wait_for(answers, 60):
             assert "there is no other server" in str(outcome)
 
