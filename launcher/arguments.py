@@ -1,4 +1,4 @@
-"""The command line, taken apart: one verb, a file, flags, and overrides that may stand anywhere among them."""
+"""Parses the command line: a command, a configuration file, flags and overrides, in any order."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ DOTTED_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
 COMMANDS = {
     "run": "start the experiment (the default)",
-    "serve": "start the experiment's inference servers alone, for other programs and for runs to come",
-    "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one a line, as likely as it can",
+    "serve": "start only the experiment's inference servers, for other programs and later runs",
+    "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
 }
 OPERANDS = {"chat": "RUN"}
-"""What a verb wants to be told besides."""
+"""The argument that a command needs."""
 FLAGS = {
     "--config": "NAME",
     "--multirun": None,
@@ -34,14 +34,14 @@ FLAGS = {
 OPTIONAL_VALUE_FLAGS = tuple(flag for flag, value in FLAGS.items() if value is not None and value.startswith("["))
 DRY_RUN_FLAGS = ("--for", "--model-config")
 COMMAND_SYNONYMS = {"resume": "resume=RUN", "start": "run", "train": "run"}
-"""What other programs call it."""
+"""Names that other programs use."""
 SHORT_FLAGS = {"-m": "--multirun", "-h": "--help", "-c": "--config"}
 CLASS_NAME = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
 
 @dataclass
 class Arguments:
-    """What was asked for. A flag given without a value is True, one not given None."""
+    """The parsed command line. A flag without a value is True, one that was not given is None."""
 
     command: str = "run"
     operand: str | None = None
@@ -64,14 +64,14 @@ class Arguments:
 
 
 def parse_arguments(words: Sequence[str]) -> Arguments:
-    """Raises ConfigError with everything that cannot be understood."""
+    """Raises ConfigError with every problem of the command line."""
     arguments, problems = Arguments(), []
-    waiting = list(words)
+    following = list(words)
     bare: list[str] = []
     is_operand = False
-    while waiting:
-        word = waiting.pop(0)
-        if not is_operand and (_is_bare(word) or word.endswith("=")) and (key := key_without_equals(word, waiting)):
+    while following:
+        word = following.pop(0)
+        if not is_operand and (_is_bare(word) or word.endswith("=")) and (key := key_without_equals(word, following)):
             problems.append(key)
             continue
         is_operand = word in (*OPERANDS, *OPTIONAL_VALUE_FLAGS)
@@ -88,12 +88,12 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
                 Problem(name, f"no such flag{_flag_meant(name, value)} (--help lists them)", "command line")
             )
             continue
-        problem = _set(arguments, name, value if has_value else None, waiting)
+        problem = _set(arguments, name, value if has_value else None, following)
         if problem:
             problems.append(Problem(name, problem, "command line"))
     problems += _bare(arguments, bare)
     problems += _alone(arguments)
-    asked = [
+    answers = [
         flag
         for flag, value in (
             ("--explain", arguments.explain),
@@ -103,28 +103,28 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         if value is not None
     ]
     if arguments.replace and any(word.startswith("resume=") for word in arguments.overrides):
-        message = "begins a run anew, and resume= goes on with it; keep one"
+        message = "starts a run from the beginning, resume= continues it; keep one"
         problems.append(Problem("--replace", message, "command line"))
     if arguments.dry_run is None and arguments.help is None:
-        message = "is for a plan, and a start is on this machine; add --dry-run"
+        message = "is only for a plan; add --dry-run"
         given = [name for name in DRY_RUN_FLAGS if getattr(arguments, flag_attribute(name)) is not None]
         problems += [Problem(name, message, "command line") for name in given]
-    for flag in asked[1:]:
-        problems.append(Problem(flag, f"and {asked[0]} ask for two answers; keep one", "command line"))
+    for flag in answers[1:]:
+        problems.append(Problem(flag, f"and {answers[0]} print different things; keep one", "command line"))
     if problems:
         raise ConfigError(problems)
     return arguments
 
 
 def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
-    """A verb, its operand, and the configuration where it stands without --config."""
-    rest, command, problems = list(words), None, []
-    while rest:
-        word = rest.pop(0)
+    """Words without `=` or dashes: the command, its operand, and a configuration without --config."""
+    remaining, command, problems = list(words), None, []
+    while remaining:
+        word = remaining.pop(0)
         if command is None and word in COMMANDS:
             arguments.command = command = word
-            if command in OPERANDS and rest:
-                arguments.operand = rest.pop(0)
+            if command in OPERANDS and remaining:
+                arguments.operand = remaining.pop(0)
         elif is_config_name(word):
             if arguments.config is not None:
                 message = f"is a second configuration beside {arguments.config}; keep one"
@@ -132,15 +132,15 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
             arguments.config = arguments.config or word
         else:
             problems.append(Problem(word, _misplaced(word, command), "command line"))
-    wants = OPERANDS.get(arguments.command)
-    if wants and arguments.operand is None and arguments.help is None and not arguments.version:
-        message = f"needs {wants}: python -m launcher {arguments.command} {wants}"
+    operand = OPERANDS.get(arguments.command)
+    if operand and arguments.operand is None and arguments.help is None and not arguments.version:
+        message = f"needs {operand}: python -m launcher {arguments.command} {operand}"
         problems.append(Problem(arguments.command, message, "command line"))
     return problems
 
 
 def is_config_name(word: str) -> bool:
-    """Whether a bare word can only be meant as the value of --config: by its suffix, or as there is such a file."""
+    """Whether a bare word is a configuration: by its suffix, or because such a file exists."""
     from areal_like.config.sources.library import find_config
 
     if word.endswith((".yaml", ".yml", ".toml")):
@@ -153,19 +153,19 @@ def is_config_name(word: str) -> bool:
 
 
 def _misplaced(word: str, command: str | None) -> str:
-    """Why a bare word is neither a verb nor a file."""
+    """The error for a bare word that is neither a command nor a file."""
     if _is_run(word):
-        return f"is a run; resume={word} goes on with it, `chat {word}` asks its model"
+        return f"is a run; resume={word} continues it, `chat {word}` queries its model"
     if command is not None:
-        return f"is neither an override (key=value, group=option, ~key) nor a flag nor a file; the command is {command}"
+        return "unexpected argument; overrides are key=value, group=option or ~key, flags begin with --"
     guess = _likely_command(word)
     hint = f"; did you mean {guess[0]}?" if guess else "."
-    more = f" There are: {', '.join(COMMANDS)}; a file is named by --config."
-    return f"no such verb{hint}{more} The value of a flag follows `=` (--dry-run=json), that of a key as well."
+    known = f" Commands: {', '.join(COMMANDS)}; --config names a file."
+    return f"no such command{hint}{known} The value of a flag or key follows `=` (--dry-run=json)."
 
 
 def _flag_meant(name: str, value: str) -> str:
-    """A flag that is spelt like it, or the key that stands without dashes."""
+    """A hint: a flag with a similar name, or the key without dashes."""
     if guess := nearest(name, list(FLAGS)):
         return f"; did you mean {guess[0]}?"
     key = name.lstrip("-")
@@ -173,7 +173,7 @@ def _flag_meant(name: str, value: str) -> str:
 
 
 def _likely_command(word: str) -> list[str]:
-    """What a bare word that is no verb may stand for, the likeliest first."""
+    """Commands, flags or experiments that an unknown word may mean, the most similar first."""
     for flag in FLAGS:
         if word == flag.removeprefix("--"):
             return [flag]
@@ -196,29 +196,29 @@ def _is_run(word: str) -> bool:
 
 
 def _alone(arguments: Arguments) -> list[Problem]:
-    """Flags beside a verb that reads none of them."""
+    """Problems of flags that the command does not take."""
     takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.command)
     if takes is None or arguments.help is not None or arguments.version:
         return []
     given = [name for name in FLAGS if getattr(arguments, flag_attribute(name))]
-    message = f"has no effect on {arguments.command}, which takes {takes} alone; drop it"
+    message = f"has no effect on {arguments.command}, which takes only {takes}; remove it"
     return [Problem(name, message, "command line") for name in given]
 
 
-def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str]) -> str | None:
-    """Sets one flag; says what is wrong with it, if anything is. A value that must be there may follow as a word."""
+def _set(arguments: Arguments, name: str, value: str | None, following: list[str]) -> str | None:
+    """Sets one flag; returns what is wrong with it. A required value may be the next word."""
     if name in ("--config", "--explain", *DRY_RUN_FLAGS):
-        if value is None and waiting and not waiting[0].startswith("--"):
-            value = waiting.pop(0)
+        if value is None and following and not following[0].startswith("--"):
+            value = following.pop(0)
         if not value:
-            return f"wants a value: {name} {FLAGS[name]}"
+            return f"needs a value: {name} {FLAGS[name]}"
         field_name = flag_attribute(name)
         if getattr(arguments, field_name) is not None:
-            return "stands twice; keep one"
+            return "is given twice; keep one"
         setattr(arguments, field_name, value)
         return None
-    if name == "--schema" and value is None and waiting and CLASS_NAME.fullmatch(waiting[0]):
-        value = waiting.pop(0)
+    if name == "--schema" and value is None and following and CLASS_NAME.fullmatch(following[0]):
+        value = following.pop(0)
     field_name = flag_attribute(name)
     if FLAGS[name] is None:
         if value is not None:
@@ -228,15 +228,15 @@ def _set(arguments: Arguments, name: str, value: str | None, waiting: list[str])
     if value == "":
         return f"has an empty value; write {name} or {name}{FLAGS[name]}"
     if name == "--dry-run" and value not in (None, "full", "json"):
-        return f"prints no {value!r}; write --dry-run (one screen), --dry-run=full (all) or --dry-run=json (data)"
+        return f"has no form {value!r}; write --dry-run (one screen), --dry-run=full (all) or --dry-run=json (data)"
     if getattr(arguments, field_name) not in (None, False):
-        return "stands twice; keep one"
+        return "is given twice; keep one"
     setattr(arguments, field_name, True if value is None else value)
     return None
 
 
 def flag_attribute(flag: str) -> str:
-    """Where the value of a flag is kept; `for` is no name in Python."""
+    """The attribute of `Arguments` that holds a flag; `for` is a keyword of Python."""
     return "for_machine" if flag == "--for" else flag.removeprefix("--").replace("-", "_")
 
 
@@ -244,21 +244,21 @@ def _is_bare(word: str) -> bool:
     return bool(word) and word[0] not in "-+~" and "=" not in word
 
 
-def key_without_equals(word: str, waiting: list[str]) -> Problem | None:
-    """What to write instead of a bare word that is a key; takes its value out of the words that wait."""
+def key_without_equals(word: str, following: list[str]) -> Problem | None:
+    """The problem of a key and its value given as two words; removes the value from `following`."""
     key = word.removesuffix("=")
-    if not _is_key(key, bool(waiting)) or (key != word and not _is_value(waiting)):
+    if not _is_key(key, bool(following)) or (key != word and not _is_value(following)):
         return None
     value = "..."
-    if key == word and waiting and waiting[0].startswith("="):
-        value = waiting.pop(0)[1:] or (waiting.pop(0) if _is_value(waiting) else value)
-    elif _is_value(waiting):
-        value = waiting.pop(0)
+    if key == word and following and following[0].startswith("="):
+        value = following.pop(0)[1:] or (following.pop(0) if _is_value(following) else value)
+    elif _is_value(following):
+        value = following.pop(0)
     return Problem(key, f"is a key: write {key}={value}, without spaces", "command line")
 
 
-def _is_value(waiting: list[str]) -> bool:
-    return bool(waiting) and "=" not in waiting[0] and not waiting[0].startswith(("--", "+", "~"))
+def _is_value(following: list[str]) -> bool:
+    return bool(following) and "=" not in following[0] and not following[0].startswith(("--", "+", "~"))
 
 
 def _is_key(word: str, waits: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The command. Each answer imports only what it needs: `--help` knows no Hydra, and nothing here knows torch."""
+"""The command line interface. Commands are imported on use: `--help` needs no Hydra, nothing needs torch."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from launcher.arguments import Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
 
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
-"""What goes wrong with a path that is too long, and with an answer that nobody can take."""
+"""Errors of paths that are too long, and of output that cannot be written."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,8 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     gc.disable()
     try:
-        _stand_somewhere()
-        code = _answer(parse_arguments(words))
+        _check_working_directory()
+        code = _dispatch(parse_arguments(words))
         sys.stdout.flush()
         return code
     except ConfigError as error:
@@ -32,27 +32,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in SYSTEM_ERRORS:
             raise
-        name = str(error.filename or "the answer")
+        name = str(error.filename or "output")
         write_line(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", sys.stderr)
         return BAD_CONFIGURATION if error.errno == errno.ENAMETOOLONG else FAILED
     finally:
         gc.enable()
 
 
-def _stand_somewhere() -> None:
-    """Paths are taken from the working directory; one that was deleted under a shell has none."""
+def _check_working_directory() -> None:
+    """Paths are relative to the working directory, which may have been deleted."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise ConfigError([Problem("working directory", "does not exist any more; cd to one that does")]) from None
+        raise ConfigError([Problem("working directory", "no longer exists; cd to one that does")]) from None
 
 
 def command() -> int:
-    """The installed command, and `python -m launcher`. Leaves at once: tearing the interpreter down takes tens of
-    milliseconds. Not after a sweep, whose workers would be left behind."""
-    signal.signal(signal.SIGPIPE, _reader_has_gone)
+    """Entry point of `areal-like` and `python -m launcher`. Exits with os._exit, which saves tens of milliseconds,
+    except after a sweep, whose workers must end."""
+    signal.signal(signal.SIGPIPE, _exit_quietly)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us; in this order each gets its own number back
+        if getattr(sys, name) is None:  # closed by the parent; in this order each gets its own file descriptor back
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     try:
         code = main()
@@ -60,19 +60,19 @@ def command() -> int:
         code = INTERRUPTED
     if not {"--multirun", "-m"} & set(sys.argv):
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # what nobody takes was told of already
+            with contextlib.suppress(OSError):  # already reported
                 stream.flush()
         os._exit(code)
     return code
 
 
-def _reader_has_gone(*_: object) -> None:
-    """`| head` ends an answer quietly, and what it has made for itself is tidied up."""
+def _exit_quietly(*_: object) -> None:
+    """Handler of SIGPIPE: `| head` ends a command quietly, with its cleanup."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(FAILED)
 
 
-def _answer(arguments: Arguments) -> int:
+def _dispatch(arguments: Arguments) -> int:
     if arguments.version:
         from areal_like import __version__
 
@@ -104,21 +104,21 @@ def _answer(arguments: Arguments) -> int:
         return show_schema(arguments.schema_class)
     if arguments.config is None:
         message = (
-            "is missing; name a file or a shipped experiment (--config grpo.yaml), or a run to go on with (resume=RUN)"
+            "is missing; name a file or a shipped experiment (--config grpo.yaml), or a run to continue (resume=RUN)"
         )
         raise ConfigError([Problem("--config", message)])
     if arguments.multirun and arguments.command == "serve":
         raise ConfigError(
-            [Problem("serve", "starts the servers of one configuration; drop --multirun", "command line")]
+            [Problem("serve", "starts the servers of one configuration; remove --multirun", "command line")]
         )
     if arguments.multirun:
         from launcher.commands.sweep import sweep_command
 
         return sweep_command(arguments)
-    return _single(arguments)
+    return _run_one(arguments)
 
 
-def _single(arguments: Arguments) -> int:
+def _run_one(arguments: Arguments) -> int:
     from areal_like.config.dependent_keys import DEPENDENT_KEYS
     from areal_like.config.load import load
     from launcher.runs.dependent_overrides import recorded_references

@@ -1,4 +1,4 @@
-"""Colours and widths: only on a terminal, and never where NO_COLOR is set."""
+"""Terminal output: colours (unless NO_COLOR is set), width, lines that survive a closed stream."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ def has_color(stream: TextIO) -> bool:
 
 
 def write_line(text: str, stream: TextIO) -> None:
-    """Says it where somebody can still hear it: a terminal may have been closed, a pipe may have lost its reader."""
+    """Prints a line; ignores a stream that was closed."""
     try:
         print(text, file=stream, flush=True)
     except OSError:

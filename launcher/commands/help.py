@@ -1,4 +1,4 @@
-"""The text of `--help`: what can be typed, what is shipped, and where to read on."""
+"""`--help`: usage, shipped experiments and groups, or the keys of a section."""
 
 import re
 import textwrap
@@ -10,7 +10,7 @@ from launcher.arguments import COMMANDS
 from launcher.terminal import bold, width
 
 PLANNED = "Planned"
-"""How the comment of an option begins that can be planned and not be started."""
+"""First word of the comment of an option that can be planned but not started yet."""
 
 
 def show_help(topic: str | bool, schema_class: str | None) -> int:
@@ -39,7 +39,7 @@ def show_help(topic: str | bool, schema_class: str | None) -> int:
 
 def usage_text() -> str:
     lines = [
-        bold("python -m launcher [VERB] [--config] NAME [key=value] [group=option] [flags]"),
+        bold("python -m launcher [COMMAND] [--config] NAME [key=value] [group=option] [flags]"),
         "",
         "Reinforcement learning of language models from one YAML file. Everything is checked before anything starts.",
         "",
@@ -51,22 +51,22 @@ def usage_text() -> str:
         "  python -m launcher --config grpo.yaml rollout=vllm serve",
         "  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout=embedded,vllm",
         "",
-        bold("Verbs"),
-        *(f"  {verb:<22} {text}" for verb, text in COMMANDS.items()),
+        bold("Commands"),
+        *(f"  {name:<22} {text}" for name, text in COMMANDS.items()),
         "",
         bold("Flags"),
-        "  --config NAME          a path, a file here, or a shipped experiment; with or without .yaml (NAME alone too)",
-        "  --dry-run[=full]       print the plan on one screen, or all of it (=json: as data), and start nothing",
+        "  --config NAME          a path, a file here, or a shipped experiment, with or without .yaml (or NAME alone)",
+        "  --dry-run[=full]       print the plan on one screen, or all of it (=json: as data); start nothing",
         "  --for gpus=8,cores=96,memory=1T[,gpu_memory=80G][,nodes=2]",
-        "                         with --dry-run: the plan for such a machine instead of this one",
+        "                         with --dry-run: plan for such a machine instead of this one",
         "  --model-config FILE    with --dry-run: the model's config.json (or its folder), for sizes and memory",
-        "  --multirun, -m         one run for each point of the sweeps in the overrides (Hydra's syntax)",
-        "  --explain KEY          a key's value, where it came from, and what it beat",
+        "  --multirun, -m         one run per point of the sweeps in the overrides (Hydra's syntax)",
+        "  --explain KEY          a key's value, where it was set, and which values it replaced",
         "  --cfg[=SECTION]        the resolved configuration, as YAML that loads again",
-        "  --help[=SECTION]       this text; or every key of a section: type, default, choices, meaning",
+        "  --help[=SECTION]       this text, or every key of a section: type, default, choices, meaning",
         "  --schema               JSON Schema of the files, for editors",
-        "  --schema my.mod:Class  a class of yours that extends an experiment by keys of your own",
-        "  --replace              begin anew where a run directory exists; the old one is kept beside it",
+        "  --schema my.mod:Class  your own class, which extends an experiment by further keys",
+        "  --replace              start from the beginning where the run directory exists; the old one is renamed",
         "  --version              the version",
         "",
         bold("Experiments"),
@@ -82,13 +82,13 @@ def usage_text() -> str:
         *(f"  {short:<22} {real}" for short, real in ALIASES.items()),
         "",
         "Exit codes: 0 done, 1 failed, 2 wrong configuration, 130 interrupted, 75 stopped early: start it again (with",
-        "recover.mode=auto and a trial_name= it goes on; with recover.mode=disabled, the default, it begins anew).",
+        "recover.mode=auto and a trial_name= it continues; with recover.mode=disabled, the default, it starts over).",
     ]
     return "\n".join(lines)
 
 
 def group_lines(group: str) -> list[str]:
-    """The options of a shipped group, each with what it is for; nothing where there is no such group."""
+    """The options of a shipped group, each with its comment; empty for an unknown group."""
     options = sorted((data_folder("conf") / group).glob("*.yaml")) if group.isidentifier() else []
     lines = []
     for path in options:
@@ -108,7 +108,7 @@ def _option(path: Path) -> str:
 
 
 def comment_on_top(path: Path) -> str:
-    """The first paragraph of the comment that a file begins with."""
+    """The first paragraph of the comment at the top of a file."""
     lines = []
     with path.open(encoding="utf-8") as text:
         for line in text:
@@ -121,10 +121,10 @@ def comment_on_top(path: Path) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """`Dr. GRPO` ends none: a sentence ends after a word of three letters or more."""
+    """A sentence ends after a word of three letters or more, so not at `Dr. GRPO`."""
     return re.split(r"(?<=[a-z)]{3}\.)\s+(?=[A-Z])", text)[0]
 
 
 def wrapped(text: str) -> list[str]:
-    """Names of options stay whole."""
+    """Wraps text; names of options are not broken."""
     return textwrap.wrap(text, width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

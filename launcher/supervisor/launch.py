@@ -138,10 +138,10 @@ class _Launch:
         self.progress.close()
         if ending.outcome == "failed" and disk_is_full(self.run_.directory) and "No space left" not in ending.message:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the process could not write a failure note
-            ending = ending._restart(
+            ending = ending._replace(
                 message=f"{write_error_text(full, self.run_.config, self.plan.run_dir)}\n{ending.message}"
             )
-        ending = ending._restart(message=self._clean(ending.message))
+        ending = ending._replace(message=self._clean(ending.message))
         for number in HANDLED_SIGNALS:  # the ending is decided
             signal.signal(number, signal.SIG_IGN)
         self._finish(ending)

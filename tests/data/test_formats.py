@@ -260,7 +260,7 @@ def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
     done = offline(tmp_path, "")
     told = done.stderr.splitlines()[-1]
     assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in told
-    assert "the Hub does not give it (OfflineModeIsEnabled: " in told
+    assert "the Hub refused the download (OfflineModeIsEnabled: " in told
     assert told.endswith(
         "`python -m areal_like.models.fetch --dataset org/sums` brings it there where there is a network, or name a "
         "file or folder"

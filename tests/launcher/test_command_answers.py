@@ -41,7 +41,7 @@ class TestHelp:
     def test_help_says_what_to_do_about_a_stop(self, run: Run) -> None:
         codes = run.answer("--help").partition("Exit codes:")[2]
         assert "75 stopped early: start it again" in codes
-        assert "recover.mode=disabled, the default, it begins anew" in codes
+        assert "recover.mode=disabled, the default, it starts over" in codes
 
     def test_help_of_a_section_has_every_key_with_type_default_choices_and_meaning(self, run: Run) -> None:
         text = run.answer("--help=actor.optimizer")

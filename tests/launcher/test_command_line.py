@@ -72,12 +72,12 @@ class TestOrder:
     @pytest.mark.parametrize("flag", ["--config", "--explain"])
     @pytest.mark.parametrize("rest", [[], ["--dry-run"]])
     def test_a_flag_that_lacks_its_value_says_so(self, run: Run, flag: str, rest: list[str]) -> None:
-        assert run.refusal(flag, *rest).startswith(f"{flag} [command line]: wants a value")
+        assert run.refusal(flag, *rest).startswith(f"{flag} [command line]: needs a value")
 
     def test_an_empty_value_and_a_flag_that_stands_twice_are_refused(self, run: Run) -> None:
         for flag in ("--dry-run", "--cfg", "--help", "--schema"):
             assert "has an empty value" in run.refusal("--config", "grpo", f"{flag}=")
-        assert "stands twice" in run.refusal("--config", "grpo", "--config", "sft")
+        assert "is given twice" in run.refusal("--config", "grpo", "--config", "sft")
         assert "--dry-run=json" in run.refusal("--config", "grpo", "--dry-run=yaml")
 
 
@@ -116,7 +116,7 @@ class TestUnknownWords:
     def test_a_run_where_a_file_should_stand_is_told_what_can_be_done_with_it(self, run: Run) -> None:
         Path("runs/mine").mkdir(parents=True)
         Path("runs/mine/config.yaml").touch()
-        assert "resume=runs/mine goes on with it" in run.refusal("runs/mine")
+        assert "resume=runs/mine continues it" in run.refusal("runs/mine")
 
     @pytest.mark.parametrize(
         "words", [("chat", "r", "--config=grpo"), ("chat", "r", "--dry-run"), ("keys", "--replace")]

@@ -126,7 +126,7 @@ def test_what_the_hub_does_not_give_is_one_refusal_with_what_to_do(online, host,
     (problem,) = refusal.value.problems
     assert problem.key == "actor.path"
     assert f"python -m areal_like.models.fetch {name}" in problem.message
-    assert "the Hub does not give it (" in problem.message
+    assert "the Hub refused the download (" in problem.message
     assert "Traceback" not in problem.message
 
 

@@ -84,7 +84,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_gives_way_to_the_next(mom
     monkeypatch.setattr(module, name, removing)
     done = ask(run_dir)
     assert (done.code, len(done.out)) == (0, 4), done
-    assert done.err == "the checkpoint of step 4 was removed by its run while it was read; taking the newest\n"
+    assert done.err == "the checkpoint of step 4 was removed by its run while it was read; reading the newest\n"
 
 
 def test_one_that_is_removed_when_it_was_read_answers_all_the_same(run_dir, ask, monkeypatch):
@@ -109,7 +109,7 @@ def test_a_step_that_was_asked_for_and_is_removed_is_one_message(run_dir, ask, m
     monkeypatch.setattr(embedded, "load_engine", removing)
     done = ask(run_dir, "step=4")
     assert done[:2] == (2, "")
-    assert done.err == f"step: {run_dir} has no checkpoint of step 4 (any more); it has those of 2, 6\n"
+    assert done.err == f"step: {run_dir} has no checkpoint of step 4; it has those of 2, 6\n"
 
 
 def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask):

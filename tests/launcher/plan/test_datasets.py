@@ -195,7 +195,7 @@ def test_what_the_hub_does_not_give_is_asked_for_once_and_said_in_one_message(on
     with pytest.raises(ConfigError) as refusal:
         fetch_from_hub(experiment(host, name), host)
     (problem,) = refusal.value.problems
-    assert problem.key == KEY and "the Hub does not give it (" in problem.message
+    assert problem.key == KEY and "the Hub refused the download (" in problem.message
     assert f"python -m areal_like.models.fetch --dataset {name}" in problem.message
     assert "Traceback" not in problem.message
     assert online.asked.count(f"/api/datasets/{name}") == 1

@@ -104,10 +104,10 @@ def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
         ("gpus=8,cores=96,memory=1", "--for: memory=1 cannot be"),
         ("gpu=8,cores=96", "--for: 'gpu' is no part of a machine; did you mean gpus?"),
         ("gpus=8,cores", "--for: cores has no value"),
-        ("cores=8,cores=9", "--for: cores stands twice"),
+        ("cores=8,cores=9", "--for: cores is given twice"),
         ("gpus=8", "--for: cores is missing"),
         ("cores=8,gpu_memory=80G", "--for: gpu_memory is the memory of one GPU, and there is none"),
-        ("", "--for: wants a value"),
+        ("", "--for: needs a value"),
         (",", "--for: '' is no part of a machine"),
     ],
 )

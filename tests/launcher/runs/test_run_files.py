@@ -142,8 +142,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     assert run_state(run.directory) == "running"
     second = stand(tmp_path, "trial_name=t", "--replace").wait()
     assert second.code == 2
-    assert f"process {run.pids()['launcher']} (launcher/0 of the command" in second.err
-    assert str(run.process.pid) in second.err
+    assert f"grpo-addition/t is already running (pid {run.process.pid} on host " in second.err
     assert "trial_name" in second.err and "Traceback" not in second.err
     assert (run.directory / "attempt.json").read_text() == before
     run.process.terminate()

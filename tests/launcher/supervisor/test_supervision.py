@@ -127,7 +127,7 @@ def test_ctrl_c_before_the_first_step_ends_at_once_as_there_is_nothing_to_save(t
     run.until_said("rollout/0 ready")
     run.process.send_signal(signal.SIGINT)
     ended = run.wait()
-    assert ended.code == 130 and "there is no checkpoint to go on from" in ended.err, ended
+    assert ended.code == 130 and "there is no checkpoint to resume from" in ended.err, ended
     assert left_over(tmp_path) == {}
 
 
@@ -140,7 +140,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
     run.process.send_signal(signal.SIGINT)
     ended = run.wait()
     assert ended.code == 130, ended
-    assert "there is no checkpoint to go on from" in ended.err
+    assert "there is no checkpoint to resume from" in ended.err
     assert left_over(tmp_path) == {}
 
 
@@ -154,7 +154,7 @@ def test_with_recovery_off_a_stop_says_what_is_saved_and_nothing_advises_what_is
     step = ended.steps()[-1]
     why = f"the checkpoint of step {step} has the model alone: recover.mode=disabled saves nothing to resume from"
     assert ended.code == 130, ended
-    assert "recover.mode=disabled saves nothing to resume from; Ctrl-C again ends at once" in ended.out
+    assert "recover.mode=disabled saves nothing to resume from; press Ctrl-C again to end at once" in ended.out
     assert f"{why}, recover.mode=auto does" in ended.err
     assert "with a checkpoint" not in ended.out and "resume=" not in ended.err
     refused = stand(tmp_path, "resume=t").wait()
@@ -250,7 +250,7 @@ def test_what_fails_before_it_is_ready_is_told_at_once_and_not_tried_again(tmp_p
     assert ended.code == 1
     assert "server/0 failed (exit code 1)" in ended.err
     assert "    no such model" in ended.err.splitlines(), "the end of its log"
-    assert "it is not started again" in ended.err and "replaced" not in ended.out
+    assert "it is not restarted" in ended.err and "replaced" not in ended.out
     assert not list((ended.directory / "logs").glob("*.log"))
 
 
