@@ -189,7 +189,10 @@ def test_a_line_that_is_none_is_named_by_its_number_and_never_shown(tmp_path):
 
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(lambda path: path.mkdir(), "Is a directory"), (lambda path: path.write_bytes(b"A=\xff\xfe"), "is not UTF-8 text")],
+    [
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"A=\xff\xfe"), "is not UTF-8 text"),
+    ],
     ids=["folder", "bytes"],
 )
 def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path, make, said):

@@ -68,7 +68,7 @@ def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:
 MOMENTS = {
     "when it was chosen": (checkpoint_reader, "_mark"),
     "before any file is read": (checkpoint_reader, "_refuse_damaged"),
-    "between tokenizer and weights": (embedded, "make_engine"),
+    "between tokenizer and weights": (embedded, "load_engine"),
 }
 
 
