@@ -1,68 +1,69 @@
-"""Looks at the metrics of each step for signs of what usually goes wrong, and says the probable causes in one line."""
+"""Diagnoses common problems from the metrics of each step, and names probable causes in one line."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 FULL_PRECISION = ("float32", "float")
 MAX_DIFF_FULL, MAX_DIFF_HALF = 1e-3, 0.05
-"""Nats per token between sampler and trainer with equal weights, mean: float32 agrees to about 1e-5, half precisions to
-a few hundredths."""
+"""Mean difference between sampler and trainer with equal weights, in nats per token: about 1e-5 in float32, a few
+hundredths in half precision."""
 MAX_TOKEN_DIFF_FULL = 0.02
-"""The same of a single token. In half precision a rare token may be off by nats without anything being wrong."""
+"""The same for a single token. In half precision a rare token may differ by nats without a problem."""
 MAX_DIFF_STALE = 0.5
 MAX_KL_STALE = 0.5
-"""With older weights, what some updates of a usual size do not explain."""
+"""Limits with older weights: more than a few updates of usual size explain."""
 DRIFT_STEPS = 10
-"""Steps in a row: the first updates of Adam are as large as the rate lets them be, and a short run has no warmup that
-holds them back. What they do is over by then."""
+"""Steps in a row: Adam's first updates are as large as the learning rate allows, and a short run has no warmup. Their
+effect is over by then."""
 REPEAT_STEPS = 50
-"""Steps after which a sign that stays is said again."""
+"""Steps after which a lasting symptom is reported again."""
 
 
 class Symptom(NamedTuple):
-    """`steps` in a row must show it before it is said."""
+    """Reported when `steps` steps in a row show it."""
 
     name: str
     steps: int
     shows: Callable[[Mapping[str, float]], bool]
-    words: Callable[[int, Mapping[str, float]], str]
+    message: Callable[[int, Mapping[str, float]], str]
 
 
 class RunDiagnosis:
-    """`config` is the run's. `look` gives the lines that a user should see, mostly none."""
+    """Checks each step of a run with this configuration."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
         self._in_a_row: dict[str, int] = {}
-        self._said_at: dict[str, int] = {}
-        self._signs = (
-            Symptom("apart", 1, self._is_apart, self._why_apart),
-            Symptom("drifting", DRIFT_STEPS, self._is_drifting, self._why_apart),
+        self._reported_at: dict[str, int] = {}
+        self._symptoms = (
+            Symptom("apart", 1, self._disagrees, self._why_disagrees),
+            Symptom("drifting", DRIFT_STEPS, self._is_drifting, self._why_disagrees),
             Symptom("equal", 5, self._learns_nothing, self._why_no_spread),
             Symptom("truncated", 5, self._is_truncated, _why_truncated),
             Symptom("skipped", 1, lambda values: values.get("train/skipped_updates", 0.0) > 0, _why_skipped),
             Symptom("failed", 1, lambda values: values.get("rollout/failed", 0.0) > 0, _why_failed),
         )
 
-    def look(self, step: int, values: Mapping[str, float]) -> list[str]:
+    def check(self, step: int, values: Mapping[str, float]) -> list[str]:
+        """Lines to show to the user, mostly none."""
         lines = []
-        for sign in self._signs:
-            if not sign.shows(values):
-                self._in_a_row[sign.name] = 0
+        for symptom in self._symptoms:
+            if not symptom.shows(values):
+                self._in_a_row[symptom.name] = 0
                 continue
-            self._in_a_row[sign.name] = self._in_a_row.get(sign.name, 0) + 1
-            last = self._said_at.get(sign.name)
+            self._in_a_row[symptom.name] = self._in_a_row.get(symptom.name, 0) + 1
+            last = self._reported_at.get(symptom.name)
             if last is not None and step < last:
                 last = None  # the run went back to a checkpoint
-            if self._in_a_row[sign.name] >= sign.steps and (last is None or step - last >= REPEAT_STEPS):
-                self._said_at[sign.name] = step
-                lines.append(f"step {step}: {sign.words(step, values)}")
+            if self._in_a_row[symptom.name] >= symptom.steps and (last is None or step - last >= REPEAT_STEPS):
+                self._reported_at[symptom.name] = step
+                lines.append(f"step {step}: {symptom.message(step, values)}")
         return lines
 
-    def _is_apart(self, values: Mapping[str, float]) -> bool:
-        """Although both have the same weights."""
+    def _disagrees(self, values: Mapping[str, float]) -> bool:
+        """Whether sampler and trainer differ although both have the same weights."""
         if "offpolicy/logprob_diff_mean" not in values or values.get("offpolicy/staleness_max", 0.0) > 0:
-            return False  # without a sampler, as in supervised training, there is no difference
+            return False  # supervised training has no sampler
         difference, config = values["offpolicy/logprob_diff_mean"], self._config
         if config.rollout.allow_mismatched_sampling:
             return _is_far(values)
@@ -71,10 +72,10 @@ class RunDiagnosis:
         return difference > MAX_DIFF_HALF
 
     def _is_drifting(self, values: Mapping[str, float]) -> bool:
-        """Further than the updates in between explain."""
+        """Whether they differ by more than the updates in between explain."""
         return values.get("offpolicy/staleness_max", 0.0) > 0 and _is_far(values)
 
-    def _why_apart(self, step: int, values: Mapping[str, float]) -> str:
+    def _why_disagrees(self, step: int, values: Mapping[str, float]) -> str:
         config, causes = self._config, []
         if config.actor.temperature != config.gconfig.temperature:
             causes.append(
@@ -98,8 +99,8 @@ class RunDiagnosis:
         return f"sampler and trainer disagree ({apart}); probable causes: {'; '.join(causes)}"
 
     def _learns_nothing(self, values: Mapping[str, float]) -> bool:
-        """Groups without spread teach nothing where the baseline is the group's. A critic, or the mean of the batch,
-        still tells one group from another: there it counts whether any sample has an advantage."""
+        """Groups with equal rewards have no signal if the baseline is the group's mean. With a critic, or the mean of
+        the batch, it counts whether any sample has an advantage."""
         groups = values.get("rollout/groups", 0.0)
         if groups == 0 or values.get("reward/groups_without_spread", 0.0) < groups:
             return False
@@ -109,7 +110,7 @@ class RunDiagnosis:
         return values.get("train/sequences_without_signal", 0.0) >= values.get("train/samples", 1.0)
 
     def _is_truncated(self, values: Mapping[str, float]) -> bool:
-        """Answers that may not end before the limit are cut off by design."""
+        """Not if answers may not end before the limit anyway."""
         if values.get("rollout/truncated_share", 0.0) <= 0.5:
             return False
         gconfig = self._config.gconfig
@@ -118,14 +119,14 @@ class RunDiagnosis:
     def _why_no_spread(self, step: int, values: Mapping[str, float]) -> str:
         config = self._config
         return (
-            "all answers of each prompt get the same reward, so that nothing is learnt; the task may be too hard or "
+            "all answers of each prompt get the same reward, so nothing is learnt; the task may be too hard or "
             f"too easy, or gconfig.temperature={config.gconfig.temperature:g} too low, or "
             f"gconfig.n_samples={config.gconfig.n_samples} too few"
         )
 
 
 def served_dtype(config: Any) -> str | None:
-    """Of the engine that generates."""
+    """dtype of the engine that generates."""
     backend = config.rollout.backend.partition(":")[0]
     section = getattr(config, backend, None)
     return getattr(section, "dtype", None)

@@ -1,16 +1,20 @@
-"""What the lines of a run say of its evaluations, in numbers and in words."""
+"""Evaluations of a run: their metric lines, texts about them, and the copy of their scores."""
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from areal_like.observe.reading import DUE, Line, is_evaluation
+from areal_like.observe.reading import DUE, EVALUATION, Line, dump_lines, is_evaluation, read_lines
+from areal_like.process import atomic_file
+
+FILE = "evaluations.jsonl"
 
 HEADLINES = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
-"""What is shown of an evaluation: the first that there is."""
+"""Metric that is shown of an evaluation (the first that it has) -> its title."""
 
 
 def evaluation_lines(lines: Iterable[Line]) -> list[Line]:
-    """One line per evaluation, in the order of steps. After a recovery, what comes again counts."""
+    """One line per evaluation, in the order of steps. After a recovery a repeated evaluation replaces the first."""
     alone: list[Line] = []
     by_due: dict[float, Line] = {}
     for line in filter(is_evaluation, lines):
@@ -22,7 +26,7 @@ def evaluation_lines(lines: Iterable[Line]) -> list[Line]:
 
 
 def headline_metric(values: Mapping[str, float | None]) -> str | None:
-    """The metric that is shown of an evaluation; None where it has none of them."""
+    """The metric that is shown of an evaluation; None if it has none of them."""
     return next((name for name in HEADLINES if name in values), None)
 
 
@@ -32,7 +36,7 @@ def has_value(values: Mapping[str, float | None], name: str) -> bool:
 
 
 def why_no_score(values: Mapping[str, float | None]) -> str:
-    """Of an evaluation whose value is null, as one clause."""
+    """Why an evaluation's value is null, as one clause."""
     rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
     if not failed + rejected:
         return "it is not finite"
@@ -43,7 +47,7 @@ def why_no_score(values: Mapping[str, float | None]) -> str:
 
 
 def score_remarks(values: Mapping[str, float | None]) -> str:
-    """What a reader of the score must know: " (versions 50 to 52; of 500 rows 3 failed)"; empty where it is nothing."""
+    """Remarks to the score: " (versions 50 to 52; of 500 rows 3 failed)"; empty if there are none."""
     rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
     oldest, newest = values.get("eval/version_min"), values.get("eval/version_max")
     parts = (
@@ -55,7 +59,7 @@ def score_remarks(values: Mapping[str, float | None]) -> str:
 
 
 def evaluation_text(step: int, values: Mapping[str, float | None]) -> str | None:
-    """A line about an evaluation; None of one that has nothing to show."""
+    """A line about an evaluation; None if it has no metric to show."""
     name = headline_metric(values)
     if name is None:
         return None
@@ -66,6 +70,17 @@ def evaluation_text(step: int, values: Mapping[str, float | None]) -> str | None
 
 
 def _missing(failed: float, rejected: float) -> list[str]:
-    """Rows that are in no mean, by what became of them."""
+    """Numbers of rows that are in no mean, with the reasons."""
     counts = {"failed": failed, "were rejected by the workflow": rejected}
     return [f"{count:g} {what}" for what, count in counts.items() if count]
+
+
+def has_scores(line: Line) -> bool:
+    return any(name.startswith(EVALUATION) for name in line)
+
+
+def write_evaluations(joined: Path, folder: Path) -> None:
+    """Rewrites the copy of the scores in `evaluator.fileroot` from the joined metrics, which a recovery may have
+    cut."""
+    scores = filter(has_scores, read_lines(joined))
+    atomic_file.write_atomic(folder / FILE, dump_lines(scores))

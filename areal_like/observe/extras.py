@@ -1,4 +1,4 @@
-"""Samples and distributions of a step: whoever has them writes them down, the observer passes them on to trackers."""
+"""Samples and distributions of a step: written to files by the processes, sent to trackers by the observer."""
 
 import math
 import time
@@ -25,17 +25,17 @@ class Extras(NamedTuple):
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Self:
-        """From a line of a file."""
+        """Parses a line of a file."""
         return cls(line["step"], line["purpose"], line["samples"], line["distributions"])
 
     @property
     def table(self) -> str:
-        """What trackers call the samples."""
+        """Name of the samples in trackers."""
         return f"samples/{self.purpose}"
 
     @property
     def histograms(self) -> dict[str, Sequence[float]]:
-        """The distributions that are not empty, by the names that trackers give them."""
+        """Distributions that are not empty, by their names in trackers."""
         return {f"distributions/{self.purpose}/{name}": each for name, each in self.distributions.items() if each}
 
     @property
@@ -48,7 +48,7 @@ class Extras(NamedTuple):
 
 
 class ExtrasWriter:
-    """Writes `samples/<role>-<index>.jsonl`: a line per call."""
+    """Writes `samples/<role>-<index>.jsonl`, a line per call."""
 
     def __init__(self, run: Run, me: Identity) -> None:
         self._path = run.directory / FOLDER / f"{me.file_name}.jsonl"
@@ -66,7 +66,7 @@ class ExtrasWriter:
 
 
 class ExtrasFilter:
-    """What one tracker wants of what there is."""
+    """Selects the extras that one tracker is configured to get."""
 
     def __init__(self, config: LogExtras) -> None:
         self._config = config
@@ -91,11 +91,11 @@ class ExtrasFilter:
 
 
 def is_due(config: LogExtras, step: int) -> bool:
-    """Whether a training step is one of which extras are sent."""
+    """Whether the extras of this training step are sent."""
     return step == 1 or step % config.interval == 0
 
 
 def enabled_extras(config: StatsLoggerConfig) -> list[LogExtras]:
-    """Of the trackers of a run that want any."""
-    found = [getattr(config, name).log_extras for name in TRACKERS if is_enabled(name, config)]
-    return [each for each in found if each.samples or each.distributions]
+    """Settings of the enabled trackers that get any extras."""
+    enabled = [getattr(config, name).log_extras for name in TRACKERS if is_enabled(name, config)]
+    return [each for each in enabled if each.samples or each.distributions]

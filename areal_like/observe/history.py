@@ -1,4 +1,4 @@
-"""What the live view knows of a run so far. Pure logic: no clock, no terminal."""
+"""Progress of a run so far, for the live view: steps, evaluations, pace. Uses no clock and no terminal."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from areal_like.observe.evaluations import evaluation_lines
 from areal_like.observe.reading import Line
 
 WINDOW = 20
-"""Steps whose pace says how long the rest takes."""
+"""Number of last steps from whose pace the remaining time is estimated."""
 
 
 class History:
-    """Completed steps and evaluations, as they come."""
+    """Completed steps and evaluations so far."""
 
     def __init__(self, total_steps: int | None) -> None:
         self.total_steps = total_steps
@@ -23,38 +23,38 @@ class History:
         self._times: deque[float] = deque(maxlen=WINDOW + 1)
 
     def add_step(self, step: int, values: Mapping[str, float], now: float) -> None:
-        """A step that is not after the last one begins the history anew from there."""
+        """Adds a completed step. If it is not after the last one, the history continues from there."""
         if step <= self.step:
             self._go_back(step - 1)
         self.step = step
         self.values = dict(values)
         self._times.append(now)
-        for name, list_ in (("reward/mean", self.rewards), ("train/loss", self.losses)):
+        for name, series in (("reward/mean", self.rewards), ("train/loss", self.losses)):
             if name in values:
-                list_.append(values[name])
+                series.append(values[name])
 
     def add_evaluation(self, step: int, values: Mapping[str, float], now: float) -> None:
         self._evaluated.append({"step": step, "time": now, **values})
 
     def evaluations(self, name: str) -> list[float]:
-        """A value of all evaluations so far; nan where one has none."""
+        """Values of one metric in all evaluations so far."""
         return [line[name] for line in evaluation_lines(self._evaluated) if name in line]
 
     @property
     def last_evaluation(self) -> Line:
-        """Empty where there was none."""
-        found = evaluation_lines(self._evaluated)
-        return found[-1] if found else {}
+        """Empty if there was none."""
+        lines = evaluation_lines(self._evaluated)
+        return lines[-1] if lines else {}
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Over the last steps."""
+        """Mean over the last steps."""
         if len(self._times) < 2:
             return None
         return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
 
     def left_s(self, now: float) -> float | None:
-        """How long the remaining steps take, at the pace of the last ones."""
+        """Estimated time of the remaining steps."""
         pace = self.seconds_per_step
         if pace is None or self.total_steps is None:
             return None
@@ -62,12 +62,12 @@ class History:
         return max(0.0, whole - (now - self._times[-1]))
 
     def since_s(self, now: float) -> float:
-        """Since the last step."""
+        """Time since the last step."""
         return now - self._times[-1] if self._times else 0.0
 
     def _go_back(self, step: int) -> None:
-        """Forgets what came after; the pace of what was interrupted says nothing."""
-        for list_ in (self.rewards, self.losses):
-            del list_[max(0, len(list_) - (self.step - step)) :]
+        """Forgets the later steps, and the pace before the interruption."""
+        for series in (self.rewards, self.losses):
+            del series[max(0, len(series) - (self.step - step)) :]
         self._evaluated = [line for line in self._evaluated if line["step"] <= step]
         self._times.clear()

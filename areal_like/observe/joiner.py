@@ -1,38 +1,40 @@
-"""Makes one line per step of what several processes said about it. Pure logic: lines in, lines out."""
+"""Joins the metric lines of several processes into one line per step; cuts joined metrics on a rollback."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.observe.metrics import LINE_FIELDS
-from areal_like.observe.reading import DUE, EVALUATION, Line
+from areal_like.observe.reading import DUE, EVALUATION, JOINED, Line, dump_lines, read_lines
+from areal_like.process import atomic_file
 
 
 class JoinedLine(NamedTuple):
-    """`kind` is "step", "eval", or "late" for values of a step that has been written already."""
+    """`kind` is "step", "eval", or "late" for values of a step whose line has been written already."""
 
     kind: str
     line: Line
 
 
 class MetricJoiner:
-    """`wanted` are the files that must have spoken before the line of a step is complete; others join where they are
-    in time. The same value of a step is passed on once in an attempt, however often it is taken."""
+    """Lines in, lines out. `required`: files without which the line of a step is incomplete; others are joined if they
+    are in time. A value of a step is emitted once per attempt, however often it is added."""
 
     def __init__(self, required: Collection[str]) -> None:
         self.required = frozenset(required)
         self._waiting: dict[int, dict[str, Line]] = {}
         self._written: dict[int, tuple[int, frozenset[str]]] = {}
         self._evaluated: dict[tuple[int, float], int] = {}
-        """The attempt of evaluations that say which they are, by step: two of them may have answers of one version."""
+        """(step, due step) of an evaluation -> attempt: two evaluations may be of one version of the weights."""
         self._names: dict[frozenset[str], frozenset[str]] = {}
 
     @property
     def last_step(self) -> int:
-        """The last step of which something is written; 0 where there is nothing."""
+        """Last step with written values; 0 if none has."""
         return max([*self._written, *(step for step, _ in self._evaluated)], default=0)
 
     def remember(self, line: Line) -> None:
-        """A line that is in the joined file already."""
+        """Takes note of a line that is in the joined file already."""
         step, attempt = line["step"], line.get("attempt", 1)
         if (due := line.get(DUE)) is not None:
             self._evaluated[step, due] = max(attempt, self._evaluated.get((step, due), 0))
@@ -46,29 +48,29 @@ class MetricJoiner:
         self._written[step] = attempt, self._names.setdefault(names, names)  # most steps have the same names
 
     def add(self, source: str, line: Line) -> list[JoinedLine]:
-        """What a new line of one process completes."""
+        """Adds a line of one process; returns the lines that it completes."""
         if (due := line.get(DUE)) is not None:
             known = self._evaluated.get((line["step"], due), 0)
             return [self._pass_on("eval", line)] if line.get("attempt", 1) > known else []
-        line = self._news(line)
+        line = self._new_values(line)
         evaluated = {name: value for name, value in line.items() if name in LINE_FIELDS or name.startswith(EVALUATION)}
-        flush = {name: value for name, value in line.items() if name in LINE_FIELDS or name not in evaluated}
-        found = [self._pass_on("eval", evaluated)] if _has_values(evaluated) else []
-        if _has_values(flush):
-            found += self._gather(source, flush)
-        return found
+        others = {name: value for name, value in line.items() if name in LINE_FIELDS or name not in evaluated}
+        joined = [self._pass_on("eval", evaluated)] if _has_values(evaluated) else []
+        if _has_values(others):
+            joined += self._gather(source, others)
+        return joined
 
     def flush(self) -> list[JoinedLine]:
-        """The lines that nobody will complete any more."""
+        """Returns the incomplete lines, at the end of a run."""
         return [self._complete(step) for step in sorted(self._waiting)]
 
     def rewind(self, step: int) -> None:
-        """Forgets what came after so many completed steps."""
+        """Forgets the values after `step` completed steps."""
         self._waiting = {known: lines for known, lines in self._waiting.items() if known <= step}
-        self._written = {known: said for known, said in self._written.items() if known <= step}
-        self._evaluated = {known: said for known, said in self._evaluated.items() if known[0] <= step}
+        self._written = {known: written for known, written in self._written.items() if known <= step}
+        self._evaluated = {known: attempt for known, attempt in self._evaluated.items() if known[0] <= step}
 
-    def _news(self, line: Line) -> Line:
+    def _new_values(self, line: Line) -> Line:
         attempt, names = self._written.get(line["step"], (0, frozenset[str]()))
         mine = line.get("attempt", 1)
         if mine < attempt:
@@ -90,7 +92,7 @@ class MetricJoiner:
         lines[source] = {**lines.get(source, {}), **line}
         if not self.required <= lines.keys():
             return []
-        # Every process writes its steps in order: what an earlier one still waits for does not come any more.
+        # Every process writes its steps in order: missing values of earlier steps do not come any more.
         earlier = sorted(known for known in self._waiting if known < step)
         return [self._complete(known) for known in [*earlier, step]]
 
@@ -122,6 +124,38 @@ def _has_values(line: Line) -> bool:
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """Of processes that measured the same."""
+    """Mean over processes that measured the same."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
+
+
+def rewind_metrics(run_dir: str | Path, step: int, attempt: int) -> int:
+    """Keeps the metrics of the first `step` completed steps; `attempt` is the one that ended.
+
+    Joined lines that are cut go to `metrics.attempt-K.jsonl`, the processes' own to `metrics/attempt-K/`. No other
+    process may write metrics meanwhile. Returns how many steps were cut."""
+    root = Path(run_dir)
+    folder = root / "metrics"
+    cut = _cut(root / JOINED, step, root / f"metrics.attempt-{attempt}.jsonl")
+    steps = {line["step"] for line in cut}
+    for path in sorted(folder.glob("*.jsonl")):
+        steps |= {line["step"] for line in _cut(path, step, folder / f"attempt-{attempt}" / path.name)}
+    return len(steps)
+
+
+def _cut(path: Path, step: int, aside: Path) -> list[Line]:
+    """Moves the lines after `step` to `aside`. Both files are replaced atomically, so that a second call completes an
+    interrupted one."""
+    if not path.is_file():
+        return []
+    lines = read_lines(path)
+    over = [line for line in lines if line["step"] > step]
+    kept = dump_lines(line for line in lines if line["step"] <= step)
+    if len(kept) == path.stat().st_size:
+        return []
+    if over:
+        earlier = read_lines(aside)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.write_atomic(aside, dump_lines([*earlier, *(line for line in over if line not in earlier)]))
+    atomic_file.write_atomic(path, kept)
+    return over

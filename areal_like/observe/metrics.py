@@ -1,6 +1,6 @@
-"""The one catalogue of metrics: what each name means, and its unit. A name that is not here cannot be written.
+"""Catalogue of metrics: name, description and unit. A name that is not listed cannot be written.
 
-A `*` in a name stands for any text: `reward/part/*` is `reward/part/exact` and all the others.
+A `*` in a name stands for any text: `reward/part/*` includes `reward/part/exact`.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """What a name means. The unit is empty for plain numbers."""
+    """Description of a name. The unit is empty for plain numbers."""
 
     help: str
     unit: str = ""
@@ -18,13 +18,13 @@ class Metric(NamedTuple):
 
 GROUPS = MappingProxyType(
     {
-        "train": "The loss and what it was computed on; one value per step.",
-        "critic": "The value model, where there is one; one value per step.",
-        "rollout": "What the controller gathered for the step's batch, and what it had to leave out.",
-        "reward": "Rewards of the step's samples as the reward functions gave them, before normalization.",
-        "offpolicy": "How far the sampling policy and the trained one are apart, before the first update of the step.",
-        "perf": "Where the time of a step goes, and how much gets done in it.",
-        "eval": "Evaluations. The step is the number of completed steps of the weights that answered.",
+        "train": "Loss, gradient and optimizer; one value per step.",
+        "critic": "The value model, if there is one; one value per step.",
+        "rollout": "The step's batch, and groups that were left out.",
+        "reward": "Rewards of the step's samples, as the reward functions returned them, before normalization.",
+        "offpolicy": "Difference between the sampling policy and the trained one, before the step's first update.",
+        "perf": "Time, throughput and memory of a step.",
+        "eval": "Evaluations. Their step is the number of completed steps of the weights that answered.",
     }
 )
 
@@ -33,44 +33,42 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "train/loss": Metric("Loss of the step, over all ranks and micro-batches"),
         "train/grad_norm": Metric("Norm of the gradient over all parameters, before it is clipped"),
         "train/lr": Metric("Learning rate of the step's last update"),
-        "train/clip_fraction": Metric("Share of the tokens whose ratio was held back by the clip", "share"),
+        "train/clip_fraction": Metric("Share of the tokens whose ratio was clipped", "share"),
         "train/taken_out": Metric(
-            "Share of the tokens that did not count because their importance weight or ratio was beyond a limit",
+            "Share of the tokens left out of the loss because their importance weight or ratio was beyond a limit",
             "share",
         ),
-        "train/truncated": Metric("Share of the tokens whose importance weight was held at a limit", "share"),
-        "train/own/*": Metric("What a loss of one's own reports, mean over the tokens in the loss"),
+        "train/truncated": Metric("Share of the tokens whose importance weight was truncated", "share"),
+        "train/own/*": Metric("Values reported by a user's own loss, mean over the tokens in the loss"),
         "train/entropy": Metric("Entropy of the policy at the tokens trained on, mean", "nats"),
         "train/kl_ref": Metric(
             "Distance of the policy from the reference model at the tokens trained on, mean", "nats"
         ),
-        "train/advantage_std": Metric("Spread of the advantages of the step's samples"),
-        "train/updates": Metric("Updates of the optimizer in the step"),
+        "train/advantage_std": Metric("Standard deviation of the advantages of the step's samples"),
+        "train/updates": Metric("Optimizer updates in the step"),
         "train/samples": Metric("Samples in the step's batch"),
         "train/tokens": Metric("Tokens in the step's batch, prompts included", "tokens"),
-        "train/loss_tokens": Metric("Tokens that the loss is computed on", "tokens"),
-        "train/sequences_without_signal": Metric(
-            "Samples whose advantage is zero, so that nothing is learnt from them"
-        ),
+        "train/loss_tokens": Metric("Tokens in the loss", "tokens"),
+        "train/sequences_without_signal": Metric("Samples whose advantage is zero: they contribute no gradient"),
         "train/accuracy": Metric("Share of the step's pairs whose better answer had the higher score", "share"),
-        "train/margin": Metric("How much higher the score of the better answer was, mean over the step's pairs"),
-        "train/skipped_updates": Metric("Updates left out in the step because loss or gradient was not finite"),
-        "train/overflows": Metric("Updates left out because gradients left the range of float16, and the scale falls"),
-        "train/loss_scale": Metric("What losses were multiplied by, so that gradients fit into float16"),
-        "train/epoch": Metric("Passes over the training data that are done, in parts", "epochs"),
+        "train/margin": Metric("Score of the better answer minus that of the worse, mean over the step's pairs"),
+        "train/skipped_updates": Metric("Updates skipped in the step because loss or gradient was not finite"),
+        "train/overflows": Metric("Updates skipped because gradients overflowed float16; the loss scale is lowered"),
+        "train/loss_scale": Metric("Factor on the losses, so that gradients fit into float16"),
+        "train/epoch": Metric("Completed passes over the training data, with fractions", "epochs"),
         "critic/loss": Metric("Loss of the value model: half the squared error of its values, mean over tokens"),
         "critic/explained_variance": Metric(
-            "How much of the spread of the returns its values foretold: 1 is all, 0 no more than a constant", "share"
+            "Share of the variance of the returns that its values predicted: 1 is all, 0 as much as a constant", "share"
         ),
         "critic/value_mean": Metric("Its values at the tokens trained on, mean"),
-        "critic/return_mean": Metric("What they should have been, mean"),
-        "critic/clip_fraction": Metric("Share of the tokens whose new value the clip held back", "share"),
+        "critic/return_mean": Metric("Returns at these tokens, the targets of its values, mean"),
+        "critic/clip_fraction": Metric("Share of the tokens whose new value was clipped", "share"),
         "critic/grad_norm": Metric("Norm of its gradient over all parameters, before it is clipped"),
         "critic/lr": Metric("Learning rate of its last update in the step"),
         "critic/updates": Metric("Updates of its optimizer in the step"),
-        "critic/skipped_updates": Metric("Its updates left out in the step because loss or gradient was not finite"),
-        "critic/overflows": Metric("Its updates left out because gradients left the range of float16"),
-        "critic/loss_scale": Metric("What its losses were multiplied by, so that gradients fit into float16"),
+        "critic/skipped_updates": Metric("Its updates skipped in the step because loss or gradient was not finite"),
+        "critic/overflows": Metric("Its updates skipped because gradients overflowed float16"),
+        "critic/loss_scale": Metric("Factor on its losses, so that gradients fit into float16"),
         "rollout/groups": Metric("Groups in the step's batch: prompts with all their samples"),
         "rollout/samples": Metric("Samples in the step's batch"),
         "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
@@ -80,14 +78,14 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/dropped_equal": Metric("Groups left out since the step before because all their rewards were equal"),
         "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the step before"),
         "rollout/failed": Metric("Groups given up since the step before, because reward or workflow kept failing"),
-        "rollout/requeued": Metric("Groups handed out again since the step before"),
+        "rollout/requeued": Metric("Groups queued again since the step before"),
         "rollout/reward_errors": Metric(
-            "Rewards that failed since the step before, also those that were had when tried again"
+            "Reward calls that failed since the step before, also those that succeeded when repeated"
         ),
         "rollout/reward_timeouts": Metric("Of these, those that took longer than reward.timeout_s"),
-        "rollout/reward_processes_lost": Metric("Processes of rewards that died or were killed since the step before"),
-        "rollout/running": Metric("Groups being generated when the batch was formed"),
-        "rollout/ready": Metric("Finished groups that were left for later batches when the batch was formed"),
+        "rollout/reward_processes_lost": Metric("Reward processes that died or were killed since the step before"),
+        "rollout/running": Metric("Groups in generation when the batch was formed"),
+        "rollout/ready": Metric("Finished groups left for later batches when the batch was formed"),
         "reward/mean": Metric("Mean over the step's samples"),
         "reward/std": Metric("Standard deviation over the step's samples"),
         "reward/min": Metric("Lowest reward of the step"),
@@ -95,23 +93,21 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "reward/part/*": Metric("Mean of one named part of the reward"),
         "reward/groups_without_spread": Metric("Groups whose samples all got the same reward"),
         "offpolicy/logprob_diff_mean": Metric(
-            "Difference between the sampler's and the trainer's log-probability of a token, absolute, mean", "nats"
+            "Absolute difference between the sampler's and the trainer's log-probability of a token, mean", "nats"
         ),
-        "offpolicy/logprob_diff_max": Metric("The same of the token where it is largest", "nats"),
+        "offpolicy/logprob_diff_max": Metric("The same, maximum over the tokens", "nats"),
         "offpolicy/kl": Metric(
             "Estimate of the divergence of the sampling policy from the trained one, per token", "nats"
         ),
         "offpolicy/weight_mean": Metric("Importance weight that corrects for the sampler's older weights, mean"),
-        "offpolicy/weight_max": Metric("The largest of these weights"),
+        "offpolicy/weight_max": Metric("The same, maximum over the tokens"),
         "offpolicy/staleness_mean": Metric(
             "Updates between the weights that sampled a token and those trained, mean", "updates"
         ),
         "offpolicy/staleness_max": Metric(
-            "The same of the oldest sample; never above rollout.max_head_offpolicyness", "updates"
+            "The same for the oldest sample; never above rollout.max_head_offpolicyness", "updates"
         ),
-        "offpolicy/staleness_share/*": Metric(
-            "Share of the tokens that came from weights so many updates old", "share"
-        ),
+        "offpolicy/staleness_share/*": Metric("Share of the tokens sampled by weights that many updates old", "share"),
         "perf/step_s": Metric("From the end of the step before to the end of this one", "s"),
         "perf/wait_s": Metric("Of that, waiting for the batch", "s"),
         "perf/values_s": Metric("Of that, values of the batch before the update, where there is a critic", "s"),
@@ -126,55 +122,52 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/evaluate_s": Metric("Of that, evaluating, where the trainer does it", "s"),
         "perf/tokens_per_s": Metric("Tokens trained on per second of the step", "tokens/s"),
         "perf/samples_per_s": Metric("Samples trained on per second of the step", "samples/s"),
-        "perf/memory_gb": Metric("Most memory that the trainer has held: of the GPU, without one of the process", "GB"),
+        "perf/memory_gb": Metric("Peak memory of the trainer: GPU memory; without a GPU that of the process", "GB"),
         "perf/threads": Metric("Threads that the trainer computes with"),
-        "perf/cpu_s": Metric("CPU time that the trainer took for the step, all threads", "s"),
+        "perf/cpu_s": Metric("CPU time of the trainer for the step, all threads", "s"),
         "perf/episode_s": Metric("From a prompt to its finished group, mean of those since the step before", "s"),
         "perf/episode_generate_s": Metric("Of that, waiting for answers", "s"),
         "perf/episode_reward_s": Metric("Of that, waiting for rewards", "s"),
         "perf/generate_tokens_per_s": Metric("Tokens generated per second by all servers together", "tokens/s"),
-        "perf/generate_busy_s": Metric("Seconds since the update before in which servers were generating, mean", "s"),
+        "perf/generate_busy_s": Metric("Time in which servers were generating since the update before, mean", "s"),
         "perf/generate_busy_share": Metric("Share of the time in which servers were generating, mean", "share"),
-        "perf/update_stall_s": Metric(
-            "How long generation stood still for the new weights, on the slowest server", "s"
-        ),
-        "perf/update_load_s": Metric("How long the slowest server took to load them, beside generation", "s"),
-        "perf/serve_delay_s": Metric("From the publication of the weights until all servers answered with them", "s"),
+        "perf/update_stall_s": Metric("Pause of generation for the new weights, on the slowest server", "s"),
+        "perf/update_load_s": Metric("Time to load them while generating, on the slowest server", "s"),
+        "perf/serve_delay_s": Metric("From the publication of the weights until all servers answer with them", "s"),
         "perf/read_back_share": Metric(
-            "Share of the new tensors that servers could read back and found right, on the one that could least",
-            "share",
+            "Share of the new tensors that a server read back and verified, minimum over the servers", "share"
         ),
-        "eval/score": Metric("Mean of the score over the held-out rows, or of the reward where there is no score"),
+        "eval/score": Metric("Mean score over the held-out rows; without a score the mean reward"),
         "eval/reward": Metric("Mean reward over the held-out rows"),
         "eval/part/*": Metric("Mean of one named part of the reward over the held-out rows"),
-        "eval/loss": Metric("Loss on the held-out rows, where the model is trained on answers or pairs that are given"),
+        "eval/loss": Metric("Loss on the held-out rows of supervised training"),
         "eval/accuracy": Metric("Share of the held-out pairs whose better answer gets the higher score", "share"),
-        "eval/margin": Metric("How much higher the score of the better answer is, mean over the held-out pairs"),
+        "eval/margin": Metric("Score of the better answer minus that of the worse, mean over the held-out pairs"),
         "eval/samples": Metric("Answers that were evaluated"),
-        "eval/due_step": Metric("Step after which the evaluation fell due"),
-        "eval/version_min": Metric("The oldest weights that answered, by the steps that made them"),
-        "eval/version_max": Metric("The newest weights that answered; the same for an evaluation of one version"),
-        "eval/rows": Metric("Rows that the evaluation took, also those that failed or were rejected"),
+        "eval/due_step": Metric("Step after which the evaluation was due"),
+        "eval/version_min": Metric("Oldest weights that answered, as a number of steps"),
+        "eval/version_max": Metric("Newest weights that answered; equal to the oldest if one version answered all"),
+        "eval/rows": Metric("Rows of the evaluation, also those that failed or were rejected"),
         "eval/failed": Metric(
-            "Rows without a result, because reward, workflow or server kept failing. They are in no mean; above "
-            "evaluator.max_failed_share, together with those rejected, score, reward and parts are null"
+            "Rows without a result, because reward, workflow or server kept failing. They are in no mean. If "
+            "failed and rejected rows exceed evaluator.max_failed_share, score, reward and parts are null"
         ),
         "eval/rejected": Metric("Rows that the workflow rejected. They are in no mean"),
         "eval/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "eval/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
     }
 )
-"""Name or pattern -> what it is, in the order in which the page shows them."""
+"""Name or pattern -> description, in the order of the page."""
 
 LINE_FIELDS = ("step", "attempt", "time")
-"""What a line has beside its metrics: completed steps, the attempt, and seconds since 1970."""
+"""Fields of a line beside its metrics: completed steps, the attempt, and seconds since 1970."""
 
 
 def find_metric(name: str) -> Metric | None:
-    """What the catalogue says of a name; None where it does not know it."""
-    found = METRICS.get(name)
-    if found is not None and "*" not in name:
-        return found
+    """The metric of a name, also by pattern; None if it is not in the catalogue."""
+    metric = METRICS.get(name)
+    if metric is not None and "*" not in name:
+        return metric
     return next((METRICS[pattern] for pattern, fits in _patterns() if fits.fullmatch(name)), None)
 
 

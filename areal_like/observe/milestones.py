@@ -1,4 +1,4 @@
-"""What happens on the way to the first step, as the ledger tells it: what is reached, and how far there is to go."""
+"""Milestones before the first step, read from the event ledger, and the total number of steps."""
 
 import time
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from areal_like.process.atomic_file import complete_lines_end
 
 BEGUN = "begun"
 PHASES = {"submitted": "weights are served", "finished": "first answers", "batched": "first batch"}
-"""The first of these events -> what it means to someone who waits."""
+"""Event -> text for the user at the first such event."""
 
 
 def write_total_steps(ledger: Path, steps: int, attempt: int) -> None:
-    """Of a run without a controller, which would have told it."""
+    """Writes the number of steps to the ledger, for a run without a controller, which would write it."""
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with ledger.open("ab") as file:
         file.write(orjson.dumps({"event": BEGUN, "attempt": attempt, "time": time.time(), "steps": steps}) + b"\n")
 
 
 class Milestones:
-    """Looks for the first of each event from now on; `on_phase` gets its name and when it was, since 1970, `on_total`
-    how many steps the run has: that may follow from the data alone."""
+    """Finds the first of each event from now on. `on_phase` gets its text and time (since 1970), `on_total` the number
+    of steps, which may only be known once the data is read."""
 
     def __init__(self, ledger: Path, on_phase: Callable[[str, float], None], on_total: Callable[[int], None]) -> None:
         self._ledger, self._on_phase, self._on_total = ledger, on_phase, on_total
@@ -30,7 +30,7 @@ class Milestones:
         self._waiting = dict(PHASES)
 
     def look(self) -> None:
-        """Cheap, and nothing at all once everything has been seen."""
+        """Reads new events; does nothing once all milestones are reached."""
         if not self._waiting or not self._ledger.is_file():
             return
         with self._ledger.open("rb") as file:

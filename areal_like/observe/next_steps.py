@@ -1,4 +1,4 @@
-"""What to do with a run that has ended: commands to try, to go on, to change something."""
+"""Suggested commands after a run: use the model, resume, change a setting."""
 
 import os
 import shlex
@@ -13,12 +13,12 @@ from areal_like.process.run import COMMAND, Run
 
 PROGRAM = "python -m launcher"
 RUN_SPECIFIC = ("trial_name", "resume", "resume_step")
-"""What a command says of one run, and another run must not repeat."""
+"""Keys of one run, which the command for another run must not repeat."""
 OWN_TASK = "a task of your own: docs/own-task.md"
 
 
 def model_uses(run: Run, model: Path) -> list[tuple[str, str]]:
-    """What the model that was made is good for: pairs of a heading, empty where the one above goes on, and a line."""
+    """How to use the trained model: pairs of a heading (empty: as above) and a line."""
     name = shlex.quote(shown_path(run.directory))
     if run.config.train_dataset.fake is not None:
         return []
@@ -31,21 +31,21 @@ def model_uses(run: Run, model: Path) -> list[tuple[str, str]]:
 
 
 def next_steps(run: Run, exit_code: int, steps: int) -> list[tuple[str, str]]:
-    """Commands, in the same form."""
+    """Suggested commands, in the same form."""
     name = shlex.quote(shown_path(run.directory))
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     if exit_code and any((folder / RESUME).is_dir() for _, folder in complete_checkpoints(run.checkpoints)):
-        found.append(("go on", f"{PROGRAM} resume={name}"))
+        rows.append(("go on", f"{PROGRAM} resume={name}"))
     if exit_code:
-        return found
+        return rows
     if run.config.train_dataset.fake is not None:
-        return found
+        return rows
     if run.config.bench:
-        return [*found, ("train", _with(base_command(run), "bench", None))]
+        return [*rows, ("train", _with(base_command(run), "bench", None))]
     changes = _changes(run, steps)
     width = max(len(command) for command, _ in changes)
     lines = [*(f"{command:<{width}}   # {why}" for command, why in changes), OWN_TASK]
-    return [*found, *zip(("change", *[""] * len(lines)), lines, strict=False)]
+    return [*rows, *zip(("change", *[""] * len(lines)), lines, strict=False)]
 
 
 def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
@@ -54,21 +54,20 @@ def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
     model = "actor" if isinstance(config, GRPOConfig) else "model"
     engine = getattr(config, model)
     rate = engine.optimizer.lr if engine.optimizer is not None else 0.0
-    found = [(_with(command, f"{model}.lr", short_number(rate / 3)), "smaller steps")] if rate > 0 else []
-    found.append((f"{_with(command, 'seed', None)} --multirun seed=1,2,3", "was it luck? a table of three seeds"))
+    rows = [(_with(command, f"{model}.lr", short_number(rate / 3)), "smaller steps")] if rate > 0 else []
+    rows.append((f"{_with(command, 'seed', None)} --multirun seed=1,2,3", "was it luck? a table of three seeds"))
     if isinstance(config, GRPOConfig):
         if run.is_synchronous:
-            found.append((_with(command, "max_head_offpolicyness", "2"), "generate while training"))
+            rows.append((_with(command, "max_head_offpolicyness", "2"), "generate while training"))
         else:
-            found.append((_with(command, "max_head_offpolicyness", "0"), "on-policy: slower, the same bits each time"))
+            rows.append((_with(command, "max_head_offpolicyness", "0"), "on-policy: slower, the same bits each time"))
     else:
-        found.append((_with(command, "total_steps", str(2 * max(1, steps))), "twice as long"))
-    return found
+        rows.append((_with(command, "total_steps", str(2 * max(1, steps))), "twice as long"))
+    return rows
 
 
 def base_command(run: Run) -> list[str]:
-    """The words of the command that started a run, with what later ones changed by going on with it, and without what
-    is of that one run alone."""
+    """The command that started a run, with the overrides of later resumes and without the keys of that one run."""
     base, later = [*PROGRAM.split(), "--config", f"{run.experiment}.yaml"], []
     for words in commands(run):
         if _starts_another(words, run):
@@ -83,13 +82,13 @@ def base_command(run: Run) -> list[str]:
 
 
 def _key(word: str) -> str:
-    """What an override sets, by its whole name."""
+    """Full name of the key that an override sets."""
     name = word.partition("=")[0].lstrip("+~")
     return ALIASES.get(name, name)
 
 
 def commands(run: Run) -> Iterator[list[str]]:
-    """Of every start of a run, the newest first."""
+    """Commands of every start of a run, newest first."""
     path = run.directory / COMMAND
     before = {int(one.stem.rpartition("-")[2]): one for one in run.directory.glob(f"{path.stem}.until-attempt-*.txt")}
     for place in (path, *(before[attempt] for attempt in sorted(before, reverse=True))):
@@ -98,7 +97,7 @@ def commands(run: Run) -> Iterator[list[str]]:
 
 
 def _starts_another(words: list[str], run: Run) -> bool:
-    """Whether a command names a file for runs; that of the run itself would go on with it."""
+    """Whether a command started a new run: its file is not in the run's directory, which would resume it."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == "--config" or word.startswith("--config="):
             file = run.cwd / (word.partition("=")[2] or following)
@@ -113,13 +112,13 @@ def short_number(value: float) -> str:
 
 
 def _with(words: list[str], key: str, value: str | None) -> str:
-    """The command with one key set otherwise, or not set at all."""
+    """The command with one key set to another value, or removed."""
     names = {key, ALIASES.get(key, key)}
     kept = [word for word in words if "=" not in word or word.partition("=")[0] not in names]
     return shlex.join(kept if value is None else [*kept, f"{key}={value}"])
 
 
 def shown_path(path: Path) -> str:
-    """As short as it can be typed from here."""
+    """The path relative to the current folder, if it is below that."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -1,9 +1,9 @@
-"""The observer: a thread that joins the metrics of all processes per step, and passes them on.
+"""Observer thread: joins the metrics of all processes per step, and sends them to display and trackers.
 
 observer = Observer(run, on_step=progress.step, on_eval=progress.evaluation)
 observer.start()
-observer.cut(step=20, attempt=1)      # a recovery, while nothing writes
-observer.drain()                      # at the end, when nothing writes any more
+observer.rewind(step=20, attempt=1)   # at a recovery, while no process writes metrics
+observer.drain()                      # at the end, when no process writes metrics any more
 """
 
 import logging
@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from areal_like.config.allocation.models import generates
-from areal_like.observe.cut import rewind_metrics
+from areal_like.observe.evaluations import has_scores, write_evaluations
 from areal_like.observe.extras import FOLDER, Extras
-from areal_like.observe.joiner import JoinedLine, MetricJoiner
+from areal_like.observe.joiner import JoinedLine, MetricJoiner, rewind_metrics
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, LineFollower, dump_lines, read_lines, values_of
-from areal_like.observe.scores import has_scores, write_evaluations
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
@@ -27,32 +26,32 @@ StepCallback = Callable[[int, dict[str, float]], None]
 log = logging.getLogger(__name__)
 
 
-def _nothing(step: int, values: dict[str, float]) -> None:
+def _ignore(step: int, values: dict[str, float]) -> None:
     pass
 
 
 class Observer:
-    """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`. Begun anew on a run that has lines already, it goes on
-    after them. `on_step`, `on_eval`, `on_phase` (what happens before the first step, and when) and `on_total` (how many
-    steps there are) are called in its thread; `say` gets what a user should know."""
+    """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`, after lines that exist already. Calls `on_step`,
+    `on_eval`, `on_phase` (milestone before the first step, and its time) and `on_total` (number of steps) in its
+    thread; `warn` gets messages for the user."""
 
     def __init__(
         self,
         run: Run,
-        on_step: StepCallback = _nothing,
-        on_eval: StepCallback = _nothing,
-        say: Callable[[str], None] = log.warning,
+        on_step: StepCallback = _ignore,
+        on_eval: StepCallback = _ignore,
+        warn: Callable[[str], None] = log.warning,
         on_phase: Callable[[str, float], None] = lambda what, at: None,
         on_total: Callable[[int], None] = lambda steps: None,
         poll_s: float = 0.2,
     ) -> None:
         self.run, self.poll_s = run, poll_s
-        self._on_step, self._on_eval, self._say = on_step, on_eval, say
+        self._on_step, self._on_eval, self._warn = on_step, on_eval, warn
         self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total)
         self._path = run.directory / JOINED
         self._evaluations = run.evaluations
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
-        self._join = MetricJoiner({Identity(role, 0).file_name for role in roles})
+        self._joiner = MetricJoiner({Identity(role, 0).file_name for role in roles})
         self._followers: dict[Path, LineFollower] = {}
         self._samples: dict[Path, LineFollower] = {}
         self._trackers: Trackers | None = None
@@ -67,21 +66,21 @@ class Observer:
         self._remember()
         self._thread.start()
 
-    def cut(self, step: int, attempt: int) -> None:
-        """Goes back to `step` completed steps; `attempt` is the one that ended. Nothing may be writing metrics."""
+    def rewind(self, step: int, attempt: int) -> None:
+        """Goes back to `step` completed steps; `attempt` is the one that ended. No process may write metrics."""
         with self._lock:
             if self.failure is None:
                 self._try(self._look)
             rewind_metrics(self.run.directory, step, attempt)
             if self._evaluations is not None:
                 write_evaluations(self._path, self._evaluations)
-            self._join.rewind(step)
+            self._joiner.rewind(step)
             self._followers.clear()
             if self._trackers is not None:
                 self._trackers.rewind(step)
 
     def drain(self) -> None:
-        """Passes on what is still to come, also steps that are only half known, and ends."""
+        """Reads the last lines, emits incomplete steps too, and ends."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -98,40 +97,40 @@ class Observer:
                 self._try(self._look)
 
     def _try(self, work: Callable[[], object]) -> None:
-        """A run goes on without its observer; what the processes wrote is joined when the run is resumed."""
+        """The run continues if the observer fails; the metrics are joined when the run is resumed."""
         try:
             work()
         except Exception as error:
             self.failure = error
             log.debug("the observer ended", exc_info=True)
-            self._say(f"{self._path}: metrics are no longer joined ({type(error).__name__}: {error})")
+            self._warn(f"{self._path}: metrics are no longer joined ({type(error).__name__}: {error})")
 
     def _look(self) -> None:
-        """One look at all files. What it finds is put in order: they are read one after the other."""
+        """Reads all files once. New lines are sorted by step, as the files are read one by one."""
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:
                 self._followers[path] = LineFollower(path)
         self._milestones.look()
-        found: list[JoinedLine] = []
+        joined: list[JoinedLine] = []
         for path, follower in self._followers.items():
             for line in follower.new_lines():
-                found += self._join.add(path.stem, line)
-        self._pass_on(sorted(found, key=lambda joined: (joined.line["step"], joined.kind != "step")))
+                joined += self._joiner.add(path.stem, line)
+        self._pass_on(sorted(joined, key=lambda each: (each.line["step"], each.kind != "step")))
         self._pass_on_extras()
 
     def _look_last(self) -> None:
         self._look()
-        self._pass_on(self._join.flush())
+        self._pass_on(self._joiner.flush())
 
-    def _pass_on(self, found: list[JoinedLine]) -> None:
-        if not found:
+    def _pass_on(self, lines: list[JoinedLine]) -> None:
+        if not lines:
             return
         with self._path.open("ab") as file:
-            file.write(dump_lines(joined.line for joined in found))
-        if self._evaluations is not None and any(has_scores(joined.line) for joined in found):
+            file.write(dump_lines(joined.line for joined in lines))
+        if self._evaluations is not None and any(has_scores(joined.line) for joined in lines):
             write_evaluations(self._path, self._evaluations)
         trackers = self._open_trackers()
-        for kind, line in found:
+        for kind, line in lines:
             step, values = line["step"], values_of(line)
             trackers.log(step, values)
             if kind == "step":
@@ -140,28 +139,28 @@ class Observer:
                 self._on_eval(step, values)
 
     def _pass_on_extras(self) -> None:
-        """What was written before this observer began was passed on by another."""
+        """Sends new extras; those from before this observer started were sent by an earlier one."""
         for path in sorted((self.run.directory / FOLDER).glob("*.jsonl")):
             follower = self._samples.setdefault(path, LineFollower(path))
             for line in follower.new_lines():
                 self._open_trackers().log_extras(Extras.of(line))
 
     def _open_trackers(self) -> Trackers:
-        """With the first that there is to send."""
+        """Opens the trackers at the first value to send."""
         if self._trackers is None:
-            self._trackers = Trackers.of(self.run, self._say)
+            self._trackers = Trackers.of(self.run, self._warn)
             if self._resumed_at:
                 self._trackers.rewind(self._resumed_at)
         return self._trackers
 
     def _remember(self) -> None:
-        """An unfinished last line is dropped: its values stand in the processes' own files."""
+        """Reads the existing lines. An incomplete last line is dropped: its values are in the processes' files."""
         lines = read_lines(self._path)
         kept = dump_lines(lines)
         if self._path.is_file() and self._path.stat().st_size != len(kept):
             self._path.write_bytes(kept)
         for line in lines:
-            self._join.remember(line)
-        self._resumed_at = self._join.last_step
+            self._joiner.remember(line)
+        self._resumed_at = self._joiner.last_step
         for path in (self.run.directory / FOLDER).glob("*.jsonl"):
             self._samples[path] = LineFollower(path, path.stat().st_size)

@@ -1,14 +1,14 @@
-"""The live view of a run: a few lines that change on a terminal, plain lines everywhere else.
+"""Live progress of a run: lines that are redrawn on a terminal, plain lines elsewhere.
 
-    progress = Progress(total_steps=160, max_staleness=2, health=Health(config))
+    progress = ProgressDisplay(total_steps=160, max_staleness=2, diagnosis=RunDiagnosis(config))
     progress.say("grpo-addition/r0001 in runs/grpo-addition/r0001")
     progress.phase("servers ready", 5.1)
     progress.step(12, {"reward/mean": 0.71, ...})
     progress.evaluation(10, {"eval/score": 0.62})
-    progress.tick()                        # now and then, so that the remaining time runs down
+    progress.tick()                        # now and then, to update the remaining time
     progress.close()
 
-It may be called from several threads. Whatever else is to be shown goes through `say`, or it would be overwritten.
+It may be called from several threads. Other output must go through `say`, or it would be overwritten.
 """
 
 import os
@@ -25,47 +25,47 @@ from areal_like.observe.history import History
 from areal_like.observe.view import panel, plain_line
 
 MIN_LINE_INTERVAL_S = 0.5
-"""Between two plain lines, however fast the steps are."""
+"""Minimum time between two plain lines."""
 REDRAW_S = 0.1
 
 
 class ProgressDisplay:
-    """`max_staleness` is the bound, shown beside the staleness; None where it means nothing. `health` looks at every
-    step, and what it finds is said."""
+    """`max_staleness`: the bound shown beside the staleness, if it has one. `diagnosis`: its findings about each step
+    are shown."""
 
     def __init__(
         self,
         total_steps: int | None,
         max_staleness: int | None = None,
-        health: RunDiagnosis | None = None,
+        diagnosis: RunDiagnosis | None = None,
         stream: TextIO | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.history = History(total_steps)
         self._max_staleness = max_staleness
-        self._health = health
+        self._diagnosis = diagnosis
         self._stream = stream or sys.stdout
         self._live = is_live(self._stream) if live is None else live
         self._unicode = "utf" in (getattr(self._stream, "encoding", None) or "").lower()
         self._clock = clock
         self._lock = threading.Lock()
         self._drawn = 0
-        self._said_at = self._drawn_at = float("-inf")
+        self._printed_at = self._drawn_at = float("-inf")
         self._closed = False
 
     def set_total(self, total_steps: int) -> None:
-        """Once the number of steps is known: it may follow from the length of the data."""
+        """Sets the number of steps, which may only be known once the data is read."""
         with self._lock:
             self.history.total_steps = total_steps
 
     def say(self, text: str) -> None:
-        """A line, or some, that stay."""
+        """Prints lines that are not redrawn."""
         with self._lock:
             self._print(text)
 
     def phase(self, what: str, seconds: float) -> None:
-        """Something on the way to the first step that is done, and when."""
+        """A milestone before the first step."""
         self.say(f"  {what} {seconds:.1f} s")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
@@ -76,15 +76,15 @@ class ProgressDisplay:
             last = self.history.total_steps is not None and step >= self.history.total_steps
             if self._live:
                 self._draw(now)
-            elif last or now - self._said_at >= MIN_LINE_INTERVAL_S:
-                self._said_at = now
+            elif last or now - self._printed_at >= MIN_LINE_INTERVAL_S:
+                self._printed_at = now
                 self._print(plain_line(self.history, now, self._max_staleness))
-            for line in self._health.look(step, values) if self._health is not None else ():
+            for line in self._diagnosis.check(step, values) if self._diagnosis is not None else ():
                 self._print(line)
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """The result of an evaluation. The lines of later steps repeat the score: of one in between is said what they
-        leave out. The panel of a terminal shows all but why there is no score."""
+        """The result of an evaluation. Later lines repeat its score, so only its remarks are printed between the first
+        and the last step; on a terminal only the reason for a missing score."""
         with self._lock:
             now = self._clock()
             self.history.add_evaluation(step, values, now)
@@ -96,14 +96,14 @@ class ProgressDisplay:
                 self._print(text)
 
     def tick(self) -> None:
-        """Lets the time run on a terminal; does nothing elsewhere."""
+        """Updates the times on a terminal; does nothing elsewhere."""
         with self._lock:
             now = self._clock()
             if self._live and self.history.step and now - self._drawn_at >= 1.0:
                 self._draw(now, force=True)
 
     def close(self) -> None:
-        """Leaves the last view where it is."""
+        """Draws the last view, which stays."""
         with self._lock:
             if self._live and self.history.step and not self._closed:
                 self._draw(self._clock(), force=True)
@@ -137,10 +137,10 @@ class ProgressDisplay:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # its reader, its terminal or the room on its disk is gone, and the run goes on all the same
+        except OSError:  # the reader, the terminal or the disk space is gone; the run continues
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether lines on it can be drawn over."""
+    """Whether lines of the stream can be redrawn."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")

@@ -1,4 +1,4 @@
-"""Reads metric lines: whole files, or what was appended since the last look."""
+"""Reads metric lines: whole files, or lines appended since the last read."""
 
 import logging
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from areal_like.observe.metrics import LINE_FIELDS
 JOINED = "metrics.jsonl"
 EVALUATION = "eval/"
 DUE = "eval/due_step"
-"""Which evaluation a line is of."""
+"""Field that identifies the evaluation of a line."""
 
 Line = dict[str, Any]
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class LineFollower:
-    """The lines of one file, as they become complete. A last line without its end is waited for."""
+    """Reads the lines of one file as they become complete."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -41,13 +41,13 @@ class LineFollower:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """All complete lines of a file; none where there is no such file."""
+    """All complete lines of a file; none if it does not exist."""
     return LineFollower(path).new_lines()
 
 
 def read_metrics(run_dir: str | Path) -> list[Line]:
-    """What is known of each step, in order: one entry per step, with its evaluation where there was one. The time is
-    that of the step, not of the evaluation."""
+    """One entry per step, in order, with its evaluation if it has one. The time is that of the step, not of the
+    evaluation."""
     steps: dict[int, Line] = {}
     for line in read_lines(Path(run_dir) / JOINED):
         known = steps.setdefault(line["step"], {})
@@ -57,28 +57,28 @@ def read_metrics(run_dir: str | Path) -> list[Line]:
 
 
 def is_evaluation(line: Line) -> bool:
-    """Whether a joined line tells of an evaluation; else it tells of a step."""
+    """Whether a joined line is of an evaluation; else it is of a step."""
     return all(name in LINE_FIELDS or name.startswith(EVALUATION) for name in line)
 
 
 def values_of(line: Line) -> dict[str, float]:
-    """The metrics of a line, without what says whose they are. What was not finite comes back as nan."""
+    """The metrics of a line, without step, attempt and time. Null becomes nan."""
     return {name: float("nan") if value is None else value for name, value in line.items() if name not in LINE_FIELDS}
 
 
 def parse_lines(data: bytes, path: Path) -> list[Line]:
-    """A process that was killed while it wrote leaves half a line, which the next one may have been appended to."""
-    found = []
+    """Skips broken lines: a process that was killed while writing leaves half a line, to which the next is appended."""
+    lines = []
     for text in data.splitlines():
         try:
             line = orjson.loads(text)
         except orjson.JSONDecodeError:
             line = None
         if isinstance(line, dict) and isinstance(line.get("step"), int):
-            found.append(line)
+            lines.append(line)
         elif text.strip():
             log.warning("%s: a broken line is left out: %s", path, text[:80].decode("utf-8", "replace"))
-    return found
+    return lines
 
 
 def dump_lines(lines: Iterable[Line]) -> bytes:

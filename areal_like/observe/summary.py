@@ -1,10 +1,10 @@
-"""The end of a run: `summary.json` and `curve.svg` in its directory, and what the user is told.
+"""End of a run: writes `summary.json` and `curve.svg` to its directory, and makes the text for the user.
 
     print(finish(run.directory, "done", 0, started, attempts=1))
 
-What a sweeper gets as a run's objective is, in this order: the last value of the metric that `objective` names; without
-such a key the last `eval/score`, else `eval/accuracy`, else `eval/loss`, else `reward/mean` or `train/loss`. A run that
-only measures, on random tokens or with `bench`, tells its throughput instead of a curve, and that is its objective.
+A run's objective for sweeps is the last value of the metric that `objective` names; without that key the last
+`eval/score`, else `eval/accuracy`, else `eval/loss`, else `reward/mean` or `train/loss`. A run that only measures, on
+random tokens or with `bench`, shows its throughput instead of a curve, which is also its objective.
 """
 
 import math
@@ -16,13 +16,17 @@ from typing import Any
 
 import orjson
 
-from areal_like.observe.chart import terminal_chart
-from areal_like.observe.charts import Series
-from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric, score_remarks, why_no_score
+from areal_like.observe.charts import Series, svg_chart, terminal_chart
+from areal_like.observe.evaluations import (
+    evaluation_lines,
+    evaluation_text,
+    has_value,
+    headline_metric,
+    score_remarks,
+    why_no_score,
+)
 from areal_like.observe.next_steps import model_uses, next_steps, shown_path
-from areal_like.observe.reading import JOINED, Line, values_of
-from areal_like.observe.record import RunRecord, read_run_record
-from areal_like.observe.svg import svg_chart
+from areal_like.observe.reading import EVALUATION, JOINED, Line, read_lines, read_metrics, values_of
 from areal_like.observe.text import format_duration
 from areal_like.observe.throughput import throughput, throughput_line, throughput_table
 from areal_like.process import atomic_file
@@ -31,13 +35,59 @@ from areal_like.process.run import Run, open_run
 
 SUMMARY, CURVE = "summary.json", "curve.svg"
 CHART_WIDTH = 72
+OBJECTIVE_FALLBACKS = ("eval/score", "eval/accuracy", "eval/loss", "reward/mean", "train/loss")
+"""Metrics for a run's objective if the key `objective` is not set; the first that has values."""
+
+
+class RunRecord:
+    """A run's metrics by step, and its evaluations, read from its directory."""
+
+    def __init__(self, metrics: Sequence[Line], evaluated: Sequence[Line]) -> None:
+        self.metrics, self.evaluations = metrics, evaluated
+
+    @property
+    def steps(self) -> int:
+        """Completed steps."""
+        return max((line["step"] for line in self.metrics if "train/loss" in line or "perf/step_s" in line), default=0)
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """Steps with their values of a metric, where it has any."""
+        lines = self.evaluations if name.startswith(EVALUATION) else self.metrics
+        return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+
+    def last(self, name: str) -> float | None:
+        """Last value; for an evaluation metric that of the last evaluation, even if that is none."""
+        if name.startswith(EVALUATION):
+            values = [line[name] for line in self.evaluations if name in line]
+            return values[-1] if values else None
+        points = self.points(name)
+        return points[-1][1] if points else None
+
+    def objective_name(self, configured: str | None) -> str | None:
+        """Name of the run's objective metric."""
+        return configured or next((name for name in OBJECTIVE_FALLBACKS if self._has(name)), None)
+
+    def _has(self, name: str) -> bool:
+        """Whether the metric has values; for an evaluation metric also null ones."""
+        if name.startswith(EVALUATION):
+            return any(name in line for line in self.evaluations)
+        return bool(self.points(name))
+
+    def objective(self, configured: str | None) -> float | None:
+        """Last value of the objective; None if it has none."""
+        name = self.objective_name(configured)
+        return None if name is None else self.last(name)
+
+
+def read_run_record(run_dir: str | Path) -> RunRecord:
+    return RunRecord(read_metrics(run_dir), evaluation_lines(read_lines(Path(run_dir) / JOINED)))
 
 
 def summarize_run(
     run_dir: str | Path, outcome: str, exit_code: int, started: float, attempts: int, error: str | None = None
 ) -> str:
-    """`outcome` is a word such as done, failed or stopped; `started` is in seconds since 1970. Returns the text to
-    show."""
+    """Writes the files; returns the text to show. `outcome`: such as done, failed or stopped. `started`: seconds since
+    1970."""
     run = open_run(run_dir)
     record = read_run_record(run_dir)
     is_fake = run.config.train_dataset.fake is not None
@@ -73,27 +123,27 @@ def summarize_run(
 
 
 def _speed(run: Run, record: RunRecord) -> list[str]:
-    """What a run is for that learns nothing."""
+    """Throughput lines, for a run that only measures."""
     table = throughput_table(record.metrics) if run.config.bench else []
     return [throughput_line(record.metrics), *(["", *(f"  {line}" for line in table)] if table else [])]
 
 
 def last_model(checkpoints: Path) -> Path | None:
-    """The folder of the newest complete checkpoint, which is a Hugging Face directory."""
-    found = complete_checkpoints(checkpoints)
-    return found[-1][1] if found else None
+    """Folder of the newest complete checkpoint, a Hugging Face directory."""
+    complete = complete_checkpoints(checkpoints)
+    return complete[-1][1] if complete else None
 
 
 def curves_of(record: RunRecord) -> list[Series]:
-    """What a run's curve shows: rewards and held-out score; a reward model's accuracy, else the losses."""
+    """Curves of a run: rewards and held-out score; for a reward model its accuracy; else the losses."""
     if record.points("reward/mean"):
         shown = (("reward", "reward/mean", False), ("held-out score", "eval/score", True))
     elif record.points("train/accuracy"):
         shown = (("accuracy", "train/accuracy", False), ("held-out accuracy", "eval/accuracy", True))
     else:
         shown = (("loss", "train/loss", False), ("held-out loss", "eval/loss", True))
-    found = [Series(title, record.points(name), marked) for title, name, marked in shown]
-    return [series for series in found if series.points]
+    curves = [Series(title, record.points(name), marked) for title, name, marked in shown]
+    return [series for series in curves if series.points]
 
 
 def _why_missing(record: RunRecord) -> str | None:
@@ -104,21 +154,21 @@ def _why_missing(record: RunRecord) -> str | None:
 
 
 def _evaluated_rows(record: RunRecord) -> dict[str, int] | None:
-    """How many rows the last evaluation took, and what became of those that are not in its score."""
+    """Rows of the last evaluation, and how many of them failed or were rejected."""
     last = record.evaluations[-1] if record.evaluations else {}
     counts = ("rows", "failed", "rejected")
     return {name: int(last[f"eval/{name}"]) for name in counts} if "eval/rows" in last else None
 
 
-def _needs_words(last: Line) -> bool:
-    """Whether the bare number of an evaluation would mislead."""
+def _needs_remark(last: Line) -> bool:
+    """Whether an evaluation's number alone would mislead."""
     return bool(score_remarks(last)) or not has_value(last, headline_metric(last) or "")
 
 
 def _lines(
     run: Run, summary: dict[str, Any], curves: Sequence[Series], last: Line | None, speed: Sequence[str]
 ) -> list[str]:
-    """`last` is the last evaluation."""
+    """`last`: the last evaluation."""
     steps, attempts = summary["steps"], summary["attempts"]
     again = f", {attempts} attempts" if attempts > 1 else ""
     lines = [
@@ -132,7 +182,7 @@ def _lines(
     from_to = [f"{one.name} {_from_to(one, one.marked and ends_without)}" for one in reversed(curves)]
     if from_to:
         lines.append("; ".join(from_to))
-    if curves and last is not None and (text := evaluation_text(last["step"], last)) and _needs_words(last):
+    if curves and last is not None and (text := evaluation_text(last["step"], last)) and _needs_remark(last):
         lines.append(text)
     if from_to:
         lines.append("")
@@ -156,8 +206,8 @@ def _lines(
 
 
 def _from_to(one: Series, ends_without: bool) -> str:
-    """The first and the last value; of a noisy line the means of some at its ends, which share none. Where the last
-    evaluation has no value, an older one does not stand for it."""
+    """First and last value; for a noisy line means of a few disjoint values at its ends. If the last evaluation has no
+    value, none is shown instead of an older one."""
     values = [value for _, value in one.points if math.isfinite(value)]
     count = 1 if one.marked else max(1, min(5, len(values) // 2))
     if not values:

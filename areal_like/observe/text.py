@@ -1,4 +1,4 @@
-"""Numbers and times as people read them at a glance."""
+"""Short texts for numbers, durations and series."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def format_duration(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of some values in one line: each bar the mean of an equal share of them."""
+    """A line of bars; each bar is the mean of an equal share of the values."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

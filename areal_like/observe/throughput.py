@@ -1,4 +1,4 @@
-"""How fast the steps of a run were: a line, or a table. A plan imports this, so that it imports little itself."""
+"""Throughput of a run's steps, as a line or a table. Imported by the plan, so it imports little."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from areal_like.observe.reading import Line
 
 WARM_UP_STEPS = 1
-"""The first step allocates, compiles and reads what later ones have."""
+"""Steps that are not counted: the first one allocates, compiles and reads."""
 
 
 class Column(NamedTuple):
@@ -28,36 +28,36 @@ COLUMNS = (
     Column("MFU", "perf/mfu"),
     MEMORY,
 )
-"""Those that a measured step has are shown: servers may take an update over two steps, and none in the next."""
+"""A column is shown if any measured step has a value: a server may take two steps for an update."""
 
 
 def measured_steps(metrics: "Sequence[Line]") -> "list[Line]":
-    """The steps that count."""
+    """Steps after the warm-up."""
     return [line for line in metrics if "perf/step_s" in line][WARM_UP_STEPS:]
 
 
 def throughput(metrics: "Sequence[Line]") -> dict[str, float]:
-    """By metric the mean of the measured steps, the most of memory; empty where there were too few steps."""
+    """Metric -> mean over the measured steps, for memory the maximum; empty if there are too few steps."""
     steps = measured_steps(metrics)
     columns = _columns(steps)
-    found = {column.metric: _mean(_values(steps, column)) for column in columns}
-    if MEMORY.metric in found:
-        found[MEMORY.metric] = max(_values(steps, MEMORY))
-    return found
+    means = {column.metric: _mean(_values(steps, column)) for column in columns}
+    if MEMORY.metric in means:
+        means[MEMORY.metric] = max(_values(steps, MEMORY))
+    return means
 
 
 def throughput_line(metrics: "Sequence[Line]") -> str:
     """`1.2k tokens/s, 0.52 s a step, at most 3.1 GB (mean of 9 steps after the first)`"""
-    found, count = throughput(metrics), len(measured_steps(metrics))
-    if "perf/tokens_per_s" not in found:
+    means, count = throughput(metrics), len(measured_steps(metrics))
+    if "perf/tokens_per_s" not in means:
         return "not known: a second step is what is measured"
-    speed = f"{format_amount(found['perf/tokens_per_s'])} tokens/s, {found['perf/step_s']:.3g} s a step"
-    memory = f", at most {found['perf/memory_gb']:.3g} GB" if "perf/memory_gb" in found else ""
+    speed = f"{format_amount(means['perf/tokens_per_s'])} tokens/s, {means['perf/step_s']:.3g} s a step"
+    memory = f", at most {means['perf/memory_gb']:.3g} GB" if "perf/memory_gb" in means else ""
     return f"{speed}{memory} (mean of {count} step{'s' * (count != 1)} after the first)"
 
 
 def throughput_table(metrics: "Sequence[Line]") -> list[str]:
-    """One line per step, and what they come to."""
+    """One line per step, and mean, deviation, minimum and maximum."""
     steps = measured_steps(metrics)
     columns = _columns(steps)
     if not columns:
@@ -77,8 +77,8 @@ def _columns(steps: "Sequence[Line]") -> list[Column]:
 
 
 def _values(steps: "Sequence[Line]", column: Column) -> list[float]:
-    found = (line.get(column.metric) for line in steps)
-    return [value for value in found if value is not None]
+    means = (line.get(column.metric) for line in steps)
+    return [value for value in means if value is not None]
 
 
 def _cell(value: float | None) -> str:
@@ -90,6 +90,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Of a sample."""
+    """Sample standard deviation."""
     centre = _mean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / max(1, len(values) - 1))

@@ -1,8 +1,8 @@
-"""Seconds by name: what the time of a step was spent on.
+"""Stopwatch: wall-clock time of a step by name.
 
 with watch("train"):
     ...
-values = watch.take()        # {"train": 0.21, ...}, and it begins again
+values = watch.take()        # {"train": 0.21, ...}, and restarts
 """
 
 import time
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Adds up wall-clock time by name; what is measured inside something else counts for both."""
+    """Adds up wall-clock time by name; nested measurements count for both names."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -26,11 +26,11 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def elapsed(self) -> float:
-        """Seconds since it was made, or since the last `take`."""
+        """Seconds since it was created, or since the last `take`."""
         return time.perf_counter() - self._begun
 
     def take(self) -> dict[str, float]:
-        """What was measured so far; counting begins anew."""
+        """Returns the times so far, and restarts."""
         taken, self.seconds = self.seconds, {}
         self._begun = time.perf_counter()
         return taken

@@ -1,4 +1,4 @@
-"""How the state of a run is shown: one plain line, or a panel of three."""
+"""Text of a run's progress: one plain line, or a panel of three lines."""
 
 import math
 
@@ -8,19 +8,19 @@ from areal_like.observe.text import format_amount, format_duration, format_small
 
 BAR, SPARK = 24, 16
 STUCK = 3.0
-"""A step that takes so many times as long as those before is worth a word."""
+"""A step that takes so many times as long as those before is pointed out."""
 
 
 def plain_line(history: History, now: float, max_staleness: int | None) -> str:
     """`step  12/160  reward 0.71  held-out 0.62  3.1k tok/s  staleness 1.2 (max 2)  |dlogp| 3e-06  left 1:20`"""
-    return "  ".join([_count(history), *_learning(history), *_health(history, max_staleness), *_left(history, now)])
+    return "  ".join([_count(history), *_learning(history), *_state(history, max_staleness), *_left(history, now)])
 
 
 def panel(history: History, now: float, max_staleness: int | None, columns: int) -> list[str]:
-    """The same with a bar and the course of reward and score, each line within the columns."""
+    """The same with a progress bar and sparklines of reward and score; no line is longer than `columns`."""
     first = [_count(history), *_bar(history), *_pace(history), *_left(history, now), *_stuck(history, now)]
     second = _learning(history, with_course=True)
-    third = _health(history, max_staleness)
+    third = _state(history, max_staleness)
     lines = ["   ".join(parts) for parts in (first, second, third) if parts]
     return [line[:columns] for line in lines]
 
@@ -54,7 +54,7 @@ def _stuck(history: History, now: float) -> list[str]:
 
 
 def _learning(history: History, with_course: bool = False) -> list[str]:
-    """What one looks at first. Without rewards it is the loss."""
+    """Reward and held-out score; without rewards the losses."""
     shown: list[tuple[str, list[float]]]
     scores = history.evaluations("eval/score")
     if history.rewards:
@@ -78,7 +78,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if not math.isfinite(value) or abs(value) >= 0.005 or value == 0 else f"{value:.1e}"
 
 
-def _health(history: History, max_staleness: int | None) -> list[str]:
+def _state(history: History, max_staleness: int | None) -> list[str]:
     values, parts = history.values, []
     if "perf/tokens_per_s" in values:
         parts.append(f"{format_amount(values['perf/tokens_per_s'])} tok/s")

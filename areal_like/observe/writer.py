@@ -1,4 +1,4 @@
-"""Each process appends its own metrics to a file of its own."""
+"""Appends the metrics of one process to its file."""
 
 import math
 import time
@@ -21,13 +21,14 @@ class MetricWriter:
         self._known: set[str] = set()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """The values of a completed step, or of an evaluation of its weights. What is not finite is written as null."""
+        """Writes the values of a completed step, or of an evaluation of its weights. Values that are not finite become
+        null."""
         line: dict[str, float | int | None] = {"step": int(step), "attempt": self.attempt, "time": time.time()}
         for name, value in values.items():
             self._check(name)
             number = float(value)
             line[name] = number if math.isfinite(number) else None
-        # Opened anew each time: a recovery may have put a shorter file in the place of the old one.
+        # Opened for each write: a recovery may have replaced the file.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
@@ -36,5 +37,5 @@ class MetricWriter:
         if name in self._known:
             return
         if name in LINE_FIELDS or find_metric(name) is None:
-            raise ValueError(f"{name}: no such metric; describe it in NAMES of areal_like/observe/metrics.py first")
+            raise ValueError(f"{name}: no such metric; describe it in METRICS of areal_like/observe/metrics.py first")
         self._known.add(name)

@@ -111,14 +111,21 @@ class _Launch:
     def run(self) -> int:
         self._announce()
         if self.start.attempt > 1:
-            from areal_like.observe.cut import rewind_metrics
+            from areal_like.observe.joiner import rewind_metrics
 
             rewind_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
         config = self.run_.config
         agent = LocalAgent(self.run_, self.plan.processes, self.secret, config.log.file)
         policy = RestartPolicy(config.recover.mode, config.recover.retries)
         supervisor = Supervisor(
-            self.run_, agent, self.locked.names, wait_limits(self.run_), policy, self.start, self.say, self.observer.cut
+            self.run_,
+            agent,
+            self.locked.names,
+            wait_limits(self.run_),
+            policy,
+            self.start,
+            self.say,
+            self.observer.rewind,
         )
         self.observer.start()
         recorder = threading.Thread(target=self._record_environment, daemon=True)

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
-from areal_like.observe.cut import rewind_metrics
 from areal_like.observe.extras import Extras, ExtrasWriter
-from areal_like.observe.joiner import MetricJoiner
+from areal_like.observe.joiner import MetricJoiner, rewind_metrics
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
 from areal_like.observe.reading import read_metrics
-from areal_like.observe.record import read_run_record
+from areal_like.observe.summary import read_run_record
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.writer import MetricWriter
@@ -72,7 +71,7 @@ class Scene:
             self.run,
             on_step=lambda step, values: self.heard.append(("step", step, values)),
             on_eval=lambda step, values: self.heard.append(("eval", step, values)),
-            say=self.said.append,
+            warn=self.said.append,
         )
         self.observer._remember()
         return self.observer
@@ -189,7 +188,7 @@ def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) ->
     scene.write("rollout", 2, eval__score=0.5)
     scene.write("rollout", 4, reward__mean=0.9)
     scene.look()
-    scene.observer.cut(step=2, attempt=1)
+    scene.observer.rewind(step=2, attempt=1)
     assert [line["step"] for line in scene.lines()] == [1, 2, 2]
     assert [line["step"] for line in scene.lines("metrics.attempt-1.jsonl")] == [3]
     assert [line["step"] for line in scene.lines("metrics/attempt-1/rollout-0.jsonl")] == [3, 4]
@@ -281,7 +280,7 @@ def test_samples_are_passed_on_once_over_recoveries_and_resumes(scene: Scene) ->
     write(1, 1)
     write(2, 1)
     scene.observer._look()
-    scene.observer.cut(1, 1)
+    scene.observer.rewind(1, 1)
     write(2, 2)
     scene.observer._look()
     assert scene.trackers[0].told == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]

@@ -237,7 +237,7 @@ def test_a_healthy_run_is_not_talked_about() -> None:
     health = RunDiagnosis(config())
     fresh = VALUES | {"offpolicy/staleness_max": 0.0, "offpolicy/logprob_diff_max": 2e-5, "offpolicy/kl": 1e-9}
     stale = fresh | {"offpolicy/staleness_max": 2.0, "offpolicy/logprob_diff_mean": 0.02, "offpolicy/kl": 0.002}
-    assert [health.look(step, values) for step, values in enumerate((fresh, stale), start=1)] == [[], []]
+    assert [health.check(step, values) for step, values in enumerate((fresh, stale), start=1)] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_when_sampler_and_trainer_disagree_the_probable_cause_is_named(
 ) -> None:
     values = {"offpolicy/logprob_diff_mean": 0.6, "offpolicy/kl": 0.2, "offpolicy/staleness_max": staleness}
     health = RunDiagnosis(config(**changes))
-    (line,) = [line for step in range(7, 17) for line in health.look(step, values)]
+    (line,) = [line for step in range(7, 17) for line in health.check(step, values)]
     step = 16 if staleness else 7
     assert line.startswith(f"step {step}: sampler and trainer disagree (|dlogp| 0.6") and cause in line
 
@@ -265,48 +265,48 @@ def test_large_first_updates_of_a_short_run_are_no_sign() -> None:
     health = RunDiagnosis(config())
     for step, (difference, kl) in enumerate(course, start=1):
         values = {"offpolicy/logprob_diff_mean": difference, "offpolicy/kl": kl}
-        assert health.look(step, values | {"offpolicy/staleness_max": float(min(2, step // 2))}) == []
+        assert health.check(step, values | {"offpolicy/staleness_max": float(min(2, step // 2))}) == []
 
 
 def test_half_precision_is_allowed_more() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.01, "offpolicy/logprob_diff_max": 0.5, "offpolicy/staleness_max": 0.0}
-    assert RunDiagnosis(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).look(1, values) == []
-    assert RunDiagnosis(config()).look(1, values)
+    assert RunDiagnosis(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).check(1, values) == []
+    assert RunDiagnosis(config()).check(1, values)
     rare = values | {"offpolicy/logprob_diff_max": 4.0}
-    assert RunDiagnosis(config(embedded__dtype="bfloat16")).look(1, rare) == [], "the coarser of the two counts"
+    assert RunDiagnosis(config(embedded__dtype="bfloat16")).check(1, rare) == [], "the coarser of the two counts"
 
 
 def test_what_was_asked_for_by_name_is_no_sign_before_it_is_large() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.3, "offpolicy/logprob_diff_max": 5.0, "offpolicy/staleness_max": 0.0}
     mismatched = config(rollout__allow_mismatched_sampling=True)
-    assert RunDiagnosis(mismatched).look(1, values) == []
-    (line,) = RunDiagnosis(mismatched).look(2, values | {"offpolicy/logprob_diff_mean": 0.6})
+    assert RunDiagnosis(mismatched).check(1, values) == []
+    (line,) = RunDiagnosis(mismatched).check(2, values | {"offpolicy/logprob_diff_mean": 0.6})
     assert "rollout.allow_mismatched_sampling=true" in line
 
 
 def test_answers_that_may_not_end_before_the_limit_are_cut_off_without_a_word() -> None:
     truncated = {"rollout/truncated_share": 1.0}
     usual, fixed = RunDiagnosis(config()), RunDiagnosis(config(gconfig__min_new_tokens=config().gconfig.max_new_tokens))
-    assert [len(usual.look(step, truncated)) for step in range(1, 6)] == [0, 0, 0, 0, 1]
-    assert [line for step in range(1, 60) for line in fixed.look(step, truncated)] == []
+    assert [len(usual.check(step, truncated)) for step in range(1, 6)] == [0, 0, 0, 0, 1]
+    assert [line for step in range(1, 60) for line in fixed.check(step, truncated)] == []
 
 
 def test_groups_without_spread_are_no_sign_where_the_baseline_is_not_the_group() -> None:
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0, "train/samples": 64.0}
     some, none = ({**equal, "train/sequences_without_signal": count} for count in (10.0, 64.0))
     batch = config(actor__reward_norm=None)
-    assert [line for step in range(1, 60) for line in RunDiagnosis(batch).look(step, some)] == []
+    assert [line for step in range(1, 60) for line in RunDiagnosis(batch).check(step, some)] == []
     health = RunDiagnosis(batch)
-    assert [step for step in range(1, 10) if health.look(step, none)] == [5]
+    assert [step for step in range(1, 10) if health.check(step, none)] == [5]
 
 
 def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
     health = RunDiagnosis(config(actor__reward_norm=group_baseline()))
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0}
-    said = [step for step in range(1, 121) if health.look(step, equal)]
+    said = [step for step in range(1, 121) if health.check(step, equal)]
     assert said == [5, 55, 105]
-    assert health.look(121, equal | {"reward/groups_without_spread": 7.0}) == []
-    assert [step for step in range(122, 130) if health.look(step, equal)] == []
+    assert health.check(121, equal | {"reward/groups_without_spread": 7.0}) == []
+    assert [step for step in range(122, 130) if health.check(step, equal)] == []
 
 
 @pytest.mark.parametrize(
@@ -318,11 +318,11 @@ def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
     ],
 )
 def test_what_went_wrong_once_is_said_at_once(values: dict[str, float], words: str) -> None:
-    (line,) = RunDiagnosis(config()).look(1, values)
+    (line,) = RunDiagnosis(config()).check(1, values)
     assert words in line
 
 
 def test_the_live_view_says_what_health_finds() -> None:
     out = io.StringIO()
-    ProgressDisplay(10, health=RunDiagnosis(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
+    ProgressDisplay(10, diagnosis=RunDiagnosis(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
     assert out.getvalue().splitlines()[1].startswith("step 3: 1 group given up")

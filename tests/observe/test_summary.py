@@ -13,13 +13,10 @@ import pytest
 from areal_like.config.describe.yaml_text import to_yaml
 from areal_like.config.load import load
 from areal_like.config.sources.library import data_folder
-from areal_like.observe.chart import terminal_chart
-from areal_like.observe.charts import Series, step_axis, value_axis
+from areal_like.observe.charts import Series, step_axis, svg_chart, terminal_chart, value_axis
 from areal_like.observe.evaluations import evaluation_lines, evaluation_text
 from areal_like.observe.next_steps import short_number
-from areal_like.observe.record import RunRecord
-from areal_like.observe.summary import summarize_run
-from areal_like.observe.svg import svg_chart
+from areal_like.observe.summary import RunRecord, summarize_run
 
 COMMAND = "python -m launcher --config grpo.yaml actor.lr=3e-4 trial_name=r0001 'task.args={digits: 2}'\n"
 

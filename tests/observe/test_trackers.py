@@ -213,7 +213,7 @@ def test_a_tracker_that_hangs_holds_up_no_step_and_fills_no_memory() -> None:
     assert len(trackers._workers[0]._work) == MAX_PENDING
     trackers.close()
     assert [warning for warning in warnings if "hanging" in warning] == [
-        f"stats_logger.hanging: is {MAX_PENDING} entries behind; what comes until it catches up is not sent; "
+        f"stats_logger.hanging: is {MAX_PENDING} entries behind; new entries are dropped until it catches up; "
         "metrics.jsonl has everything"
     ]
     hanging.may_go_on.set()

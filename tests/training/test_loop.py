@@ -270,7 +270,7 @@ def test_what_the_updates_of_a_step_change_is_no_gap_between_sampler_and_trainer
     assert metrics["train/updates"] == 4 and metrics["train/grad_norm"] > 0
     assert metrics["offpolicy/logprob_diff_max"] < 1e-4
     assert metrics["offpolicy/weight_max"] == pytest.approx(1, abs=1e-4)
-    assert RunDiagnosis(run.config).look(1, metrics) == []
+    assert RunDiagnosis(run.config).check(1, metrics) == []
 
 
 def test_where_the_first_update_of_a_step_has_nothing_to_learn_a_sample_is_measured_before_the_others(run):

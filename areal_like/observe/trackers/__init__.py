@@ -1,4 +1,4 @@
-"""Trackers: where metrics go besides the run directory. Which ones a run has is said by `stats_logger`."""
+"""Trackers (TensorBoard, W&B, SwanLab), selected by `stats_logger`."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def open_tracker(name: str, run: "Run") -> "Tracker":
-    """A tracker by name."""
+    """Opens a tracker by name."""
     if name == "tensorboard":
         from areal_like.observe.trackers.tensorboard import TensorBoard
 

@@ -1,4 +1,4 @@
-"""All trackers of a run, each in a thread of its own: a service that is slow or away holds nobody up."""
+"""Sends to all trackers of a run, each in its thread, so that a slow or unreachable service delays nothing."""
 
 import os
 import time
@@ -16,31 +16,33 @@ from areal_like.process.run import Run
 
 
 class Trackers:
-    """One that fails says so once, and the run goes on without it. `flush_timeout_s` is how long `close` waits."""
+    """A tracker that fails is reported once, and the run continues without it. `flush_timeout_s`: timeout of
+    `close`."""
 
-    def __init__(self, say: Callable[[str], None], flush_timeout_s: float) -> None:
-        self._say, self._limit_s = say, flush_timeout_s
+    def __init__(self, warn: Callable[[str], None], flush_timeout_s: float) -> None:
+        self._warn, self._limit_s = warn, flush_timeout_s
         self._workers: list[TrackerThread] = []
 
     @classmethod
-    def of(cls, run: Run, say: Callable[[str], None]) -> Self:
-        """Those that the run's configuration wants. A plan has refused what is missing; a trainer that is started by
-        hand has no plan."""
+    def of(cls, run: Run, warn: Callable[[str], None]) -> Self:
+        """The trackers that the run's configuration enables. Missing packages are reported here too, for a trainer that
+        was started without a plan."""
         config = run.config.stats_logger
-        trackers = cls(say, config.flush_timeout_s)
+        trackers = cls(warn, config.flush_timeout_s)
         missing = {
-            lack.tracker: lack for lack in missing_requirements(config, set(filter(is_installed, PACKAGES)), os.environ)
+            requirement.tracker: requirement
+            for requirement in missing_requirements(config, set(filter(is_installed, PACKAGES)), os.environ)
         }
         for name in TRACKERS:
             if name in missing:
-                say(f"{missing[name].key}: {missing[name].reason}; the run goes on without it")
+                warn(f"{missing[name].key}: {missing[name].reason}; the run goes on without it")
             elif is_enabled(name, config):
                 trackers.add(name, partial(open_tracker, name, run))
         return trackers
 
     def add(self, name: str, make: Callable[[], Tracker]) -> None:
-        """`make` opens one, in its thread."""
-        self._workers.append(TrackerThread(name, make, self._say))
+        """`make` opens the tracker, in its thread."""
+        self._workers.append(TrackerThread(name, make, self._warn))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends the values of a step; a step may come again after a recovery."""
@@ -48,17 +50,17 @@ class Trackers:
             worker.put(lambda tracker: tracker.log(step, values))
 
     def log_extras(self, extras: Extras) -> None:
-        """Sends samples and distributions to those that want them of this step."""
+        """Sends the samples and distributions of a step."""
         for worker in self._workers:
             worker.put(lambda tracker: tracker.log_extras(extras))
 
     def rewind(self, step: int) -> None:
-        """What comes next follows after `step` completed steps."""
+        """The next values follow after `step` completed steps."""
         for worker in self._workers:
             worker.put(lambda tracker: tracker.rewind(step))
 
     def close(self) -> None:
-        """Sends what is left; gives up after the limit."""
+        """Sends remaining values; gives up after the timeout."""
         for worker in self._workers:
             worker.end()
         end = time.monotonic() + self._limit_s

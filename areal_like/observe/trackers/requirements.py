@@ -1,5 +1,4 @@
-"""What a tracker needs before a run can use it: its package, and an API key where it sends to a service. Both are
-looked for without importing anything."""
+"""Checks a tracker's requirements without importing it: its package, and an API key if it sends to a service."""
 
 import netrc
 from collections.abc import Collection, Iterator, Mapping
@@ -34,7 +33,7 @@ def is_installed(package: str) -> bool:
 
 
 def off_switch(name: str) -> tuple[str, str]:
-    """The key that turns a tracker on, and its value that turns it off."""
+    """The key that turns a tracker on, and the value that turns it off."""
     if name == "tensorboard":
         return "stats_logger.tensorboard.path", "null"
     return f"stats_logger.{name}.mode", "disabled"
@@ -43,7 +42,7 @@ def off_switch(name: str) -> tuple[str, str]:
 def missing_requirements(
     config: StatsLoggerConfig, packages: Collection[str], variables: Mapping[str, str]
 ) -> Iterator[MissingRequirement]:
-    """What is missing here. `packages` are those that are installed; `variables` are those of the environment."""
+    """Missing requirements. `packages`: installed packages. `variables`: environment variables."""
     for name in TRACKERS:
         if not is_enabled(name, config):
             continue
@@ -61,7 +60,7 @@ def missing_requirements(
 
 
 def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[str, str]) -> bool:
-    """Without any, the package would ask for a key on the terminal, where the run is shown."""
+    """Without credentials the package would ask for a key on the terminal, in the middle of the progress display."""
     if name == "swanlab":
         if config.swanlab.mode not in ("cloud", "online"):
             return True
@@ -78,7 +77,7 @@ def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[st
 
 
 def _in_netrc(url: str, variables: Mapping[str, str]) -> bool:
-    """`wandb login` leaves the key there."""
+    """Whether the host has an entry in .netrc, where `wandb login` writes the key."""
     named = variables.get("NETRC")
     files = [Path(named).expanduser()] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
     file = next((each for each in files if each.is_file()), None)

@@ -1,4 +1,4 @@
-"""SwanLab, by its package."""
+"""SwanLab tracker."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,31 +9,29 @@ from typing import Any
 import numpy as np
 
 from areal_like.observe.extras import Extras
-from areal_like.observe.trackers.base import Tracker
-from areal_like.observe.trackers.facts import tracker_config
+from areal_like.observe.trackers.base import Tracker, tracker_config
 from areal_like.observe.trackers.run_ids import tracker_run_id
 from areal_like.process.run import Run
 
 BINS = 30
 CONSOLE = "swanlab.sdk.internal.pkg.console"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
-"""In an id there."""
+"""Characters that SwanLab does not allow in an id."""
 
 
 class SwanLab(Tracker):
-    """One run there per run here: a resumed one goes on in the same. Of a step that comes again it keeps what it got
-    first."""
+    """One SwanLab run per run; a resumed run continues in it. SwanLab keeps the first values of a repeated step."""
 
     def __init__(self, run: Run) -> None:
         config = run.config.stats_logger.swanlab
         super().__init__(config.log_extras)
         self._swanlab: Any = import_module("swanlab")
-        # It has no setting for this: its words would stand in the middle of what our terminal shows (0.10.3).
+        # SwanLab (0.10.3) has no setting for this: its output would disturb the progress display.
         import_module(CONSOLE).c.quiet = True
         online = config.mode in ("cloud", "online")
         if online and config.api_key:
             self._swanlab.login(api_key=config.api_key, save=False)
-        # Ids there are not those of a project alone: that of the run keeps runs of one name apart.
+        # SwanLab's ids are not per project: the run's id distinguishes runs of the same name.
         identity = FORBIDDEN.sub("_", tracker_run_id(run, "swanlab", None, "unique").id)
         self._run: Any = self._swanlab.init(
             mode="online" if online else config.mode,
@@ -43,7 +41,7 @@ class SwanLab(Tracker):
             log_dir=str(run.trackers / (config.logdir or "swanlab")),
             id=identity,
             resume="allow",
-            # No questions, no hold on what our terminal shows, no look at the code.
+            # No prompts, no capture of the terminal, no upload of code.
             settings=self._swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}, probe={"git": False}),
         )
 

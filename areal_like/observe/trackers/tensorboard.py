@@ -1,4 +1,4 @@
-"""TensorBoard event files, by TensorBoard's own writer: torch and TensorFlow are not needed for it."""
+"""TensorBoard tracker: writes event files with TensorBoard's writer, without torch or TensorFlow."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from areal_like.observe.trackers.base import Tracker
 from areal_like.process.run import Run
 
 FLUSH_S = 5
-"""Seconds after which what was logged can be seen."""
+"""Seconds until logged values are visible."""
 BINS = 30
 
 
@@ -42,7 +42,7 @@ class TensorBoard(Tracker):
         self._add(extras.step, values)
 
     def rewind(self, step: int) -> None:
-        """TensorBoard hides what earlier files say from this step on."""
+        """Makes TensorBoard hide earlier values after this step."""
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
@@ -67,7 +67,7 @@ def _histogram(values: Sequence[float]) -> HistogramProto:
 
 
 def _table(rows: Sequence[Sequence[object]]) -> TensorProto:
-    """Shown as a table by its plugin for texts, which reads Markdown: line ends and bars would break a cell."""
+    """A table for the text plugin, which renders Markdown: line ends and bars would break a cell."""
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in (len(rows), len(rows[0]))])
     cells = [_cell(value).encode() for row in rows for value in row]
     return TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=cells)

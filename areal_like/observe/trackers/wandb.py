@@ -1,12 +1,11 @@
-"""Weights & Biases, by its package."""
+"""Weights & Biases tracker."""
 
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from areal_like.observe.extras import Extras
-from areal_like.observe.trackers.base import Tracker
-from areal_like.observe.trackers.facts import tracker_config
+from areal_like.observe.trackers.base import Tracker, tracker_config
 from areal_like.observe.trackers.run_ids import tracker_run_id
 from areal_like.process.run import Run
 
@@ -14,13 +13,13 @@ STEP = "step"
 
 
 class WandB(Tracker):
-    """One run there per run here: a resumed one goes on in the same."""
+    """One W&B run per run; a resumed run continues in it."""
 
     def __init__(self, run: Run) -> None:
         config, names = run.config.stats_logger.wandb, (run.config.experiment_name, run.config.trial_name)
         super().__init__(config.log_extras)
         self._wandb: Any = import_module("wandb")
-        # Nothing of it on our terminal, and no look at the code, which may lie in a large repository.
+        # No output on the terminal, and no scan of the code, which may be in a large repository.
         settings = {"console": "off", "silent": True, "disable_git": True}
         if config.wandb_base_url:
             settings["base_url"] = config.wandb_base_url
@@ -28,7 +27,7 @@ class WandB(Tracker):
             settings["api_key"] = config.wandb_api_key
         if config.mode == "shared":
             settings |= {"x_primary": True, "x_label": "observer"}
-        self._wandb.setup(self._wandb.Settings(silent=True))  # what it says before there is a run
+        self._wandb.setup(self._wandb.Settings(silent=True))  # for messages before the run exists
         identity = tracker_run_id(run, "wandb", config.id, config.id_suffix)
         self._run: Any = self._wandb.init(
             mode=config.mode,
@@ -41,12 +40,12 @@ class WandB(Tracker):
             tags=config.tags,
             config=tracker_config(run, config.config),
             id=identity.id,
-            # A new run never goes on in one of the same name that somebody started elsewhere.
+            # A new run never continues a run of the same name that was started elsewhere.
             resume="allow" if identity.is_known else "never",
             dir=str(run.trackers),
             settings=self._wandb.Settings(**settings),
         )
-        # Its own count of steps must not go back; ours does when a run recovers.
+        # W&B's step counter cannot go back; the run's steps do after a recovery.
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
 
@@ -63,4 +62,4 @@ class WandB(Tracker):
 
     def close(self) -> None:
         self._run.finish()
-        self._wandb.teardown()  # its service writes what it has when it ends, which nobody else would wait for
+        self._wandb.teardown()  # waits for its service process, which writes the remaining values
