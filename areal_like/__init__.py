@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The Python door opens when it is asked for: the command line and the processes of a run do without."""
+    """Imports the API on first use: the command line and the processes of a run do not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from areal_like import api

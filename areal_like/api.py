@@ -1,4 +1,4 @@
-"""The Python door: `run("grpo.yaml", ["actor.lr=1e-4"])` does what the command does, in a process of its own.
+"""Python API: `run("grpo.yaml", ["actor.lr=1e-4"])` starts the command in a subprocess.
 
 from areal_like import run
 
@@ -25,12 +25,12 @@ from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, INTERRUPTED, 
 
 MAX_ERROR_LENGTH = 1 << 16
 NOT_A_RUN = ("--multirun", "-m", "--help", "-h", "--version", "--cfg", "--explain", "--schema", "serve", "chat", "keys")
-"""Words of the command that ask for something else than one run, or the plan of one."""
+"""Arguments of the command that `run` does not take."""
 COMMAND = (sys.executable, "-m", "launcher")
 
 
 class RunRefused(ConfigError):
-    """A run that was not started, or could not begin, because of its configuration."""
+    """A run that could not start because of its configuration."""
 
     def __init__(self, text: str) -> None:
         super().__init__([])
@@ -41,7 +41,7 @@ class RunRefused(ConfigError):
 
 
 class RunFailed(Exception):
-    """A run that ended by a failure; `directory` is None where it never had one."""
+    """A run that failed; `directory` is None if it had none yet."""
 
     def __init__(self, text: str, exit_code: int, directory: Path | None) -> None:
         super().__init__(text)
@@ -49,15 +49,15 @@ class RunFailed(Exception):
 
 
 class RunResult(NamedTuple):
-    """A run that is done, was stopped early with a checkpoint, or is only planned (`outcome` says which)."""
+    """A run that is complete, was stopped early with a checkpoint, or is only planned (see `outcome`)."""
 
     directory: Path
-    """Of a plan: the one that the run would have."""
+    """Of a plan: the directory that the run would have."""
     outcome: str
     score: float | None
     """The last held-out score."""
     summary: dict[str, Any]
-    """What summary.json says."""
+    """Content of summary.json."""
 
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per step, as in metrics.jsonl."""
@@ -67,14 +67,14 @@ class RunResult(NamedTuple):
 
 
 def run(config: str | Path, overrides: Sequence[str] = (), *, schema: str | None = None) -> RunResult:
-    """Trains; what it has to say appears as it would in a terminal. Raises RunRefused (a ConfigError) where the command
-    would exit with 2, RunFailed where it would with 1, and KeyboardInterrupt where it was interrupted.
+    """Runs an experiment; its output appears as in a terminal. Raises RunRefused (a ConfigError) for
+    exit code 2, RunFailed for 1, and KeyboardInterrupt if it was interrupted.
 
-    `--replace` and `--dry-run` may stand among the overrides. A dry run shows the plan and returns "planned"."""
+    The overrides may contain `--replace` and `--dry-run`. A dry run shows the plan and returns "planned"."""
     for word in overrides:
         if word.partition("=")[0] in NOT_A_RUN:
             ways = "overrides, --replace and --dry-run; for the rest there is `python -m launcher`"
-            raise RunRefused(f"overrides: {word} asks for no single run; run() takes {ways}")
+            raise RunRefused(f"overrides: {word} does not start a single run; run() takes {ways}")
     words = ["--config", str(config), *(["--schema", schema] if schema else []), *overrides]
     ended = run_command(words)
     if ended.exit_code == BAD_CONFIGURATION:
@@ -95,22 +95,22 @@ class CommandResult(NamedTuple):
     exit_code: int
     directory: Path | None
     errors: str
-    """What it wrote to stderr."""
+    """Its stderr."""
     outcome: str = ""
-    """What it said of itself; nothing where it did not come so far."""
+    """The outcome that it reported; empty if it ended before that."""
 
     def summary(self) -> dict[str, Any]:
-        """Empty where the run did not come so far."""
+        """Content of summary.json; empty if the run ended before it was written."""
         path = self.directory / "summary.json" if self.directory is not None else None
         if path is None or not path.is_file():
             return {}
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return said
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return summary
 
 
 def run_command(words: Sequence[str]) -> CommandResult:
-    """`python -m launcher` with these words, in a process group of its own; passes on what it says and what signals
-    this process gets. It stops when this process dies."""
+    """Runs `python -m launcher` with these arguments in a new process group; forwards its output, and the signals that
+    this process gets. It is stopped when this process dies."""
     with TemporaryDirectory(prefix="areal-like-") as folder:
         result = Path(folder) / "result.json"
         process = subprocess.Popen(
@@ -134,13 +134,13 @@ def run_command(words: Sequence[str]) -> CommandResult:
             code = process.wait()
         for reader in readers:
             reader.join()
-        said = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
-    directory = Path(said["directory"]) if said else None
-    return CommandResult(code, directory, "".join(errors)[-MAX_ERROR_LENGTH:].strip(), said.get("outcome", ""))
+        report = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
+    directory = Path(report["directory"]) if report else None
+    return CommandResult(code, directory, "".join(errors)[-MAX_ERROR_LENGTH:].strip(), report.get("outcome", ""))
 
 
 def _is_a_file(stream: Any) -> bool:
-    """A notebook's stdout is none; what is written there has to be passed on."""
+    """Whether a child process can inherit the stream: the stdout of a notebook is not a file."""
     try:
         own = sys.__stdout__
         return own is not None and stream is own and own.fileno() >= 0
@@ -158,7 +158,7 @@ def _pass_on(source: IO[str], target: Any, kept: list[str] | None) -> None:
 
 
 def _stop_with_parent() -> Callable[[], None]:
-    """Should this process be killed, the run ends as if it had been told to."""
+    """For the child: SIGTERM when this process dies."""
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
@@ -168,7 +168,7 @@ def _stop_with_parent() -> Callable[[], None]:
 
 @contextmanager
 def _signals_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Signals can be taken by the main thread alone; in another one the run goes on until it is done."""
+    """Forwards SIGINT and SIGTERM. Only the main thread can handle signals; in others the run cannot be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The configuration: dataclasses that say what there is, Hydra that composes it, and checks that leave no doubt.
+"""The configuration: dataclasses declare the keys, Hydra composes them, checks report every problem at once.
 
-Nothing here imports torch or needs a network.
+Nothing here imports torch or uses the network.
 """

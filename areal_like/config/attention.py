@@ -1,5 +1,5 @@
-"""What `attn_impl: auto` becomes: the fastest attention over packed sequences that a device, a precision and the
-installed packages allow. No torch: the plan of a run asks too."""
+"""Resolves `attn_impl: auto`: the fastest attention over packed sequences for device, precision and installed packages.
+Without torch, as the plan uses it too."""
 
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
@@ -11,12 +11,12 @@ PACKAGES = ("flash_attn", "flash_attn_interface")
 
 
 def installed_packages() -> frozenset[str]:
-    """Which of the packages are there."""
+    """The installed ones of the packages."""
     return frozenset(name for name in PACKAGES if find_spec(name) is not None)
 
 
 def choose_attention(dtype: str, gpus: Sequence[str], packages: Collection[str]) -> tuple[str, str]:
-    """The value, and the reason. `gpus` are the names of those that a model is trained on."""
+    """The value, and the reason. `gpus` are the names of the trainer's GPUs."""
     if not gpus:
         return "sdpa", "no GPU: torch's own attention, one packed sequence after the other"
     if dtype not in FLASH_DTYPES:

@@ -1,4 +1,4 @@
-"""A file that repeats a fact: where the command line gives the fact another value, its copies in the file follow."""
+"""Keys that repeat another key in a file: where the command line changes that key, they follow it."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -10,15 +10,15 @@ DEPENDENT_KEYS: Mapping[str, str] = {
     **dict.fromkeys(GROUP_SIZES, "gconfig.n_samples"),
     **dict.fromkeys(SERVED_MODELS.values(), "actor.path"),
 }
-"""Copy -> fact, of any file. That of a run knows more of them."""
+"""Dependent key -> the key that it repeats, in any file; the configuration of a run has more."""
 ABSENT: Any = object()
 
 
 def dependents_of(
     values: Mapping[str, Any], follows: Mapping[str, str], changed_paths: Collection[str]
 ) -> Iterator[str]:
-    """The copies of what is set anew, and the copies of these; not those that have a value of their own. `values` are
-    those of the file by dotted path."""
+    """The dependents of the changed paths, and their dependents; not those with a different value. `values` are those
+    of the file by dotted path."""
     changed = set(changed_paths)
     waiting = {path: fact for path, fact in follows.items() if path not in changed}
     while ready := [path for path, fact in waiting.items() if fact in changed]:

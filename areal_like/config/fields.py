@@ -1,7 +1,7 @@
 """How a configuration key is declared: a dataclass field made by `key`, its help a string literal below it.
 
-The declaration is the only home of a key's name, type, default, choices, range and meaning. Help, documents, the
-JSON Schema and every check are read from it.
+The declaration is the only source of a key's name, type, default, choices, range and help. Help, documents, JSON
+Schema and checks are derived from it.
 """
 
 from copy import deepcopy
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, dataclass_transform
 
 Auto: TypeAlias = Literal["auto"]
-"""Union with a type (`int | Auto`) where the value may be left for the machine to decide."""
+"""In a union with a type (`int | Auto`): the value may be derived from the machine."""
 
 METADATA_KEY = "areal_like"
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a value must satisfy beyond its type."""
+    """Constraints of a value besides its type."""
 
     choices: tuple[Any, ...] | None = None
     ge: float | None = None
@@ -42,11 +42,11 @@ def key(
     secret: bool = False,
     required: bool = False,
 ) -> Any:
-    """A configuration key. Lists and maps may be given as they are; each instance gets its own copy.
+    """A configuration key. Each instance gets a copy of a list or map.
 
-    A default of the form "${a.b}" is an interpolation from the root of the experiment. `required` means that a real
-    value must come from a file, a group or the command line; its default is then None. For a list, `choices`, ranges
-    and `pattern` hold for each item.
+    A default of the form "${a.b}" is an interpolation from the root of the experiment. `required`: the
+    value must be set by a file, a group or the command line; the default is then None. For a list, `choices`, ranges
+    and `pattern` apply to each item.
     """
     constraints = Constraints(choices, ge, gt, le, lt, pattern, pattern_hint, secret, required)
     metadata = {METADATA_KEY: constraints}
@@ -56,9 +56,9 @@ def key(
 
 
 def section(cls: type, /, **overrides: Any) -> Any:
-    """A nested section that is always there. `overrides` replace defaults of `cls` at this place in the tree; a key of
-    a section below is written with a double underscore (`optimizer__lr=1e-4`); `optimizer={}` expands an optional
-    section that `cls` leaves at None, `optimizer=None` empties one."""
+    """A nested section that is always present. `overrides` replace defaults of `cls`; a key of a section below is
+    written with a double underscore (`optimizer__lr=1e-4`); `optimizer={}` expands an optional section that is None in
+    `cls`, `optimizer=None` sets it to None."""
     return field(default_factory=cls, metadata={METADATA_KEY: Constraints(), "overrides": overrides})
 
 

@@ -1,5 +1,5 @@
-"""The command that installs a package which is missing: for a checkout, whose constraints.txt pins versions that work
-together, and for an installed wheel, which knows no more than its own requirements."""
+"""The command that installs a missing package: with constraints.txt in a checkout, with the requirements of the wheel
+elsewhere."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def pip_command(*packages: str) -> str:
 
 
 def _pip() -> list[str]:
-    """`pip` alone means that of the activated environment, which need not be the one that runs this."""
+    """`pip` is that of the activated environment, which may be another one than that of this process."""
     active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     if active and Path(active).resolve() == Path(sys.prefix).resolve():
         return ["pip"]

@@ -1,7 +1,7 @@
-"""References from one value to another: `${a.b}`.
+"""Interpolations: references such as `${a.b}` from one value to another.
 
-Plain references are followed here, with messages that name both ends; everything else that OmegaConf can do
-(`${oc.env:NAME}`, relative references, nesting) is left to OmegaConf.
+Plain references are resolved here, with messages that name both keys; OmegaConf resolves everything else
+(`${oc.env:NAME}`, relative references, nesting).
 """
 
 import os
@@ -20,15 +20,15 @@ ENVIRONMENT = re.compile(r"\$\{oc\.env:([^,}]+)(?:,[^}]*)?\}")
 
 
 class FromEnvironment(str):
-    """What comes from there is always text; where a number or a boolean is wanted, it is read as a file would be."""
+    """Text from the environment; for a number or a boolean it is parsed like a YAML scalar."""
 
 
 class BrokenReference(Exception):
-    """A reference that leads nowhere, or round in a circle."""
+    """A reference to no key, or a cycle."""
 
 
 def syntax_error(text: str) -> str | None:
-    """What is wrong with the spelling of an interpolation, or None."""
+    """The syntax error of an interpolation, or None."""
     rest = PLAIN.sub("", text)
     if "${" not in rest:
         return None
@@ -38,12 +38,12 @@ def syntax_error(text: str) -> str | None:
     try:
         parse(text)
     except (OmegaConfBaseException, RecursionError, ValueError):
-        return f"{text[:60]!r} is not an interpolation; write ${{section.key}}, or \\${{ for the characters themselves"
+        return f"{text[:60]!r} is not an interpolation; write ${{section.key}}, or \\${{ for a literal ${{"
     return None
 
 
 def references_in(value: Any) -> list[str]:
-    """The paths that a value names in plain references, aliases by their real names."""
+    """The paths of the plain references in a value, short names replaced."""
     if isinstance(value, dict):
         return [path for item in value.values() for path in references_in(item)]
     if isinstance(value, list):
@@ -52,7 +52,7 @@ def references_in(value: Any) -> list[str]:
 
 
 class ReferenceResolver:
-    """Follows the references of one tree."""
+    """Resolves the references of one tree."""
 
     def __init__(self, tree: dict[str, Any], names: list[str]) -> None:
         self.tree, self.names = tree, names
@@ -60,7 +60,7 @@ class ReferenceResolver:
         self._omegaconf: Any = None
 
     def resolve(self, path: str, value: Any) -> Any:
-        """The value at `path` with every reference in it followed; raises Broken."""
+        """The value at `path` with every reference resolved; raises Broken."""
         if isinstance(value, dict):
             return {name: self.resolve(f"{path}.{name}", item) for name, item in value.items()}
         if isinstance(value, list):
@@ -110,24 +110,24 @@ class ReferenceResolver:
             *above, name = path.split(".")
             for step in above:
                 node = node[int(step) if isinstance(node, list) or OmegaConf.is_list(node) else step]
-            found = node[int(name) if OmegaConf.is_list(node) else name]
-            if isinstance(found, Container):
-                return OmegaConf.to_container(found, resolve=True)
-            return FromEnvironment(found) if isinstance(found, str) and ENVIRONMENT.fullmatch(value) else found
+            resolved = node[int(name) if OmegaConf.is_list(node) else name]
+            if isinstance(resolved, Container):
+                return OmegaConf.to_container(resolved, resolve=True)
+            return FromEnvironment(resolved) if isinstance(resolved, str) and ENVIRONMENT.fullmatch(value) else resolved
         except OmegaConfBaseException as error:
             for name in ENVIRONMENT.findall(value):
                 if name not in os.environ:
                     message = f"the environment variable {name} is not set; write ${{oc.env:{name},default}}"
-                    raise BrokenReference(f"{message} to do without") from None
-            said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise BrokenReference(f"{value!r} cannot be resolved: {said}") from None
+                    raise BrokenReference(f"{message} to make it optional") from None
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise BrokenReference(f"{value!r} cannot be resolved: {reason}") from None
         except (RecursionError, KeyError, IndexError, ValueError, TypeError) as error:
             raise BrokenReference(f"{value!r} cannot be resolved ({type(error).__name__})") from None
 
 
 def _text(value: Any, reference: str) -> str:
     if isinstance(value, dict | list):
-        raise BrokenReference(f"${{{reference}}} is no single value and cannot be part of a text")
+        raise BrokenReference(f"${{{reference}}} is not a single value and cannot be part of a text")
     if value is None or isinstance(value, bool):
         return {None: "None", True: "True", False: "False"}[value]
     return str(value)

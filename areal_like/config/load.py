@@ -1,9 +1,9 @@
-"""From a file and the words of a command line to a configuration that is right, or to all that is wrong with it.
+"""Loads a configuration from a file and overrides, or reports all its problems.
 
-The order of the layers, weakest first: the schema's defaults, the groups that the schema chooses, the groups in the
-file's `defaults:`, the file's body, groups on the command line, values on the command line. Types are checked where
-they are written, before Hydra merges, so that a message has a file and a line; then every layer is replayed, for the
-provenance, and the result is held against what Hydra composed.
+The order of the layers, weakest first: defaults of the schema, groups that the schema selects, groups in the file's
+`defaults:`, the file's body, groups on the command line, values on the command line. Types are checked per layer,
+before Hydra merges, so that a message has a file and a line; then the layers are merged again, for the provenance, and
+the result is compared with what Hydra composed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ UNKNOWN = "no such key"
 
 @dataclass(frozen=True)
 class UnknownKeyHints:
-    """Knows the experiment that a problem is from; `own_class` says that its class is one of the user's."""
+    """Hints for unknown keys. `own_class`: the experiment is of a user's class."""
 
     experiment: str
     schema: Schema
@@ -43,8 +43,8 @@ class UnknownKeyHints:
     own_class: bool
 
     def for_problem(self, problem: Problem, package: str = "") -> Problem:
-        """The same problem with more to go by: the key is one of another kind of experiment, or stands in a group
-        file that means the top of the tree, or is declared in a class that we were not told."""
+        """The problem with a hint: the key is one of another kind of experiment, or a top-level key in a group file, or
+        one that AReaL has removed, or declared in a class that `--schema` has to name."""
         if not problem.message.startswith(UNKNOWN):
             return problem
         section = problem.key.partition(".")[0]
@@ -53,17 +53,17 @@ class UnknownKeyHints:
             message = f"a {self.experiment} experiment has no {section} (experiment={' or '.join(others)} has)"
             return replace(problem, message=message)
         if package and self._means_the_top(problem.key, package):
-            message = f"{UNKNOWN}; the file of a group sets keys below its folder's name ({package})"
+            message = f"{UNKNOWN}; the file of this group sets keys below {package}"
             return replace(problem, message=f"{message}; begin it with `# @package _global_` to set others")
         if (instead := DROPPED_KEYS.get(problem.key.rpartition(".")[2])) is not None:
-            return replace(problem, message=f"{UNKNOWN}: AReaL had it once, and has dropped it; {instead}")
+            return replace(problem, message=f"{UNKNOWN}: removed from AReaL; {instead}")
         if self.own_class:
             return problem
         known = subclass_keys({name: node.plain() for name, node in self.body.items()})
         if problem.key in known:
             return replace(problem, message=known[problem.key])
         if problem.message == UNKNOWN:
-            message = f"{UNKNOWN}; if it is one of your own, name the class that has it: --schema my.module:MyConfig"
+            message = f"{UNKNOWN}; if it is your own key, name its class: --schema my.module:MyConfig"
             return replace(problem, message=message)
         return problem
 
@@ -74,18 +74,19 @@ class UnknownKeyHints:
 
 
 def experiment_kind(words: Sequence[OverrideWord], file: YamlFile, library: Library) -> str:
-    """One of EXPERIMENTS; a name that is none of them is a problem of the group, found there."""
-    said = [str(word.parsed.value()) for word in words if word.key == "experiment"]
+    """The kind of experiment: from the command line, `defaults:`, or the sections of the file. The group `experiment`
+    reports unknown names."""
+    names = [str(word.parsed.value()) for word in words if word.key == "experiment"]
     for item in file.defaults():
         for name, option in item.value.items() if isinstance(item.value, dict) else ():
             if name.split()[-1:] and name.split()[-1].lstrip("/") == "experiment":
-                said.append(str(option.value))
-    known = [name for name in said if name in EXPERIMENTS]
+                names.append(str(option.value))
+    known = [name for name in names if name in EXPERIMENTS]
     return known[0] if known else infer_experiment(_body_with_bases(file, library, {file.path}))
 
 
 def _body_with_bases(file: YamlFile, library: Library, seen: set[Path]) -> dict[str, Any]:
-    """What a file holds, and below it what the files that it builds on hold."""
+    """The body of a file, over the bodies of the files that it includes."""
     merged: dict[str, Any] = {}
     for item in file.defaults():
         path = library.path_of(item.value.lstrip("/")) if isinstance(item.value, str) else None
@@ -95,20 +96,21 @@ def _body_with_bases(file: YamlFile, library: Library, seen: set[Path]) -> dict[
 
 
 def _merge_sections(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Section by section: a file that sets one key of a section leaves the others as they were."""
+    """Merges section by section."""
     both = [name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)]
     return {**below, **above, **{name: _merge_sections(below[name], above[name]) for name in both}}
 
 
 def set_below_references(layers: Sequence[Layer], schema: Schema) -> Iterator[Problem]:
-    """Keys that a layer sets below a section or map which a weaker layer made a reference."""
+    """Keys that a layer sets below a section or map that is a reference in a weaker layer: `critic.optimizer:
+    ${actor.optimizer}` and then `critic.optimizer.lr=1`."""
     references: dict[str, Leaf] = {}
     for layer in layers:
         for leaf in layer.leaves:
             above = next((path for path in references if leaf.path.startswith(path + ".")), None)
             if above is not None:
-                said = f"{references[above].value} ({references[above].where})"
-                yield Problem(leaf.written, f"{above} is {said}; keys below a reference cannot be set", leaf.where)
+                reference = f"{references[above].value} ({references[above].where})"
+                yield Problem(leaf.written, f"{above} is {reference}; keys below a reference cannot be set", leaf.where)
             key = schema.keys.get(leaf.path)
             holds_keys = leaf.path in schema.sections or (key is not None and accepts_map(key.kind))
             if holds_keys and is_interpolation(leaf.value):
@@ -121,26 +123,26 @@ def load(
     config: str | Path,
     overrides: Sequence[str] = (),
     schema: str | None = None,
-    known: Machine | None = None,
-    copies: Mapping[str, str] = DEPENDENT_KEYS,
+    machine: Machine | None = None,
+    dependents: Mapping[str, str] = DEPENDENT_KEYS,
 ) -> Loaded:
-    """Composes and checks one experiment; raises ConfigError with every problem that was found. `known` stands in for
-    the machine at hand. `copies` are the keys of the file that follow others which the overrides set."""
-    return Composition(config, overrides, schema, known, copies).load()
+    """Composes and checks one experiment; raises ConfigError with every problem. `known` replaces the detected machine.
+    `dependents` are the keys of the file that follow keys which the overrides set."""
+    return Composition(config, overrides, schema, machine, dependents).load()
 
 
 class Composition:
-    """One composition, step by step; `problems` gathers what is wrong on the way."""
+    """One composition, step by step, with its problems."""
 
     def __init__(
         self,
         config: str | Path,
         overrides: Sequence[str],
         schema: str | None,
-        known: Machine | None = None,
-        copies: Mapping[str, str] = DEPENDENT_KEYS,
+        machine: Machine | None = None,
+        dependents: Mapping[str, str] = DEPENDENT_KEYS,
     ) -> None:
-        self.known, self.copies = known, copies
+        self.machine, self.dependents = machine, dependents
         self.path = find_config(config)
         self.library = Library(self.path)
         self.words, self.problems = parse_overrides(overrides)
@@ -159,8 +161,8 @@ class Composition:
         root = CompositionFiles(self.library, self.file, self.experiment, overrides.groups)
         self.problems += root.problems
         raw, merged = self._compose(root, overrides)
-        values, found = resolve_and_check(self.schema, raw, merged, self.problems, self.path.resolve().parent)
-        self.problems += found
+        values, problems = resolve_and_check(self.schema, raw, merged, self.problems, self.path.resolve().parent)
+        self.problems += problems
         self._allocate(values, merged)
         if self.problems:
             shown = make_redactor(self.schema, values, merged)
@@ -184,14 +186,14 @@ class Composition:
         file = self.library.read(self.path, allow_empty=False)
         if file.root is None:
             raise ConfigError([*self.problems, *file.problems])
-        said = legacy_file_message(file.root.plain())
-        if said:
-            raise ConfigError([Problem(file.shown, said)])
+        message = legacy_file_message(file.root.plain())
+        if message:
+            raise ConfigError([Problem(file.shown, message)])
         self.problems += file.problems
         return file
 
     def _compose(self, root: CompositionFiles, overrides: Overrides) -> tuple[dict[str, Any], MergedLayers]:
-        """The merged tree, references unresolved, and the replay that says where each of its values is from."""
+        """The composed tree with unresolved references, and the merged layers with the origin of each value."""
         from areal_like.config.sources import hydra_source
 
         try:
@@ -218,8 +220,8 @@ class Composition:
         return raw, merged
 
     def _layer(self, root: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
-        """One file as a layer: read, checked, and served to Hydra without what is wrong in it; and without the user's
-        copies of what the command line sets."""
+        """One file as a layer: read, checked, and served to Hydra without invalid values and without dependent keys of
+        what the command line sets."""
         package = "" if name == ROOT else package
         file, body = root.part(name)
         read = LayerReader(self.schema, lambda line: f"{file.shown}:{line}", package).read(YamlNode(body, 1))
@@ -229,8 +231,8 @@ class Composition:
         tree = MergedLayers(self.schema, {})
         leaves = tuple(read.leaves)
         if name == ROOT:
-            copies = set(dependents_of({leaf.path: leaf.value for leaf in leaves}, self.copies, changed_paths))
-            leaves = tuple(leaf for leaf in leaves if leaf.path not in copies)
+            dependents = set(dependents_of({leaf.path: leaf.value for leaf in leaves}, self.dependents, changed_paths))
+            leaves = tuple(leaf for leaf in leaves if leaf.path not in dependents)
         for leaf in leaves:
             if leaf.path.startswith(below):
                 tree.set(leaf.path.removeprefix(below), leaf.value)
@@ -247,7 +249,7 @@ class Composition:
         return "group of the file"
 
     def _opened(self, layers: Sequence[Layer]) -> set[str]:
-        """The optional sections below which some layer sets something."""
+        """The optional sections below which a layer sets a key."""
         return {
             section
             for layer in layers
@@ -263,9 +265,9 @@ class Composition:
         return False
 
     def _allocate(self, values: dict[str, Any], merged: MergedLayers) -> None:
-        """What runs where must be one answer; what this machine lacks for it is the plan's to say."""
+        """Adds problems of the allocation; the plan reports what this machine lacks."""
         wrong = {problem.key for problem in self.problems}
-        _, findings = allocate(build_config(self.schema.cls, values), self.known or detect_machine())
+        _, findings = allocate(build_config(self.schema.cls, values), self.machine or detect_machine())
         for finding in findings:
             keys = (finding.key, *finding.also)
             if wrong.isdisjoint(keys):
@@ -274,7 +276,7 @@ class Composition:
 
 
 class ProvenanceMismatch(RuntimeError):
-    """The replay of the layers and Hydra's composition differ: a mistake in this package, never in a configuration."""
+    """The merged layers and Hydra's composition differ: a bug of this package."""
 
 
 def _difference(composed: Any, replayed: Any, path: str = "") -> str:
@@ -282,4 +284,4 @@ def _difference(composed: Any, replayed: Any, path: str = "") -> str:
         for name in {**composed, **replayed}:
             if composed.get(name) != replayed.get(name) or (name in composed) != (name in replayed):
                 return _difference(composed.get(name), replayed.get(name), f"{path}.{name}".lstrip("."))
-    return f"{path}: composed {composed!r}, replayed {replayed!r}; please report this"
+    return f"{path}: composed {composed!r}, merged {replayed!r}; please report this"

@@ -1,4 +1,4 @@
-"""A configuration that has been composed and found right."""
+"""A loaded configuration: values, origins, and an instance of its dataclass."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ from areal_like.config.sources.leaves import Leaf
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """`raw` has the references as written, `values` what they lead to; "auto" stays "auto" in both."""
+    """`raw` has references as written, `values` resolved ones; "auto" stays "auto" in both."""
 
     file: Path
     overrides: tuple[str, ...]
@@ -33,7 +33,7 @@ class Loaded:
         return self.schema.cls
 
     def get(self, path: str, default: Any = None) -> Any:
-        """The value at a dotted path; `default` where there is none (a section that is null, say)."""
+        """The value at a dotted path; `default` if there is none (such as below a null section)."""
         return value_at(self.values, path, default)
 
     def get_raw(self, path: str, default: Any = None) -> Any:
@@ -45,12 +45,12 @@ class Loaded:
         return build_config(self.cls, self.values)
 
     def origin(self, path: str) -> Origin:
-        """Where the value at `path` came from, and what it beat."""
-        found = self.merged.origin(path)
+        """Where the value at `path` was set, and the values that it overrides."""
+        origin = self.merged.origin(path)
         default = self._default_origin(path)
-        if found is not None:
-            beaten = found.beaten if default is None else (*found.beaten, default)
-            return dataclasses.replace(found, beaten=beaten)
+        if origin is not None:
+            beaten = origin.beaten if default is None else (*origin.beaten, default)
+            return dataclasses.replace(origin, beaten=beaten)
         for above in reversed(ancestors(path)):
             whole = self.merged.origin(above)
             if whole is not None and not isinstance(whole.value, dict):
@@ -93,9 +93,9 @@ MISSING: Any = object()
 
 
 def make_redactor(schema: Schema, values: dict[str, Any], merged: MergedLayers) -> Redactor:
-    """Knows the secrets among the values, those that a stronger layer has beaten, and those of the environment."""
+    """Hides the secrets among the values, among overridden values, and in the environment."""
     marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
-    beaten = [{path: origin.value} for path, said in merged.history.items() for origin in said]
+    beaten = [{path: origin.value} for path, origins in merged.history.items() for origin in origins]
     return Redactor(marked, values, [*beaten, dict(os.environ)])
 
 
@@ -133,7 +133,7 @@ def _kinds(cls: type) -> dict[str, Any]:
 
 
 def experiment_of(cls: type) -> str:
-    """The shipped experiment that a class is, or extends."""
+    """The name of the shipped experiment that a class is or extends."""
     names = {shipped: name for name, shipped in EXPERIMENTS.items()}
     for base in cls.__mro__:
         if base in names:

@@ -1,4 +1,4 @@
-"""Short names that users expect; each stands for the full path of one key."""
+"""Short names of keys, and synonyms from other frameworks for suggestions."""
 
 from functools import cache
 from types import MappingProxyType
@@ -53,7 +53,7 @@ LOCAL_SYNONYMS = MappingProxyType(
         "wd": "weight_decay",
     }
 )
-"""Another name of a key -> the key's name, in whatever section both would stand."""
+"""Synonym -> key name, within any section."""
 
 SYNONYMS = MappingProxyType(
     {
@@ -226,13 +226,13 @@ SYNONYMS = MappingProxyType(
         "warmup_steps": "actor.optimizer.warmup_steps",
     }
 )
-"""Another name of a key, or the end of one, -> the path of the key or section that it means. The name stands alone or
-below sections of another system."""
+"""Synonym of a key, or the end of one -> path of the key or section. It may be written below sections of another
+framework."""
 
 
 @cache
 def synonyms() -> dict[str, str]:
-    """All of them: ours first, then our short names, then where the keys of prime-rl live."""
+    """All synonyms: SYNONYMS first, then short names, then the keys of prime-rl."""
     from areal_like.config.dialects.prime_rl.keys import PATHS
 
     meant = {**SYNONYMS}

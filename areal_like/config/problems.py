@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: each problem once, where it stands, and what to do; all of them at once."""
+"""Problems of a configuration: key, place, message with remedy; all reported at once."""
 
 import re
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from areal_like.config.redact import scrub
 
 @dataclass(frozen=True)
 class Problem:
-    """`key` is a dotted key (or a file), `where` the file and line, group file or override that said it."""
+    """`key` is a dotted key (or a file), `where` the file and line, group file or override that set it."""
 
     key: str
     message: str
     where: str = ""
     follows: tuple["Problem", ...] = ()
-    """What follows from this problem and needs no mending of its own."""
+    """Problems that disappear with this one."""
 
     def __post_init__(self) -> None:
         if not self.key.strip():
@@ -31,11 +31,11 @@ class Problem:
 
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What would move the cursor of a terminal, or turn the text around."""
+"""Characters that move the cursor of a terminal or reverse the text."""
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used, with every problem found in it."""
+    """An invalid configuration, with all its problems."""
 
     def __init__(self, problems: Iterable[Problem], title: str = "") -> None:
         self.problems = tuple(sort_problems(problems))
@@ -52,17 +52,13 @@ class ConfigError(Exception):
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """By key, then place; the same finding twice counts once."""
+    """By key, then place, without duplicates."""
     unique = {(p.key, p.where, p.message): p for p in problems}
     return [unique[key] for key in sorted(unique)]
 
 
 def fold_consequences(problems: Iterable[Problem]) -> list[Problem]:
-    """Puts a problem whose message starts from another's key under that other one.
-
-    A required key that is missing because its name was misspelt is named by the misspelling's suggestion: mending the
-    one mends the other, so it is reported as a consequence.
-    """
+    """Reports a missing required key as a consequence of the misspelt key whose suggestion names it."""
     kept: list[Problem] = []
     missing: list[Problem] = []
     for problem in problems:

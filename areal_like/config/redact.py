@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is shown: by the schema's mark, by the name of a key, and inside texts people typed."""
+"""Hides secrets in output: by the schema's mark, by the name of a key, and inside texts."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 SECRET = "<secret>"
 MIN_SECRET_LENGTH = 6
-"""A shorter value is hidden under its own key, but not looked for in other texts, which it would only garble."""
+"""A shorter value is hidden under its key, but not replaced in other texts."""
 
 _HINTS = ("key", "token", "pass", "pwd", "pat", "secret", "credential", "authorization", "cookie", "bearer")
 _ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_-]?key|token|password|passwd|passphrase"
@@ -21,7 +21,7 @@ _ACCOUNT = r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s]*@"
 
 
 def _may_hide(text: str) -> bool:
-    """A cheap look, as nearly every text has nothing to hide."""
+    """A fast check first: nearly no text has a secret."""
     lowered = text.lower()
     return any(hint in lowered for hint in _HINTS)
 
@@ -32,7 +32,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def scrub(text: str) -> str:
-    """A text that somebody typed, without the values after secret names and without accounts in addresses."""
+    """A text without values after secret names and without accounts in URLs."""
     if _may_hide(text):
         text = re.sub(_ASSIGNMENT, lambda match: match["name"] + SECRET, text)
     if "://" in text:
@@ -41,7 +41,7 @@ def scrub(text: str) -> str:
 
 
 def redact(path: str, value: Any, marked: bool = False) -> Any:
-    """The value of a key as it may be shown. Numbers, switches and empty values are never secrets."""
+    """The value of a key for output. Numbers, booleans and empty values are never secrets."""
     if value is None or isinstance(value, bool | int | float) or value == "":
         return value
     name = path.rpartition(".")[2]
@@ -55,16 +55,16 @@ def redact(path: str, value: Any, marked: bool = False) -> Any:
 
 
 def remove_secrets(text: str, secrets: tuple[str, ...]) -> str:
-    """A text without these very values, wherever in it they stand."""
+    """A text without these values."""
     for secret in secrets:
         text = text.replace(secret, SECRET)
     return text
 
 
 def secret_values(tree: Any, marked: frozenset[str], path: str = "") -> list[str]:
-    """The values of all secret keys of a tree, longest first, so that texts can be searched for them."""
-    found = _collect(tree, marked, path)
-    return sorted(set(found), key=lambda value: (-len(value), value))
+    """The values of all secret keys of a tree, longest first."""
+    secrets = _collect(tree, marked, path)
+    return sorted(set(secrets), key=lambda value: (-len(value), value))
 
 
 def _collect(value: Any, marked: frozenset[str], path: str) -> list[str]:
@@ -83,13 +83,13 @@ def _collect(value: Any, marked: frozenset[str], path: str) -> list[str]:
 
 
 class Redactor:
-    """Shows the values of one configuration."""
+    """Hides the secrets of one configuration in values, texts and commands."""
 
     def __init__(self, marked: frozenset[str], values: dict[str, Any], beaten: Sequence[dict[str, Any]] = ()) -> None:
         self.marked = marked
-        found = {text for tree in (values, *beaten) for text in secret_values(tree, marked)}
-        found = {text for text in found if len(text) >= MIN_SECRET_LENGTH and "${" not in text}
-        self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
+        secrets = {text for tree in (values, *beaten) for text in secret_values(tree, marked)}
+        secrets = {text for text in secrets if len(text) >= MIN_SECRET_LENGTH and "${" not in text}
+        self.secrets = tuple(sorted(secrets, key=lambda text: (-len(text), text)))
 
     def value(self, path: str, value: Any) -> Any:
         return self.everywhere(redact(path, value, marked=path in self.marked))
@@ -98,7 +98,7 @@ class Redactor:
         return remove_secrets(scrub(text), self.secrets)
 
     def everywhere(self, value: Any) -> Any:
-        """Texts, and trees of texts, without the values that are known to be secret."""
+        """Texts, or trees of texts, without secret values."""
         if isinstance(value, str):
             return remove_secrets(value, self.secrets)
         if isinstance(value, dict):
@@ -106,7 +106,7 @@ class Redactor:
         return [self.everywhere(item) for item in value] if isinstance(value, list) else value
 
     def command(self, words: list[str]) -> list[str]:
-        """A command line without secrets, also where a flag is one word and its value the next."""
+        """A command line without secrets, also if flag and value are separate words."""
         shown, hide = [], False
         for word in words:
             shown.append(SECRET if hide else self.text(word))

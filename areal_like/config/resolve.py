@@ -1,4 +1,4 @@
-"""The last step: references followed, what they lead to checked, required values there, keys in agreement."""
+"""Resolves references, checks their values, required keys, agreement of keys and user code."""
 
 import itertools
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from areal_like.config.sources.yaml_file import scalar
 def resolve_and_check(
     schema: Schema, raw: dict[str, Any], merged: MergedLayers, known: Sequence[Problem], folder: Path
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """The resolved values, and what is wrong with them. Nothing in `raw` is changed."""
+    """The resolved values, and their problems. `raw` is not changed."""
     return _ValueChecker(schema, raw, merged).finish(known, folder)
 
 
@@ -79,23 +79,23 @@ class _ValueChecker:
         return resolved
 
     def _misfit(self, path: str, value: Any, refusal: str) -> None:
-        """A value that came by reference and does not fit here: told at the key that somebody set."""
+        """A referenced value that is invalid here: reported at the key that is set."""
         if self.merged.origin(path) is not None:
             self._refuse(path, f"{refusal}, from {value}")
             return
         followed = [path]
-        while (found := references_in(value_at(self.raw, followed[-1]))) and found[0] not in followed:
-            followed.append(found[0])
+        while (references := references_in(value_at(self.raw, followed[-1]))) and references[0] not in followed:
+            followed.append(references[0])
         source = next((p for p in followed if self.merged.origin(p) is not None), path)
-        told = next((problem for problem in self.problems if problem.key == source), None)
-        if told is None:
+        known_cause = next((problem for problem in self.problems if problem.key == source), None)
+        if known_cause is None:
             self._refuse(source, f"{refusal} (for {path}, which follows it)")
         else:
-            follows = (*told.follows, Problem(path, refusal, self._where((source,))))
-            self.problems[self.problems.index(told)] = replace(told, follows=follows)
+            follows = (*known_cause.follows, Problem(path, refusal, self._where((source,))))
+            self.problems[self.problems.index(known_cause)] = replace(known_cause, follows=follows)
 
     def _items(self, key: Key, items: Any) -> Any:
-        """Items of a list of sections get the defaults that they do not say."""
+        """Adds defaults to the items of a list of sections."""
         if not isinstance(items, list):
             return items
         prefix = f"{key.path}[]."
@@ -116,7 +116,7 @@ class _ValueChecker:
         if resolved is MISSING or resolved is None:
             return None
         if not isinstance(resolved, dict):
-            self._refuse(path, f"is a section, and {value} leads to {resolved!r}")
+            self._refuse(path, f"is a section, and {value} resolves to {resolved!r}")
             return None
         read = LayerReader(self.schema, lambda _: self._where((path,))).read_at(path, to_yaml_node(resolved))
         self.problems += read.problems
@@ -132,7 +132,7 @@ class _ValueChecker:
             return MISSING
 
     def _folded(self) -> list[Problem]:
-        """A problem of a value that others refer to is theirs too: told once, where it starts."""
+        """Reports a problem of a referenced value once, at its source."""
         by_key = {problem.key: problem for problem in self.problems}
         reached = {key: self._reached(key) for key in by_key}
         causes: dict[str, list[Problem]] = {}
@@ -152,13 +152,13 @@ class _ValueChecker:
         return [
             replace(
                 by_key[cause],
-                follows=(*by_key[cause].follows, *(problem for problem in found if problem.key != cause)),
+                follows=(*by_key[cause].follows, *(problem for problem in group if problem.key != cause)),
             )
-            for cause, found in causes.items()
+            for cause, group in causes.items()
         ]
 
     def _reached(self, path: str) -> set[str]:
-        """The paths that a value refers to, directly or through others."""
+        """The paths that a value refers to, directly or indirectly."""
         reached: set[str] = set()
         waiting = [path]
         while waiting:
@@ -180,8 +180,8 @@ class _ValueChecker:
 
     def _others(self, keys: Sequence[str]) -> str:
         places = [(key, self.merged.origin(key)) for key in keys[1:]]
-        said = [f"{key} is set at {origin.where}" for key, origin in places if origin is not None]
-        return f" ({'; '.join(said)})" if said else ""
+        set_at = [f"{key} is set at {origin.where}" for key, origin in places if origin is not None]
+        return f" ({'; '.join(set_at)})" if set_at else ""
 
 
 def _holds_reference(value: Any) -> bool:

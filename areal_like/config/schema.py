@@ -1,7 +1,4 @@
-"""The schema as data: every key that the dataclasses declare, by its dotted path.
-
-Nothing here knows Hydra. The composition, the checks, the help, the JSON Schema and the documents all read this.
-"""
+"""The schema: every key that the dataclasses declare, by its dotted path, without Hydra."""
 
 import dataclasses
 import enum
@@ -21,7 +18,7 @@ SCALARS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 @dataclass(frozen=True)
 class Kind:
-    """A type, as far as configuration needs it."""
+    """The type of a key."""
 
     name: str
     """bool, int, float, str, list, map, section, union or any"""
@@ -73,7 +70,7 @@ class Section:
 
 
 class SchemaError(TypeError):
-    """A dataclass that cannot be a schema: a mistake in code, not in a configuration."""
+    """A dataclass that cannot be a schema: a bug in code, not in a configuration."""
 
 
 class Schema:
@@ -87,7 +84,7 @@ class Schema:
 
     @staticmethod
     def of(cls: type) -> "Schema":
-        """The schema of a class, made once."""
+        """The schema of a class, cached."""
         if cls not in _schemas:
             _schemas[cls] = Schema(cls)
         return _schemas[cls]
@@ -108,8 +105,8 @@ class Schema:
                 self._walk(path + "[].", kind.item.cls, _own_defaults(kind.item.cls))
 
     def defaults(self, expanded: Iterable[str] = (), below: str = "") -> dict[str, Any]:
-        """The tree of defaults, or the part of it `below` a section. Optional sections are null, except the `expanded`
-        ones and what contains them."""
+        """The tree of defaults, or its part `below` a section. Optional sections are null, except the `expanded` ones
+        and those above them."""
         opened, start = set(expanded), f"{below}." if below else ""
         tree: dict[str, Any] = {}
         for path, section in self.sections.items():
@@ -127,16 +124,16 @@ class Schema:
         return tree
 
     def section_defaults(self, path: str) -> dict[str, Any]:
-        """The defaults below one section, as if it had just been opened."""
+        """The defaults below one section."""
         return self.defaults(below=path)
 
     def own_default(self, path: str) -> Any:
-        """What the class of a key gives it, before the section that holds the class says otherwise."""
+        """The default in the class of a key, without the overrides of the section above."""
         key = self.keys[path]
         return _cached_defaults(key.owner).get(key.name)
 
     def map_above(self, path: str) -> Key | None:
-        """The map (or untyped) field that contains this path, if there is one: inside it any name is allowed."""
+        """The map (or untyped) key that contains this path, if any: inside it all names are allowed."""
         for above in ancestors(path):
             key = self.keys.get(above)
             if key is not None:
@@ -144,7 +141,7 @@ class Schema:
         return None
 
     def optional_above(self, path: str) -> Iterator[str]:
-        """The optional sections that hold this path (itself included, when it is one)."""
+        """The optional sections that contain this path, or are at it."""
         for above in (*ancestors(path), path):
             section = self.sections.get(above)
             if section is not None and section.default_null:
@@ -190,14 +187,14 @@ def declarations(cls: type) -> dict[str, tuple[Kind, Constraints]]:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """Annotations of a dataclass. Those of our own classes are types already; a user's module may have strings."""
+    """Annotations of a dataclass. Those of shipped classes are types; a user's module may have strings."""
     if not any(isinstance(field.type, str) for field in dataclasses.fields(cls)):
         return {field.name: field.type for field in dataclasses.fields(cls)}
     return typing.get_type_hints(cls)
 
 
 def kind_of(annotation: Any, name: str) -> Kind:
-    """The kind of an annotation; raises SchemaError for one that a configuration cannot hold."""
+    """The kind of an annotation; raises SchemaError for unsupported ones."""
     if annotation is Any:
         return Kind("any", optional=True)
     if annotation in SCALARS:
@@ -217,7 +214,7 @@ def kind_of(annotation: Any, name: str) -> Kind:
     if origin is dict or annotation is dict:
         return Kind("map", item=kind_of(arguments[1], name) if arguments else Kind("any", optional=True))
     raise SchemaError(
-        f"{name}: a configuration cannot hold {annotation!r}; use bool, int, float, str, list, dict, "
+        f"{name}: unsupported type {annotation!r}; use bool, int, float, str, list, dict, "
         "a dataclass, or one of them or None"
     )
 
@@ -260,7 +257,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
 
 
 def _override(tree: dict[str, Any], cls: Any, place: str, value: Any) -> None:
-    """Sets the default that `section(cls, a__b=value)` asks for; an empty dict opens an optional section."""
+    """Sets a default by `section(cls, a__b=value)`; an empty dict expands an optional section."""
     *above, name = place.split("__")
     node: Any = tree
     for step in above:

@@ -1,4 +1,4 @@
-"""The right name for a wrong one: by spelling, by section, and by what the same thing is called elsewhere."""
+"""Suggests a key for an unknown one: by spelling, by section, and by synonyms."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -7,35 +7,35 @@ from areal_like.config.names import ALIASES, LOCAL_SYNONYMS, synonyms
 
 SECTION_CUTOFF = 0.75
 GLOBAL_CUTOFF = 0.86
-"""How alike two names must be, in one section and in two."""
+"""Minimum similarity of two names, in the same section and in different ones."""
 
 APART = ("critic", "evaluator", "ref", "valid_dataset")
-"""Sections that are like another one: what is written in them means no key outside, bar one that a synonym names."""
+"""Sections similar to another one: no suggestions outside of them, except by synonyms."""
 HIDDEN = ("ref", "evaluator.benchmarks")
-"""What is written outside of these means nothing in them."""
+"""No suggestions in these for keys written elsewhere."""
 TWINS = {"critic": "actor", "model": "actor", "valid_dataset": "train_dataset"}
-"""A section -> the one that is meant first by a key that both have."""
+"""Section -> the preferred one for a key that both have."""
 ENGINES = ("embedded", "sglang", "vllm")
-"""What is written for one of these means no key of another, bar one that a synonym names."""
+"""No suggestions from one of these for another, except by synonyms."""
 GENERIC = {"args", "config", "enable", "freq", "group", "host", "id", "interval", "level", "mode", "model", "name"}
 GENERIC |= {"path", "port", "seed", "size", "strategy", "type"}
-"""Names that say nothing without their section."""
+"""Names that are ambiguous without their section."""
 
 
 def nearest(name: str, candidates: Sequence[str], cutoff: float = 0.6) -> list[str]:
-    """Candidates spelt like `name`, best first."""
+    """Candidates with similar spelling, best first."""
     scored = sorted(((similarity(name, c), c) for c in candidates), key=lambda pair: (-pair[0], pair[1]))
     return [candidate for score, candidate in scored[:3] if score >= cutoff]
 
 
 def similarity(left: str, right: str, cutoff: float = 0.4) -> float:
-    """From 0 to 1; 0 as well for less than the cutoff where that is quick to see."""
+    """From 0 to 1; 0 if a fast bound is below the cutoff."""
     matcher = SequenceMatcher(None, left.lower().replace("-", "_"), right.lower())
     return matcher.ratio() if matcher.real_quick_ratio() > cutoff and matcher.quick_ratio() > cutoff else 0.0
 
 
 def suggest(path: str, names: Iterable[str]) -> str | None:
-    """The key or section that `path` most likely means (`names` are all there are), or None where that is not clear."""
+    """The key or section of `names` that `path` most likely means, or None."""
     if "[" in path:
         return None
     return _Tree(names).suggest(path.lower().replace("-", "_"))
@@ -51,7 +51,7 @@ def did_you_mean(path: str, names: Iterable[str]) -> str:
 
 
 class _Tree:
-    """All names, and which of them stand in which section; `short` has the short names by section."""
+    """All names by section; `short` has the short names by section."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.known = dict.fromkeys(name for name in names if "[" not in name)
@@ -88,7 +88,7 @@ class _Tree:
         return self._outside(rest or path)
 
     def _outside(self, path: str) -> str | None:
-        """What a key below sections of another system means: the sections go one by one."""
+        """A key below sections of another framework: drops the sections one by one."""
         while path:
             if path in self.known and path not in self.below:
                 return path
@@ -104,15 +104,15 @@ class _Tree:
         return None
 
     def _in_sections(self, path: str) -> str | None:
-        """The sections above the key, each right or misspelt, then the key: there, deeper, or somewhere else."""
+        """Resolves the (possibly misspelt) sections, then the key: there, deeper, or elsewhere."""
         *sections, leaf = path.split(".")
         above = ""
         for name in sections:
             inner = [n for n in self.below[above] if _join(above, n) in self.below]
-            found = name if name in inner else _match(name, inner, at_top=not above)
-            if found is None:
+            section = name if name in inner else _match(name, inner, at_top=not above)
+            if section is None:
                 return self._near(above, leaf, path) if above else None
-            above = _join(above, found)
+            above = _join(above, section)
         right = _join(above, leaf)
         if right in self.plain:
             return self.plain[right]
@@ -121,10 +121,10 @@ class _Tree:
         return self._near(above, leaf, path)
 
     def _near(self, above: str, leaf: str, path: str) -> str | None:
-        """A key of one section, or what the name means deeper in it or elsewhere."""
+        """A key of one section, or deeper, or elsewhere."""
         in_place = above == path.rpartition(".")[0] or path.count(".") == above.count(".") + 1
-        if in_place and (found := _match(leaf, self.below[above], at_top=not above)):
-            return _join(above, found)
+        if in_place and (match := _match(leaf, self.below[above], at_top=not above)):
+            return _join(above, match)
         if in_place and (short := _alike(leaf, self.short.get(above, {}), SECTION_CUTOFF)):
             return self.short[above][short[0]]
         if not above:
@@ -132,7 +132,7 @@ class _Tree:
         return self._synonym(path) or self._elsewhere(above, leaf)
 
     def _synonym(self, path: str, least: int = 1) -> str | None:
-        """By the longest end of the path that another system knows, of `least` names or more."""
+        """By the longest suffix of the path that is a synonym, with at least `least` names."""
         meant, parts = synonyms(), path.split(".")
         for start in range(len(parts) - least + 1):
             end = ".".join(parts[start:])
@@ -148,7 +148,7 @@ class _Tree:
         return None
 
     def _places(self, path: str, meant: str, exact: bool) -> Iterator[str]:
-        """Where a synonym's key may stand: in the section where it was written, then where it lives."""
+        """Candidate paths of a synonym's key: in the section where it was written, then its own."""
         top, _, below = meant.partition(".")
         written = path.partition(".")[0]
         if written in self.below and written != top and below:
@@ -162,13 +162,13 @@ class _Tree:
             yield f"model{meant.removeprefix('actor')}"
 
     def _suffix(self, path: str) -> str | None:
-        """`mb_spec.n_mbs` is the end of one path."""
+        """The only path with this suffix, such as `mb_spec.n_mbs`."""
         if "." not in path:
             return None
         return self._only(name for name in self.known if name.lower().endswith(f".{path}"))
 
     def _elsewhere(self, above: str, leaf: str) -> str | None:
-        """By the name alone: deeper in the section, then in its top section, then anywhere that is not set apart."""
+        """By the name alone: deeper in the section, then in its top section, then in all sections except APART."""
         if leaf in GENERIC or len(leaf) < 2:
             return None
         leaves = list(dict.fromkeys(name.rpartition(".")[2] for name in self.known))
@@ -185,9 +185,9 @@ class _Tree:
             named = [name for name in named if name.partition(".")[0] not in ENGINES]
         return None if top in APART else self._only(named, above)
 
-    def _only(self, found: Iterable[str], above: str = "") -> str | None:
-        """The one that is left when nothing is meant that is hidden from there, or that has a twin."""
-        left = [name for name in found if not any(_is_in(name, h) and not _is_in(above, h) for h in HIDDEN)]
+    def _only(self, names: Iterable[str], above: str = "") -> str | None:
+        """The only remaining name without hidden ones and twins."""
+        left = [name for name in names if not any(_is_in(name, h) and not _is_in(above, h) for h in HIDDEN)]
         left = [name for name in left if self._twin(name) not in left]
         return left[0] if len(left) == 1 else None
 
@@ -196,20 +196,20 @@ class _Tree:
         return f"{TWINS.get(top, '')}.{below}"
 
     def _of_another_kind(self, name: str) -> str | None:
-        """A section that only other kinds of experiment have."""
+        """The most similar section that only other kinds of experiment have."""
         from areal_like.config.experiment import EXPERIMENTS
         from areal_like.config.schema import declarations
 
         classes: list[type] = [*EXPERIMENTS.values()]
         declared = [item for cls in classes for item in declarations(cls).items()]
         others = {section for section, (kind, _) in declared if kind.name == "section"}
-        found = _alike(name, sorted(others - self.below.keys()), 0.8)
-        return found[0] if found else None
+        alike = _alike(name, sorted(others - self.below.keys()), 0.8)
+        return alike[0] if alike else None
 
 
 def _match(name: str, there: Sequence[str], at_top: bool) -> str | None:
-    """The one of the names in a section that `name` means: known by another name, the same words in another order, a
-    part of the words or their beginnings (`max_len` is `max_model_len`), or spelt alike."""
+    """The key of a section that `name` means: a synonym, the same words in another order, some of the words or their
+    prefixes (`max_len` is `max_model_len`), or a similar spelling."""
     if LOCAL_SYNONYMS.get(name) in there:
         return LOCAL_SYNONYMS[name]
     words = sorted(name.split("_"))
@@ -219,16 +219,16 @@ def _match(name: str, there: Sequence[str], at_top: bool) -> str | None:
     if len(name) > 2:
         short = sorted((o for o in there if _abbreviates(name, o, long_too=not at_top)), key=lambda o: (len(o), o))
         last = [other for other in short if other.rpartition("_")[2].startswith(name.rpartition("_")[2])]
-        for found in (short, last):
-            if found and all(other.startswith(found[0]) for other in found):
-                return found[0]
+        for candidates in (short, last):
+            if candidates and all(other.startswith(candidates[0]) for other in candidates):
+                return candidates[0]
     spelt = _alike(name, there, SECTION_CUTOFF)
     return spelt[0] if spelt else None
 
 
 def _abbreviates(name: str, other: str, long_too: bool) -> bool:
-    """Whether each word of `name` begins a word of `other`, in order, the first the first; `long_too`: or the other
-    way round (`epsilon`, `eps`)."""
+    """Whether each word of `name` is a prefix of a word of `other`, in order, beginning with the first; `long_too`: or
+    the reverse (`epsilon`, `eps`)."""
     words, place = other.split("_"), 0
     for number, word in enumerate(name.split("_")):
         while place < len(words):
@@ -246,7 +246,7 @@ def _abbreviates(name: str, other: str, long_too: bool) -> bool:
 
 
 def _alike(name: str, candidates: Iterable[str], cutoff: float) -> list[str]:
-    """The candidate that is spelt most like `name`; none where two are equally like it."""
+    """The candidate most similar to `name`; none if two are equally similar."""
     scored = sorted(((similarity(name, c, cutoff - 0.01), c) for c in candidates), reverse=True)
     scored = [(score, candidate) for score, candidate in scored if score >= cutoff]
     clear = len(scored) == 1 or (len(scored) > 1 and scored[0][0] > scored[1][0])

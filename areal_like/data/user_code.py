@@ -59,7 +59,7 @@ def load_object(key: str, name: str, places: SearchFolders) -> Any:
     """What `name` stands for, imported."""
     place, thing = split_name(name)
     if not place or not thing.isidentifier():
-        raise config_error(key, f"{name!r} names nothing; write pkg.module:thing or file.py:thing")
+        raise config_error(key, f"{name!r} is not a valid name; write pkg.module:thing or file.py:thing")
     module = _file(key, place, places) if place.endswith(".py") else _module(key, place, places)
     if not hasattr(module, thing):
         guess = nearest(thing, [known for known in vars(module) if not known.startswith("_")])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.base import SERVERS
 from areal_like.config.allocation.models import generates, starts_servers
-from areal_like.config.checks.not_built import no_effect_problems
+from areal_like.config.checks.no_effect import no_effect_problems
 from launcher.plan.changes import BODY, OVERRIDE, is_set_by_user
 from launcher.plan.plan import UnreadFileValue
 from launcher.plan.reward_model import has_reward_model

@@ -50,7 +50,7 @@ class _SweepPlanner:
     def __init__(self, arguments: Arguments) -> None:
         assert arguments.config is not None
         self.config, self.schema_class = arguments.config, arguments.schema_class
-        self.copies = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
+        self.dependents = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
         self.elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
         words = [*self.elsewhere.overrides, *arguments.overrides]
         self.overrides = [word for word in words if not is_hydra_override(word)]
@@ -64,7 +64,7 @@ class _SweepPlanner:
         self.fixed = [word.text for word in parsed if not word.parsed.is_sweep_override()]
 
     def load(self, overrides: list[str]) -> Loaded:
-        return load(self.config, overrides, self.schema_class, self.elsewhere.machine, self.copies)
+        return load(self.config, overrides, self.schema_class, self.elsewhere.machine, self.dependents)
 
     def check(self, overrides: list[str]) -> list[Problem]:
         try:

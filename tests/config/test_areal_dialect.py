@@ -49,7 +49,7 @@ class TestDropped:
         with pytest.raises(ConfigError) as refused:
             load_text(f"experiment_name: x\n{text}\n")
         (problem,) = (problem for problem in refused.value.problems if problem.key == key)
-        assert "AReaL had it once, and has dropped it" in problem.message and instead in problem.message
+        assert "removed from AReaL" in problem.message and instead in problem.message
         assert "--schema" not in problem.message
 
     def test_what_replaces_them_is_there(self):

@@ -42,9 +42,9 @@ class TestValues:
             ("gconfig.n_samples=null", "null is not allowed here"),
             ("actor.lr=fast", "'fast' is not a number; expected a number >= 0"),
             ("actor.lr='1e-4'", "'1e-4' is not a number"),
-            ("actor.lr=nan", "nan is no finite number"),
+            ("actor.lr=nan", "nan is not a finite number"),
             ("actor.lr=-1", "out of range"),
-            ("actor.lr=inf", "inf is no finite number"),
+            ("actor.lr=inf", "inf is not a finite number"),
             ("seed=99999999999999999999999", "too large for an integer"),
             ("trial_name=true", 'is not a string; write it in quotes ("true")'),
             ("trial_name=1.50", "is not a string; write it in quotes"),
@@ -117,7 +117,7 @@ class TestNames:
 
     def test_plus_adds_only_inside_maps(self, tmp_path: Path) -> None:
         assert "`+` adds only inside maps" in only(GOOD, tmp_path, "+actor.zz=1")
-        assert "drop the `+`" in only(GOOD, tmp_path, "+actor.path=x")
+        assert "remove the `+`" in only(GOOD, tmp_path, "+actor.path=x")
         assert "no such key" in only(GOOD, tmp_path, "++actor.zz=1")
 
     def test_an_unknown_group_or_option_names_what_there_is(self, tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ class TestNames:
 
     def test_an_alias_beside_its_real_path_is_a_contradiction(self, tmp_path: Path) -> None:
         text = "experiment_name: e\nactor: {path: m, lr: 1.0, optimizer: {lr: 2.0}}\n"
-        assert "are one key and both stand here" in only(text, tmp_path)
-        assert "are one key and both stand here" in only(GOOD, tmp_path, "actor.lr=1", "actor.optimizer.lr=1")
+        assert "are the same key; keep one" in only(text, tmp_path)
+        assert "are the same key; keep one" in only(GOOD, tmp_path, "actor.lr=1", "actor.optimizer.lr=1")
 
     def test_items_of_a_list_are_checked_each(self, tmp_path: Path) -> None:
         text = GOOD + "environments:\n  train:\n    - id: a\n      args: {x: 1}\n    - idd: b\n    - 3\n"
@@ -217,7 +217,7 @@ class TestFiles:
             ("a: [1, 2\n", "is not YAML"),
             ("actor:\n\tpath: m\n", "a tab is used for indentation"),
             (b"experiment_name: \xff\xfe\n", "is not UTF-8"),
-            ("experiment_name: &a [*a]\n", "stands for itself"),
+            ("experiment_name: &a [*a]\n", "refers to itself"),
             ("experiment_name: !!python/object:os.system x\n", "tag"),
             ("experiment_name: e\n---\nactor: {}\n", "more than one document"),
             ("a: " + "[" * 500 + "]" * 500, "levels deep"),
@@ -283,7 +283,7 @@ class TestContradictions:
 
     def test_a_temperature_that_leaves_no_numbers_is_refused(self, tmp_path: Path) -> None:
         text = only(GOOD, tmp_path, "gconfig.temperature=1e-50")
-        assert text.startswith("gconfig.temperature ") and "is 1e-50; take 0 " in text
+        assert text.startswith("gconfig.temperature ") and "is 1e-50; use 0 " in text
 
     @pytest.mark.parametrize(
         ("key", "value", "words"),
@@ -291,7 +291,7 @@ class TestContradictions:
             (
                 "stop",
                 ["x"] * (MAX_STOP_TEXTS + 1),
-                f"has {MAX_STOP_TEXTS + 1} texts; servers look for {MAX_STOP_TEXTS} at most",
+                f"has {MAX_STOP_TEXTS + 1} texts; servers support at most {MAX_STOP_TEXTS}",
             ),
             ("stop", ["x" * (MAX_STOP_LENGTH + 1)], f"has a text of {MAX_STOP_LENGTH + 1} characters"),
             ("stop", [""], "has an empty text"),

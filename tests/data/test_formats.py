@@ -322,7 +322,7 @@ def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, me
         loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
     (told,) = caught.value.problems
     assert told.key == f"{section}.fields.{name}"
-    assert told.message == f"is nothing that such rows have; did you mean {meant}"
+    assert told.message == f"is not a column of such rows; did you mean {meant}"
 
 
 def test_fields_may_give_names_to_what_a_reward_wants():

@@ -216,7 +216,7 @@ class TestConfigName:
         said = run.refusal("--config", "gropo.yaml", "--dry-run")
         assert "grpo, ppo, reward_model, sft" in said
         assert "Did you mean grpo.yaml?" in said
-        assert "no shipped experiment" in run.refusal("--config", "/nowhere/at/all.yaml")
+        assert "no such file or shipped experiment" in run.refusal("--config", "/nowhere/at/all.yaml")
 
 
 class TestColours:

@@ -29,11 +29,11 @@ def command(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD + "launcher: {env: {'X$(touch y)': q}}", "is no name of an environment variable"),
+        (GOOD + "launcher: {env: {'X$(touch y)': q}}", "is not a name of an environment variable"),
         (GOOD + "launcher: {env: {a: {b: 1}}}", "is not a string"),
-        (GOOD + "gconfig: !foo {n_samples: 2}", "tag !foo is not read here"),
+        (GOOD + "gconfig: !foo {n_samples: 2}", "tag !foo is not supported"),
         (GOOD + "gconfig: !!set {n_samples}", "tag"),
-        ("defaults: [b, b]\n" + GOOD, "'b' stands twice"),
+        ("defaults: [b, b]\n" + GOOD, "'b' is listed twice"),
         (GOOD + "trial_name: " + "a" * 300, "at most 128 characters"),
         ("x: " + "y" * 6_000_000, "is larger than 5 MB"),
     ],
@@ -46,8 +46,8 @@ def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, said: 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("experiment=[ppo,sft]", "is one kind, not a list"),
-        ("+launcher.env.a.b=1", "holds single values, and nothing below them"),
+        ("experiment=[ppo,sft]", "takes one kind, not a list"),
+        ("+launcher.env.a.b=1", "holds single values, not mappings"),
         ("stats_logger.wandb.wandb_api_key='sk-abc,defghij", "check its quotes"),
         ("rollout.num_episode_workers=1000000", "out of range"),
     ],

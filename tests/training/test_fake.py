@@ -163,7 +163,7 @@ def test_a_trainer_that_is_started_by_hand_refuses_too_few_sequences_too():
 
 def test_data_that_random_tokens_take_the_place_of_are_said_to_have_no_effect():
     told = [warning for warning in plan_of("sft", *FAKE).warnings if warning.startswith("valid_dataset: ")]
-    assert told == ["valid_dataset: has no effect beside train_dataset.fake, which takes the place of all data"]
+    assert told == ["valid_dataset: has no effect beside train_dataset.fake, which replaces all data"]
 
 
 def test_what_servers_would_be_refused_for_does_not_matter_without_them():

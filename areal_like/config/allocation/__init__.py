@@ -1,7 +1,4 @@
-"""Which engine runs on how many devices: read from `allocation_mode` and the `.backend` keys, filled from the machine.
-
-The one door is `resolve`; `machine` looks at the machine that it is given.
-"""
+"""Which engine runs on how many devices: from `allocation_mode`, the `.backend` keys and the machine."""
 
 from areal_like.config.allocation.base import (
     SERVERS,

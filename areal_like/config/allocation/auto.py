@@ -1,8 +1,8 @@
-"""Fills what the configuration leaves open, each with a reason in words.
+"""Defaults of `auto`: engine and sizes from the machine, each with a reason.
 
-No GPU: one server and one trainer on the CPU. One GPU: both on it, its memory split between them. More: half of them
-serve and half train. Generation is the longer part of a step, so an odd one serves; over several nodes the halves are
-whole nodes, so that a trainer's collectives stay inside as few nodes as possible.
+No GPU: one server and one trainer on the CPU. One GPU: both share it and its memory. More: half of them for servers,
+half for the trainer. Generation is the longer part of a step, so servers get an odd one; on several nodes the halves
+are whole nodes, so that collectives of the trainer span as few nodes as possible.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from areal_like.config.allocation.machine import THIS_MACHINE, Machine
 
 @dataclass(frozen=True)
 class Devices:
-    """The GPUs of the whole cluster, and where that number comes from."""
+    """GPUs of the whole cluster, and the source of their number."""
 
     n_nodes: int
     gpus_per_node: int
@@ -45,9 +45,9 @@ def devices_of(cluster: ClusterSize, machine: Machine) -> Devices:
 
 
 def choose_server(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tuple[str, str]:
-    """Which engine serves where none is named."""
+    """The inference engine if none is named."""
     if on_cpu or not devices.num_gpus:
-        return "embedded", "the embedded engine runs on a CPU as it is"
+        return "embedded", "the embedded engine runs on a CPU"
     if devices.num_gpus == 1:
         return "embedded", "the embedded engine shares one GPU with the trainer"
     for name in ("vllm", "sglang"):
@@ -60,7 +60,7 @@ def choose_server(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> t
 
 
 def choose_trainer(part: BackendSpec) -> tuple[str, str]:
-    """Which engine trains where none is named; sizes that only megatron has mean megatron."""
+    """The training engine if none is named; pipeline and expert sizes imply megatron."""
     dims = part.dims
     if dims and (part.ffn or dims.pipeline > 1 or dims.expert > 1):
         return "megatron", f"pipeline and expert sizes ({dims}) mean megatron"
@@ -70,7 +70,7 @@ def choose_trainer(part: BackendSpec) -> tuple[str, str]:
 def choose_size(
     role: str, part: BackendSpec, other: BackendSpec | None, devices: Devices, servers_on_cpu: bool
 ) -> tuple[BackendSpec, str]:
-    """Gives `part` its number of copies. `role` is "rollout" or "actor", `other` the opposite one where that runs."""
+    """`part` with its number of copies. `role` is "rollout" or "actor", `other` the other one if it runs."""
     count, reason = _count(role, other, devices, servers_on_cpu)
     return replace(part, dims=ParallelDims(data=count)), reason
 
@@ -89,8 +89,8 @@ def _count(role: str, other: BackendSpec | None, devices: Devices, servers_on_cp
     if total == 1 and taken == 1:
         return 1, f"{devices}: one server and the trainer share it, its memory split between them"
     if taken < total:
-        return total - taken, f"{devices}: what {other} leaves"
-    return 1, f"{devices}: {other} leaves none, so the smallest"
+        return total - taken, f"{devices}: those that {other} does not use"
+    return 1, f"{devices}: {other} uses all of them, so the minimum"
 
 
 def _half(role: str, devices: Devices) -> tuple[int, str]:
@@ -99,6 +99,6 @@ def _half(role: str, devices: Devices) -> tuple[int, str]:
     unit, count, noun = (devices.gpus_per_node, devices.n_nodes, "node") if devices.n_nodes > 1 else (1, 0, "GPU")
     count = count or devices.num_gpus
     serving = (count + 1) // 2
-    odd = "; generation is the longer part of a step, so the odd one serves" if count % 2 else ""
+    odd = "; generation is the longer part of a step, so servers get the odd one" if count % 2 else ""
     split = f"{plural(serving, noun)} for servers, {plural(count - serving, noun)} for the trainer{odd}"
     return (serving if role == "rollout" else count - serving) * unit, f"{devices}: {split}"

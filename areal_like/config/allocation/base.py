@@ -1,7 +1,7 @@
-"""The nouns of an allocation: which engine runs on how many devices, divided along which dimensions.
+"""Types of an allocation: engines, their sizes along each dimension, problems.
 
 Dimensions are written as a letter and a number: `d` data (for servers: how many), `t` tensor, `p` pipeline,
-`c` context, `e` expert. A trainer may divide its attention and its expert layers differently ("hybrid").
+`c` context, `e` expert. A trainer may use different sizes for attention and expert layers ("hybrid").
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ DIMENSIONS = {"d": "data", "t": "tensor", "p": "pipeline", "c": "context", "e": 
 
 @dataclass(frozen=True)
 class AllocationProblem:
-    """Something to tell the user: about one dotted key, and about the others that it has to do with."""
+    """A problem or warning about one dotted key; `also` are other keys involved."""
 
     key: str
     message: str
@@ -23,7 +23,7 @@ class AllocationProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelDims:
-    """Sizes as they were written; what was not written is 1."""
+    """Sizes as written; 1 if not written."""
 
     data: int = 1
     tensor: int = 1
@@ -33,7 +33,7 @@ class ParallelDims:
 
     @property
     def world_size(self) -> int:
-        """Number of devices. Experts lie on the devices that are already there, so they do not multiply it."""
+        """Number of devices. Experts share them, so their size does not multiply it."""
         return self.data * self.context * self.tensor * self.pipeline
 
     def __str__(self) -> str:
@@ -43,12 +43,12 @@ class ParallelDims:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """What one place in the configuration says about servers or trainers; None is left open there."""
+    """Servers or trainers as one key specifies them; None if left open."""
 
     backend: str | None = None
     dims: ParallelDims | None = None
     ffn: ParallelDims | None = None
-    """Sizes of the expert layers where a hybrid gives them apart; `dims` are then those of attention."""
+    """Sizes of the expert layers in a hybrid; `dims` are then those of attention."""
 
     def __str__(self) -> str:
         if self.dims is None:
@@ -65,7 +65,7 @@ class AllocationMode:
     rollout: BackendSpec | None = None
     train: BackendSpec | None = None
     client: Literal["eval", "cpu"] | None = None
-    """What uses the servers where no trainer does."""
+    """The client of the servers if there is no trainer."""
     colocated: bool = False
 
     def __str__(self) -> str:
@@ -75,16 +75,16 @@ class AllocationMode:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelStrategy(ParallelDims):
-    """One engine, and how it is divided over its devices."""
+    """One engine with its sizes."""
 
     backend: str
     expert_tensor: int = 1
 
     @classmethod
     def of(cls, part: BackendSpec) -> "ParallelStrategy":
-        """`part` with name and sizes."""
+        """From a `part` with name and sizes."""
         dims = part.dims
-        assert part.backend and dims, "names and sizes are settled before this"
+        assert part.backend and dims, "name and sizes must be set"
         return cls(
             backend=part.backend,
             data=dims.data,
@@ -102,7 +102,7 @@ class ParallelStrategy(ParallelDims):
 
     @property
     def dims(self) -> str:
-        """Everything but the backend, as it is written."""
+        """The sizes as written, without the engine."""
         if self.expert_tensor == 1:
             return super().__str__()
         attention = ParallelDims(data=self.data, tensor=self.tensor, pipeline=self.pipeline, context=self.context)
@@ -117,7 +117,7 @@ class ParallelStrategy(ParallelDims):
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """What `cluster.*` says of the machines: how many nodes, and how many GPUs each has ("auto": look)."""
+    """Size of the cluster: nodes, and GPUs per node ("auto": those of the machine)."""
 
     n_nodes: int = 1
     n_gpus_per_node: int | Literal["auto"] = "auto"
@@ -126,7 +126,7 @@ class ClusterSize:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What runs where, and why. `reasons` gives each backend key the words for its value."""
+    """What runs on which devices. `reasons` explains the value of each backend key."""
 
     rollout: ParallelStrategy | None = None
     actor: ParallelStrategy | None = None
@@ -135,16 +135,16 @@ class Allocation:
     critic: ParallelStrategy | None = None
     eval_only: bool = False
     shared_device: bool = False
-    """One server and one trainer on the same GPU, its memory split between them."""
+    """One server and one trainer share a GPU and its memory."""
     num_gpus: int = 0
-    """GPUs that servers and trainers take together; 0 where all runs on the CPU."""
+    """GPUs of servers and trainers together; 0 on the CPU."""
     reasons: dict[str, str] = field(default_factory=dict)
     cannot_start: tuple[AllocationProblem, ...] = ()
-    """What this framework does not run: said in the plan, an error at a real start."""
+    """What this framework does not support: shown in the plan, an error at a start."""
     needs: tuple[AllocationProblem, ...] = ()
-    """What the cluster or this machine lacks: said in the plan, an error at a real start."""
+    """What the cluster or this machine lacks: shown in the plan, an error at a start."""
     warnings: tuple[AllocationProblem, ...] = ()
-    """What is worth knowing and stops nothing."""
+    """Shown in the plan; no error."""
 
     @property
     def train(self) -> ParallelStrategy | None:

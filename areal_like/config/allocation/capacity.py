@@ -1,4 +1,4 @@
-"""Whether an allocation fits the cluster and this machine. What is lacking never stops a plan, only a real start."""
+"""Whether an allocation fits the cluster and this machine. Missing devices stop a start, not a plan."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,25 +13,25 @@ GPUS_KEY = "cluster.n_gpus_per_node"
 def check_capacity(
     allocation: Allocation, cluster: ClusterSize, machine: Machine, keys: Mapping[str, str], servers_on_cpu: bool
 ) -> Allocation:
-    """`allocation` with its number of GPUs, what it needs beyond those there are, and what to know about it."""
+    """`allocation` with its number of GPUs, the missing ones, and warnings."""
     devices = devices_of(cluster, machine)
     rollout, actor = allocation.rollout, allocation.actor
     serving = rollout.world_size if rollout and not servers_on_cpu else 0
     training = actor.world_size if actor else 0
     shared = devices.num_gpus == 1 and serving == 1 and training == 1
-    wanted = 0 if not devices.num_gpus else 1 if shared else serving + training
+    needed = 0 if not devices.num_gpus else 1 if shared else serving + training
     return replace(
         allocation,
         shared_device=shared,
-        num_gpus=wanted,
-        needs=(*allocation.needs, *_missing_devices(allocation, wanted, devices, cluster, machine, keys)),
+        num_gpus=needed,
+        needs=(*allocation.needs, *_missing_devices(allocation, needed, devices, cluster, machine, keys)),
         warnings=(*allocation.warnings, *_warnings(allocation, shared, devices, cluster, machine, keys)),
     )
 
 
 def _missing_devices(
     allocation: Allocation,
-    wanted: int,
+    needed: int,
     devices: Devices,
     cluster: ClusterSize,
     machine: Machine,
@@ -39,10 +39,10 @@ def _missing_devices(
 ) -> Iterator[AllocationProblem]:
     rollout, per_node = allocation.rollout, devices.gpus_per_node
     key = keys["rollout"] if allocation.rollout else keys["actor"]
-    if wanted > devices.num_gpus:
+    if needed > devices.num_gpus:
         yield AllocationProblem(
             key,
-            f"{allocation} takes {plural(wanted, 'GPU')}; the cluster has {devices}. Write smaller sizes, leave them "
+            f"{allocation} takes {plural(needed, 'GPU')}; the cluster has {devices}. Write smaller sizes, leave them "
             f"to auto, or raise cluster.n_nodes or {GPUS_KEY}",
             (GPUS_KEY, "cluster.n_nodes"),
         )
@@ -50,16 +50,16 @@ def _missing_devices(
         one = rollout.world_size // rollout.data
         yield AllocationProblem(
             key,
-            f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; a server does not reach "
-            f"over nodes. Write a t (and p) of at most {per_node}",
+            f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; a server cannot span "
+            f"nodes. Write a t (and p) of at most {per_node}",
             (GPUS_KEY,),
         )
-    if (cluster.type == "local" or not machine.is_here) and machine.num_gpus < min(per_node, wanted):
+    if (cluster.type == "local" or not machine.is_here) and machine.num_gpus < min(per_node, needed):
         has = plural(machine.num_gpus, "GPU") if machine.num_gpus else "none"
         yield AllocationProblem(
             GPUS_KEY,
-            f"{allocation} wants {plural(min(per_node, wanted), 'GPU')} on {machine.place}, which has {has} "
-            f"({machine.how}). Write {GPUS_KEY}=auto to use what is there",
+            f"{allocation} needs {plural(min(per_node, needed), 'GPU')} on {machine.place}, which has {has} "
+            f"({machine.how}). Write {GPUS_KEY}=auto to use what it has",
         )
 
 
@@ -82,9 +82,9 @@ def _warnings(
             keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them"
         )
     if cluster.type != "local" and cluster.n_gpus_per_node == "auto" and machine.is_here:
-        found = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
+        gpus = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
         yield AllocationProblem(
             GPUS_KEY,
-            f"the nodes of a {cluster.type} cluster are taken to be like this machine: {found} ({machine.how}). "
-            f"Write how many they have",
+            f"the nodes of a {cluster.type} cluster are assumed to be like this machine: {gpus} ({machine.how}). "
+            f"Set it to their number of GPUs",
         )

@@ -1,4 +1,4 @@
-"""What sizes mean together: the combinations that cannot be, and those that this framework does not run."""
+"""Combinations of sizes that are impossible, or not supported by this framework."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,13 +12,13 @@ from areal_like.config.allocation.base import (
     ParallelStrategy,
 )
 
-FSDP_LIMIT = "It splits the data alone (d) so far"
+FSDP_LIMIT = "It supports only data parallelism (d) so far"
 
 
 def impossible_sizes(
     part: BackendSpec, backend: str, key: str, also: tuple[str, ...] = ()
 ) -> Iterator[AllocationProblem]:
-    """Why `part`, run by `backend`, cannot be; `key` is where its sizes stand."""
+    """Why `part` is impossible with `backend`; `key` is the key of its sizes."""
     dims, shown = part.dims, replace(part, backend=backend)
     if dims is None:
         return
@@ -35,7 +35,7 @@ def impossible_sizes(
         what = " and ".join(extra) if extra else "attention and experts divided differently"
         yield AllocationProblem(
             key,
-            f"{shown} is not possible: fsdp does not do {what}. {FSDP_LIMIT}; experts are sharded like all "
+            f"{shown} is not possible: fsdp does not support {what}. {FSDP_LIMIT}; experts are sharded like all "
             f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}{_or_one(dims)}",
             also,
         )
@@ -57,7 +57,7 @@ def _uneven(part: BackendSpec, attention: ParallelDims, experts: ParallelDims, k
     if attention.pipeline != experts.pipeline:
         yield AllocationProblem(
             key,
-            f"{part} is not possible: attn has p{attention.pipeline} and ffn has p{experts.pipeline}, but both lie in "
+            f"{part} is not possible: attn has p{attention.pipeline} and ffn has p{experts.pipeline}, but both are in "
             f"the same pipeline stages. Give both the same p",
         )
     elif attention.world_size != expert_world:
@@ -70,7 +70,7 @@ def _uneven(part: BackendSpec, attention: ParallelDims, experts: ParallelDims, k
 
 
 def colocation_problem(mode: AllocationMode, key: str) -> AllocationProblem:
-    """Why servers and trainers cannot stand on the same devices, and what to write."""
+    """Why servers and trainers cannot share devices, and what to write."""
     rollout, train = mode.rollout, mode.train
     if rollout and train and rollout.dims and train.dims and not train.ffn:
         halves = rollout.dims.data % 2 == 0 and train.dims.data % 2 == 0
@@ -79,27 +79,27 @@ def colocation_problem(mode: AllocationMode, key: str) -> AllocationProblem:
             train = replace(train, dims=replace(train.dims, data=train.dims.data // 2))
     return AllocationProblem(
         key,
-        f"{mode} puts servers and trainers on the same devices ('|'), which is not supported: each takes its own. "
+        f"{mode} puts servers and trainers on the same devices ('|'), which is not supported: each needs its own. "
         f"Write {rollout}+{train}, or {key}=auto (on a machine with one GPU both share it then)",
     )
 
 
 def contradiction_problem(
-    own_key: str, own: BackendSpec, mode_key: str, mode: AllocationMode, said: BackendSpec
+    own_key: str, own: BackendSpec, mode_key: str, mode: AllocationMode, from_mode: BackendSpec
 ) -> AllocationProblem:
-    """Two places that say different things of the same role."""
-    kept = _possible(merge_specs(own, said))
-    fixed = replace(mode, rollout=kept) if said is mode.rollout else replace(mode, train=kept)
+    """Two keys with different values for the same role."""
+    kept = _possible(merge_specs(own, from_mode))
+    fixed = replace(mode, rollout=kept) if from_mode is mode.rollout else replace(mode, train=kept)
     return AllocationProblem(
         own_key,
-        f"{own_key}={own} and {mode_key}={mode} contradict each other: {own} in one, {said} in the other. "
-        f"Say it once: {own_key}=auto keeps {said}, {mode_key}={fixed} keeps {kept}",
+        f"{own_key}={own} and {mode_key}={mode} contradict each other: {own} in one, {from_mode} in the other. "
+        f"Set one of them: {own_key}=auto keeps {from_mode}, {mode_key}={fixed} keeps {kept}",
         (mode_key,),
     )
 
 
 def _possible(part: BackendSpec) -> BackendSpec:
-    """The same number of devices in sizes that the engine can do."""
+    """The same number of devices in sizes that the engine supports."""
     if part.dims and part.backend == "embedded":
         return BackendSpec(part.backend, ParallelDims(data=part.dims.world_size))
     if part.dims and part.backend == "fsdp":
@@ -107,25 +107,25 @@ def _possible(part: BackendSpec) -> BackendSpec:
     return part
 
 
-def specs_differ(own: BackendSpec, said: BackendSpec) -> bool:
-    """Whether two parts name different engines or different sizes; what one leaves open cannot differ."""
-    names = own.backend and said.backend and own.backend != said.backend
-    sizes = own.dims and said.dims and (own.dims, own.ffn) != (said.dims, said.ffn)
+def specs_differ(own: BackendSpec, from_mode: BackendSpec) -> bool:
+    """Whether two parts have different engines or sizes; open ones do not differ."""
+    names = own.backend and from_mode.backend and own.backend != from_mode.backend
+    sizes = own.dims and from_mode.dims and (own.dims, own.ffn) != (from_mode.dims, from_mode.ffn)
     return bool(names or sizes)
 
 
-def merge_specs(own: BackendSpec, said: BackendSpec) -> BackendSpec:
-    """`own`, and for what it leaves open `said`."""
-    sizes = own if own.dims else said
-    return BackendSpec(own.backend or said.backend, sizes.dims, sizes.ffn)
+def merge_specs(own: BackendSpec, from_mode: BackendSpec) -> BackendSpec:
+    """`own`, completed by `from_mode`."""
+    sizes = own if own.dims else from_mode
+    return BackendSpec(own.backend or from_mode.backend, sizes.dims, sizes.ffn)
 
 
 def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()) -> Iterator[AllocationProblem]:
-    """Why an allocation that is sound in itself cannot be started by this framework."""
+    """Why this framework cannot start a valid allocation."""
     if parallel.backend == "megatron":
         yield AllocationProblem(
             key,
-            f"{parallel} wants megatron, which is not a backend of this framework. Use fsdp: {as_fsdp(parallel)} "
+            f"{parallel} needs megatron, which is not a backend of this framework. Use fsdp: {as_fsdp(parallel)} "
             f"takes the same {devices(parallel.world_size)}{_or_one(parallel)}",
             also,
         )
@@ -133,7 +133,7 @@ def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()
         divided = replace(parallel, tensor=parallel.tensor * parallel.pipeline, pipeline=1)
         yield AllocationProblem(
             key,
-            f"{parallel} wants servers with a pipeline (p{parallel.pipeline}), into which weights cannot be loaded "
+            f"{parallel} needs servers with a pipeline (p{parallel.pipeline}), into which weights cannot be loaded "
             f"while they run. Use tensor parallelism: {divided} takes the same {devices(parallel.world_size)}",
             also,
         )
@@ -144,12 +144,12 @@ def as_fsdp(dims: ParallelDims) -> str:
 
 
 def _or_one(dims: ParallelDims) -> str:
-    """The sizes that fit any machine."""
+    """A hint at sizes that fit any machine."""
     return "" if dims.world_size == 1 else ", on a machine that has them; fsdp:d1 starts on any"
 
 
 def _fsdp_sizes(dims: ParallelDims) -> ParallelDims:
-    """The same number of devices in sizes that a run can start with: the trainer splits the data alone so far."""
+    """The same number of devices, data-parallel: the trainer supports nothing else so far."""
     return ParallelDims(data=dims.world_size)
 
 

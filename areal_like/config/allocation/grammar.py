@@ -5,8 +5,8 @@
     server  := (embedded|sglang|vllm) (":" | ".") dims              letters d t p
     trainer := [(fsdp|megatron) (":" | ".")] (dims | hybrid)        letters d t p c e
 
-A `.backend` key is "", "auto", a name, or a name with sizes. Only what can be said by looking at the string is said
-here; what the sizes mean together is checked elsewhere.
+A `.backend` key is "", "auto", a name, or a name with sizes. This file checks
+syntax only; `compatibility` checks what the sizes mean.
 """
 
 import re
@@ -21,7 +21,7 @@ MAX_QUOTE_LENGTH = 70
 
 
 class AllocationSyntaxError(ValueError):
-    """A string that is none of the forms; `position` counts characters from 1."""
+    """A syntax error; `position` counts characters from 1."""
 
     def __init__(self, text: str, position: int, complaint: str) -> None:
         self.text, self.position, self.complaint = text, position, complaint
@@ -31,7 +31,7 @@ class AllocationSyntaxError(ValueError):
 
 
 class Scanner:
-    """A place in a text that only moves on."""
+    """Reads a text from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -42,16 +42,16 @@ class Scanner:
             self.at += 1
         return self.text[self.at : self.at + 1]
 
-    def take(self, wanted: str) -> bool:
-        found = self.peek() == wanted
-        self.at += found
-        return found
+    def take(self, character: str) -> bool:
+        matches = self.peek() == character
+        self.at += matches
+        return matches
 
     def match(self, pattern: str) -> str:
         self.peek()
-        found = re.compile(pattern).match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found.group() if found else ""
+        match = re.compile(pattern).match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match.group() if match else ""
 
     def word(self) -> str:
         return self.match(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -61,13 +61,13 @@ class Scanner:
         raise AllocationSyntaxError(self.text, (self.at if at is None else at) + 1, complaint)
 
     def sizes(self, letters: str, owner: str) -> ParallelDims:
-        """dims; `owner` is who takes these letters, for the error message."""
+        """Reads dims; `owner` names what takes these letters, for the error message."""
         sizes: dict[str, int] = {}
         while (letter := self.peek()).isalpha():
             if letter not in letters:
                 self.fail(_unknown_letter(letter, letters, owner))
             if letter in sizes:
-                self.fail(f"'{letter}' stands here a second time; give each dimension once")
+                self.fail(f"'{letter}' is given twice; give each dimension once")
             self.at += 1
             sizes[letter] = self._number(letter)
         if not sizes:
@@ -139,7 +139,7 @@ REPLACEMENTS = {
 
 @dataclass(frozen=True)
 class _AllowedTerms:
-    """What may stand somewhere: engines, words, and sizes without a name."""
+    """What is allowed at one position: engines, words, sizes without a name."""
 
     engines: tuple[str, ...]
     words: tuple[str, ...]
@@ -161,14 +161,14 @@ TRAINER_KEY = _AllowedTerms(TRAINERS, ("auto",), sizes_alone=False)
 
 
 def parse_mode(text: str) -> AllocationMode:
-    """What `allocation_mode` says."""
+    """Parses `allocation_mode`."""
     if text.strip() in KEYWORDS:
         return AllocationMode(keyword=KEYWORDS[text.strip()])
     reader = Scanner(text)
     first = _term(reader, FIRST)
     if first.backend not in SERVERS:
         if reader.peek() in ("+", "|"):
-            reader.fail(f"'{first}' trains, so nothing follows it. Servers stand first: sglang:d4+fsdp:d4")
+            reader.fail(f"'{first}' is a trainer, so nothing can follow it. Servers come first: sglang:d4+fsdp:d4")
         _end(reader)
         return AllocationMode(train=first)
     if reader.take("|"):
@@ -189,12 +189,12 @@ def parse_mode(text: str) -> AllocationMode:
 
 
 def parse_server(text: str) -> BackendSpec:
-    """What `rollout.backend` says: `name[:dims]`, or nothing ("auto")."""
+    """Parses `rollout.backend`: `name[:dims]`, or nothing ("auto")."""
     return _backend(text, SERVER_KEY)
 
 
 def parse_trainer(text: str) -> BackendSpec:
-    """What `actor.backend` and its like say: `name[:dims]`, or nothing ("auto")."""
+    """Parses `actor.backend` and the like: `name[:dims]`, or nothing ("auto")."""
     return _backend(text, TRAINER_KEY)
 
 
@@ -207,7 +207,7 @@ def _backend(text: str, place: _AllowedTerms) -> BackendSpec:
     reader.at = 0
     part = _term(reader, place)
     if reader.peek() in ("+", "|"):
-        reader.fail("one engine stands here; servers and trainer together stand in allocation_mode")
+        reader.fail("only one engine is allowed here; set servers and trainer together in allocation_mode")
     _end(reader)
     return part
 
@@ -220,12 +220,12 @@ def _term(reader: Scanner, place: _AllowedTerms) -> BackendSpec:
     word = reader.word()
     separator = reader.peek()
     if separator == "[":
-        reader.fail(f"parts have no names here: write {word or 'fsdp'}:d4; ref and critic have a backend key each")
+        reader.fail(f"named parts are not supported: write {word or 'fsdp'}:d4; ref and critic have a backend key each")
     if not word:
         reader.fail(str(place))
     if separator not in (":", ".") and _starts_sizes(word):
         if not place.sizes_alone:
-            reader.fail(f"sizes need a name here: {place.engines[0]}:{word}. {str(place).capitalize()}", at=start)
+            reader.fail(f"sizes need an engine here: {place.engines[0]}:{word}. {str(place).capitalize()}", at=start)
         reader.at = start
         return BackendSpec(dims=reader.sizes("dtpce", "a trainer"))
     if word not in place.engines:
@@ -245,7 +245,9 @@ def _starts_sizes(word: str) -> bool:
 def _end(reader: Scanner, other: str = "") -> None:
     left = reader.peek()
     if left and left in "+|":
-        reader.fail("one part serves and one trains; sizes of ref and critic stand in ref.backend and critic.backend")
+        reader.fail(
+            "there is one part for servers and one for trainers; set ref and critic in ref.backend and critic.backend"
+        )
     if left:
         reader.fail(f"expected a further size, {other}or the end, found {left!r}")
 
@@ -256,9 +258,9 @@ def _unknown(word: str, place: _AllowedTerms) -> str:
     if word in TRAINERS:
         return f"'{word}' trains and does not serve; {place}"
     if word in KEYWORDS:
-        return f"'{word}' stands alone; {place}"
+        return f"'{word}' cannot be combined; {place}"
     if word in CLIENTS:
-        return f"'{word}' stands only after servers and '+', as in sglang:d4+{word}; {place}"
+        return f"'{word}' is allowed only after servers and '+', as in sglang:d4+{word}; {place}"
     stand_in = REPLACEMENTS.get(word.lower())
     if stand_in in place.engines:
         return f"'{word}' is not an engine of this framework, use {stand_in}; {place}"

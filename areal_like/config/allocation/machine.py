@@ -1,4 +1,4 @@
-"""What this machine has, found without torch and without a library of the driver: files first, a program last."""
+"""GPUs, cores and engines of this machine, detected without torch and without NVML."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ THIS_MACHINE = "this machine"
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs that a process started here would see, the cores it may use, and how both were found."""
+    """GPUs visible to a process, the cores it may use, and how the GPUs were detected."""
 
     num_gpus: int
     num_cpu_cores: int
@@ -24,16 +24,16 @@ class Machine:
     engines: tuple[str, ...] = ("sglang", "vllm")
     """Inference engines that are installed here, besides the embedded one."""
     place: str = THIS_MACHINE
-    """How messages call it."""
+    """Its name in messages."""
 
     @property
     def is_here(self) -> bool:
-        """Whether it is the one that makes the plan, and can be looked at."""
+        """Whether it is the machine that makes the plan."""
         return self.place == THIS_MACHINE
 
 
 def detect_machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
-    """Looks at this machine. Starts a program (`nvidia-smi`) only where a driver is there but its files are not."""
+    """This machine. Starts `nvidia-smi` only if there is a driver without its files in /proc."""
     num_gpus, how = _gpus(os.environ if environ is None else environ, root)
     engines = tuple(name for name in ("sglang", "vllm") if find_spec(name) is not None)
     return Machine(num_gpus, _cpu_cores(root), how, engines)
@@ -44,13 +44,13 @@ def _gpus(environ: Mapping[str, str], root: Path) -> tuple[int, str]:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         how = f"CUDA_VISIBLE_DEVICES={visible}"
-        wanted = _visible(visible)
-        if wanted and not has_driver and not shutil.which("nvidia-smi"):
+        count = _visible(visible)
+        if count and not has_driver and not shutil.which("nvidia-smi"):
             return 0, f"{how}, but no GPU driver is loaded"
         present = _driver_entries(root)
-        if present is not None and wanted > present and visible.replace(",", "").replace(" ", "").isdigit():
+        if present is not None and count > present and visible.replace(",", "").replace(" ", "").isdigit():
             return present, f"{how}, of which the driver has {present}"
-        return wanted, how
+        return count, how
     present = _driver_entries(root)
     if present is not None:
         return present, "/proc/driver/nvidia/gpus"
@@ -59,7 +59,7 @@ def _gpus(environ: Mapping[str, str], root: Path) -> tuple[int, str]:
 
 
 def _visible(value: str) -> int:
-    """CUDA reads the list up to the first entry that names nothing."""
+    """Like CUDA: up to the first invalid entry."""
     count = 0
     for entry in (entry.strip() for entry in value.split(",")):
         if not entry or entry.startswith("-") or entry.lower() in ("none", "void", "nodevfiles"):

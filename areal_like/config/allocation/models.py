@@ -1,4 +1,4 @@
-"""Asks the allocation what runs where, with the keys of one experiment."""
+"""The allocation of one experiment, and the models that it trains."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
@@ -17,14 +17,14 @@ BASE_MODEL_KEYS = (
     *("path", "dtype", "attn_impl", "init_from_scratch", "trust_remote_code"),
     *("model_impl", "moe_use_grouped_mm", "debug"),
 )
-"""Keys in which two models are one, before either learns."""
+"""Two models with equal values of these keys start from the same weights."""
 
 
 def allocate(
     config: "BaseExperimentConfig", machine: Machine, trains: bool = True
 ) -> tuple[Allocation | None, list[AllocationProblem]]:
-    """The allocation, or what is wrong with it. Servers that run already take no devices of ours, and those that are
-    to run alone (not `trains`) take all."""
+    """The allocation, or its problems. Servers at `rollout.server_addresses` take no devices; servers without trainer
+    (not `trains`) take all."""
     if not trains:
         return _servers_alone(config, machine)
     backends = {name: engine.backend for name, engine in trained_models(config)}
@@ -40,21 +40,21 @@ def allocate(
 def _servers_alone(
     config: "BaseExperimentConfig", machine: Machine
 ) -> tuple[Allocation | None, list[AllocationProblem]]:
-    """What `allocation_mode` says of a trainer is meant for another time."""
+    """Ignores the trainer in `allocation_mode`."""
     cluster = ClusterSize(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
     mode = config.allocation_mode
     try:
         rollout = parse_mode(mode).rollout
         mode = "auto" if rollout is None else str(rollout)
     except AllocationSyntaxError:
-        pass  # told by what reads it next
+        pass  # `resolve` reports it
     servers = config.rollout.backend if generates(config) else None
     allocation, problems = resolve(mode, servers, {}, cluster, machine, servers_on_cpu=servers_on_cpu(config))
     return (None if allocation is None else replace(allocation, warnings=())), problems
 
 
 def generates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
-    """Whether answers are generated, and random tokens do not stand in for them."""
+    """Whether answers are generated (not with random tokens)."""
     return isinstance(config, GRPOConfig) and config.train_dataset.fake is None
 
 
@@ -63,7 +63,7 @@ def starts_servers(config: "BaseExperimentConfig") -> bool:
 
 
 def servers_on_cpu(config: "BaseExperimentConfig") -> bool:
-    """Only the embedded engine can be told to leave the GPUs alone."""
+    """Only the embedded engine can be kept off the GPUs."""
     if not isinstance(config, GRPOConfig) or config.embedded.device != "cpu":
         return False
     named = (config.rollout.backend, config.allocation_mode)
@@ -71,12 +71,12 @@ def servers_on_cpu(config: "BaseExperimentConfig") -> bool:
 
 
 def gpus_per_node(config: "BaseExperimentConfig", machine: Machine) -> int:
-    asked = config.cluster.n_gpus_per_node
-    return machine.num_gpus if asked == "auto" else int(asked)
+    num_gpus = config.cluster.n_gpus_per_node
+    return machine.num_gpus if num_gpus == "auto" else int(num_gpus)
 
 
 def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngineConfig"]]:
-    """The models that every trainer rank holds its part of."""
+    """The models that the trainer ranks hold."""
     if not isinstance(config, GRPOConfig):
         return [("model", config.model)] if hasattr(config, "model") else []
     models: list[tuple[str, TrainEngineConfig]] = [("actor", config.actor)]
@@ -88,7 +88,7 @@ def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngi
 
 
 def reference_is_base(config: GRPOConfig) -> bool:
-    """Whether the reference is the actor with its adapter switched off, and no model of its own."""
+    """Whether the reference model is the actor without its adapter."""
     actor, ref = config.actor, config.ref
     return (
         actor.use_lora

@@ -1,4 +1,4 @@
-"""From the strings of a configuration to an allocation, or to all that is wrong with them."""
+"""Resolves `allocation_mode` and the backend keys to an allocation, or reports all problems."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,11 +27,11 @@ def resolve(
     *,
     servers_on_cpu: bool = False,
 ) -> tuple[Allocation | None, list[AllocationProblem]]:
-    """What runs where, and all problems; the allocation is None where there is a problem.
+    """The allocation and all problems; the allocation is None if there is one.
 
-    `rollout_backend` is None where the experiment starts no servers. `train_backends` gives the `.backend` of each
+    `rollout_backend` is None if the experiment starts no servers. `train_backends` gives the `.backend` of each
     model by its section ("actor", "ref", "critic", or "model"); the trainer is `actor`, else `model`.
-    `servers_on_cpu` says that servers take no GPU.
+    `servers_on_cpu`: servers take no GPU.
     """
     task = _Resolution(allocation_mode, rollout_backend, train_backends)
     if MODE_KEY not in task.unsure:
@@ -43,9 +43,9 @@ def resolve(
 
 
 class _Resolution:
-    """The steps of one `resolve`, and what they found out so far.
+    """The steps of one `resolve`, and their results so far.
 
-    Roles are "rollout", "actor" (the trainer, whatever its section is called), "ref" and "critic".
+    Roles are "rollout", "actor" (the trainer: section `actor` or `model`), "ref" and "critic".
     """
 
     def __init__(self, allocation_mode: str, rollout_backend: str | None, train_backends: Mapping[str, str]) -> None:
@@ -55,9 +55,9 @@ class _Resolution:
         self.keys = {role: f"{role}.backend" for role in backends} | {"actor": f"{trainer}.backend"}
         self.problems: list[AllocationProblem] = []
         self.unsure: set[str] = set()
-        """Keys whose value could not be read, or is contradicted elsewhere."""
+        """Keys whose value is invalid, or contradicts another key."""
         self.sizes_key = dict(self.keys)
-        """The key that gives a role its sizes."""
+        """Role -> the key that sets its sizes."""
         self.reasons: dict[str, str] = {}
         self.parallels: dict[str, ParallelStrategy] = {}
         self.mode = AllocationMode(keyword="auto")
@@ -82,7 +82,7 @@ class _Resolution:
         self.problems.append(AllocationProblem(key, str(error)))
 
     def combine(self) -> None:
-        """Lays what `allocation_mode` says under what each backend key says itself."""
+        """Completes the backend keys by `allocation_mode`."""
         mode = self.mode
         if mode.keyword == "manual":
             self._demand_sizes()
@@ -101,31 +101,33 @@ class _Resolution:
             if part is None or part.dims or key in self.unsure:
                 continue
             text = (
-                f"{key}={part} leaves its sizes open, but {MODE_KEY}=manual takes everything from the backend keys. "
+                f"{key}={part} has no sizes, but {MODE_KEY}=manual takes everything from the backend keys. "
                 f"Write a name with sizes ({part.backend or example}:d1), or {MODE_KEY}=auto"
             )
             self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
             self.unsure.add(key)
 
-    def _lay(self, role: str, said: BackendSpec) -> None:
+    def _lay(self, role: str, from_mode: BackendSpec) -> None:
         key, own = self.keys[role], self.parts.get(role)
         if own is None:
-            self._nothing_to_run(role, said)
-        elif compatibility.specs_differ(own, said):
-            self.problems.append(compatibility.contradiction_problem(key, own, MODE_KEY, self.mode, said))
+            self._nothing_to_run(role, from_mode)
+        elif compatibility.specs_differ(own, from_mode):
+            self.problems.append(compatibility.contradiction_problem(key, own, MODE_KEY, self.mode, from_mode))
             self.unsure.add(key)
         elif own.dims is None:
-            part = self.parts[role] = compatibility.merge_specs(own, said)
+            part = self.parts[role] = compatibility.merge_specs(own, from_mode)
             self.sizes_key[role] = MODE_KEY
             self.reasons[key] = f"{MODE_KEY}={self.mode}"
             backend = part.backend or auto.choose_trainer(part)[0]
-            also = (key,) if own.backend and not said.backend else ()
+            also = (key,) if own.backend and not from_mode.backend else ()
             self.problems += compatibility.impossible_sizes(part, backend, MODE_KEY, also)
 
-    def _nothing_to_run(self, role: str, said: BackendSpec) -> None:
+    def _nothing_to_run(self, role: str, from_mode: BackendSpec) -> None:
         rest = self.mode.train if role == "rollout" else self.mode.rollout
         runs = "starts no servers" if role == "rollout" else "trains no model"
-        text = f"{self.mode} gives devices to {said}, but this experiment {runs}. Write {MODE_KEY}={rest or 'auto'}"
+        text = (
+            f"{self.mode} gives devices to {from_mode}, but this experiment {runs}. Write {MODE_KEY}={rest or 'auto'}"
+        )
         self.problems.append(AllocationProblem(MODE_KEY, text))
 
     def _without_trainer(self, mode: AllocationMode, own: BackendSpec) -> None:
@@ -135,13 +137,13 @@ class _Resolution:
             self.parts = {role: part for role, part in self.parts.items() if role == "rollout"}
         elif mode.client:
             text = (
-                f"{key}={own} asks for a trainer, but {MODE_KEY}={mode} trains nothing. "
+                f"{key}={own} is a trainer, but {MODE_KEY}={mode} trains nothing. "
                 f"Write {key}=auto, or {MODE_KEY}={mode.rollout}+{own}"
             )
             self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
 
     def fill(self, devices: auto.Devices, machine: Machine, servers_on_cpu: bool) -> None:
-        """Names, then sizes that are still open, then the models that follow the trainer."""
+        """Fills in names, then sizes, then the models that follow the trainer."""
         why: dict[str, list[str]] = {"rollout": [], "actor": []}
         named = {role: part for role, part in self.parts.items() if role in why}
         for role, part in named.items():
@@ -153,7 +155,7 @@ class _Resolution:
         for role, part in named.items():
             key, other = self.keys[role], named.get("actor" if role == "rollout" else "rollout")
             if part.dims:
-                why[role].insert(0, self.reasons.get(key, f"as written in {key}"))
+                why[role].insert(0, self.reasons.get(key, f"as set in {key}"))
                 self.parallels[role] = ParallelStrategy.of(part)
             else:
                 sized, reason = auto.choose_size(role, part, other, devices, servers_on_cpu)
@@ -174,7 +176,7 @@ class _Resolution:
             if own.backend and own.backend != actor.backend:
                 self.problems += compatibility.impossible_sizes(part, own.backend, key, (actor_key,))
             return
-        self.reasons[key] = f"as written in {key}"
+        self.reasons[key] = f"as set in {key}"
         if own.dims.world_size != actor.world_size:
             text = (
                 f"{key}={own} takes {compatibility.devices(own.dims.world_size)}, but {role} runs in the processes of "

@@ -1,1 +1,1 @@
-"""What must hold: of one value, of what it refers to, and of several keys together."""
+"""Checks: of one value, of several keys together, of user code, of what is not built."""

@@ -1,7 +1,7 @@
-"""What several keys together must keep: copies of a shared fact agree, bounds are in order, parts fit each other.
+"""Rules about several keys together: repeated values are equal, bounds are in order, settings fit each other.
 
-A rule sees the resolved values and yields what is wrong; which key of the parties a message begins with is the one
-that a user would change. Rules about what only this machine lacks are the plan's.
+A rule reads the resolved values and yields problems; the message begins with the key that a user would change. The
+plan checks what depends on this machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from areal_like.config.suggest import nearest
 
 ValueGetter = Callable[[str], Any]
 KeysAndMessage = tuple[tuple[str, ...], str]
-"""The keys that take part, the first being the one to change; and the message."""
+"""The keys involved, beginning with the one to change; and the message."""
 
 NAMED_SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", "recover", "stats_logger")
 
@@ -28,15 +28,15 @@ ROW_FIELDS: dict[str, tuple[str, ...]] = {
     "sft": ("prompt", "answer", "messages", "tools"),
     "rw": ("prompt", "chosen", "rejected", "tools"),
 }
-"""What is read of a row, by the type of its dataset. Of `rl` it is also whatever a reward asks for."""
+"""Columns of a row, by the type of its dataset. Those of `rl` depend on the reward."""
 SAMPLING_SECTIONS = ("gconfig", "evaluator.benchmarks.gconfig")
-"""Sections of sampling."""
+"""Sections with sampling keys."""
 SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
 def agreement_problems(get: ValueGetter, own_class: bool = False) -> Iterator[KeysAndMessage]:
-    """Everything that contradicts. `get` gives None for what is absent; `own_class` says that the experiment is of a
-    class of the user's, whose workflow makes groups of its own size."""
+    """All problems. `get` returns None for an absent key. With a user's class (`own_class`) a workflow may make groups
+    of another size."""
     yield from _copies(get)
     if not own_class:
         yield from _group_sizes(get)
@@ -53,7 +53,7 @@ def _copies(get: ValueGetter) -> Iterator[KeysAndMessage]:
 
 
 def _group_sizes(get: ValueGetter) -> Iterator[KeysAndMessage]:
-    """A workflow of the user's may return groups of its own size; the built-in ones return n_samples."""
+    """A user's workflow may return groups of another size; the built-in ones return n_samples."""
     workflow = get("workflow.name")
     if workflow is not None and (":" in workflow):
         return
@@ -88,31 +88,31 @@ def _lengths(get: ValueGetter) -> Iterator[KeysAndMessage]:
 
 
 def _temperatures(get: ValueGetter) -> Iterator[KeysAndMessage]:
-    """Logits divided by less are no numbers any more."""
+    """Logits divided by a smaller temperature overflow."""
     for section in SAMPLING_SECTIONS:
         key = f"{section}.temperature"
         temperature = get(key)
         if temperature is not None and 0 < temperature < MIN_TEMPERATURE:
-            yield (key,), f"is {temperature:g}; take 0 (always the likeliest token), or {MIN_TEMPERATURE} and more"
+            yield (key,), f"is {temperature:g}; use 0 (greedy), or at least {MIN_TEMPERATURE}"
 
 
 def _stops(get: ValueGetter) -> Iterator[KeysAndMessage]:
-    """Servers look for no more of them in each answer."""
+    """Limits of the servers."""
     for section in SAMPLING_SECTIONS:
         texts, tokens = get(f"{section}.stop") or [], get(f"{section}.stop_token_ids") or []
         if len(texts) > MAX_STOP_TEXTS:
             yield (
                 (f"{section}.stop",),
-                f"has {len(texts)} texts; servers look for {MAX_STOP_TEXTS} at most: leave some out",
+                f"has {len(texts)} texts; servers support at most {MAX_STOP_TEXTS}: remove some",
             )
         longest = max(map(len, texts), default=0)
         if longest > MAX_STOP_LENGTH:
-            message = f"has a text of {longest} characters; servers look for {MAX_STOP_LENGTH} at most: shorten it"
+            message = f"has a text of {longest} characters; servers support at most {MAX_STOP_LENGTH}: shorten it"
             yield (f"{section}.stop",), message
         if "" in texts:
-            yield (f"{section}.stop",), "has an empty text, which would end every answer at once: leave it out"
+            yield (f"{section}.stop",), "has an empty text, which would end every answer at once: remove it"
         if len(tokens) > MAX_STOP_TOKENS:
-            message = f"has {len(tokens)} token ids; servers look for {MAX_STOP_TOKENS} at most: leave some out"
+            message = f"has {len(tokens)} token ids; servers support at most {MAX_STOP_TOKENS}: remove some"
             yield (f"{section}.stop_token_ids",), message
 
 
@@ -166,21 +166,21 @@ def _environments(get: ValueGetter) -> Iterator[KeysAndMessage]:
             (f"has {len(shares)} entries for {len(trained)} environments; give one for each"),
         )
     if shares is not None and (sum(shares) <= 0 or min(shares, default=0) < 0):
-        yield ("environments.mix.probabilities",), "must be no less than 0 each, and more than 0 together"
+        yield ("environments.mix.probabilities",), "must each be at least 0, with a sum above 0"
 
 
 def _fields(get: ValueGetter) -> Iterator[KeysAndMessage]:
-    """`valid_dataset` follows `train_dataset`, and is then not told of again."""
-    told: set[str] = set()
+    """Each column is reported once: `valid_dataset` follows `train_dataset`."""
+    reported: set[str] = set()
     for section in ("train_dataset", "valid_dataset"):
-        known, said = ROW_FIELDS.get(get(f"{section}.type"), ()), get(f"{section}.fields")
-        if not known or not said:
+        known, columns = ROW_FIELDS.get(get(f"{section}.type"), ()), get(f"{section}.fields")
+        if not known or not columns:
             continue
-        for name in sorted(set(said) - set(known) - told):
-            told.add(name)
+        for name in sorted(set(columns) - set(known) - reported):
+            reported.add(name)
             guess = nearest(name, known)
             hint = f"; did you mean {guess[0]}?" if guess else "."
-            yield (f"{section}.fields.{name}",), f"is nothing that such rows have{hint} There are: {', '.join(known)}"
+            yield (f"{section}.fields.{name}",), f"is not a column of such rows{hint} There are: {', '.join(known)}"
 
 
 def _schedule(get: ValueGetter) -> Iterator[KeysAndMessage]:
@@ -202,36 +202,36 @@ def _padding(get: ValueGetter) -> Iterator[KeysAndMessage]:
         if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
             yield (
                 (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"),
-                (f"is null, but {engine}.pad_to_maximum pads to it; set it, or leave the padding off"),
+                (f"is null, but {engine}.pad_to_maximum pads to it; set it, or turn the padding off"),
             )
 
 
 def _variables(get: ValueGetter) -> Iterator[KeysAndMessage]:
     for name in get("launcher.env") or {}:
         if not (name.isascii() and name.isidentifier()):
-            yield (f"launcher.env.{name}",), "is no name of an environment variable; use letters, digits and `_`"
+            yield (f"launcher.env.{name}",), "is not a name of an environment variable; use letters, digits and `_`"
 
 
 def _resume(get: ValueGetter) -> Iterator[KeysAndMessage]:
     if get("resume_step") is not None and get("resume") is None:
-        yield ("resume_step", "resume"), "says which step, but resume does not say which run; set resume=RUN"
+        yield ("resume_step", "resume"), "names a step, but resume names no run; set resume=RUN"
 
 
 def _reward_model(get: ValueGetter) -> Iterator[KeysAndMessage]:
     if get("reward.name") == "model" and not (get("reward.args") or {}).get("path"):
         what = "the folder of a reward model, or the run that trained one"
-        yield ("reward.args.path", "reward.name"), f"is missing; reward.name=model wants +reward.args.path={what}"
+        yield ("reward.args.path", "reward.name"), f"is missing; reward.name=model needs +reward.args.path=PATH: {what}"
 
 
 def _heads(get: ValueGetter) -> Iterator[KeysAndMessage]:
-    """A policy says tokens, a value model and a reward model say numbers."""
+    """A policy needs an output head, a value model and a reward model a value head."""
     for engine in ("actor", "ref", "model"):
         if get(f"{engine}.is_critic") and get("train_dataset.type") != "rw":
-            yield (f"{engine}.is_critic",), "is true, and a model with a head for numbers says no tokens; leave it out"
+            yield (f"{engine}.is_critic",), "is true, but a model with a value head generates no tokens; leave it out"
     for engine, what in (("critic", "a value model"), ("model", "a reward model")):
-        wanted = engine == "critic" or get("train_dataset.type") == "rw"
-        if wanted and get(f"{engine}.is_critic") is False:
-            yield (f"{engine}.is_critic",), f"is false, and {what} needs the head for numbers; leave it out"
+        needed = engine == "critic" or get("train_dataset.type") == "rw"
+        if needed and get(f"{engine}.is_critic") is False:
+            yield (f"{engine}.is_critic",), f"is false, but {what} needs a value head; leave it out"
 
 
 def _lora(get: ValueGetter) -> Iterator[KeysAndMessage]:
@@ -246,7 +246,7 @@ def _lora(get: ValueGetter) -> Iterator[KeysAndMessage]:
                 yield (
                     (f"{engine}.weight_update_mode", f"{engine}.lora_modules_to_save"),
                     (
-                        "sends the adapter alone, and an adapter cannot carry "
+                        "sends only the adapter, which cannot contain "
                         f"{engine}.lora_modules_to_save; choose disk or collective"
                     ),
                 )
@@ -254,7 +254,7 @@ def _lora(get: ValueGetter) -> Iterator[KeysAndMessage]:
                 yield (
                     (f"{engine}.weight_update_mode", f"{engine}.init_from_scratch"),
                     (
-                        "sends the adapter alone, and servers have no model that begins with random weights "
+                        "sends only the adapter, and servers cannot create a model with random weights "
                         f"({engine}.init_from_scratch); choose disk or collective"
                     ),
                 )

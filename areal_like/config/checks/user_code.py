@@ -1,10 +1,9 @@
-"""Tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing` (or `pkg.module.thing`), or
+"""Checks tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing` (or `pkg.module.thing`), or
 `file.py:thing`.
 
-Code of a user's is read, never imported: that it is there, takes the arguments that the configuration gives it, and has
-methods that can be called as a run calls them.
-What cannot be read so (a signature made at run time) is left to the worker; so is a module that is not on this machine,
-but for that of a loss: trainers are where the command is given.
+User code is parsed, never imported: it must exist, accept the configured arguments, and have methods that can be called
+as a run calls them. Signatures that are made at run time are left to the worker; so are modules that are missing on
+this machine, except that of a loss: trainers run where the command is given.
 """
 
 import ast
@@ -28,18 +27,18 @@ BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
     "reward": {"addition": frozenset(), "model": frozenset({"path"})},
     "actor.loss": {"ppo": frozenset(), "importance_sampling": frozenset()},
 }
-"""The names that are ours, and the arguments that each takes."""
+"""Built-in names, and the arguments of each."""
 
 LOSS_INPUTS = (
     *("logprobs", "old_logprobs", "proximal_logprobs", "reference_logprobs", "advantages", "entropy"),
     *("loss_mask", "cu_seqlens", "weights", "kl_ctl"),
 )
-"""What a loss of the user's is given, by these names, as far as it asks for it."""
+"""Arguments that the trainer passes to a user's loss by name, if it has them."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments that a function or class takes, and those of them that it must be given; `open` if it takes any."""
+    """Argument names of a function or class; `open` if it takes any."""
 
     names: frozenset[str]
     open: bool
@@ -47,7 +46,7 @@ class Signature:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Where a thing of the user's is, and how it is called there; the place is empty where none is said."""
+    """Splits `place:thing` into module or file, and name; the first is empty if there is none."""
     place, _, thing = name.rpartition(":" if ":" in name or name.endswith(".py") else ".")
     return place, thing
 
@@ -57,13 +56,13 @@ def is_built_in(name: str) -> bool:
 
 
 def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What is wrong with what is named, as (keys, message); `folder` is that of the experiment's file."""
+    """Problems of the named things, as (keys, message); `folder` is that of the experiment's file."""
     reward = values.get("reward")
     rewards = isinstance(reward, dict) and reward.get("name") is None
     for section in ("task", "workflow", "reward"):
-        said = values.get(section)
-        if isinstance(said, dict) and isinstance(said.get("name"), str):
-            yield from _named(section, f"{section}.name", said["name"], said.get("args") or {}, folder, rewards)
+        named = values.get(section)
+        if isinstance(named, dict) and isinstance(named.get("name"), str):
+            yield from _named(section, f"{section}.name", named["name"], named.get("args") or {}, folder, rewards)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
         yield from _named("actor.loss", "actor.loss", actor["loss"], actor.get("loss_args") or {}, folder)
@@ -90,17 +89,20 @@ def _named(
         return
     place, thing = split_name(name)
     if not thing.isidentifier() or not place:
-        yield (key,), f"{name!r} names nothing; write pkg.module:thing or file.py:thing"
+        yield (key,), f"{name!r} is not a valid name; write pkg.module:thing or file.py:thing"
         return
     source = find_source(place, folder)
     if source is None:
         if place.endswith(".py"):
-            yield (key,), f"there is no file {place} (looked beside the experiment's file and in the working directory)"
+            yield (
+                (key,),
+                f"there is no file {place} (searched beside the experiment's file and in the working directory)",
+            )
         elif kind == "actor.loss" and _is_missing(place, folder):
             yield (
                 (key,),
-                f"there is no module {place} (looked beside the experiment's file, in the working directory, and "
-                "among what is installed); a file is named as file.py:thing",
+                f"there is no module {place} (searched beside the experiment's file, in the working directory, "
+                "and among installed modules); a file is named as file.py:thing",
             )
         return
     try:
@@ -110,16 +112,16 @@ def _named(
         yield (key,), f"{source} cannot be read as Python: {error.__class__.__name__}{why}"
         return
     names, definition = _look_up(tree, thing)
-    wanted = "a function" if kind in ("reward", "actor.loss") else "a class"
+    expected = "a function" if kind in ("reward", "actor.loss") else "a class"
     if definition is None:
         if thing in names and (plain := _plain_value(tree, thing)) is not None:
-            yield (key,), f"{name} is {plain}, not {wanted}"
+            yield (key,), f"{name} is {plain}, not {expected}"
         elif thing not in names and "*" not in names:
             guess = nearest(thing, sorted(names))
             yield (key,), f"{source} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else "")
         return
     if kind == "actor.loss" and isinstance(definition, ast.ClassDef):
-        yield (key,), f"{name} is a class, not {wanted}"
+        yield (key,), f"{name} is a class, not {expected}"
         return
     signature = _signature(definition)
     if signature is not None:
@@ -146,21 +148,21 @@ def _arguments(
 
 
 def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Of a loss: what it is given by the trainer is not said twice, and all else that it wants is said."""
+    """Of a loss: arguments passed by the trainer must not be configured, and all others must be."""
     for argument in arguments:
         if argument in LOSS_INPUTS:
-            yield (f"actor.loss_args.{argument}",), "is what the trainer gives a loss; leave it out"
+            yield (f"actor.loss_args.{argument}",), "is passed by the trainer; leave it out"
     if missing := sorted(signature.required - set(LOSS_INPUTS) - set(arguments)):
-        wants = f"{name} wants {', '.join(missing)}, and a loss is given {', '.join(LOSS_INPUTS)}, each by this name"
+        wants = f"{name} needs {', '.join(missing)}, but a loss gets {', '.join(LOSS_INPUTS)}, by these names"
         yield (
             ("actor.loss", "actor.loss_args"),
-            f"{wants}; call what is meant by one of them so, and give a number of your own a default, or a value in "
+            f"{wants}; rename parameters that mean one of them, and give your own parameters a default, or a value in "
             "actor.loss_args",
         )
 
 
 def find_source(place: str, folder: Path) -> Path | None:
-    """The file of a module or of a `.py` path, found without importing anything."""
+    """The file of a module or of a `.py` path, without importing anything."""
     if place.endswith(".py"):
         path = Path(place).expanduser()
         candidates = [path] if path.is_absolute() else [folder / path, Path.cwd() / path]
@@ -176,7 +178,7 @@ def find_source(place: str, folder: Path) -> Path | None:
 
 
 def _is_missing(place: str, folder: Path) -> bool:
-    """Whether this machine has no such module, of whatever kind. Nothing is imported."""
+    """Whether this machine has no such module. Nothing is imported."""
     top, *below = place.split(".")
     try:
         spec = PathFinder.find_spec(top, [str(folder), str(Path.cwd())]) or importlib.util.find_spec(top)
@@ -185,7 +187,7 @@ def _is_missing(place: str, folder: Path) -> bool:
     for part in below:
         if spec is None:
             return True
-        if spec.submodule_search_locations is None:  # a plain module may have made others, as os has os.path
+        if spec.submodule_search_locations is None:  # a plain module may define others, as os does os.path
             return False
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec is None
@@ -196,7 +198,7 @@ LITERAL = ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.JoinedS
 
 
 def _look_up(tree: ast.Module, thing: str) -> tuple[set[str], Definition | None]:
-    """The names at the top of a module, and the definition of one of them, where there is one alone."""
+    """The top-level names of a module, and the definition of one of them if it is unique."""
     names: set[str] = set()
     for node in ast.walk(tree) if _branches(tree) else tree.body:
         if isinstance(node, Definition):
@@ -213,7 +215,7 @@ def _look_up(tree: ast.Module, thing: str) -> tuple[set[str], Definition | None]
 
 
 def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module, and those below an `if`, a `try` or a `with`: not those of functions and classes."""
+    """The statements of a module, also those below `if`, `try` and `with`; not those of functions and classes."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -225,7 +227,7 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _plain_value(tree: ast.Module, thing: str) -> str | None:
-    """What a name stands for, where it is only ever bound to a literal such as 3 or [1, 2]."""
+    """The literal that a name is bound to, such as 3 or [1, 2], if it is bound to nothing else."""
     values: list[ast.expr | None] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -233,7 +235,7 @@ def _plain_value(tree: ast.Module, thing: str) -> str | None:
             values += [node.value for target in targets if isinstance(target, ast.Name) and target.id == thing]
         elif isinstance(node, ast.Import | ast.ImportFrom):
             bound = ((alias.asname or alias.name).split(".")[0] for alias in node.names)
-            values += [None for name in bound if name in (thing, "*")]  # it, or who knows what
+            values += [None for name in bound if name in (thing, "*")]  # the name itself, or unknown names
         elif isinstance(node, ast.Global) and thing in node.names:
             values.append(None)
     literals = [value for value in values if isinstance(value, LITERAL)]
@@ -241,12 +243,12 @@ def _plain_value(tree: ast.Module, thing: str) -> str | None:
 
 
 def _branches(tree: ast.Module) -> bool:
-    """Whether names may be bound below an `if` or a `try` at the top."""
+    """Whether top-level names may be bound below `if`, `try` or `with`."""
     return any(isinstance(node, ast.If | ast.Try | ast.With) for node in tree.body)
 
 
 def _signature(definition: Definition) -> Signature | None:
-    """None where the source alone does not tell (a decorator, a base class)."""
+    """None if the source does not tell (a decorator, a base class)."""
     if isinstance(definition, ast.ClassDef):
         made = next(
             (node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None

@@ -1,4 +1,4 @@
-"""Whether the methods of a user's class, read and never run, can be called as a run calls them."""
+"""Whether the methods of a user's class, parsed and never run, can be called as a run calls them."""
 
 import ast
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Method(NamedTuple):
-    """`given` are the positional arguments of each call; `more` says whether others may be asked for by name."""
+    """`given` are the positional arguments of each call; `more`: further ones are passed by name."""
 
     name: str
     given: tuple[str, ...]
@@ -22,14 +22,13 @@ CALL = Method("__call__", ("prompt", "completion"), "def __call__(self, prompt, 
 FUNCTION = Method("", ("prompt", "completion"), "def reward(prompt, completion, **row)", more=True)
 
 REQUIRED_METHODS = {"workflow": RUN, "task": ROWS, "reward": CALL}
-"""Section -> what a class that its `name` names must have."""
+"""Section -> required method of a class that its `name` names."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def method_problems(kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool) -> Iterator[str]:
-    """Why what `name` names cannot be used; nothing where the source alone does not tell. `rewards` says whether a
-    task's own reward would be called."""
+    """Why the definition cannot be used; nothing if the source does not tell. `rewards`: a task's reward is called."""
     if isinstance(definition, ast.ClassDef):
         yield from _method(name, definition, REQUIRED_METHODS[kind], is_required=True)
         if kind == "task" and rewards:
@@ -55,7 +54,7 @@ def _method(name: str, definition: ast.ClassDef, method: Method, is_required: bo
 
 
 def _declares_all(definition: ast.ClassDef, method: Method) -> bool:
-    """Whether nothing in the body of the class may bring the method in another way."""
+    """Whether the body of the class cannot define the method in another way."""
     plain = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Expr, ast.Pass)
     for node in definition.body:
         targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])

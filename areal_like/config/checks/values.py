@@ -1,4 +1,4 @@
-"""Whether one value fits one key: its type, its choices, its range. Says in words what is wrong and what is allowed."""
+"""Checks one value against its key: type, choices, range. Messages say what is wrong and what is allowed."""
 
 import math
 import re
@@ -20,20 +20,20 @@ ARTICLES = {
 
 
 class InvalidValue(Exception):
-    """A value that does not fit; the message begins with the value."""
+    """An invalid value; the message begins with the value."""
 
 
 def check_key(key: Key, value: Any) -> Any:
-    """The value as the key wants it (an int for a float key becomes a float); raises Refused."""
+    """The value, converted (an int for a float key becomes a float); raises Refused."""
     return check_value(key.kind, key.constraints, value)
 
 
 def check_value(kind: Kind, constraints: Constraints, value: Any, references: bool = True) -> Any:
-    """`references` is false once they have been followed: then `${` is text like any other."""
+    """`references` is false once they are resolved: then `${` is ordinary text."""
     if references and is_interpolation(value):
         return value
     if value == "???":
-        raise InvalidValue("'???' stands for a value that is still to be given; give it, or leave the key out")
+        raise InvalidValue("'???' marks a missing value; set it, or remove the key")
     if value is None or (kind.optional and value == "None"):
         if kind.optional or constraints.required:
             return None
@@ -79,7 +79,7 @@ def _check_type(kind: Kind, constraints: Constraints, value: Any) -> Any:
         except OverflowError:
             raise InvalidValue(f"{show_value(value)} is too large for a number") from None
         if not math.isfinite(number):
-            raise InvalidValue(f"{number} is no finite number; expected {expected}")
+            raise InvalidValue(f"{number} is not a finite number; expected {expected}")
         return number
     if isinstance(value, str):
         return value
@@ -114,7 +114,7 @@ def _check_union(kind: Kind, constraints: Constraints, value: Any, references: b
             return check_value(variant, constraints, value, references)
         except InvalidValue:
             continue
-    raise InvalidValue(f"{show_value(value)} fits none of: {kind}")
+    raise InvalidValue(f"{show_value(value)} matches none of: {kind}")
 
 
 def _check_constraints(kind: Kind, constraints: Constraints, value: Any) -> None:
@@ -137,7 +137,7 @@ def _check_constraints(kind: Kind, constraints: Constraints, value: Any) -> None
 
 
 def expectation(kind: Kind, constraints: Constraints) -> str:
-    """What a key takes, in words: `a number > 0`, `one of a, b or null`."""
+    """What a key accepts: `a number > 0`, `one of a, b or null`."""
     choices = constraints.choices if constraints.choices is not None else kind.choices
     if choices is not None:
         text = "one of " + ", ".join(map(str, choices))

@@ -1,1 +1,1 @@
-"""What there is, told: help, documents, JSON Schema, and configurations as YAML."""
+"""Descriptions of the configuration: help, JSON Schema, and YAML output."""

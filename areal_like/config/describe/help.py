@@ -1,4 +1,4 @@
-"""What each key means, from the string literal below its field; and the text of `--help=section or key`."""
+"""Help of keys and sections, from the string literals below their fields; the text of `--help=KEY`."""
 
 import ast
 import inspect
@@ -21,11 +21,11 @@ from areal_like.config.suggest import did_you_mean
 def _classes_of(path: str) -> dict[str, dict[str, str]]:
     """Class name -> field name -> help, for one source file."""
     tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    found: dict[str, dict[str, str]] = {}
+    classes: dict[str, dict[str, str]] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
-        texts = found.setdefault(node.name, {})
+        texts = classes.setdefault(node.name, {})
         for statement, follower in zip(node.body, node.body[1:], strict=False):
             if (
                 isinstance(statement, ast.AnnAssign)
@@ -35,7 +35,7 @@ def _classes_of(path: str) -> dict[str, dict[str, str]]:
                 and isinstance(follower.value.value, str)
             ):
                 texts[statement.target.id] = " ".join(follower.value.value.split())
-    return found
+    return classes
 
 
 @cache
@@ -80,7 +80,7 @@ def default_text(key: Key) -> str:
 
 
 def help_text(path: str, schemas: list[Schema], bold: Any = str, width: int = 100) -> str:
-    """The help of one section (its keys and the sections below it) or one key; raises ConfigError."""
+    """The help of one section (its keys, and the sections below it) or one key; raises ConfigError."""
     path = ALIASES.get(path, path).strip(".")
     for schema in schemas:
         items = next(

@@ -1,4 +1,4 @@
-"""The schema as JSON Schema, for editors that complete and check YAML as it is typed."""
+"""The schema as JSON Schema, for completion and checks in editors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ TYPES = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"
 
 
 def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
-    """One JSON Schema that takes every file of these experiments."""
+    """One JSON Schema for the files of these experiments."""
     root: dict[str, Any] = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "areal-like experiment",
@@ -24,7 +24,7 @@ def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
         "properties": {
             "defaults": {
                 "type": "array",
-                "description": "What this file builds on: `- group: option` pairs, files, and `_self_`.",
+                "description": "Included groups and files: `- group: option` pairs, files, and `_self_`.",
                 "items": {
                     "anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1, "properties": _groups()}]
                 },
@@ -44,7 +44,7 @@ def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
         for path, reason in FOREIGN_SECTIONS.items():
             node = _place(root, path)
             if node is not None:
-                node.update({"type": "object", "description": f"Read, and never used: {reason}."})
+                node.update({"type": "object", "description": f"Accepted, not used: {reason}."})
         for path, key in schema.keys.items():
             if "[]" not in path:
                 node = _place(root, path)
@@ -60,7 +60,7 @@ def json_schema(schemas: Sequence[Schema]) -> dict[str, Any]:
 
 
 def _groups() -> dict[str, Any]:
-    """The shipped groups and their options, to complete; a user may have more of both."""
+    """The shipped groups and options, for completion; a user may have more."""
     folders = sorted(folder for folder in data_folder("conf").iterdir() if folder.is_dir())
     options = {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
     more: list[dict[str, Any]] = [{"type": ["string", "null"]}, {"type": "array"}]
@@ -68,7 +68,7 @@ def _groups() -> dict[str, Any]:
 
 
 def _place(root: dict[str, Any], path: str) -> dict[str, Any] | None:
-    """The node of `path`, made if it is not there; None where a section above it is missing."""
+    """The node of `path`, created if missing; None if a section above it is missing."""
     node = root
     *above, name = path.split(".")
     for step in above:
@@ -76,8 +76,8 @@ def _place(root: dict[str, Any], path: str) -> dict[str, Any] | None:
         if child is None or "anyOf" not in child:
             return None
         node = child["anyOf"][0]
-    found: dict[str, Any] = node["properties"].setdefault(name, {})
-    return found
+    child: dict[str, Any] = node["properties"].setdefault(name, {})
+    return child
 
 
 def _described(schema: Schema, key: Key) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A configuration as YAML that this package reads back to the same values."""
+"""Writes a configuration as YAML that reads back to the same values."""
 
 import re
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def scalar_text(value: Any) -> str:
 
 
 def string_text(value: str) -> str:
-    """A string: plain where it reads back as itself, else in double quotes."""
+    """A string: plain if it reads back as itself, else in double quotes."""
     if PLAIN.fullmatch(value) and not value.endswith(" ") and isinstance(scalar(value), str):
         return value
     return '"' + "".join(_escaped(character) for character in value) + '"'
@@ -86,11 +86,11 @@ def _escaped(character: str) -> str:
 
 
 class Reference(str):
-    """A text that is meant as a reference, among values whose `${` is text."""
+    """A text that is a reference, among values in which `${` is text."""
 
 
 def escape_references(values: Any) -> Any:
-    """Values as a file must hold them: `${` that is text gets its backslash back."""
+    """Values for a file: escapes `${` that is text."""
     if isinstance(values, Reference):
         return str(values)
     if isinstance(values, dict):

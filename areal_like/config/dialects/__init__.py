@@ -1,1 +1,1 @@
-"""Dialects: files written for another framework, read as they are. One module for each framework."""
+"""Dialects: support for files of other frameworks. One module per framework."""

@@ -1,7 +1,7 @@
-"""AReaL's own files: which experiment one means, what in it belongs to others, and why its run cannot start here.
+"""AReaL's files: kind of experiment, removed keys, keys of example classes, and why a run cannot start.
 
-Pure functions. `infer_experiment`, `legacy` and `subclass_keys` look at the mapping a file was parsed into, before
-anything is composed; `cannot_start` looks at the composed values. None of them opens a file.
+`infer_experiment`, `legacy_file_message` and `subclass_keys` get the parsed file, `cannot_start` the composed values.
+None of them opens a file.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 _MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it"
 
 FOREIGN_SECTIONS: dict[str, str] = {f"{owner}.megatron": _MEGATRON for owner in ("actor", "ref", "critic", "model")}
-"""Sections that AReaL's files have and we do not: they compose as free maps, and the plan gives the reason."""
+"""Sections of AReaL without counterpart: accepted as maps; the plan reports the reason."""
 
 SUBCLASS_KEYS: dict[str, str] = {
     "n_trajs": "multi-turn math and deep research",
@@ -22,7 +22,7 @@ SUBCLASS_KEYS: dict[str, str] = {
     "log_agent_stats": "deep research",
     "tir": "tool-integrated reasoning",
 }
-"""Top-level keys that AReaL's example scripts add in a configuration class of their own, and which examples do."""
+"""Top-level keys that AReaL's examples declare in subclasses -> those examples."""
 
 DROPPED_KEYS: dict[str, str] = {
     "group_adv_norm": "set actor.adv_norm.mean_level=group and actor.adv_norm.std_level=group for true, and leave it "
@@ -31,7 +31,7 @@ DROPPED_KEYS: dict[str, str] = {
     "leave it out for false",
     "server_only": "leave it out; `python -m launcher serve --config FILE` starts the servers alone",
 }
-"""Last part of keys that AReaL had and has dropped -> what to write instead."""
+"""Last part of keys that AReaL has removed -> what to write instead."""
 
 _UNREADABLE_SUFFIXES = (".arrow", ".csv", ".tsv", ".xlsx", ".zip", ".gz", ".zst")
 _VISION_MODEL = re.compile(
@@ -70,7 +70,7 @@ _LEGACY_HOMES = {
 
 
 def infer_experiment(body: Mapping[str, Any]) -> str:
-    """The experiment that a file means: it names none, but its sections tell."""
+    """The kind of experiment, from the sections of a file."""
     if body.get("critic") is not None:
         return "ppo"
     if body.get("actor") is not None:
@@ -84,7 +84,7 @@ def infer_experiment(body: Mapping[str, Any]) -> str:
 
 
 def legacy_file_message(body: Mapping[str, Any]) -> str | None:
-    """What to say about a file of AReaL's first generation (realhf); None where `body` is not one."""
+    """The message for a file of AReaL's first generation (realhf); None for other files."""
     marks = [key for key in _LEGACY_KEYS if key in body]
     marks += [f"{model}.type._class" for model in _LEGACY_MODELS if _at(body, f"{model}.type._class") is not None]
     if "mode" in body and (marks or any(key in body for key in _LEGACY_COMPANIONS_OF_MODE)):
@@ -95,22 +95,22 @@ def legacy_file_message(body: Mapping[str, Any]) -> str | None:
     if _at(body, "ppo.disable_value") is False:
         template = "ppo"
     homes = [f"{old} -> {new}" for old, new in _LEGACY_HOMES.items() if _at(body, old) is not None]
-    carry_over = f" and carry over what you need: {', '.join(homes)}" if homes else ""
+    carry_over = f" and copy what you need: {', '.join(homes)}" if homes else ""
     return (
-        f"this file is for realhf, AReaL's first generation (it has {', '.join(marks)}), whose keys are those of "
-        f"another program; such files cannot be loaded here: start from experiments/{template}.yaml{carry_over}"
+        f"this file is for realhf, AReaL's first generation (it has {', '.join(marks)}), a "
+        f"different program; such files cannot be loaded here: start from experiments/{template}.yaml{carry_over}"
     )
 
 
 def subclass_keys(body: Mapping[str, Any]) -> dict[str, str]:
-    """For each top-level key of `body` that an AReaL example declares in a class of its own: how to have it here."""
+    """For each top-level key of `body` that an AReaL example declares in a subclass: how to declare it."""
     base = {"grpo": "GRPOConfig", "ppo": "PPOConfig", "sft": "SFTConfig", "reward_model": "RWConfig"}[
         infer_experiment(body)
     ]
     return {
         key: (
-            f"{key} belongs to a class of its own in AReaL's example ({examples}); write such a class, a dataclass "
-            f"that extends areal_like.config.experiment.{base} with `{key}: {_annotation(body[key])}`, and name it by "
+            f"{key} is declared by a separate class in AReaL's example ({examples}); write a dataclass that "
+            f"extends areal_like.config.experiment.{base} with `{key}: {_annotation(body[key])}`, and name it with "
             f"--schema my.module:MyConfig"
         )
         for key, examples in SUBCLASS_KEYS.items()
@@ -119,11 +119,8 @@ def subclass_keys(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cannot_start(values: Mapping[str, Any], cls_name: str = "", foreign: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Why a run with these composed values cannot start, each as (key, reason), from the configuration alone.
-
-    `cls_name` is the class of the experiment; the keys that a user's own class adds are named with it. `foreign` are
-    the paths that were read in FOREIGN_SECTIONS, which are no part of the values.
-    """
+    """Why a run with these values cannot start, as (key, reason). `cls_name` is the class of the experiment; `foreign`
+    are the paths in FOREIGN_SECTIONS, which are not part of the values."""
     reasons = [*_foreign(foreign), *_vision(values), *_data(values)]
     if "rollout" in values:
         reasons += [*_reward(values), *_workflow(values, cls_name)]
@@ -131,9 +128,9 @@ def cannot_start(values: Mapping[str, Any], cls_name: str = "", foreign: Iterabl
 
 
 def _foreign(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    found = list(paths)
+    read_paths = list(paths)
     for section, reason in FOREIGN_SECTIONS.items():
-        if any(path == section or path.startswith(section + ".") for path in found):
+        if any(path == section or path.startswith(section + ".") for path in read_paths):
             yield section, reason
 
 
@@ -143,17 +140,17 @@ def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         path = _at(values, key)
         if isinstance(path, str) and path not in seen and _VISION_MODEL.search(path.rstrip("/").rsplit("/", 1)[-1]):
             seen.add(path)
-            yield key, f"{path} is a vision model by its name, and text models only are trained here"
+            yield key, f"{path} is a vision model by its name, and only text models are supported"
     for key in _dataset_paths(values):
         path = _at(values, key)
         if _VISION_DATA.search(path):
-            yield key, f"{path} holds images by its name, and text only is read here"
+            yield key, f"{path} holds images by its name, and only text is supported"
     if _at(values, "sglang.enable_multimodal"):
-        yield "sglang.enable_multimodal", "asks for images in prompts, and text only is served here; set it to false"
+        yield "sglang.enable_multimodal", "enables images in prompts, and only text is supported; set it to false"
 
 
 def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What no machine could read; whether the data is here is looked at by the plan."""
+    """Data that cannot be read on any machine; the plan checks whether it exists."""
     brings_rows = _at(values, "task.name") or _at(values, "environments.train")
     for key in _dataset_paths(values):
         path, section = _at(values, key), key.removesuffix(".path")
@@ -165,7 +162,7 @@ def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"names no data; set {key}=FILE (.jsonl or .parquet), a folder or a name on the Hub, or task.name",
             )
         elif path.endswith(_UNREADABLE_SUFFIXES):
-            yield key, f"{path} is of a format that has no reader here; write it as .parquet or .jsonl"
+            yield key, f"{path} has an unsupported format; convert it to .parquet or .jsonl"
 
 
 def _reward(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -193,7 +190,7 @@ def _annotation(value: Any) -> str:
 
 
 def _at(tree: Mapping[str, Any], path: str) -> Any:
-    """What stands at a dotted path; None where nothing does."""
+    """The value at a dotted path, or None."""
     node: Any = tree
     for name in path.split("."):
         if not isinstance(node, Mapping):

@@ -1,1 +1,1 @@
-"""What is read: files, groups, `defaults:` lists and the words of the command line."""
+"""Sources of a configuration: files, groups, `defaults:` lists and overrides, and their composition by Hydra."""

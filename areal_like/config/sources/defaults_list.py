@@ -1,5 +1,5 @@
-"""`defaults:` lists: what a file builds on, checked before Hydra sees it, with groups chosen on the command line
-taken out (their place is above the file's body, not here)."""
+"""Checks `defaults:` lists before Hydra reads them, and removes groups that the command line selects (these are merged
+above the file's body)."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ class DefaultsList:
 
     entries: list[Any] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
-    """Absolute keys (`actor`, `actor@critic`) of the groups that it chooses."""
+    """Absolute keys (`actor`, `actor@critic`) of the groups that it selects."""
     overridden: set[str] = field(default_factory=set)
-    """Absolute keys of the groups that it overrides where another list chose them (`override /actor: x`)."""
+    """Absolute keys of groups that another list selects and this one overrides (`override /actor: x`)."""
     configs: list[str] = field(default_factory=list)
-    """Absolute names of the files that it includes, options of groups among them."""
+    """Absolute names of the files that it includes, with the options of groups."""
     hydra: list[Any] = field(default_factory=list)
     has_self: bool = False
     problems: list[Problem] = field(default_factory=list)
@@ -34,12 +34,12 @@ def read_defaults(
     options_of: Callable[[str], list[str] | None],
     chosen: Collection[str],
 ) -> DefaultsList:
-    """`folder` is the group folder of the file ("" at the top); `chosen` are the groups of the command line."""
+    """`folder` is the group folder of the file ("" at the top); `chosen` are groups that the command line selects."""
     read = DefaultsList()
     if node is None or node.value is None:
         return read
     if not isinstance(node.value, list):
-        message = "is a list of groups and files: `- actor: tiny` lines"
+        message = "must be a list of groups and files: `- actor: tiny` lines"
         read.problems.append(Problem("defaults", message, place(node.line)))
         return read
     for item in node.value:
@@ -58,7 +58,7 @@ def _read_file(
 ) -> None:
     if item.value == "_self_":
         if read.has_self:
-            read.problems.append(Problem("defaults", "`_self_` stands twice; keep one", place(item.line)))
+            read.problems.append(Problem("defaults", "`_self_` is listed twice; keep one", place(item.line)))
             return
         read.has_self = True
         read.entries.append("_self_")
@@ -68,11 +68,11 @@ def _read_file(
     absolute = name[1:] if name.startswith("/") else f"{folder}/{name}".strip("/")
     if not name or ".." in name.split("/") or not exists(absolute):
         if not optional:
-            message = f"no file {name!r} to build on, beside this file or among the shipped groups"
+            message = f"no file {name!r} beside this file or in the shipped groups"
             read.problems.append(Problem("defaults", message, place(item.line)))
         return
     if absolute in read.configs:
-        read.problems.append(Problem("defaults", f"{name!r} stands twice; keep one", place(item.line)))
+        read.problems.append(Problem("defaults", f"{name!r} is listed twice; keep one", place(item.line)))
         return
     read.configs.append(absolute)
     read.entries.append(item.value.removesuffix(".yaml"))
@@ -90,7 +90,9 @@ def _read_group(
     words = written.split()
     flags, name = set(words[:-1]), words[-1] if words else ""
     if not flags <= {"optional", "override"}:
-        read.problems.append(Problem("defaults", f"{written!r} is no group; write `- group: option`", place(item.line)))
+        read.problems.append(
+            Problem("defaults", f"{written!r} is not a group; write `- group: option`", place(item.line))
+        )
         return
     group, _, package = name.partition("@")
     absolute = group[1:] if group.startswith("/") else f"{folder}/{group}".strip("/")
@@ -109,8 +111,8 @@ def _read_group(
             message = f"no group {absolute!r}{hint or '.'} There are: {', '.join(options_of('') or [])}"
             read.problems.append(Problem("defaults", message, place(item.line)))
         return
-    wanted = [] if value is None else value if isinstance(value, list) else [value]
-    for choice in wanted:
+    choices = [] if value is None else value if isinstance(value, list) else [value]
+    for choice in choices:
         if str(choice) not in options and "optional" not in flags:
             guess = nearest(str(choice), options)
             hint = f"; did you mean {guess[0]}?" if guess else ""
@@ -118,10 +120,12 @@ def _read_group(
             read.problems.append(Problem(key, message, place(option.line)))
             return
     if key in read.groups | read.overridden:
-        read.problems.append(Problem(key, "the group stands twice in one `defaults:` list; keep one", place(item.line)))
+        read.problems.append(
+            Problem(key, "the group is listed twice in one `defaults:` list; keep one", place(item.line))
+        )
         return
     (read.overridden if "override" in flags else read.groups).add(key)
-    read.configs += [f"{absolute}/{choice}" for choice in wanted if str(choice) in options]
+    read.configs += [f"{absolute}/{choice}" for choice in choices if str(choice) in options]
     entry = f"optional {name}" if "optional" in flags else name
     read.entries.append(
         {entry: [str(choice) for choice in value] if isinstance(value, list) else None if value is None else str(value)}

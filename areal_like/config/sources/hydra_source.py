@@ -1,6 +1,6 @@
-"""Hands our files to Hydra: a ConfigSource that serves what was read and checked here, and nothing else.
+"""Composition by Hydra: a ConfigSource provides the checked files; Hydra decides the order and merges them.
 
-Hydra decides what is merged in which order and merges it; it reads no file of its own accord but its own settings.
+Hydra itself reads no files except its own settings.
 """
 
 import warnings
@@ -29,7 +29,7 @@ SCHEME = "areal-like"
 
 @dataclass
 class ConfigProvider:
-    """What Hydra is served: contents by config path, and the options of each group."""
+    """Contents by config path, and the options of each group."""
 
     content: Callable[[str], Content | None]
     options_of: Callable[[str], list[str] | None]
@@ -39,7 +39,7 @@ _providers: list[ConfigProvider] = []
 
 
 class ProvidedConfigSource(ConfigSource):
-    """Public extension point of Hydra for configurations that are no files of its own."""
+    """Hydra's extension point for other sources of configurations."""
 
     @staticmethod
     def scheme() -> str:
@@ -60,10 +60,10 @@ class ProvidedConfigSource(ConfigSource):
         return _providers[-1].options_of(config_path) or []
 
     def load_config(self, config_path: str) -> ConfigResult:
-        found = _providers[-1].content(_name(config_path)) if _providers else None
-        if found is None:
+        provided = _providers[-1].content(_name(config_path)) if _providers else None
+        if provided is None:
             raise ConfigLoadError(f"Config not found: {config_path}")
-        content, header = found
+        content, header = provided
         if config_path == ROOT:
             content = {**content, "defaults": [*content["defaults"], *_without_hydra_groups()]}
         return ConfigResult(
@@ -85,14 +85,14 @@ def _name(config_path: str) -> str:
 
 
 def _without_hydra_groups() -> list[Any]:
-    """For the end of the root's `defaults:`: leaves out Hydra's own groups (logging, help, the sweeper ...), which
-    would be read and merged for nothing."""
+    """For the end of the root's `defaults:`: disables Hydra's groups (logging, help, sweeper ...), which are not
+    needed."""
     return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
 
 
 @contextmanager
 def initialized_hydra(served: ConfigProvider) -> Iterator[None]:
-    """Hydra, initialized on what is served; whatever was initialized before is put back afterwards."""
+    """Hydra, initialized with a provider; the previous initialization is restored afterwards."""
     plugins = Plugins.instance()
     if ProvidedConfigSource not in plugins.discover(ConfigSource):
         plugins.register(ProvidedConfigSource)
@@ -111,11 +111,11 @@ def initialized_hydra(served: ConfigProvider) -> Iterator[None]:
 
 
 class HydraCompositionError(Exception):
-    """Hydra could not compose what it was served."""
+    """Hydra could not compose the configuration."""
 
 
 def merge_order() -> list[tuple[str, str]]:
-    """(config path, package) of each layer below the overrides, weakest first, as Hydra decides it."""
+    """(config path, package) of each layer below the overrides, weakest first, in Hydra's order."""
     loader = GlobalHydra.instance().config_loader()
     try:
         result = loader.compute_defaults_list(config_name=ROOT, overrides=[], run_mode=RunMode.RUN)
@@ -132,7 +132,7 @@ def merge_order() -> list[tuple[str, str]]:
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
-    """The composed tree, references unresolved."""
+    """The composed tree with unresolved references."""
     try:
         composed = hydra.compose(config_name=ROOT, overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:

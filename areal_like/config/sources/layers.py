@@ -1,4 +1,4 @@
-"""Where each value came from and what it beat: the layers replayed leaf by leaf, in the order of Hydra's merge."""
+"""Provenance: layers merged leaf by leaf in the order of Hydra, with the history of each value."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LayerKind = Literal[
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer, weakest first in a list of them. `deletes` is a map entry that an override takes away."""
+    """One layer. `deletes` is a map entry that an override removes."""
 
     kind: LayerKind
     name: str
@@ -24,7 +24,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Origin:
-    """A value as one layer set it; `beaten` are the weaker layers' values, strongest first."""
+    """A value as one layer set it; `beaten` are the overridden values of weaker layers, strongest first."""
 
     kind: LayerKind
     where: str
@@ -33,7 +33,7 @@ class Origin:
 
 
 class MergedLayers:
-    """The merged tree and the history of every path that any layer set."""
+    """The merged tree, and the history of every path that a layer set."""
 
     def __init__(self, schema: Schema, tree: dict[str, Any]) -> None:
         self.schema, self.tree = schema, tree
@@ -78,16 +78,16 @@ class MergedLayers:
             del self.history[known]
 
     def origin(self, path: str) -> Origin | None:
-        """The layer whose value stands at `path`, itself or for a section above it; None where no layer set it."""
-        said = list(self.history.get(path, []))
-        if not said:
+        """The origin of the value at `path`; None if no layer set it."""
+        origins = list(self.history.get(path, []))
+        if not origins:
             return None
-        last = said[-1]
-        return Origin(last.kind, last.where, last.value, tuple(reversed(said[:-1])))
+        last = origins[-1]
+        return Origin(last.kind, last.where, last.value, tuple(reversed(origins[:-1])))
 
 
 def fill_reopened_sections(schema: Schema, tree: dict[str, Any]) -> dict[str, Any]:
-    """Fills what an optional section lacks that was emptied by one layer and opened again by a stronger one."""
+    """Adds missing defaults to an optional section that one layer set to null and a stronger one expanded again."""
     for path, section in schema.sections.items():
         if "[]" in path or not section.optional:
             continue

@@ -1,4 +1,4 @@
-"""What one layer (a file, a group option, an override) sets: its values by dotted path, checked, with their places."""
+"""Reads one layer (file, group option or override): checked values by dotted path, with file and line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ MAX_HINTS = 40
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value that a layer sets. `written` is the key as it stands there (an alias, perhaps)."""
+    """One value that a layer sets. `written` is the key as written (possibly a short name)."""
 
     path: str
     value: Any
@@ -29,16 +29,16 @@ class Leaf:
 
 @dataclass
 class LayerContent:
-    """A layer as read against the schema: what is right in it, and what is wrong."""
+    """Values and problems of a layer."""
 
     leaves: list[Leaf] = field(default_factory=list)
     foreign: list[Leaf] = field(default_factory=list)
-    """Sections of other systems that are read but lead nowhere here."""
+    """Values in sections of other frameworks, which nothing reads."""
     problems: list[Problem] = field(default_factory=list)
 
 
 class LayerReader:
-    """Reads one layer. `place` turns a line number into what a message shows; `package` is where the layer stands."""
+    """Reads one layer. `place` maps a line number to its text in messages; `package` is the path of the layer."""
 
     def __init__(self, schema: Schema, place: Callable[[int], str], package: str = "") -> None:
         self.schema, self.place, self.package = schema, place, package
@@ -52,12 +52,12 @@ class LayerReader:
         return self.result
 
     def read_at(self, path: str, node: YamlNode) -> LayerContent:
-        """Reads what is set at one path, as an override does."""
+        """Reads the value at one path, for an override."""
         self._walk(path, node)
         return self.result
 
     def _unknown(self, path: str) -> str:
-        """A hint for an unknown key; a file full of them is another program's, and hints would take long."""
+        """A hint for an unknown key; a limited number, as hints are slow and a file may have many unknown keys."""
         self.hinted += 1
         return did_you_mean(path, self.names) if self.hinted <= MAX_HINTS else ""
 
@@ -95,7 +95,7 @@ class LayerReader:
                     self._problem(
                         below,
                         node.line if child.line is None else child.line,
-                        "a key has no dots in a file; nest it: `a:` and below it `b:`",
+                        "a key in a file cannot contain dots; nest it: `a:` and below it `b:`",
                     )
                     continue
                 self._walk(below, child)
@@ -130,7 +130,7 @@ class LayerReader:
         self._value(key, node, written)
 
     def _value(self, key: Key, node: YamlNode, written: str) -> None:
-        """One value, as it stands or as a reference."""
+        """One value or reference."""
         hidden = key.constraints.secret or is_secret_name(key.name)
         errors = [error for text in _interpolations(node.plain()) if (error := syntax_error(text))]
         if errors:
@@ -141,18 +141,18 @@ class LayerReader:
         try:
             self._leaf(key.path, check_key(key, node.plain()), node.line, written)
         except InvalidValue as refusal:
-            wanted = f"does not fit; expected {expectation(key.kind, key.constraints)} (a secret, so not shown)"
-            self._problem(written, node.line, wanted if hidden else str(refusal))
+            mismatch = f"is invalid; expected {expectation(key.kind, key.constraints)} (a secret, so not shown)"
+            self._problem(written, node.line, mismatch if hidden else str(refusal))
 
     def _entry(self, path: str, node: YamlNode, written: str) -> None:
-        """Something inside a map: any name is allowed; its value fits what the map holds."""
+        """An entry of a map: any name is allowed."""
         key, name = self.schema.map_above(path), path.rpartition(".")[2]
         assert key is not None
         if key.kind.item is not None and key.kind.item.name != "any" and "." in path.removeprefix(f"{key.path}."):
-            self._problem(written, node.line, f"{key.path} holds single values, and nothing below them")
+            self._problem(written, node.line, f"{key.path} holds single values, not mappings")
             return
         if not name or "." in name:
-            self._problem(written, node.line, "a key has no dots in a file; nest it: `a:` and below it `b:`")
+            self._problem(written, node.line, "a key in a file cannot contain dots; nest it: `a:` and below it `b:`")
             return
         if isinstance(node.value, dict) and (key.kind.item is None or key.kind.item.name == "any"):
             if not node.value:
@@ -164,18 +164,18 @@ class LayerReader:
         self._value(replace(key, path=path, kind=kind, name=name), node, written)
 
     def _list_of_sections(self, key: Key, node: YamlNode, written: str) -> None:
-        found = len(self.result.problems)
+        num_problems = len(self.result.problems)
         inner = {
             path.removeprefix(f"{key.path}[]."): k
             for path, k in self.schema.keys.items()
             if path.startswith(f"{key.path}[].")
         }
         items = [self._item(inner, item, f"{written}[{index}]") for index, item in enumerate(node.value)]
-        if len(self.result.problems) == found:
+        if len(self.result.problems) == num_problems:
             self._leaf(key.path, items, node.line, written)
 
     def _item(self, inner: dict[str, Key], item: YamlNode, place: str) -> dict[str, Any]:
-        """One item of a list of sections: what it sets, checked."""
+        """One item of a list of sections, checked."""
         if not isinstance(item.value, dict):
             self._problem(place, item.line, f"{show_value(item.plain())} is not a mapping; write `- name: value` lines")
             return {}
@@ -192,17 +192,17 @@ class LayerReader:
                 self._problem(f"{place}.{name}", child.line, str(refusal))
         for name, key in inner.items():
             if key.constraints.required and item.value.get(name, YamlNode(None, 0)).value in (None, ""):
-                wanted = expectation(key.kind, key.constraints)
-                self._problem(f"{place}.{name}", item.line, f"{MISSING_VALUE}: {wanted}")
+                expected = expectation(key.kind, key.constraints)
+                self._problem(f"{place}.{name}", item.line, f"{MISSING_VALUE}: {expected}")
         return checked
 
     def _refuse_contradictions(self) -> None:
-        """An alias and its real path in one layer: nobody can say which was meant."""
+        """A short name and its full key in one layer are ambiguous."""
         by_path: dict[str, Leaf] = {}
         for leaf in self.result.leaves:
             first = by_path.setdefault(leaf.path, leaf)
             if first is not leaf and first.written != leaf.written:
-                message = f"{first.written} and {leaf.written} are one key and both stand here; keep one"
+                message = f"{first.written} and {leaf.written} are the same key; keep one"
                 self.result.problems.append(Problem(leaf.path, message, leaf.where))
 
 

@@ -1,4 +1,4 @@
-"""The YAML files within reach: the user's own folder first, then the shipped groups and experiments; each read once."""
+"""Finds and caches YAML files: the folder of the user's file first, then shipped groups and experiments."""
 
 from pathlib import Path
 
@@ -22,25 +22,23 @@ def find_config(name: str | Path) -> Path:
     text = str(name)
     if not text.strip():
         raise ConfigError([Problem("--config", "names no file; give a YAML file or a shipped experiment")])
-    wanted = Path(text).expanduser()
-    folders = [Path(), *([] if wanted.is_absolute() else [data_folder("experiments")])]
+    given = Path(text).expanduser()
+    folders = [Path(), *([] if given.is_absolute() else [data_folder("experiments")])]
     for folder in folders:
         for suffix in ("", ".yaml", ".yml"):
-            path = folder / f"{wanted}{suffix}"
+            path = folder / f"{given}{suffix}"
             if _is_file(path):
                 return path
-    if _is_dir(wanted):
+    if _is_dir(given):
         raise ConfigError([Problem(text, "is a directory; name a YAML file in it")])
     shipped = [path.stem for path in sorted(data_folder("experiments").glob("*.yaml"))]
-    guess = nearest(wanted.stem, shipped, 0.75)
+    guess = nearest(given.stem, shipped, 0.75)
     hint = f" Did you mean {' or '.join(f'{name}.yaml' for name in guess)}?" if guess else ""
-    raise ConfigError(
-        [Problem(text, f"no such file, and no shipped experiment; those are: {', '.join(shipped)}.{hint}")]
-    )
+    raise ConfigError([Problem(text, f"no such file or shipped experiment; shipped are: {', '.join(shipped)}.{hint}")])
 
 
 def _is_file(path: Path) -> bool:
-    """A file, or something else that can be opened (a pipe); a name too long or with a NUL is none."""
+    """A file, or something else that can be opened (a pipe); False for invalid names."""
     try:
         return path.exists() and not path.is_dir()
     except (OSError, ValueError):
@@ -55,7 +53,7 @@ def _is_dir(path: Path) -> bool:
 
 
 def display_path(path: Path) -> str:
-    """How messages name a file: short where that is still clear."""
+    """The short name of a file in messages."""
     for folder in (data_folder("conf"), data_folder("experiments")):
         if path.resolve().is_relative_to(folder.resolve()):
             return f"{folder.name}/{path.resolve().relative_to(folder.resolve())}"
@@ -66,7 +64,7 @@ def display_path(path: Path) -> str:
 
 
 class Library:
-    """Groups are folders with YAML files in them, beside the user's file or among the shipped ones."""
+    """Groups are folders of YAML files, beside the user's file or shipped."""
 
     def __init__(self, file: Path) -> None:
         self.folders = [file.resolve().parent, data_folder("conf")]
@@ -79,7 +77,7 @@ class Library:
         return self._files[path]
 
     def path_of(self, name: str) -> Path | None:
-        """The file behind a config path such as `actor/tiny`."""
+        """The file of a config path such as `actor/tiny`."""
         if not _is_plain(name):
             return None
         for folder in (*self.folders, *([] if "/" in name else [data_folder("experiments")])):
@@ -89,7 +87,7 @@ class Library:
         return None
 
     def options_of(self, group: str) -> list[str] | None:
-        """The options of a group, or None where there is no such group; of "" the groups."""
+        """The options of a group, or None if there is no such group; for "" the groups."""
         if group not in self._options:
             self._options[group] = self._list(group)
         return self._options[group]
@@ -106,7 +104,7 @@ class Library:
 
 
 def _is_plain(name: str) -> bool:
-    """A relative path that stays where it starts."""
+    """A relative path without wildcards and hidden or parent folders."""
     parts = name.split("/")
     return (
         bool(name)

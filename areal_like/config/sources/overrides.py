@@ -1,4 +1,4 @@
-"""The command line's `key=value` words: read by Hydra's own grammar, checked against the schema, all at once."""
+"""Overrides of the command line: parsed by Hydra's grammar, checked against the schema."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class GroupChoice:
 
 @dataclass(frozen=True)
 class ValueOverride:
-    """`actor.lr=1e-4`, as Hydra gets it (`++actor.optimizer.lr=1e-4`) and as the leaves that it sets."""
+    """`actor.lr=1e-4`: the override for Hydra (`++actor.optimizer.lr=1e-4`), and the leaves that it sets."""
 
     hydra: str
     leaves: tuple[Leaf, ...]
@@ -36,7 +36,7 @@ class ValueOverride:
 
 @dataclass
 class Overrides:
-    """The command line as read: groups first, values on top."""
+    """All overrides: groups first, then values."""
 
     groups: dict[str, GroupChoice] = field(default_factory=dict)
     values: list[ValueOverride] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class OverrideWord:
-    """One override as Hydra's grammar reads it."""
+    """One override, parsed by Hydra's grammar."""
 
     text: str
     parsed: Any
@@ -71,7 +71,7 @@ class OverrideWord:
 
 
 def parse_overrides(texts: Sequence[str]) -> tuple[list[OverrideWord], list[Problem]]:
-    """Each word by Hydra's grammar; what it cannot read is a problem of its own."""
+    """Parses each override; syntax errors are problems."""
     if not texts:
         return [], []
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -84,33 +84,31 @@ def parse_overrides(texts: Sequence[str]) -> tuple[list[OverrideWord], list[Prob
             words.append(OverrideWord(text, parser.parse_override(text)))
         except HydraException as error:
             key, has_value, _ = text.partition("=")
-            said = str(error).splitlines()[0] if str(error) else "is not an override"
-            message = f"cannot be read as an override ({said}); quote special characters: {key}='\"...\"'"
+            reason = str(error).splitlines()[0] if str(error) else "is not an override"
+            message = f"cannot be read as an override ({reason}); quote special characters: {key}='\"...\"'"
             if not has_value:
-                message = "is neither a verb nor an override; write key=value, group=option, ~key, or a flag (--help)"
+                message = "unexpected argument; write key=value, group=option, ~key, a command or a flag (--help)"
             if any(is_secret_name(part) for part in key.split(".")):
                 text, message = f"{key}={SECRET}", "cannot be read as an override; check its quotes"
             problems.append(Problem(key.lstrip("+~") or text or "(empty word)", message, f"override {text}"))
         except RecursionError:
-            problems.append(
-                Problem(text.partition("=")[0][:60], "is nested too deep to be read", f"override {text[:60]}...")
-            )
+            problems.append(Problem(text.partition("=")[0][:60], "is nested too deeply", f"override {text[:60]}..."))
     return words, problems
 
 
 def read_overrides(
     words: Sequence[OverrideWord], schema: Schema, options_of: Callable[[str], list[str] | None]
 ) -> Overrides:
-    """`options_of(group)` lists a group's options, or None where there is no such group."""
+    """`options_of(group)` returns the options of a group, or None if there is no such group."""
     read = Overrides()
     written: dict[str, Leaf] = {}
     for word in words:
         word = replace(word, secret=holds_secret(word.key, schema))
         if not word.key:
-            read.problems.append(Problem(word.text, "is no override; write key=value", word.where))
+            read.problems.append(Problem(word.text, "is not an override; write key=value", word.where))
             continue
         if word.is_hydra:
-            message = "a setting of Hydra itself, which acts in a sweep only; add --multirun, or drop it"
+            message = "is a setting of Hydra, used only in a sweep; add --multirun, or remove it"
             read.problems.append(Problem(word.key, message, word.where))
             continue
         if word.parsed.is_sweep_override():
@@ -131,8 +129,8 @@ def read_overrides(
 
 
 def holds_secret(path: str, schema: Schema) -> bool:
-    """Whether an override holds a secret, so that no message and no plan may repeat it: by the schema's mark (that of
-    the key which was probably meant, too), or by its name."""
+    """Whether an override contains a secret, so that no message may show it: by the schema's mark (also of the
+    suggested key), or by its name."""
     if any(is_secret_name(part) for part in path.split(".")):
         return True
     known = path in schema.keys or path in schema.sections or schema.map_above(path) is not None
@@ -147,7 +145,7 @@ def _read_group(word: OverrideWord, value: Any, options: list[str], read: Overri
         return
     chosen = tuple(str(option) for option in value) if isinstance(value, list) else (str(value),)
     if word.key == "experiment" and isinstance(value, list):
-        read.problems.append(Problem("experiment", "is one kind, not a list", word.where))
+        read.problems.append(Problem("experiment", "takes one kind, not a list", word.where))
         return
     unknown = [option for option in chosen if option not in options]
     for option in unknown:
@@ -173,7 +171,7 @@ def _read_value(
     if parsed.is_add() and not inside_map:
         known = path in schema.keys or path in schema.sections
         message = (
-            "exists already; drop the `+`"
+            "exists already; remove the `+`"
             if known
             else (f"no such key, and `+` adds only inside maps{did_you_mean(path, schema.names())}")
         )
@@ -193,12 +191,12 @@ def _read_value(
     for leaf in leaves.leaves:
         first = written.setdefault(leaf.path, leaf)
         if first.written != leaf.written and not ALIASES.keys().isdisjoint((first.written, leaf.written)):
-            message = f"{first.written} and {leaf.written} are one key and both stand here; keep one"
+            message = f"{first.written} and {leaf.written} are the same key; keep one"
             read.problems.append(Problem(leaf.path, message, word.where))
             return
     for leaf in leaves.leaves:
         if not MAP_NAMES.fullmatch(leaf.path):
-            message = "on the command line a name in a map has letters, digits, `_` and `-` only; set it in a file"
+            message = "on the command line a name in a map consists of letters, digits, `_` and `-`; set it in a file"
             read.problems.append(Problem(leaf.written, message, word.where))
             return
     for leaf in leaves.leaves:
@@ -206,7 +204,7 @@ def _read_value(
 
 
 def _or_group(problem: Problem, word: OverrideWord, options_of: Callable[[str], list[str] | None]) -> Problem:
-    """A key that is unknown may have been meant as a group."""
+    """An unknown key may be a misspelt group."""
     if "." in word.key or not problem.message.startswith("no such key"):
         return problem
     groups = options_of("") or []
@@ -232,7 +230,7 @@ def _hydra_literal(value: Any) -> str:
 
 
 def to_yaml_node(value: Any) -> YamlNode:
-    """A value from the command line in the shape of a file's."""
+    """A value of the command line as a YAML node."""
     if isinstance(value, dict):
         return YamlNode({str(name): to_yaml_node(item) for name, item in value.items()}, 0)
     if isinstance(value, list):

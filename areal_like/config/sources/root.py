@@ -1,7 +1,7 @@
-"""The root that Hydra starts from, and everything below it that Hydra is served.
+"""The primary config of the composition, and the files below it.
 
-By itself Hydra would put the body of the user's file above a group that is chosen on the command line. So the root is
-made here: schema, groups that the schema chooses, the file's own `defaults:`, its body, groups of the command line.
+Hydra would merge the body of the user's file above groups that are selected on the command line. So the primary config
+is generated: schema, groups that the schema selects, the file's `defaults:`, its body, groups of the command line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ ROOT = "__root__"
 SCHEMA = "__schema__"
 
 Content = tuple[dict[str, Any], dict[str, str]]
-"""What Hydra is served under a config path: the tree, and the header (`# @package`)."""
+"""Content of a config path for Hydra: the tree, and the header (`# @package`)."""
 
 
 class CompositionFiles:
-    """The files of one composition, by config path, and what each of them builds on."""
+    """The files of one composition by config path, and the files that each includes."""
 
     def __init__(self, library: Library, file: YamlFile, experiment: str, choices: Mapping[str, GroupChoice]) -> None:
         self.library, self.file, self.experiment, self.choices = library, file, experiment, choices
@@ -41,16 +41,16 @@ class CompositionFiles:
         return entries + [{choice.key: _option(choice)} for choice in self.choices.values()]
 
     def by_schema(self) -> bool:
-        """Whether nobody says which experiment it is, so that the schema does."""
-        said = any("experiment" in listed.groups | listed.overridden for listed in self.lists.values())
-        return not said and "experiment" not in self.choices
+        """Whether the schema determines the experiment: neither a file nor the command line selects it."""
+        is_chosen = any("experiment" in listed.groups | listed.overridden for listed in self.lists.values())
+        return not is_chosen and "experiment" not in self.choices
 
     def chosen_files(self) -> list[str]:
-        """The options that the command line chooses."""
+        """The options that the command line selects."""
         return [f"{c.key.partition('@')[0]}/{option}" for c in self.choices.values() for option in c.options]
 
     def _read_all(self) -> DefaultsList:
-        """The `defaults:` lists of the file and of everything that it builds on, each once."""
+        """Reads the `defaults:` lists of the file and of all files that it includes."""
         chosen = set(self.choices)
         own = self._read_list("", self.file, chosen)
         chosen |= own.overridden
@@ -70,7 +70,7 @@ class CompositionFiles:
             file.root.value.get("defaults") if file.root is not None else None,
             name.rpartition("/")[0],
             lambda line: f"{file.shown}:{line}",
-            lambda wanted: self.library.path_of(wanted) is not None,
+            lambda included: self.library.path_of(included) is not None,
             self.library.options_of,
             chosen,
         )
@@ -79,7 +79,7 @@ class CompositionFiles:
         return listed
 
     def built_on(self, names: Sequence[str]) -> set[str]:
-        """The files that these are and build on."""
+        """These files, and the files that they include, directly or indirectly."""
         reached: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -90,14 +90,14 @@ class CompositionFiles:
         return reached
 
     def _refuse_circles(self) -> None:
-        """A file that builds on itself has no end; nothing can be said of what else is in it."""
+        """Raises ConfigError for a file that includes itself."""
         for name, listed in self.lists.items():
             if name and name in self.built_on(listed.configs):
-                message = "builds on itself, directly or through another file; take it out of one `defaults:` list"
+                message = "includes itself, directly or through another file; remove it from one `defaults:` list"
                 raise ConfigError([*self.problems, Problem(self.part(name)[0].shown, message)])
 
     def _refuse_groups_chosen_twice(self) -> None:
-        """In one tree of files a group is chosen once; the outer file can override what an inner one chose."""
+        """Raises ConfigError if two files select the same group without `override`."""
         chosen: dict[str, str] = {}
         for name, listed in self.lists.items():
             place = self.part(name or ROOT)[0].shown
@@ -108,7 +108,7 @@ class CompositionFiles:
                 chosen[group] = place
 
     def part(self, name: str) -> tuple[YamlFile, dict[str, YamlNode]]:
-        """The file behind a config path, and its body."""
+        """The file of a config path, and its body."""
         file = self.file
         if name != ROOT:
             path = self.library.path_of(name)
@@ -117,14 +117,14 @@ class CompositionFiles:
         return file, file.body(primary=name == ROOT)
 
     def content(self, name: str) -> Content | None:
-        """What Hydra is served; before a layer has been checked, its `defaults:` list alone."""
+        """The content for Hydra; of an unchecked layer only its `defaults:` list."""
         if name in self.contents or name not in self.lists:
             return self.contents.get(name)
         entries = self.lists[name].entries
         return {"defaults": entries} if entries else {}, self.part(name)[0].header
 
     def serve(self, name: str, tree: dict[str, Any]) -> None:
-        """From now on Hydra gets this layer with what it sets."""
+        """Sets the values of a layer for Hydra."""
         content, header = self.content(name) or ({}, {})
         self.contents[name] = ({**content, **tree}, header)
 

@@ -1,4 +1,4 @@
-"""`--schema my.module:MyConfig`: a user's dataclass that extends an experiment by keys of its own."""
+"""`--schema my.module:MyConfig`: a user's dataclass that adds keys to an experiment."""
 
 import importlib
 import importlib.util
@@ -22,27 +22,27 @@ def load_schema(name: str) -> type:
     if not module_name or not class_name:
         raise _refuse(f"{name!r} names no class; write my.module:MyConfig or path/to/file.py:MyConfig")
     module = _import(module_name)
-    found: Any = getattr(module, class_name, None)
-    if found is None:
+    named_class: Any = getattr(module, class_name, None)
+    if named_class is None:
         classes = [word for word, thing in vars(module).items() if isinstance(thing, type)]
         guess = nearest(class_name, classes)
         raise _refuse(f"{module_name} has no {class_name}" + (f"; did you mean {guess[0]}?" if guess else ""))
-    extends = isinstance(found, type) and issubclass(found, tuple(EXPERIMENTS.values()))
-    if not extends or "__dataclass_fields__" not in vars(found):
+    extends = isinstance(named_class, type) and issubclass(named_class, tuple(EXPERIMENTS.values()))
+    if not extends or "__dataclass_fields__" not in vars(named_class):
         known = ", ".join(cls.__name__ for cls in EXPERIMENTS.values())
         raise _refuse(f"{name} must be a dataclass that extends one of {known} (from areal_like.config.experiment)")
     try:
-        schema = Schema.of(found)
-        build_config(found, schema.defaults())
-    except Exception as error:  # the user's own code runs here: annotations, default factories, __post_init__
+        schema = Schema.of(named_class)
+        build_config(named_class, schema.defaults())
+    except Exception as error:  # user code: annotations, default factories, __post_init__
         raise _refuse(f"{name} cannot be used: {type(error).__name__}: {error}") from None
     _check_schema(name, schema)
-    assert isinstance(found, type)
-    return found
+    assert isinstance(named_class, type)
+    return named_class
 
 
 def _check_schema(name: str, schema: Schema) -> None:
-    """Sections stay sections, defaults fit their keys, and no key has a name that means something else in a file."""
+    """Checks that sections stay sections, defaults are valid, and no key has a reserved name."""
     base = next(Schema.of(cls) for cls in schema.cls.__mro__ if cls in EXPERIMENTS.values())
     wrong = [f"{path} must stay a section" for path in base.sections if path not in schema.sections]
     wrong += [f"a key cannot be called {word}" for word in ("defaults", "hydra") if word in schema.keys]
@@ -58,7 +58,7 @@ def _check_schema(name: str, schema: Schema) -> None:
 
 
 def _import(module_name: str) -> Any:
-    """The user's module is their code: whatever it raises is theirs to read, in one line."""
+    """Imports the user's module; its exception is reported in one line."""
     try:
         if module_name.endswith(".py"):
             path = Path(module_name).expanduser().resolve()

@@ -1,8 +1,7 @@
-"""YAML files, read strictly: where each value stands, no duplicate keys, `true` and `false` the only booleans.
+"""Reads YAML files strictly: with line numbers, without duplicate keys, `true` and `false` the only booleans.
 
-PyYAML's scanner does the reading; the values are made here, from its events, for three reasons: lines are kept, what
-YAML 1.1 does behind one's back (`yes`, `1:30`, `010`) is not done, and a hostile file (deep nesting, a bomb of
-aliases) ends in a message.
+Values are made from PyYAML's events, for three reasons: line numbers; no implicit conversions of YAML 1.1 (`yes`,
+`1:30`, `010`); and a message for hostile files (deep nesting, exponential aliases).
 """
 
 import re
@@ -33,7 +32,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass
 class YamlNode:
-    """A value and the line it stands on; `value` is a scalar, a list of nodes or a dict of nodes."""
+    """A value with its line; `value` is a scalar, a list of nodes or a dict of nodes."""
 
     value: Any
     line: int
@@ -48,7 +47,7 @@ class YamlNode:
 
 @dataclass
 class YamlFile:
-    """A file as read: `root` is None when it could not be; the problems say why."""
+    """A file; `root` is None if it could not be read."""
 
     path: Path
     shown: str
@@ -57,19 +56,19 @@ class YamlFile:
     problems: list[Problem]
 
     def body(self, primary: bool = True) -> dict[str, YamlNode]:
-        """What the file sets: all but its `defaults:` list and (only the primary file may) its words to Hydra."""
+        """The keys of the file without `defaults` and, in the primary file, without `hydra`."""
         content = self.root.value if self.root is not None else {}
         return {name: node for name, node in content.items() if name != "defaults" and (name != "hydra" or not primary)}
 
     def defaults(self) -> list[YamlNode]:
-        """The entries of its `defaults:` list, as they stand."""
+        """The entries of its `defaults:` list as written."""
         node = self.root.value.get("defaults") if self.root is not None else None
         return node.value if node is not None and isinstance(node.value, list) else []
 
 
 TOML_MESSAGE = (
-    "is TOML, as prime-rl has its configurations, and YAML is read here: begin with a shipped experiment such as "
-    "grpo.yaml, and carry over what you need (docs/keys.md says where each key of prime-rl is)"
+    "is TOML (the format of prime-rl), and only YAML is supported: start from a shipped experiment such as grpo.yaml, "
+    "and copy what you need (docs/keys.md lists the keys of prime-rl)"
 )
 
 
@@ -79,7 +78,7 @@ class _UnreadableYaml(Exception):
 
 
 def scalar(text: str) -> Any:
-    """What a plain (unquoted) YAML scalar means here."""
+    """The value of a plain (unquoted) YAML scalar."""
     if text in SPECIAL:
         return SPECIAL[text]
     if INT.match(text):
@@ -90,7 +89,7 @@ def scalar(text: str) -> Any:
 
 
 def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
-    """Reads one file; never raises for what is in it. `shown` is how messages name it."""
+    """Reads one file; problems are returned, not raised. `shown` is its name in messages."""
     file = YamlFile(path, shown, None, {}, [])
 
     def refuse(message: str, line: int | None = None) -> YamlFile:
@@ -109,7 +108,7 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
     except OSError as error:
         return refuse(f"cannot be read ({error.strerror}); check its permissions")
     if len(content) > MAX_BYTES:
-        return refuse(f"is larger than {MAX_BYTES // 1_000_000} MB; this is no configuration")
+        return refuse(f"is larger than {MAX_BYTES // 1_000_000} MB; it is not a configuration")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -138,8 +137,8 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
 
 
 def _header(text: str) -> dict[str, str]:
-    """`# @package _global_` lines at the top, as Hydra has them."""
-    found = {}
+    """Hydra's header lines at the top, such as `# @package _global_`."""
+    header = {}
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -147,18 +146,18 @@ def _header(text: str) -> dict[str, str]:
             break
         match = re.match(r"#\s*@(\w+)\s+(\S+)\s*$", line)
         if match:
-            found[match[1]] = match[2]
-    return found
+            header[match[1]] = match[2]
+    return header
 
 
 def _syntax_message(error: yaml.MarkedYAMLError, text: str) -> str:
     mark = error.problem_mark or error.context_mark
     line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in (error.problem or ""):
-        return "a tab is used for indentation; YAML wants spaces"
-    said = " ".join((error.problem or error.context or "cannot be read").split())
+        return "a tab is used for indentation; YAML requires spaces"
+    reason = " ".join((error.problem or error.context or "cannot be read").split())
     column = f", column {mark.column + 1}" if mark else ""
-    return f"is not YAML: {said}{column}"
+    return f"is not YAML: {reason}{column}"
 
 
 class _NodeBuilder:
@@ -179,7 +178,7 @@ class _NodeBuilder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _UnreadableYaml(_line(event), "holds more than one document (`---`); keep one")
+                    raise _UnreadableYaml(_line(event), "contains more than one document (`---`); keep one")
                 root = self._node(next(events), events, 0)
         return root
 
@@ -187,7 +186,7 @@ class _NodeBuilder:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise _UnreadableYaml(
-                line, f"holds more than {MAX_NODES} values (aliases counted); this is no configuration"
+                line, f"contains more than {MAX_NODES} values (aliases included); it is not a configuration"
             )
         if depth > MAX_DEPTH:
             raise _UnreadableYaml(line, f"is nested more than {MAX_DEPTH} levels deep")
@@ -197,13 +196,13 @@ class _NodeBuilder:
         self._count(line, depth)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self.open_anchors or event.anchor not in self.anchors:
-                raise _UnreadableYaml(line, f"alias *{event.anchor} stands for itself or for nothing")
+                raise _UnreadableYaml(line, f"alias *{event.anchor} refers to itself or is not defined")
             return self._copy(self.anchors[event.anchor], line, depth)
         if isinstance(event, yaml.ScalarEvent):
             node = YamlNode(self._scalar(event, line), line)
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
             if event.tag and not event.implicit:
-                raise _UnreadableYaml(line, f"tag {event.tag} is not read here; write a plain value")
+                raise _UnreadableYaml(line, f"tag {event.tag} is not supported; write a plain value")
             if event.anchor:
                 self.open_anchors.add(event.anchor)
             make = self._sequence if isinstance(event, yaml.SequenceStartEvent) else self._mapping
@@ -225,7 +224,7 @@ class _NodeBuilder:
 
     def _scalar(self, event: Any, line: int) -> Any:
         if event.tag and event.tag not in ("!", "tag:yaml.org,2002:str"):
-            raise _UnreadableYaml(line, f"tag {event.tag} is not read here; write a plain value")
+            raise _UnreadableYaml(line, f"tag {event.tag} is not supported; write a plain value")
         return scalar(event.value) if event.implicit[0] and not event.style else event.value
 
     def _sequence(self, events: Iterator[Any], depth: int) -> list[YamlNode]:
@@ -237,7 +236,7 @@ class _NodeBuilder:
         return items
 
     def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, YamlNode]:
-        found: dict[str, YamlNode] = {}
+        entries: dict[str, YamlNode] = {}
         merged: dict[str, YamlNode] = {}
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
@@ -254,14 +253,14 @@ class _NodeBuilder:
                     if not isinstance(source.value, dict):
                         raise _UnreadableYaml(line, "`<<` merges mappings only")
                     merged = {**source.value, **merged}
-            elif name in found:
-                first = found[name].line
-                message = f"stands twice in one mapping (first on line {first}); keep one"
+            elif name in entries:
+                first = entries[name].line
+                message = f"is defined twice (first on line {first}); keep one"
                 self.problems.append(Problem(".".join([*self.path, name]), message, f"{self.shown}:{line}"))
             else:
                 value.line = line if not isinstance(value.value, dict | list) else value.line
-                found[name] = YamlNode(value.value, line)
-        return {**{name: node for name, node in merged.items() if name not in found}, **found}
+                entries[name] = YamlNode(value.value, line)
+        return {**{name: node for name, node in merged.items() if name not in entries}, **entries}
 
 
 def _line(event: Any) -> int:

@@ -70,7 +70,7 @@ def test_the_key_itself_stands_in_no_plan(key):
 @pytest.mark.shows("rollout.server_type")
 def test_a_service_that_takes_no_weights_is_refused_in_training(key):
     plan = plan_of("grpo", f"{KEY}=['h:1']", "rollout.server_type=openai")
-    assert "can be given no weights" in against(plan)["rollout.server_type"]
+    assert "cannot load new weights" in against(plan)["rollout.server_type"]
     assert against(plan_of("grpo", "rollout.server_type=openai")) == {}, "it is not used"
 
 

@@ -80,7 +80,7 @@ def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
     (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).problems if each.key.startswith("cluster.")]
     remedies = {"cluster.type": "cluster.n_nodes=1", "cluster.n_nodes": "set it to 1"}
     assert problem.key == ("cluster.type" if gpus else "cluster.n_nodes")
-    assert "this machine alone" in problem.message and remedies[problem.key] in problem.message
+    assert "(this machine)" in problem.message and remedies[problem.key] in problem.message
 
 
 def test_a_name_of_the_machines_is_said_to_be_for_people():

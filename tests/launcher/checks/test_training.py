@@ -114,7 +114,7 @@ def test_kv_heads_are_divided_or_held_several_times(tmp_path):
 def test_a_server_over_several_nodes_cannot_start_anywhere():
     shape = ("cluster.type=slurm", "cluster.n_nodes=4", "cluster.n_gpus_per_node=8", *BIG_MODEL)
     plan = plan_of("grpo", *shape, "rollout.backend=vllm:d1t16", "actor.backend=fsdp:d8")
-    assert "does not reach over nodes" in reasons(plan, "rollout.backend")[0]
+    assert "cannot span nodes" in reasons(plan, "rollout.backend")[0]
     assert "rollout.backend" not in needs(plan)
     assert not warned(plan, "rollout.backend")
 

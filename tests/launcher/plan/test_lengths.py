@@ -59,7 +59,7 @@ def test_a_key_is_refused_by_its_name_with_what_to_take(setting):
     (key,) = found
     assert setting.startswith(key)
     assert NOT_YET in found[key]
-    assert any(word in found[key] for word in ("; take ", "; set it to ", "; leave it out")), found[key]
+    assert any(word in found[key] for word in ("; use ", "; set it to ", "; leave it out")), found[key]
     assert (key, found[key]) in [obstacle[:2] for obstacle in plan_of("grpo", setting).cannot_start]
 
 
@@ -123,11 +123,11 @@ def test_a_default_is_never_refused():
 
 
 def test_a_model_that_is_split_otherwise_than_by_data_is_refused_wherever_it_is_said():
-    assert "take fsdp:d2" in refused("grpo", "actor.backend=fsdp:d1t2")["actor.backend"]
+    assert "use fsdp:d2" in refused("grpo", "actor.backend=fsdp:d1t2")["actor.backend"]
     assert refused("grpo", "actor.backend=fsdp:d2") == {}
     plan = plan_of("grpo", "allocation_mode=embedded:d1+fsdp:d1t2", gpus=4)
     (reason,) = [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == "actor.backend"]
-    assert "take fsdp:d2" in reason
+    assert "use fsdp:d2" in reason
 
 
 def test_the_reference_is_held_to_the_same_where_it_is_loaded_and_what_it_follows_is_said_once():
@@ -248,7 +248,7 @@ def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
 def test_a_task_beside_rows_of_a_file_says_what_is_left_of_it(experiment, overrides, said):
     plan = plan_of(experiment, "train_dataset.path=rows.jsonl", *overrides)
     told = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
-    assert told == [f"task.name: {said}: rows to train on are those of rows.jsonl (train_dataset.path)"]
+    assert told == [f"task.name: {said}: training rows come from rows.jsonl (train_dataset.path)"]
 
 
 def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):

@@ -56,11 +56,11 @@ def test_the_file_of_a_run_starts_the_like_of_it_with_other_facts(tmp_path, plac
     file = run / "config.yaml"
     file.write_text(config_text(first, plan_of("grpo", "trial_name=first")), "utf-8")
     words = ["trial_name=auto", "experiment_name=mine", "gconfig.n_samples=2", "fileroot=/elsewhere"]
-    again = load(file, words, copies={**DEPENDENT_KEYS, **recorded_references(file)})
+    again = load(file, words, dependents={**DEPENDENT_KEYS, **recorded_references(file)})
     assert again.config.actor.trial_name == again.config.saver.trial_name == "auto"
     assert again.config.rollout.experiment_name == "mine" and again.config.actor.group_size == 2
     assert again.config.saver.fileroot == ("/elsewhere" if place == "run" else "./runs")
-    assert load(file, copies={**DEPENDENT_KEYS, **recorded_references(file)}).config.actor.trial_name == "first"
+    assert load(file, dependents={**DEPENDENT_KEYS, **recorded_references(file)}).config.actor.trial_name == "first"
 
 
 def test_a_copy_with_a_value_of_its_own_is_still_a_contradiction():
