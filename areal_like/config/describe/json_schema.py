@@ -76,8 +76,8 @@ def _place(root: dict[str, Any], path: str) -> dict[str, Any] | None:
         if child is None or "anyOf" not in child:
             return None
         node = child["anyOf"][0]
-    child: dict[str, Any] = node["properties"].setdefault(name, {})
-    return child
+    leaf: dict[str, Any] = node["properties"].setdefault(name, {})
+    return leaf
 
 
 def _described(schema: Schema, key: Key) -> dict[str, Any]:
