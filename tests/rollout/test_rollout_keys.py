@@ -304,7 +304,7 @@ def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
 
         another_server = None
 
-        async def json(self, path: str, body: Any) -> None:
+        async def post(self, path: str, body: Any) -> None:
             pass
 
     class EpisodeWorker:
