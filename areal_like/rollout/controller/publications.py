@@ -14,13 +14,13 @@ from areal_like.weights.probe import Probe
 
 @dataclass(frozen=True)
 class Publication:
-    """`folder` for weights in files. For weights that the trainer sends, `place` is its address and its GPU."""
+    """`folder` for weights in files. For weights that the trainer sends, `sender` is its address and its GPU."""
 
     version: int
     transport: str
     folder: Path | None
     index: Index
-    place: dict[str, Any] | None
+    sender: dict[str, Any] | None
     at: float
 
     @property

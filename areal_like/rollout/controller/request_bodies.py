@@ -105,11 +105,11 @@ def publication(body: Any) -> dict[str, Any]:
             raise HttpError(400, "folder: not a path")
     elif transport == "collective":
         body_field(body, "index", dict)
-        place = body_field(body, "meeting", dict)
-        name(place, "host")
-        if not 0 < body_int(place, "port") < 1 << 16:
-            raise HttpError(400, f"port: {place['port']} is not a port")
-        if not all(isinstance(each, str) for each in body_field(place, "devices", list)):
+        sender = body_field(body, "meeting", dict)
+        name(sender, "host")
+        if not 0 < body_int(sender, "port") < 1 << 16:
+            raise HttpError(400, f"port: {sender['port']} is not a port")
+        if not all(isinstance(each, str) for each in body_field(sender, "devices", list)):
             raise HttpError(400, "devices: must be a list of strings")
     else:
         raise HttpError(400, f"transport: {transport[:80]!r} must be one of {', '.join(FILE_TRANSPORTS)}, collective")

@@ -207,8 +207,8 @@ class Servers:
                     if (status < 500 and status != NOT_STAGED) or failures > rollout.request_retries:
                         raise Failure(f"{server.name} cannot serve weights v{version}: {refusal}") from refusal
                 log.warning("%s failed to load weights v%d: %s", server.name, version, refusal)
-            except Unreachable as silence:
-                log.warning("%s does not answer: %s", server.name, silence.why)
+            except Unreachable as fault:
+                log.warning("%s does not answer: %s", server.name, fault.why)
                 self.check_now()
             waiting.check()
             await asyncio.sleep(RETRY_S)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class BroadcastRound:
     """`joined`: the trainer takes part. `why`: the reason why it was broken up; empty if it was not."""
 
-    meeting: Rendezvous
+    rendezvous: Rendezvous
     version: int
     joined: bool = False
     over: bool = False
@@ -102,7 +102,7 @@ class WeightBroadcast:
                 return None
             current.joined = True
             self._changed.notify()
-            return {"meeting": current.meeting._asdict()}
+            return {"meeting": current.rendezvous._asdict()}
 
         return await self._changed.wait_for(reply, hold_s) or {"wait": True, "end": self._is_over()}
 
@@ -111,7 +111,7 @@ class WeightBroadcast:
 
         def reply() -> dict[str, Any] | None:
             current = self._round
-            if current is None or current.meeting.group != group:
+            if current is None or current.rendezvous.group != group:
                 return {"over": True, "why": "the round is over"}
             return {"over": True, "why": current.why} if current.over else None
 
@@ -127,7 +127,7 @@ class WeightBroadcast:
         """Runs until cancelled."""
         waiting: NamedWait | None = None
         while True:
-            publication, handles = await self._due()
+            publication, handles = await self._wait_for_servers()
             what = f"servers to take weights v{publication.version}"
             if waiting is None or waiting.what != what:
                 waiting = NamedWait(what, self._rollout.request_timeout, "rollout.request_timeout")
@@ -135,7 +135,7 @@ class WeightBroadcast:
             if await self._send(publication, handles):
                 waiting = None
 
-    async def _due(self) -> tuple[Publication, list[ServerHandle]]:
+    async def _wait_for_servers(self) -> tuple[Publication, list[ServerHandle]]:
         """Waits for servers that lack the newest version."""
         while True:
             publication = self._servers.target()
@@ -145,8 +145,8 @@ class WeightBroadcast:
             limit_s = None
             if publication is not None and publication.is_sent:
                 behind = [server for server in self._servers.handles.values() if server.loaded < publication.version]
-                if publication.version >= self._offered and (due := self._next_group(behind)):
-                    return publication, due
+                if publication.version >= self._offered and (group := self._next_group(behind)):
+                    return publication, group
                 if any(server not in self._members or not self._members[server].busy for server in behind):
                     limit_s = RETRY_S
             with contextlib.suppress(TimeoutError):
@@ -172,7 +172,7 @@ class WeightBroadcast:
         self._changed.notify()
         if not await self._wait_for_trainer(current):
             return False
-        log.debug("%s: weights v%d to %s", current.meeting.title, current.version, _names(members))
+        log.debug("%s: weights v%d to %s", current.rendezvous.title, current.version, _names(members))
         outcomes = await self._stage(current, publication, members)
         self._blame(publication.version, {server: fault for server, fault in outcomes.items() if fault is not None})
         for server, fault in outcomes.items():
@@ -187,8 +187,8 @@ class WeightBroadcast:
             return True
         try:
             facts = await self._servers.health(server)
-        except (HttpError, Unreachable) as silence:
-            log.warning("%s does not answer: %s", server.name, silence)
+        except (HttpError, Unreachable) as fault:
+            log.warning("%s does not answer: %s", server.name, fault)
             self._servers.check_now()
             await asyncio.sleep(RETRY_S)
             return False
@@ -196,22 +196,22 @@ class WeightBroadcast:
         return True
 
     def _open(self, publication: Publication, handles: Sequence[ServerHandle]) -> BroadcastRound:
-        place = publication.place
-        assert place is not None, "a publication that the trainer sends has its address"
+        sender = publication.sender
+        assert sender is not None, "a publication that the trainer sends has its address"
         self._number += 1
         members = [self._members[server] for server in handles]
-        devices = [*place["devices"], *(device for member in members for device in member.devices)]
-        have_own = place["devices"] and all(len(member.devices) == member.processes for member in members)
-        meeting = Rendezvous(
-            host=place["host"],
-            port=place["port"],
+        devices = [*sender["devices"], *(device for member in members for device in member.devices)]
+        have_own = sender["devices"] and all(len(member.devices) == member.processes for member in members)
+        rendezvous = Rendezvous(
+            host=sender["host"],
+            port=sender["port"],
             group=f"attempt-{self._attempt}-group-{self._number}.{secrets.token_hex(16)}",
             backend="nccl" if have_own and len(set(devices)) == len(devices) else "gloo",
             first_rank=0,
             world=1 + sum(member.processes for member in members),
             timeout_s=self._timeout_s,
         )
-        return BroadcastRound(meeting, publication.version)
+        return BroadcastRound(rendezvous, publication.version)
 
     async def _wait_for_trainer(self, current: BroadcastRound) -> bool:
         """False if the trainer already has a newer version."""
@@ -230,8 +230,8 @@ class WeightBroadcast:
         for server in handles:
             body = publication.body(self._rollout.update_mode)
             assert publication.index is not None
-            meeting = current.meeting._replace(first_rank=rank)
-            body |= {"index": dump_index(publication.index), "meeting": meeting._asdict()}
+            rendezvous = current.rendezvous._replace(first_rank=rank)
+            body |= {"index": dump_index(publication.index), "meeting": rendezvous._asdict()}
             rank += self._members[server].processes
             tasks[server.run(asyncio.create_task(_result(self._servers.stage(server, body, self._timeout_s))))] = server
         outcomes: dict[ServerHandle, Exception | None] = {}
