@@ -87,7 +87,7 @@ class ChunkedPrefill:
         runner.copy_chunks(rows)
         if not self.queued.num_waiting:
             runner.cache.drop_chunks()
-        return self._logits.expand(len(rows), -1)
+        return self._logits.repeat(len(rows), 1)  # a copy for each: logit processors write to it
 
 
 @dataclass
