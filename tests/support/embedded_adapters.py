@@ -39,8 +39,8 @@ def logprobs_by(model: Any, token_ids: list[int]) -> list[float]:
     """Of each token after the first."""
     ids = torch.tensor([token_ids])
     with torch.no_grad():
-        found = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    logprobs: list[float] = found.tolist()
+        of_tokens = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    logprobs: list[float] = of_tokens.tolist()
     return logprobs
 
 

@@ -30,7 +30,7 @@ NOWHERE = Path("no tokenizer")
 
 
 class Client:
-    """A caller of the run; `session` is somebody else, without a token."""
+    """`caller` belongs to the run; `session` is a client without a token."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ async def until(condition: Callable[[], bool]) -> None:
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("what was waited for did not happen")
+    raise AssertionError("the condition did not become true")
 
 
 async def turns(client: Client, count: int = 5) -> None:
-    """The engine's thread has looked so many times for something to do."""
+    """Waits until the engine's thread has run so many iterations."""
     for _ in range(count):
         await asyncio.wrap_future(client.server.async_engine.thread.call(lambda: None))
 
 
 def slow(engine: LLMEngine, step_s: float = 0.02) -> None:
-    """So that there is time to do something while it generates."""
+    """Slows each step down, so that tests can act during generation."""
     engine.runner.model.register_forward_pre_hook(lambda *given: time.sleep(step_s))

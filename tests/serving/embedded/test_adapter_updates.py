@@ -1,4 +1,4 @@
-"""Adapters over HTTP: a run's versions, checked before and after they are taken up, and adapters by name."""
+"""Adapters over HTTP: a run's versions, verified before they are served, and adapters by name."""
 
 import asyncio
 import copy
@@ -35,7 +35,7 @@ def assert_as_computed_by(model: Any, sample: dict[str, Any]) -> None:
     assert sample["logprobs"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_adapter_is_a_version_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
+def test_an_adapter_version_is_verified_by_hashes_and_probe(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         (folder,) = adapters(tmp_path, 1)
         base = (await client.call("GET", "/control/fingerprint"))["tensors"]
@@ -47,9 +47,9 @@ def test_an_adapter_is_a_version_read_back_and_proved_by_the_probe(tmp_path: Pat
         assert done["probe_logprobs"] == pytest.approx(probe.logprobs, abs=1e-5)
         assert done["stall_s"] > 0 and done["load_s"] > 0
         assert (await client.call("GET", "/health"))["version"] == 4
-        found = await client.call("GET", "/control/fingerprint")
+        fingerprint = await client.call("GET", "/control/fingerprint")
         hashes = {info.name: info.hash for info in read_peft_folder(folder).infos}
-        assert found == {"version": 4, "tensors": {**base, **hashes}, "uncovered": []}
+        assert fingerprint == {"version": 4, "tensors": {**base, **hashes}, "uncovered": []}
         for sample in (await client.generate(group("g", n=4)))["g"]["samples"]:
             assert_as_computed_by(with_peft(tiny_qwen3(), folder), sample)
             assert set(sample["versions"]) == {4}
@@ -57,7 +57,7 @@ def test_an_adapter_is_a_version_read_back_and_proved_by_the_probe(tmp_path: Pat
     over_http(test)
 
 
-def test_groups_under_way_end_with_their_adapter_and_new_ones_have_the_next(tmp_path: Path) -> None:
+def test_running_groups_keep_their_adapter_and_new_groups_get_the_next(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         one, two = adapters(tmp_path, 1, 2)
         by_version = {1: with_peft(tiny_qwen3(), one), 2: with_peft(tiny_qwen3(), two)}
@@ -80,7 +80,7 @@ def test_groups_under_way_end_with_their_adapter_and_new_ones_have_the_next(tmp_
     over_http(test)
 
 
-def test_an_adapter_that_must_not_be_served_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
+def test_a_bad_adapter_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
     async def refused(client: Client, body: dict[str, Any], *words: str) -> None:
         with pytest.raises(HttpError) as refusal:
             await client.call("POST", UPDATE, body)
@@ -125,7 +125,7 @@ def test_an_adapter_that_must_not_be_served_is_refused_and_the_old_one_stays(tmp
     over_http(test)
 
 
-def test_whole_weights_after_an_adapter_are_served_by_themselves(tmp_path: Path) -> None:
+def test_full_weights_replace_an_adapter(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         (one,) = adapters(tmp_path, 1)
         await client.call("POST", UPDATE, published(tmp_path, 1, one))
@@ -137,7 +137,7 @@ def test_whole_weights_after_an_adapter_are_served_by_themselves(tmp_path: Path)
     over_http(test)
 
 
-def test_a_newer_attempt_begins_with_an_older_adapter_of_its_own(tmp_path: Path) -> None:
+def test_a_newer_attempt_may_start_with_an_older_adapter(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         one, two = adapters(tmp_path, 1, 2)
         await client.call("POST", UPDATE, published(tmp_path, 7, one))
@@ -151,7 +151,7 @@ def test_a_newer_attempt_begins_with_an_older_adapter_of_its_own(tmp_path: Path)
     over_http(test)
 
 
-def test_adapters_by_name_answer_completions_that_ask_for_them(tmp_path: Path) -> None:
+def test_completions_use_the_adapter_that_they_name(tmp_path: Path) -> None:
     async def complete(client: Client, model: str) -> tuple[int, Any]:
         body = {"model": model, "prompt": PROMPT, "max_tokens": 6, "seed": 1, "return_token_ids": True, "logprobs": 1}
         return await client.open("POST", "/v1/completions", body)
@@ -170,16 +170,16 @@ def test_adapters_by_name_answer_completions_that_ask_for_them(tmp_path: Path) -
             ("team/two", BASE),
         ]
         by_name = {BASE: tiny_qwen3(), "one": with_peft(tiny_qwen3(), one), "team/two": with_peft(tiny_qwen3(), two)}
-        for (status, said), (name, model) in zip(
+        for (status, response), (name, model) in zip(
             await asyncio.gather(*[complete(client, name) for name in by_name]), by_name.items(), strict=True
         ):
-            (choice,) = said["choices"]
-            assert (status, said["model"]) == (200, name)
+            (choice,) = response["choices"]
+            assert (status, response["model"]) == (200, name)
             sample = {"token_ids": choice["token_ids"], "logprobs": choice["logprobs"]["token_logprobs"]}
             assert_as_computed_by(model, sample)
         await client.call("POST", "/control/unload_adapter", {"name": "one"})
-        status, said = await complete(client, "one")
-        assert status == 404 and "'one' is not served here" in said["error"]["message"]
+        status, response = await complete(client, "one")
+        assert status == 404 and "'one' is not served here" in response["error"]["message"]
         with pytest.raises(HttpError, match="one is not loaded; loaded are team/two") as refusal:
             await client.call("POST", "/control/unload_adapter", {"name": "one"})
         assert refusal.value.status == 404
@@ -191,22 +191,22 @@ def test_adapters_by_name_answer_completions_that_ask_for_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [("v12", "version of the run"), (BASE, "cannot name"), ("two", "loaded already"), ("three", "no adapter here")],
 )
-def test_adapters_by_name_are_refused_in_words(tmp_path: Path, name: str, words: str) -> None:
+def test_bad_adapter_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
     async def test(client: Client) -> None:
         (folder,) = adapters(tmp_path, 2)
         await client.call("POST", "/control/load_adapter", {"name": "two", "folder": str(folder)})
         at = tmp_path if name == "three" else folder
-        with pytest.raises(HttpError, match=words) as refusal:
+        with pytest.raises(HttpError, match=message) as refusal:
             await client.call("POST", "/control/load_adapter", {"name": name, "folder": str(at)})
         assert refusal.value.status == 409
 
     over_http(test)
 
 
-def test_adapters_want_the_runs_token(tmp_path: Path) -> None:
+def test_adapter_routes_need_the_runs_token(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         for path in ("load_adapter", "unload_adapter"):
             status, _ = await client.open("POST", f"/control/{path}", {"name": "one", "folder": str(tmp_path)})
@@ -215,7 +215,7 @@ def test_adapters_want_the_runs_token(tmp_path: Path) -> None:
     over_http(test)
 
 
-def test_what_an_adapter_stands_beside_is_not_changed_by_it(tmp_path: Path) -> None:
+def test_an_adapter_does_not_change_the_model(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         model = client.engine.runner.model
         before = copy.deepcopy(model.state_dict())

@@ -1,4 +1,4 @@
-"""Adapters in the embedded engine: what is computed with them is what peft computes, row by row."""
+"""Adapters in the embedded engine give the numbers that peft gives, row by row."""
 
 import copy
 from pathlib import Path
@@ -21,8 +21,10 @@ PROMPTS = ((5, 9, 13, 20), (7, 30, 2, 11), (3, 4, 5, 6, 7, 8, 9))
 MODELS = {"qwen3": tiny_qwen3, "llama": tiny_llama}
 
 
-def asked(adapter: str | None, prompt: tuple[int, ...], n: int = 2, seed: int = 3, most: int = 8) -> GroupRequest:
-    return GroupRequest(f"{adapter} {prompt}", prompt, n, seed, Sampling(max_new_tokens=most), adapter=adapter)
+def request(
+    adapter: str | None, prompt: tuple[int, ...], n: int = 2, seed: int = 3, max_tokens: int = 8
+) -> GroupRequest:
+    return GroupRequest(f"{adapter} {prompt}", prompt, n, seed, Sampling(max_new_tokens=max_tokens), adapter=adapter)
 
 
 def assert_as_computed_by(model: Any, finished: FinishedGroup, group: GroupRequest, tolerance: float = 1e-5) -> None:
@@ -40,9 +42,9 @@ def test_one_batch_of_the_model_and_two_adapters_gives_what_peft_gives(tmp_path:
     engine = LLMEngine(model, max_running_requests=32)
     for folder in (one, two):
         adapter = loaded(engine, folder, folder.name)
-        found = engine.logprobs(list(PROMPTS[2]), adapter)
-        assert found == pytest.approx(logprobs_by(by_peft[folder.name], list(PROMPTS[2])), abs=1e-5)
-    groups = [asked(name, prompt) for prompt in PROMPTS for name in by_peft]
+        logprobs = engine.logprobs(list(PROMPTS[2]), adapter)
+        assert logprobs == pytest.approx(logprobs_by(by_peft[folder.name], list(PROMPTS[2])), abs=1e-5)
+    groups = [request(name, prompt) for prompt in PROMPTS for name in by_peft]
     for group, finished in zip(groups, engine.generate(groups), strict=True):
         assert group.adapter is not None
         assert_as_computed_by(by_peft[group.adapter], finished, group)
@@ -55,40 +57,40 @@ def test_one_batch_of_the_model_and_two_adapters_gives_what_peft_gives(tmp_path:
 def test_an_adapter_that_changes_nothing_changes_no_bit(tmp_path: Path) -> None:
     plain, adapted = LLMEngine(tiny_qwen3(), 32), LLMEngine(tiny_qwen3(), 32)
     loaded(adapted, write_adapter(tmp_path / "zero", tiny_qwen3(), 1, strength=0), "zero")
-    expected = plain.generate([asked("", prompt) for prompt in PROMPTS])
-    found = adapted.generate([asked("zero", prompt) for prompt in PROMPTS])
-    assert [one.samples for one in found] == [one.samples for one in expected]
+    expected = plain.generate([request("", prompt) for prompt in PROMPTS])
+    actual = adapted.generate([request("zero", prompt) for prompt in PROMPTS])
+    assert [one.samples for one in actual] == [one.samples for one in expected]
 
 
-def test_the_model_by_itself_is_as_without_adapters_whatever_is_loaded(tmp_path: Path) -> None:
+def test_loaded_adapters_do_not_change_answers_of_the_bare_model(tmp_path: Path) -> None:
     plain, engine = LLMEngine(tiny_qwen3(), 32), LLMEngine(tiny_qwen3(), 32)
     loaded(engine, write_adapter(tmp_path / "one", tiny_qwen3(), 1), "one")
-    engine.generate([asked("one", PROMPTS[0])])
-    groups = [asked("", prompt) for prompt in PROMPTS]
+    engine.generate([request("one", PROMPTS[0])])
+    groups = [request("", prompt) for prompt in PROMPTS]
     assert [one.samples for one in engine.generate(groups)] == [one.samples for one in plain.generate(groups)]
     assert not any(module._forward_hooks for module in engine.runner.model.modules())
 
 
-def test_an_interrupted_sequence_goes_on_with_its_adapter(tmp_path: Path) -> None:
+def test_a_preempted_sequence_resumes_with_its_adapter(tmp_path: Path) -> None:
     model = tiny_qwen3(max_position_embeddings=256)
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
     engine = LLMEngine(model, max_running_requests=32, kv_cache_tokens=640)
     loaded(engine, folder, "one")
-    groups = [asked(name, prompt, n=4, most=150) for prompt in PROMPTS[:2] for name in peft]
+    groups = [request(name, prompt, n=4, max_tokens=150) for prompt in PROMPTS[:2] for name in peft]
     for group, finished in zip(groups, engine.generate(groups), strict=True):
         assert group.adapter is not None
         assert_as_computed_by(peft[group.adapter], finished, group)
     assert engine.counts.interrupted > 0
 
 
-def test_what_is_set_aside_goes_on_with_its_adapter(tmp_path: Path) -> None:
+def test_sequences_preempted_by_a_pause_resume_with_their_adapter(tmp_path: Path) -> None:
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
     engine = LLMEngine(model, 32)
     loaded(engine, folder, "one")
-    groups = {engine.submit(group): group for group in (asked(name, PROMPTS[0], most=30) for name in peft)}
+    groups = {engine.submit(group): group for group in (request(name, PROMPTS[0], max_tokens=30) for name in peft)}
     finished = [*engine.step(), *engine.step()]
     assert engine.num_running > 0
     engine.preempt_all()
@@ -100,18 +102,18 @@ def test_what_is_set_aside_goes_on_with_its_adapter(tmp_path: Path) -> None:
         assert_as_computed_by(peft[group.adapter or ""], one, group)
 
 
-def test_a_long_prompt_is_computed_in_pieces_with_its_adapter(tmp_path: Path) -> None:
+def test_a_long_prompt_is_computed_in_chunks_with_its_adapter(tmp_path: Path) -> None:
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     peft = {"one": with_peft(model, folder), "": copy.deepcopy(model)}
     engine = LLMEngine(model, 32, prefill_chunk=5)
     loaded(engine, folder, "one")
-    groups = [asked(name, PROMPTS[at] * (2 + at)) for at in (0, 2) for name in peft]
+    groups = [request(name, PROMPTS[at] * (2 + at)) for at in (0, 2) for name in peft]
     for group, finished in zip(groups, engine.generate(groups), strict=True):
         assert_as_computed_by(peft[group.adapter or ""], finished, group)
 
 
-def test_an_adapter_takes_the_precision_of_the_model_and_is_read_back_in_it(tmp_path: Path) -> None:
+def test_an_adapter_is_hashed_in_the_precision_of_the_model(tmp_path: Path) -> None:
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     files, by_peft = read_peft_folder(folder), with_peft(model, folder)
@@ -120,17 +122,17 @@ def test_an_adapter_takes_the_precision_of_the_model_and_is_read_back_in_it(tmp_
     assert {matrix.dtype for layer in adapter.layers.values() for matrix in layer} == {torch.bfloat16}
     assert adapter_hashes(adapter) == engine.adapters.expected_hashes(files)
     engine.adapters.add(adapter)
-    (finished,) = engine.generate([asked("one", PROMPTS[0])])
-    assert_as_computed_by(by_peft, finished, asked("one", PROMPTS[0]), 0.3)
+    (finished,) = engine.generate([request("one", PROMPTS[0])])
+    assert_as_computed_by(by_peft, finished, request("one", PROMPTS[0]), 0.3)
 
 
-def test_an_adapter_that_is_unloaded_finishes_what_it_began(tmp_path: Path) -> None:
+def test_running_groups_finish_with_an_unloaded_adapter(tmp_path: Path) -> None:
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1)
     by_peft = with_peft(model, folder)
     engine = LLMEngine(model, 32)
     loaded(engine, folder, "one")
-    group = asked("one", PROMPTS[0])
+    group = request("one", PROMPTS[0])
     engine.submit(group)
     engine.step()
     engine.adapters.remove("one")
@@ -143,7 +145,7 @@ def test_an_adapter_that_is_unloaded_finishes_what_it_began(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"use_dora": True}, "use_dora"),
         ({"modules_to_save": ["norm"], "target_modules": ATTENTION}, "modules_to_save"),
@@ -155,12 +157,10 @@ def test_an_adapter_that_is_unloaded_finishes_what_it_began(tmp_path: Path) -> N
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_adapter_that_cannot_be_served_is_refused_in_words(
-    tmp_path: Path, settings: dict[str, Any], words: str
-) -> None:
+def test_an_unsupported_adapter_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     model = tiny_qwen3()
     folder = write_adapter(tmp_path / "one", model, 1, **settings)
-    with pytest.raises(BadWeights, match=words):
+    with pytest.raises(BadWeights, match=message):
         loaded(LLMEngine(model), folder, "one")
 
 

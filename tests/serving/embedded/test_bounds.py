@@ -1,4 +1,4 @@
-"""Numbers of a request are bounded before the engine sees them, and what is wrong with one request harms no other."""
+"""Limits of requests, and faults of one request that must not affect others."""
 
 import asyncio
 from pathlib import Path
@@ -42,29 +42,29 @@ TOKENS = "/inference/v1/generate"
         *({"sampling": {"stop_token_ids": value}} for value in (5, [HUGE], [5] * 2000, "5", [None])),
     ],
 )
-def test_what_no_model_can_use_is_refused_in_few_words(changes: dict[str, Any]) -> None:
+def test_unusable_values_are_refused_with_a_short_message(changes: dict[str, Any]) -> None:
     with pytest.raises(BadRequest) as refused:
         parse_group({"id": "g", "prompt": [5], **changes}, VOCAB, 64)
     assert len(str(refused.value)) < 400
     assert parse_group({"id": "g", "prompt": [5]}, VOCAB, 64).prompt == (5,)
 
 
-def test_what_exceeds_the_context_alone_is_cut_to_it() -> None:
-    said = {"id": "g", "prompt": [5], "sampling": {"min_new_tokens": 1 << 30, "max_new_tokens": 1 << 30}}
-    assert parse_group(said, VOCAB, 64).sampling.min_new_tokens == 64
+def test_lengths_above_the_context_are_reduced_to_it() -> None:
+    body = {"id": "g", "prompt": [5], "sampling": {"min_new_tokens": 1 << 30, "max_new_tokens": 1 << 30}}
+    assert parse_group(body, VOCAB, 64).sampling.min_new_tokens == 64
 
 
-def test_the_request_that_ended_a_server_is_refused() -> None:
+def test_requests_with_huge_numbers_are_refused() -> None:
     async def test(client: Client) -> None:
-        for how in (
+        for sampling in (
             {"min_tokens": HUGE},
             {"n": HUGE},
             {"n": 129},
             {"temperature": 1e-50},
             {"repetition_penalty": 1e-50},
         ):
-            status, said = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": how})
-            assert status == 400 and next(iter(how)) in said["error"]["message"]
+            status, response = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": sampling})
+            assert status == 400 and next(iter(sampling)) in response["error"]["message"]
         status, _ = await client.open("POST", TOKENS, {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2}})
         assert status == 200
 
@@ -75,8 +75,8 @@ def tokens(line: dict[str, Any]) -> list[list[int]]:
     return [sample["token_ids"] for sample in line["samples"]]
 
 
-def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no check has foreseen: the numbers of one group raise in the engine's thread."""
+def test_a_group_that_cannot_start_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that no check foresees, raised in the engine's thread by the numbers of one group."""
     add = RunningBatch.add
 
     def failing(self: RunningBatch, queued: QueuedGroup, samples: Any) -> Any:
@@ -90,9 +90,9 @@ def test_a_group_that_cannot_begin_ends_alone(tmp_path: Path, monkeypatch: pytes
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         alone = await client.generate(group("a"), group("c", top_k=5))
-        found = await client.generate(group("a"), group("b", frequency_penalty=1.25), group("c", top_k=5))
-        assert found["b"]["error"].startswith("OverflowError: ")
-        assert all(tokens(found[name]) == tokens(alone[name]) for name in "ac")
+        together = await client.generate(group("a"), group("b", frequency_penalty=1.25), group("c", top_k=5))
+        assert together["b"]["error"].startswith("OverflowError: ")
+        assert all(tokens(together[name]) == tokens(alone[name]) for name in "ac")
         assert not client.engine.has_work and not client.engine.num_waiting
 
     over_http(test)
@@ -105,15 +105,15 @@ def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> No
     (alone,) = engine.generate([good])
     for one in (good, bad):
         engine.submit(one)
-    found: dict[str, Any] = {}
+    finished: dict[str, Any] = {}
     while engine.has_work:
-        found.update((one.id, one) for one in engine.step())
-    assert (found["b"].error or "").startswith("sampling: this request's penalties")
-    assert [one.token_ids for one in found["a"].samples] == [one.token_ids for one in alone.samples]
+        finished.update((one.id, one) for one in engine.step())
+    assert (finished["b"].error or "").startswith("sampling: this request's penalties")
+    assert [one.token_ids for one in finished["a"].samples] == [one.token_ids for one in alone.samples]
     assert engine.counts.recomputed == 0
 
 
-def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -> None:
+def test_clients_have_a_share_during_a_run_and_everything_otherwise(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         openai_serving = client.server.openai
         assert openai_serving.turns.most == client.engine.max_running == 64
@@ -125,14 +125,14 @@ def test_clients_have_a_share_beside_a_run_and_all_without_one(tmp_path: Path) -
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.generate(group("a"))
         assert openai_serving.turns.most == 16
-        status, said = await client.open("POST", TOKENS, many(17))
-        assert status == 400 and "ask for at most 16 at once" in said["error"]["message"]
+        status, response = await client.open("POST", TOKENS, many(17))
+        assert status == 400 and "ask for at most 16 at once" in response["error"]["message"]
         assert (await client.open("POST", TOKENS, many(16)))[0] == 200
 
     over_http(test)
 
 
-def test_turns_are_bounded_in_order_and_given_back() -> None:
+def test_client_turns_are_bounded_and_in_order() -> None:
     async def main() -> None:
         turns = ClientQueue(4, lambda: False)
         order: list[str] = []
@@ -163,7 +163,7 @@ def test_turns_are_bounded_in_order_and_given_back() -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_request_above_the_share_of_clients_is_refused_beside_a_run_also_where_it_waited() -> None:
+def test_a_request_above_the_clients_share_is_refused_even_after_waiting() -> None:
     async def main() -> None:
         is_used, end = False, asyncio.Event()
         turns = ClientQueue(64, lambda: is_used)
@@ -187,7 +187,7 @@ def test_a_request_above_the_share_of_clients_is_refused_beside_a_run_also_where
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_client_never_goes_before_the_run() -> None:
+def test_a_client_never_has_priority_over_the_run() -> None:
     async def test(client: Client) -> None:
         for priority in ("first", 0.5):
             body = {"token_ids": [5], "sampling_params": {"max_tokens": 1}, "priority": priority}

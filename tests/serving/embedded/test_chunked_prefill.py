@@ -1,4 +1,4 @@
-"""A long prompt is computed in pieces: the same answers, and nobody waits for all of it."""
+"""Long prompts are computed in chunks: same answers, and running sequences are not delayed."""
 
 import random
 from typing import Any
@@ -23,10 +23,10 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
 
 
 def mixed(**sampling: Any) -> list[GroupRequest]:
-    """Lengths around whole pieces of 64, short ones between them."""
+    """Lengths around multiples of 64, short ones between them."""
     lengths = (300, 5, 64, 65, 12, 128, 129, 512, 7)
-    how = Sampling(**{"max_new_tokens": 12, **sampling})
-    return [GroupRequest(str(seed), prompt(length, seed), 3, seed, how) for seed, length in enumerate(lengths)]
+    parameters = Sampling(**{"max_new_tokens": 12, **sampling})
+    return [GroupRequest(str(seed), prompt(length, seed), 3, seed, parameters) for seed, length in enumerate(lengths)]
 
 
 def answers(engine: LLMEngine, groups: list[GroupRequest]) -> list[FinishedGroup]:
@@ -35,7 +35,7 @@ def answers(engine: LLMEngine, groups: list[GroupRequest]) -> list[FinishedGroup
 
 @pytest.mark.parametrize("family", MAKERS)
 @pytest.mark.parametrize("sampling", [{"greedy": True}, {"temperature": 0.8}], ids=str)
-def test_pieces_give_the_answers_of_the_whole(family: str, sampling: dict[str, Any]) -> None:
+def test_chunks_give_the_same_answers_as_whole_prompts(family: str, sampling: dict[str, Any]) -> None:
     groups = mixed(**sampling)
     whole = LLMEngine(MAKERS[family](**LONG), max_running_requests=8, prefill_chunk=1 << 20).generate(groups)
     engine = LLMEngine(MAKERS[family](**LONG), max_running_requests=8, prefill_chunk=64)
@@ -49,7 +49,7 @@ def test_pieces_give_the_answers_of_the_whole(family: str, sampling: dict[str, A
     assert engine.counts.prompt_tokens == sum(len(group.prompt) for group in groups)
 
 
-def test_running_sequences_get_a_token_between_two_pieces() -> None:
+def test_running_sequences_get_a_token_between_two_chunks() -> None:
     engine = LLMEngine(tiny_qwen3(**LONG), prefill_chunk=64)
     shapes: list[tuple[int, ...]] = []
     engine.runner.model.register_forward_pre_hook(
@@ -64,17 +64,30 @@ def test_running_sequences_get_a_token_between_two_pieces() -> None:
     assert shapes == [(1, 64), (2, 1), (1, 64), (2, 1), (1, 64), (2, 1), (1, 8), (4, 1), (2, 1)]
 
 
-def test_a_group_larger_than_the_engine_keeps_its_prompt_until_all_have_begun() -> None:
+def test_a_group_larger_than_the_engine_keeps_its_prompt_until_all_have_started() -> None:
     group = GroupRequest("g", prompt(150), 7, 3, Sampling(max_new_tokens=5))
     engine = LLMEngine(tiny_qwen3(**LONG), max_running_requests=3, prefill_chunk=64)
-    found = engine.generate([group])[0].samples
+    chunked = engine.generate([group])[0].samples
     assert engine.counts.prompt_tokens == 150
     whole = LLMEngine(tiny_qwen3(**LONG)).generate([group])[0].samples
-    assert [one.token_ids for one in found] == [one.token_ids for one in whole]
+    assert [one.token_ids for one in chunked] == [one.token_ids for one in whole]
     assert all(not layer.has_chunks for layer in engine.cache.slots)
 
 
-def test_new_weights_and_aborts_leave_nothing_of_a_prompt_half_computed() -> None:
+def test_chunks_and_whole_prompts_give_the_same_answers_with_logit_processors() -> None:
+    """Samples that start in several steps share the logits after the prompt, which processors change in place."""
+    parameters = Sampling(max_new_tokens=5, repetition_penalty=1.5, top_p=0.9)
+    group = GroupRequest("g", prompt(150), 7, 3, parameters)
+    chunked, whole = (
+        LLMEngine(tiny_qwen3(**LONG), max_running_requests=3, prefill_chunk=size).generate([group])[0].samples
+        for size in (64, 1 << 20)
+    )
+    for left, right in zip(chunked, whole, strict=True):
+        assert left.token_ids == right.token_ids
+        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-5)
+
+
+def test_new_weights_and_aborts_drop_computed_chunks() -> None:
     engine = LLMEngine(tiny_qwen3(0, **LONG), prefill_chunk=64)
     group = GroupRequest("g", prompt(300), 1, 3, Sampling(max_new_tokens=6))
     engine.submit(group)
@@ -96,10 +109,10 @@ def test_new_weights_and_aborts_leave_nothing_of_a_prompt_half_computed() -> Non
     assert engine.generate([group])[0].samples[0].token_ids == sample.token_ids
 
 
-def test_a_synchronous_step_computes_prompts_as_ever() -> None:
+def test_a_synchronous_step_computes_whole_prompts() -> None:
     groups = [
         GroupRequest(one.id, one.prompt, one.n, one.seed, one.sampling, StepSlot("1", place, 9))
         for place, one in enumerate(mixed())
     ]
-    (pieces, whole) = (LLMEngine(tiny_qwen3(**LONG), prefill_chunk=size).generate(groups) for size in (64, 1 << 20))
-    assert [one.samples for one in pieces] == [one.samples for one in whole]
+    (chunked, whole) = (LLMEngine(tiny_qwen3(**LONG), prefill_chunk=size).generate(groups) for size in (64, 1 << 20))
+    assert [one.samples for one in chunked] == [one.samples for one in whole]

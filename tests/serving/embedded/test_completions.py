@@ -1,4 +1,4 @@
-"""A client of OpenAI's interface is served, or told what it cannot have."""
+"""`/v1/completions`: format of the response, and refusals."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) -> None:
+def test_completions_have_openais_format(folder: Path) -> None:
     async def test(client: Client) -> None:
-        asked = {
+        request = {
             "model": "builtin:tiny",
             "prompt": ["12+34=", "5"],
             "max_tokens": 5,
@@ -25,31 +25,31 @@ def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) ->
             "logprobs": 1,
             "return_token_ids": True,
         }
-        status, found = await client.open("POST", "/v1/completions", asked)
-        assert (status, found["object"], found["model"]) == (200, "text_completion", "builtin:tiny")
-        assert [choice["index"] for choice in found["choices"]] == [0, 1, 2, 3]
-        assert [len(choice["prompt_token_ids"]) for choice in found["choices"]] == [6, 6, 1, 1]
-        for choice in found["choices"]:
+        status, response = await client.open("POST", "/v1/completions", request)
+        assert (status, response["object"], response["model"]) == (200, "text_completion", "builtin:tiny")
+        assert [choice["index"] for choice in response["choices"]] == [0, 1, 2, 3]
+        assert [len(choice["prompt_token_ids"]) for choice in response["choices"]] == [6, 6, 1, 1]
+        for choice in response["choices"]:
             assert choice["finish_reason"] in ("stop", "length")
             logprobs = choice["logprobs"]
             assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(choice["token_ids"]) <= 5
             assert "".join(logprobs["tokens"]).replace("<eos>", "").replace("<pad>", "") == choice["text"]
-        usage = found["usage"]
+        usage = response["usage"]
         assert usage["prompt_tokens"] == 7
-        assert usage["completion_tokens"] == sum(len(choice["token_ids"]) for choice in found["choices"])
+        assert usage["completion_tokens"] == sum(len(choice["token_ids"]) for choice in response["choices"])
         assert usage["total_tokens"] == 7 + usage["completion_tokens"]
 
-        _, again = await client.open("POST", "/v1/completions", asked)
-        assert again["choices"] == found["choices"]
+        _, again = await client.open("POST", "/v1/completions", request)
+        assert again["choices"] == response["choices"]
         ids = {
-            "prompt": found["choices"][0]["prompt_token_ids"],
+            "prompt": response["choices"][0]["prompt_token_ids"],
             "max_tokens": 5,
             "temperature": 0.7,
             "n": 2,
             "seed": 11,
         }
         _, by_ids = await client.open("POST", "/v1/completions", ids)
-        assert [one["text"] for one in by_ids["choices"]] == [one["text"] for one in found["choices"][:2]]
+        assert [one["text"] for one in by_ids["choices"]] == [one["text"] for one in response["choices"][:2]]
         _, models = await client.open("GET", "/v1/models")
         assert [model["id"] for model in models["data"]] == ["builtin:tiny"]
 
@@ -82,21 +82,21 @@ def test_completions_have_the_shape_that_clients_of_openai_read(folder: Path) ->
         ({"n": 129}, 400, "n: 129 is not a whole number from 1 to 128"),
     ],
 )
-def test_a_completion_that_cannot_be_given_is_refused_with_the_field(
+def test_an_unsupported_completion_is_refused_with_the_field(
     folder: Path, changes: dict[str, object], status: int, message: str
 ) -> None:
     async def test(client: Client) -> None:
-        got, found = await client.open("POST", "/v1/completions", {"prompt": "1+1=", **changes})
-        assert (got, found["error"]["message"][: len(message)]) == (status, message)
-        assert found["error"]["type"] == "invalid_request_error"
+        actual, response = await client.open("POST", "/v1/completions", {"prompt": "1+1=", **changes})
+        assert (actual, response["error"]["message"][: len(message)]) == (status, message)
+        assert response["error"]["type"] == "invalid_request_error"
 
     over_http(test, folder)
 
 
 def test_without_a_tokenizer_a_completion_is_refused_before_it_is_generated() -> None:
     async def test(client: Client) -> None:
-        status, found = await client.open("POST", "/v1/completions", {"prompt": [5, 9]})
+        status, response = await client.open("POST", "/v1/completions", {"prompt": [5, 9]})
         assert (status, client.engine.counts.steps) == (400, 0)
-        assert "tokenizer.json does not exist" in found["error"]["message"]
+        assert "tokenizer.json does not exist" in response["error"]["message"]
 
     over_http(test)

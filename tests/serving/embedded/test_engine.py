@@ -1,4 +1,4 @@
-"""The engine says what transformers says, whatever else runs beside a sequence."""
+"""The engine gives the numbers of transformers, whatever else is in the batch."""
 
 import random
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
 
 def groups(number: int, n: int = 3, **sampling: Any) -> list[GroupRequest]:
     """Prompts of several lengths, among them equal ones."""
-    how = Sampling(**{"max_new_tokens": 10, **sampling})
-    return [GroupRequest(str(seed), prompt(1 + seed % 5, seed), n, seed, how) for seed in range(number)]
+    parameters = Sampling(**{"max_new_tokens": 10, **sampling})
+    return [GroupRequest(str(seed), prompt(1 + seed % 5, seed), n, seed, parameters) for seed in range(number)]
 
 
 def expected_logprobs(
     model: PreTrainedModel, before: Sequence[int], tokens: Sequence[int], temperature: float = 1.0
 ) -> torch.Tensor:
-    """Of `tokens` after `before`, by one plain run of the model over the whole sequence."""
+    """Of `tokens` after `before`, by one forward pass over the whole sequence."""
     ids = torch.tensor([[*before, *tokens]])
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1] / temperature
@@ -51,9 +51,9 @@ def assert_explained(model: PreTrainedModel, group: GroupRequest, sample: Genera
 @pytest.mark.parametrize("family", MAKERS)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_those_of_transformers(family: str, temperature: float) -> None:
-    asked = groups(8, temperature=temperature)
+    requests = groups(8, temperature=temperature)
     engine = LLMEngine(MAKERS[family](), max_running_requests=9)
-    for group, finished in zip(asked, engine.generate(asked), strict=True):
+    for group, finished in zip(requests, engine.generate(requests), strict=True):
         for sample in finished.samples:
             assert_explained(MAKERS[family](), group, sample, temperature)
 
@@ -62,8 +62,8 @@ def test_log_probabilities_are_those_of_transformers(family: str, temperature: f
 @pytest.mark.parametrize("how", [{"greedy": True, "temperature": 0.3}, {"temperature": 0.0}])
 def test_greedy_tokens_are_those_of_transformers(family: str, how: dict[str, Any]) -> None:
     model = MAKERS[family]()
-    asked = groups(6, n=1, **how)
-    for group, finished in zip(asked, LLMEngine(MAKERS[family]()).generate(asked), strict=True):
+    requests = groups(6, n=1, **how)
+    for group, finished in zip(requests, LLMEngine(MAKERS[family]()).generate(requests), strict=True):
         tokens = list(group.prompt)
         for token in finished.samples[0].token_ids:
             with torch.no_grad():
@@ -73,9 +73,9 @@ def test_greedy_tokens_are_those_of_transformers(family: str, how: dict[str, Any
 
 
 def test_a_request_gets_the_same_tokens_alone_and_among_others() -> None:
-    asked = groups(12)
-    together = tokens_of(LLMEngine(tiny_qwen3(), max_running_requests=11).generate(asked))
-    alone = [tokens_of(LLMEngine(tiny_qwen3()).generate([group]))[0] for group in asked]
+    requests = groups(12)
+    together = tokens_of(LLMEngine(tiny_qwen3(), max_running_requests=11).generate(requests))
+    alone = [tokens_of(LLMEngine(tiny_qwen3()).generate([group]))[0] for group in requests]
     assert together == alone
 
 
@@ -108,27 +108,27 @@ def test_tokens_come_as_often_as_their_probability_says() -> None:
     model, number = tiny_llama(), 4000
     group = GroupRequest("g", prompt(5), number, 7, Sampling(max_new_tokens=1, temperature=0.7))
     finished = LLMEngine(tiny_llama(), max_running_requests=number).generate([group])[0]
-    found = np.bincount([sample.token_ids[0] for sample in finished.samples], minlength=VOCAB)
+    counts = np.bincount([sample.token_ids[0] for sample in finished.samples], minlength=VOCAB)
     with torch.no_grad():
         chance = (model(input_ids=torch.tensor([group.prompt])).logits[0, -1] / 0.7).softmax(-1).double().numpy()
     spread = np.sqrt(number * chance * (1 - chance))
-    assert (np.abs(found - number * chance) < 5 * spread + 3).all()
+    assert (np.abs(counts - number * chance) < 5 * spread + 3).all()
 
 
 def test_an_answer_ends_with_a_stop_token_or_at_a_limit() -> None:
     free = LLMEngine(tiny_qwen3()).generate([GroupRequest("g", prompt(6), 4, 3, Sampling(max_new_tokens=8))])[0].samples
     stop = free[0].token_ids[3]
-    found = (
+    stopped = (
         LLMEngine(tiny_qwen3())
         .generate([GroupRequest("g", prompt(6), 4, 3, Sampling(max_new_tokens=8, stop_token_ids=(stop,)))])[0]
         .samples
     )
-    for before, after in zip(free, found, strict=True):
+    for before, after in zip(free, stopped, strict=True):
         tokens = before.token_ids
         expected = tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
         assert (after.token_ids, after.finish) == (expected, "stop" if expected[-1] in (stop, EOS_ID) else "length")
         assert len(after.token_ids) == len(after.logprobs) == len(after.versions)
-    assert found[0].finish == "stop"
+    assert stopped[0].finish == "stop"
 
 
 def test_the_models_own_end_token_ends_an_answer() -> None:
@@ -160,17 +160,17 @@ def test_the_smallest_of_the_limits_cuts_an_answer_off(
         ({"sampling": Sampling(max_new_tokens=50)}, "embedded.kv_cache_tokens: .* lower gconfig.max_new_tokens"),
     ],
 )
-def test_what_has_no_room_is_refused_in_words(changes: dict[str, Any], key: str) -> None:
+def test_a_group_that_never_fits_is_refused(changes: dict[str, Any], key: str) -> None:
     engine = LLMEngine(tiny_qwen3(), kv_cache_tokens=48)
     with pytest.raises(BadRequest, match=f"^{key}"):
         engine.submit(GroupRequest(**{"id": "g", "prompt": prompt(6), **changes}))
     assert not engine.has_work
 
 
-def test_a_small_cache_interrupts_sequences_and_changes_no_token() -> None:
-    asked = groups(3, n=4, max_new_tokens=150)
+def test_a_small_cache_preempts_sequences_and_changes_no_token() -> None:
+    requests = groups(3, n=4, max_new_tokens=150)
     engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 640)]
-    roomy, tight = (tokens_of(engine.generate(asked)) for engine in engines)
+    roomy, tight = (tokens_of(engine.generate(requests)) for engine in engines)
     assert tight == roomy
     assert engines[1].cache.rows * engines[1].cache.columns <= 640
     assert engines[1].counts.recomputed == engines[1].counts.interrupted > 0 == engines[0].counts.interrupted
@@ -178,29 +178,29 @@ def test_a_small_cache_interrupts_sequences_and_changes_no_token() -> None:
 
 def test_a_decoding_step_costs_running_sequences_only() -> None:
     engine = LLMEngine(tiny_qwen3())
-    seen = []
+    shapes = []
     engine.runner.model.register_forward_pre_hook(
-        lambda module, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
+        lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     short, long = (GroupRequest(str(n), prompt(6), 3, 0, Sampling(max_new_tokens=n)) for n in (2, 5))
     engine.generate([short, long])
-    assert seen == [(2, 6), (6, 1), (3, 1), (3, 1), (3, 1)]
+    assert shapes == [(2, 6), (6, 1), (3, 1), (3, 1), (3, 1)]
 
 
 def test_new_weights_take_over_in_the_middle_of_an_answer() -> None:
     old, new = tiny_qwen3(0), tiny_qwen3(1)
     engine = LLMEngine(tiny_qwen3(0))
-    asked = groups(5, n=2, temperature=0.8)
+    requests = groups(5, n=2, temperature=0.8)
     engine.update_weights(dict(old.named_parameters()), 3)
-    for group in asked:
+    for group in requests:
         engine.submit(group)
     done = engine.step() + engine.step()  # the first step gives two tokens: the prompt's and one more
     engine.update_weights(dict(new.named_parameters()), 4)
     while engine.has_work:
         done += engine.step()
-    assert len(done) == len(asked)
+    assert len(done) == len(requests)
     for finished in done:
-        group = asked[int(finished.id)]
+        group = requests[int(finished.id)]
         for sample in finished.samples:
             assert sample.versions == ([3] * 3 + [4] * 7)[: len(sample.token_ids)]
             before, after = sample.token_ids[:3], sample.token_ids[3:]
@@ -213,20 +213,20 @@ def test_new_weights_take_over_in_the_middle_of_an_answer() -> None:
 @pytest.mark.parametrize("family", MAKERS)
 def test_weights_of_another_model_are_refused_and_nothing_changes(family: str) -> None:
     engine = LLMEngine(MAKERS[family]())
-    asked = groups(2)
-    before = tokens_of(engine.generate(asked))
+    requests = groups(2)
+    before = tokens_of(engine.generate(requests))
     good = dict(MAKERS[family](1).named_parameters())
     name = "model.layers.1.mlp.up_proj.weight"
-    for bad, words in (
+    for bad, message in (
         ({key: good[key] for key in good if key != name}, f"{name} is missing"),
         ({**good, "more": torch.zeros(1)}, "more is unknown"),
         ({**good, name: good[name][:3]}, f"{name} has shape"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             engine.update_weights(bad, 1)
-    assert (engine.version, tokens_of(engine.generate(asked))) == (-1, before)
+    assert (engine.version, tokens_of(engine.generate(requests))) == (-1, before)
     engine.update_weights(good, 1)
-    assert tokens_of(engine.generate(asked)) != before
+    assert tokens_of(engine.generate(requests)) != before
 
 
 def test_tied_weights_have_one_name() -> None:
@@ -234,23 +234,23 @@ def test_tied_weights_have_one_name() -> None:
     assert "lm_head.weight" in LLMEngine(tiny_llama()).weights.expected()
 
 
-def test_broken_weights_end_their_groups_and_leave_nothing_behind() -> None:
+def test_nonfinite_weights_end_their_groups_and_leave_nothing_behind() -> None:
     engine = LLMEngine(tiny_qwen3())
-    asked = groups(4, max_new_tokens=6)
-    good = tokens_of(engine.generate(asked))
+    requests = groups(4, max_new_tokens=6)
+    good = tokens_of(engine.generate(requests))
     weights = {name: tensor.detach().clone() for name, tensor in tiny_qwen3().named_parameters()}
     engine.update_weights({**weights, "model.norm.weight": torch.full((32,), torch.nan)}, 1)
     with pytest.raises(RuntimeError, match="weights of version 1 give log-probabilities that are not finite"):
-        engine.generate(asked)
+        engine.generate(requests)
     engine.update_weights(weights, 2)
-    assert tokens_of(engine.generate(asked)) == good
+    assert tokens_of(engine.generate(requests)) == good
 
 
 def test_an_abort_ends_what_matches_and_nothing_else() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=6)
-    asked = groups(6)
-    kept = tokens_of(engine.generate(asked))
-    for group in asked:
+    requests = groups(6)
+    kept = tokens_of(engine.generate(requests))
+    for group in requests:
         engine.submit(group)
     done = engine.step()
 
@@ -261,26 +261,26 @@ def test_an_abort_ends_what_matches_and_nothing_else() -> None:
     assert engine.abort("enough", matches) == 2
     while engine.has_work:
         done += engine.step()
-    found = {one.id: one for one in done}
+    by_id = {one.id: one for one in done}
     assert {one.error for one in done if one.id in ("1", "4")} == {"enough"}
-    assert [tokens_of([found[i]])[0] for i in "0235"] == [kept[int(i)] for i in "0235"]
+    assert [tokens_of([by_id[i]])[0] for i in "0235"] == [kept[int(i)] for i in "0235"]
 
 
-def ordered(asked: Sequence[GroupRequest], key: str) -> list[GroupRequest]:
+def ordered(requests: Sequence[GroupRequest], key: str) -> list[GroupRequest]:
     return [
-        GroupRequest(one.id, one.prompt, one.n, one.seed, one.sampling, StepSlot(key, place, len(asked)))
-        for place, one in enumerate(asked)
+        GroupRequest(one.id, one.prompt, one.n, one.seed, one.sampling, StepSlot(key, place, len(requests)))
+        for place, one in enumerate(requests)
     ]
 
 
 def test_a_synchronous_step_gives_the_same_bits_however_its_groups_arrive() -> None:
-    asked = ordered(groups(10, max_new_tokens=12), "3.1")
+    requests = ordered(groups(10, max_new_tokens=12), "3.1")
     others = groups(3, n=2, max_new_tokens=20)
 
     def run(seed: int) -> list[FinishedGroup]:
-        """With so many groups that belong to no step."""
+        """With `seed` groups that belong to no step."""
         engine = LLMEngine(tiny_qwen3(), max_running_requests=12, kv_cache_tokens=12 * 16)
-        shuffled = random.Random(seed).sample(asked, len(asked))
+        shuffled = random.Random(seed).sample(requests, len(requests))
         for other in others[:seed]:
             engine.submit(other)
         done = []
@@ -298,7 +298,7 @@ def test_a_synchronous_step_gives_the_same_bits_however_its_groups_arrive() -> N
         assert {one.id: one.samples for one in run(seed)} == first
 
 
-def test_nothing_of_a_step_begins_before_all_of_it_is_there() -> None:
+def test_a_synchronous_step_starts_when_all_its_groups_have_arrived() -> None:
     engine = LLMEngine(tiny_qwen3())
     first, second = ordered(groups(2), "0.1")
     engine.submit(second)

@@ -1,4 +1,4 @@
-"""The options in `embedded` arrive at the engine, and a model that it cannot do is refused when it is loaded."""
+"""The options in `embedded` reach the engine; unsupported models are refused when they are loaded."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_model_generates_as_it_was_saved(folder: Path) -> None:
     assert engine.generate([GROUP])[0].samples == LLMEngine(tiny_qwen3()).generate([GROUP])[0].samples
 
 
-def test_weights_lie_where_products_of_matrices_have_the_same_bits_whichever_set_is_in_use(folder: Path) -> None:
+def test_both_weight_buffers_are_aligned_so_that_they_give_the_same_bits(folder: Path) -> None:
     engine = made(folder)
     for _ in range(2):
         assert {tensor.data_ptr() % 64 for _, tensor in engine.weights.tensors()} == {0}
@@ -62,17 +62,17 @@ def test_the_cache_takes_no_memory_before_it_is_needed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_the_type_of_weights_and_cache_is_the_one_asked_for(folder: Path, dtype: str) -> None:
+def test_weights_and_cache_have_the_configured_type(folder: Path, dtype: str) -> None:
     engine = made(folder, dtype=dtype)
     sample = engine.generate([GROUP])[0].samples[0]
     assert str(engine.dtype) == f"torch.{dtype}" == str(engine.cache.slots[0].keys.dtype)
-    wanted = engine.logprobs([*GROUP.prompt, *sample.token_ids])[len(GROUP.prompt) - 1 :]
-    assert sample.logprobs == pytest.approx(wanted, abs=1e-5 if dtype == "float32" else 0.1)
+    expected = engine.logprobs([*GROUP.prompt, *sample.token_ids])[len(GROUP.prompt) - 1 :]
+    assert sample.logprobs == pytest.approx(expected, abs=1e-5 if dtype == "float32" else 0.1)
     model = load_model(folder, dtype, "cpu")
     assert bytes_per_token(model) == 2 * 2 * 2 * 8 * model.dtype.itemsize
 
 
-def test_a_model_with_other_layers_is_refused_in_words(folder: Path, tmp_path: Path) -> None:
+def test_a_model_with_unsupported_layers_is_refused(folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8, "use_sliding_window": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -81,6 +81,6 @@ def test_a_model_with_other_layers_is_refused_in_words(folder: Path, tmp_path: P
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused_in_words(folder: Path) -> None:
+def test_a_missing_gpu_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"^embedded.device: .* set embedded.device=cpu"):
         made(folder, device="cuda")

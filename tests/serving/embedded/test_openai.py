@@ -1,4 +1,4 @@
-"""OpenAI's own client talks to a server of a run: it gets what it asks for, or an exception that says why not."""
+"""OpenAI's own client with a server of a run: answers, and exceptions that name the reason."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    """It has the key, and says nothing else that a call of the run says."""
+    """It has the key, and none of the other headers of a run's call."""
     with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key=SECRET, max_retries=0) as made:
         yield made
 
@@ -73,11 +73,11 @@ def test_logprobs_are_those_of_the_tokens_that_were_sampled(client: openai.OpenA
 
 
 def test_an_answer_ends_at_a_stop_token_of_the_client_or_when_it_is_long_enough(client: openai.OpenAI) -> None:
-    asked = {"return_token_ids": True}
-    whole = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, extra_body=asked).choices[0]
+    extra = {"return_token_ids": True}
+    whole = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, extra_body=extra).choices[0]
     ids = whole.to_dict()["token_ids"]
     assert isinstance(ids, list) and whole.finish_reason == "stop" and len(ids) >= 3
-    stopping = {**asked, "stop_token_ids": [ids[1]]}
+    stopping = {**extra, "stop_token_ids": [ids[1]]}
     stopped = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, extra_body=stopping).choices[0]
     ends = ids.index(ids[1]) + 1
     assert (stopped.finish_reason, stopped.to_dict()["token_ids"]) == ("stop", ids[:ends])
@@ -91,10 +91,12 @@ def test_a_text_ends_an_answer_and_is_not_in_it(client: openai.OpenAI) -> None:
     assert (cut.text, cut.finish_reason) == (whole[: whole.index(whole[1])], "stop")
 
 
-def test_the_likeliest_tokens_are_told_beside_each_one(client: openai.OpenAI) -> None:
-    found = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, logprobs=3, top_p=0.5).choices[0]
-    assert found.logprobs is not None and found.logprobs.top_logprobs is not None and found.logprobs.tokens is not None
-    for top, token in zip(found.logprobs.top_logprobs, found.logprobs.tokens, strict=True):
+def test_top_logprobs_are_returned_for_each_token(client: openai.OpenAI) -> None:
+    choice = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, logprobs=3, top_p=0.5).choices[0]
+    assert (
+        choice.logprobs is not None and choice.logprobs.top_logprobs is not None and choice.logprobs.tokens is not None
+    )
+    for top, token in zip(choice.logprobs.top_logprobs, choice.logprobs.tokens, strict=True):
         assert len(top) == 3 and max(top, key=lambda one: top[one]) == token
 
 
@@ -129,17 +131,17 @@ def test_many_clients_at_once_get_what_each_would_get_alone(server: Server, clie
         ({"n": -1}, openai.BadRequestError, "n: -1 "),
     ],
 )
-def test_what_cannot_be_given_is_an_exception_of_the_client_with_the_field(
+def test_unsupported_requests_raise_client_exceptions_that_name_the_field(
     client: openai.OpenAI, changes: dict[str, object], kind: type[openai.APIStatusError], message: str
 ) -> None:
-    asked: dict[str, object] = {"model": MODEL, "prompt": "1+1=", **changes}
+    request: dict[str, object] = {"model": MODEL, "prompt": "1+1=", **changes}
     with pytest.raises(kind) as caught:
-        client.completions.create(**asked)  # type: ignore[call-overload]
+        client.completions.create(**request)  # type: ignore[call-overload]
     assert isinstance(caught.value.body, dict)
     assert caught.value.body["message"].startswith(message)
     assert caught.value.body["type"] == "invalid_request_error"
 
 
-def test_a_route_that_is_not_there_is_told_as_such(client: openai.OpenAI) -> None:
+def test_an_unknown_route_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "1+1="}])

@@ -1,4 +1,4 @@
-"""How a server is paused, which group goes first, and what becomes of one whose time is over."""
+"""Pauses of a server, priorities and deadlines of groups."""
 
 import asyncio
 import time
@@ -16,21 +16,21 @@ from tests.support.tiny_models import VOCAB, tiny_qwen3
 
 
 async def begin(client: Client, root: Path, *groups: dict[str, object]) -> "asyncio.Future[Any]":
-    """Weights are there, and all samples of the groups are being generated."""
+    """Sends weights, and waits until all samples of the groups are being generated."""
     await client.call("POST", "/control/update_weights", published(root, 1, tiny_qwen3()))
     slow(client.engine)
-    asked = asyncio.ensure_future(client.generate(*groups))
-    wanted = sum(one["n"] for one in groups)  # type: ignore[misc]
-    await until(lambda: client.engine.num_running == wanted and client.engine.counts.steps > 3)
-    return asked
+    generating = asyncio.ensure_future(client.generate(*groups))
+    num_samples = sum(one["n"] for one in groups)  # type: ignore[misc]
+    await until(lambda: client.engine.num_running == num_samples and client.engine.counts.steps > 3)
+    return generating
 
 
-def tokens(found: dict[str, Any]) -> dict[str, list[list[int]]]:
-    return {name: [sample["token_ids"] for sample in line["samples"]] for name, line in found.items()}
+def tokens(lines: dict[str, Any]) -> dict[str, list[list[int]]]:
+    return {name: [sample["token_ids"] for sample in line["samples"]] for name, line in lines.items()}
 
 
 LONG = [group(str(i), n=4, seed=i, min_new_tokens=50, max_new_tokens=50) for i in range(4)]
-"""None ends before the others: how many run does not hang on when they are counted."""
+"""All have the same length, so that the number of running sequences does not depend on timing."""
 
 
 def alone() -> dict[str, list[list[int]]]:
@@ -40,11 +40,11 @@ def alone() -> dict[str, list[list[int]]]:
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort"])
-def test_what_runs_stands_still_and_goes_on_as_if_nothing_had_been(tmp_path: Path, mode: str) -> None:
+def test_a_pause_stops_generation_and_changes_no_answer(tmp_path: Path, mode: str) -> None:
     async def test(client: Client) -> None:
-        asked = await begin(client, tmp_path, *LONG)
-        said = await client.call("POST", "/control/pause", {"mode": mode})
-        assert said == {"paused": True, "mode": mode, "running": 16}
+        generating = await begin(client, tmp_path, *LONG)
+        response = await client.call("POST", "/control/pause", {"mode": mode})
+        assert response == {"paused": True, "mode": mode, "running": 16}
         assert client.engine.num_running == (16 if mode == "keep" else 0)
         assert (await client.open("GET", "/health"))[1]["status"] == "paused"
         steps = client.engine.counts.steps
@@ -52,22 +52,22 @@ def test_what_runs_stands_still_and_goes_on_as_if_nothing_had_been(tmp_path: Pat
         late = asyncio.ensure_future(client.generate(group("late", max_new_tokens=2)))
         await until(lambda: client.engine.num_waiting > waiting)
         await turns(client)
-        assert (client.engine.counts.steps, asked.done(), late.done()) == (steps, False, False)
+        assert (client.engine.counts.steps, generating.done(), late.done()) == (steps, False, False)
         await client.call("POST", "/control/resume")
-        assert tokens(await asked) == alone()
+        assert tokens(await generating) == alone()
         assert "samples" in (await late)["late"]
 
     over_http(test)
 
 
-def test_a_pause_that_waits_lets_what_runs_end_and_nothing_begin(tmp_path: Path) -> None:
+def test_a_waiting_pause_lets_running_groups_end_and_starts_none(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        asked = await begin(client, tmp_path, *LONG)
+        generating = await begin(client, tmp_path, *LONG)
         pause = asyncio.ensure_future(client.call("POST", "/control/pause", {"mode": "wait"}))
         await until(lambda: not client.engine.starts_groups)
         late = asyncio.ensure_future(client.generate(group("late", max_new_tokens=2)))
         assert await pause == {"paused": True, "mode": "wait", "running": 0}
-        assert tokens(await asked) == alone()
+        assert tokens(await generating) == alone()
         assert (client.engine.num_running, client.engine.num_waiting, late.done()) == (0, 1, False)
         await client.call("POST", "/control/resume")
         assert "samples" in (await late)["late"]
@@ -75,42 +75,42 @@ def test_a_pause_that_waits_lets_what_runs_end_and_nothing_begin(tmp_path: Path)
     over_http(test)
 
 
-def test_a_pause_that_waits_is_told_when_it_is_taken_back(tmp_path: Path) -> None:
+def test_a_resume_cancels_a_waiting_pause(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        asked = await begin(client, tmp_path, *LONG)
+        generating = await begin(client, tmp_path, *LONG)
         pause = asyncio.ensure_future(client.call("POST", "/control/pause", {"mode": "wait"}))
         await until(lambda: not client.engine.starts_groups)
         await client.call("POST", "/control/resume")
         with pytest.raises(HttpError, match="resumed while the pause waited for running requests") as refused:
             await pause
         assert refused.value.status == 409
-        assert tokens(await asked) == alone()
+        assert tokens(await generating) == alone()
         with pytest.raises(HttpError, match="mode: 'now' is not known; there are keep, wait, abort, auto"):
             await client.call("POST", "/control/pause", {"mode": "now"})
 
     over_http(test)
 
 
-def test_new_weights_under_an_abort_recompute_what_goes_on(tmp_path: Path) -> None:
+def test_new_weights_during_an_abort_pause_recompute_resumed_sequences(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        said = group("g", n=2, max_new_tokens=30)
-        asked = await begin(client, tmp_path, said)
+        request = group("g", n=2, max_new_tokens=30)
+        generating = await begin(client, tmp_path, request)
         await client.call("POST", "/control/pause", {"mode": "abort"})
         await client.call("POST", "/control/update_weights", published(tmp_path, 2, tiny_qwen3(1)))
         await client.call("POST", "/control/resume")
         before, after = tiny_qwen3(0), tiny_qwen3(1)
-        for sample in (await asked)["g"]["samples"]:
+        for sample in (await generating)["g"]["samples"]:
             first = sample["versions"].count(1)
             assert 0 < first < len(sample["versions"]) and sample["versions"] == sorted(sample["versions"])
-            ids, prompt = sample["token_ids"], list(said["prompt"])  # type: ignore[call-overload]
-            found = expected_logprobs(before, prompt, ids[:first]).tolist()
-            found += expected_logprobs(after, [*prompt, *ids[:first]], ids[first:]).tolist()
-            assert sample["logprobs"] == pytest.approx(found, abs=1e-5)
+            ids, prompt = sample["token_ids"], list(request["prompt"])  # type: ignore[call-overload]
+            expected = expected_logprobs(before, prompt, ids[:first]).tolist()
+            expected += expected_logprobs(after, [*prompt, *ids[:first]], ids[first:]).tolist()
+            assert sample["logprobs"] == pytest.approx(expected, abs=1e-5)
 
     over_http(test)
 
 
-def test_smaller_priorities_go_first_and_equals_in_turn() -> None:
+def test_smaller_priorities_go_first_and_equal_ones_in_order() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=1)
     order: list[str] = []
     for name, priority in (("a", 0), ("c", 5), ("d", 5), ("b", 1), ("first", -3)):
@@ -139,15 +139,15 @@ def test_a_group_ends_at_its_deadline_and_the_error_names_it() -> None:
     )
     assert engine.counts.expired == 2
     engine.step()
-    assert engine.num_running == 2, "the patient one has begun"
+    assert engine.num_running == 2, "the group without a deadline has started"
 
 
 def test_deadlines_pass_while_a_server_is_paused(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         await client.call("POST", "/control/pause")
-        found = await client.generate({**group("g"), "deadline_s": 0.1})
-        assert found["g"]["error"].startswith("deadline: not done within 0.1 s")
+        lines = await client.generate({**group("g"), "deadline_s": 0.1})
+        assert lines["g"]["error"].startswith("deadline: not done within 0.1 s")
         steps = client.engine.counts.steps
         await turns(client)
         assert client.engine.counts.steps == steps
@@ -156,6 +156,6 @@ def test_deadlines_pass_while_a_server_is_paused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"deadline_s": 0}, {"deadline_s": "1"}, {"priority": 1.5}, {"priority": "high"}])
-def test_a_deadline_or_priority_that_is_none_is_refused(changes: dict[str, object]) -> None:
+def test_an_invalid_deadline_or_priority_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(BadRequest, match=f"^{next(iter(changes))}: "):
         parse_group({"id": "g", "prompt": [5], **changes}, VOCAB)

@@ -1,4 +1,4 @@
-"""Log-probabilities of clients' prompts are computed in pieces, after what the run asks for, and in their turn."""
+"""Log-probabilities of clients' prompts: computed in parts, after the run's requests, and in turn."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -26,49 +26,49 @@ def body(ids: tuple[int, ...], **how: Any) -> dict[str, Any]:
     return {"token_ids": ids, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 1, **how}}
 
 
-def ended(pieces: Generator[None, None, Any]) -> tuple[int, Any]:
-    """How many there were, and what they gave."""
+def ended(parts: Generator[None, None, Any]) -> tuple[int, Any]:
+    """Number of parts, and the result."""
     count = 0
     while True:
         try:
-            next(pieces)
+            next(parts)
         except StopIteration as end:
             return count, end.value
         count += 1
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_pieces_give_the_numbers_of_the_whole(family: str) -> None:
+def test_chunks_give_the_same_numbers_as_whole_prompts(family: str) -> None:
     model, engine = MAKERS[family](**LONG), LLMEngine(MAKERS[family](**LONG), prefill_chunk=64)
-    for length, pieces in ((300, 5), (130, 3), (129, 2), (66, 2), (65, 1), (2, 1), (1, 0)):
+    for length, parts in ((300, 5), (130, 3), (129, 2), (66, 2), (65, 1), (2, 1), (1, 0)):
         ids = prompt(length)
         count, (logprobs, top_logprobs) = ended(engine.prompt_logprobs(GroupRequest("g", ids), 3))
-        assert count == pieces and len(top_logprobs) == length - 1 and all(len(one) == 3 for one in top_logprobs)
+        assert count == parts and len(top_logprobs) == length - 1 and all(len(one) == 3 for one in top_logprobs)
         torch.testing.assert_close(
             torch.tensor(logprobs), expected_logprobs(model, ids[:1], ids[1:]), atol=1e-5, rtol=0
         )
 
 
-def test_a_piece_is_short_where_the_vocabulary_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_short_for_a_large_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_runner, "MAX_CHUNK_LOGITS", 10 * VOCAB)
     assert ended(LLMEngine(tiny_qwen3(**LONG)).prompt_logprobs(GroupRequest("g", prompt(101)), 0))[0] == 10
 
 
-def test_under_new_weights_a_prompt_is_scored_anew() -> None:
+def test_new_weights_restart_the_scoring_of_a_prompt() -> None:
     engine, new, ids = LLMEngine(tiny_qwen3(**LONG), prefill_chunk=64), tiny_qwen3(1, **LONG), prompt(200)
-    pieces = engine.prompt_logprobs(GroupRequest("g", ids), 0)
-    next(pieces)
+    parts = engine.prompt_logprobs(GroupRequest("g", ids), 0)
+    next(parts)
     engine.update_weights(dict(new.named_parameters()), 1)
-    count, (logprobs, _) = ended(pieces)
+    count, (logprobs, _) = ended(parts)
     assert count == 4
     torch.testing.assert_close(torch.tensor(logprobs), expected_logprobs(new, ids[:1], ids[1:]), atol=1e-5, rtol=0)
 
 
-def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
+def test_background_parts_come_after_the_run_and_have_a_share_of_the_time() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=2)
     background, done = BackgroundTasks(engine), []
 
-    def pieces() -> Generator[None, None, str]:
+    def parts() -> Generator[None, None, str]:
         for _ in range(4):
             done.append(1)
             yield
@@ -78,7 +78,7 @@ def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
         return background.is_due
 
     future: Future[str] = Future()
-    background.add(pieces, future)
+    background.add(parts, future)
     assert is_due()
     background.run_part()
     how = Sampling(max_new_tokens=40, min_new_tokens=40)
@@ -86,15 +86,15 @@ def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
     background.due_at_s = 0.0
     assert is_due(), "only clients wait"
     engine.submit(GroupRequest("run", (5, 9), 1, 0, how))
-    assert not is_due(), "a group of the run waits to begin"
+    assert not is_due(), "a group of the run waits for its start"
     engine.step()
     assert is_due()
     background.run_part()
-    assert not is_due(), "a piece was computed just now"
+    assert not is_due(), "a part was computed just now"
     engine.counts.busy_s = background.due_at_s
     assert is_due()
     engine.submit(GroupRequest("step", (5, 9), 1, 0, how, StepSlot("s", 0, 1)))
-    assert not is_due(), "a synchronous step is complete, and is waited for"
+    assert not is_due(), "a synchronous step is complete and has priority"
     while engine.has_work:
         engine.step()
     while not future.done():
@@ -103,7 +103,7 @@ def test_pieces_come_after_the_run_and_have_a_share_of_the_time() -> None:
     assert (len(done), future.result(), is_due()) == (4, "scored", False)
 
 
-def test_work_that_fails_or_is_not_wanted_any_more_ends_alone() -> None:
+def test_failed_and_cancelled_background_tasks_affect_no_other() -> None:
     background = BackgroundTasks(LLMEngine(tiny_qwen3()))
 
     def endless() -> Generator[None, None, None]:
@@ -112,7 +112,7 @@ def test_work_that_fails_or_is_not_wanted_any_more_ends_alone() -> None:
 
     def failing() -> Generator[None, None, None]:
         yield
-        raise ValueError("of its own")
+        raise ValueError("failed")
 
     def refusing() -> Generator[None, None, None]:
         raise KeyError("not loaded")
@@ -129,7 +129,7 @@ def test_work_that_fails_or_is_not_wanted_any_more_ends_alone() -> None:
     assert [type(future.exception()) for future in futures[1:]] == [ValueError, KeyError, KeyError]
 
 
-def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
+def test_a_group_of_the_run_waits_for_at_most_one_chunk_of_a_clients_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_runner, "MAX_CHUNK_LOGITS", 8 * VOCAB)
@@ -137,38 +137,38 @@ def test_a_group_of_the_run_waits_for_one_piece_of_strangers_prompts(
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         thread, engine = client.server.async_engine.thread, client.engine
-        pieces = [0]
+        parts = [0]
         posted: list[int] = []
-        begun: list[int] = []
+        started: list[int] = []
         run_part, post, submit = thread.background.run_part, thread.post, engine.submit
 
         def counted() -> None:
-            pieces[0] += 1
+            parts[0] += 1
             run_part()
 
         def noted(command: Callable[[], None]) -> None:
-            if len(posted) == len(begun) and pieces[0] > 4:
-                posted.append(pieces[0])
+            if len(posted) == len(started) and parts[0] > 4:
+                posted.append(parts[0])
             post(command)
 
         def entered(one: GroupRequest) -> int:
             if one.priority == 0 and posted:
-                begun.append(pieces[0])
+                started.append(parts[0])
             return submit(one)
 
         monkeypatch.setattr(thread.background, "run_part", counted)
         monkeypatch.setattr(engine, "submit", entered)
-        strangers = [asyncio.create_task(client.open("POST", TOKENS, body(prompt(60, seed)))) for seed in range(8)]
-        await until(lambda: pieces[0] > 4)
+        clients = [asyncio.create_task(client.open("POST", TOKENS, body(prompt(60, seed)))) for seed in range(8)]
+        await until(lambda: parts[0] > 4)
         monkeypatch.setattr(thread, "post", noted)
         await client.generate(group("run"))
-        assert begun and begun[0] - posted[0] <= 1
-        assert {status for status, _ in await asyncio.gather(*strangers)} == {200}
+        assert started and started[0] - posted[0] <= 1
+        assert {status for status, _ in await asyncio.gather(*clients)} == {200}
 
     over_http(test)
 
 
-def test_a_prompt_that_is_scored_takes_its_turn_and_rests_in_a_pause() -> None:
+def test_scoring_a_prompt_waits_for_its_turn_and_for_the_end_of_a_pause() -> None:
     async def test(client: Client) -> None:
         openai_serving = client.server.openai
         openai_serving.turns._whole = 1
@@ -192,7 +192,7 @@ def test_a_prompt_that_is_scored_takes_its_turn_and_rests_in_a_pause() -> None:
 
 
 class Request:
-    """Of a client who is there."""
+    """Of a connected client."""
 
     class transport:
         is_closing = staticmethod(lambda: False)
@@ -207,8 +207,8 @@ def test_log_probabilities_of_too_many_tokens_are_refused(tmp_path: Path, monkey
 
     async def test(client: Client) -> None:
         for length, status in ((8, 200), (9, 400)):
-            found, said = await client.open("POST", TOKENS, body((5,) * length, n=2))
-            assert found == status, said
+            actual, response = await client.open("POST", TOKENS, body((5,) * length, n=2))
+            assert actual == status, response
             plain = body((5,) * length, prompt_logprobs=None)
             assert (await client.open("POST", TOKENS, plain))[0] == 200
         for n, status in ((2, 200), (3, 400)):

@@ -1,4 +1,4 @@
-"""What a group may ask for, and the noise that its answers are made of."""
+"""Parsing of group requests, and the random noise of sampling."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from tests.support.tiny_models import VOCAB
 torch.set_num_threads(1)
 
 
-def test_noise_is_even_and_every_argument_counts() -> None:
+def test_noise_is_uniform_and_depends_on_every_argument() -> None:
     seeds, samples, positions = (axis.ravel().astype(np.uint64) for axis in np.meshgrid(*[np.arange(20)] * 3))
     numbers = uniform_noise(seeds, samples, positions)
     assert len(np.unique(numbers)) == 8000
     assert numbers.min() > 0 and numbers.max() < 1
     share, _ = np.histogram(numbers, 20, (0, 1))
     assert np.abs(share - 400).max() < 5 * 400**0.5
-    for axis in (20, 400, 1):  # neighbours along each argument have nothing in common
+    for axis in (20, 400, 1):  # neighbours along each argument are independent
         assert abs(np.corrcoef(numbers[:-axis], numbers[axis:])[0, 1]) < 0.05
 
 
@@ -49,22 +49,22 @@ def test_a_token_of_probability_zero_is_never_taken() -> None:
         ("stop_token_ids", None, [5], [64]),
     ],
 )
-def test_sampling_is_taken_as_it_is_said_and_nonsense_refused(
+def test_sampling_parameters_are_parsed_and_nonsense_is_refused(
     key: str, neutral: object, value: Any, nonsense: object
 ) -> None:
-    said = {"id": "g", "prompt": [5], "sampling": {key: neutral, "max_new_tokens": 4}}
-    assert parse_group(said, VOCAB).sampling == Sampling(max_new_tokens=4)
-    found = getattr(parse_group({**said, "sampling": {key: value}}, VOCAB).sampling, key)
-    assert found == (tuple(value) if isinstance(value, list) else value)
+    body = {"id": "g", "prompt": [5], "sampling": {key: neutral, "max_new_tokens": 4}}
+    assert parse_group(body, VOCAB).sampling == Sampling(max_new_tokens=4)
+    parsed = getattr(parse_group({**body, "sampling": {key: value}}, VOCAB).sampling, key)
+    assert parsed == (tuple(value) if isinstance(value, list) else value)
     with pytest.raises(BadRequest, match=f"^gconfig.{key}: "):
-        parse_group({**said, "sampling": {key: nonsense}}, VOCAB)
+        parse_group({**body, "sampling": {key: nonsense}}, VOCAB)
 
 
-def test_what_the_configuration_says_is_what_a_group_may_say() -> None:
-    """Every key of `gconfig` but those that say how many answers there are and what they are seeded with."""
-    usual: Any = GenerationHyperparameters
-    said = {key: value for key, value in vars(usual()).items() if key not in ("n_samples", "seed")}
-    assert parse_sampling(said, VOCAB) == Sampling()
+def test_a_group_accepts_what_the_configuration_accepts() -> None:
+    """Every key of `gconfig` but those for the number of answers and their seed."""
+    defaults: Any = GenerationHyperparameters
+    body = {key: value for key, value in vars(defaults()).items() if key not in ("n_samples", "seed")}
+    assert parse_sampling(body, VOCAB) == Sampling()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Routes that vLLM has: a client of vLLM's finds them with their shapes, and each tells the truth."""
+"""Routes of vLLM's interface: formats, and correct values."""
 
 import asyncio
 import math
@@ -23,22 +23,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-async def completion(client: Client, **said: object) -> list[dict[str, Any]]:
-    status, found = await client.open("POST", "/v1/completions", {"prompt": "12+34=", "seed": 4, **said})
-    assert status == 200, found
-    choices: list[dict[str, Any]] = found["choices"]
+async def completion(client: Client, **request: object) -> list[dict[str, Any]]:
+    status, response = await client.open("POST", "/v1/completions", {"prompt": "12+34=", "seed": 4, **request})
+    assert status == 200, response
+    choices: list[dict[str, Any]] = response["choices"]
     return choices
 
 
-def test_sampling_of_a_completion_is_what_the_engine_does(folder: Path) -> None:
+def test_completions_use_the_requested_sampling(folder: Path) -> None:
     async def test(client: Client) -> None:
         (wide,) = await completion(client, max_tokens=8, return_token_ids=True)
         (narrow,) = await completion(client, max_tokens=8, return_token_ids=True, top_k=1)
         (greedy,) = await completion(client, max_tokens=8, return_token_ids=True, temperature=0)
         assert narrow["token_ids"] == greedy["token_ids"] != wide["token_ids"]
         for how in ({"top_p": 1e-6}, {"min_p": 1.0}):
-            (found,) = await completion(client, max_tokens=8, return_token_ids=True, **how)
-            assert found["token_ids"] == greedy["token_ids"]
+            (choice,) = await completion(client, max_tokens=8, return_token_ids=True, **how)
+            assert choice["token_ids"] == greedy["token_ids"]
         never_twice = {"max_tokens": 40, "temperature": 0, "repetition_penalty": 1e5, "return_token_ids": True}
         (varied,) = await completion(client, **never_twice)
         assert len(set(varied["token_ids"])) == len(varied["token_ids"])
@@ -65,11 +65,11 @@ def test_a_stop_text_ends_a_completion_and_is_named(folder: Path) -> None:
     over_http(test, folder)
 
 
-def test_alternatives_hold_the_sampled_token_and_the_likeliest(folder: Path) -> None:
+def test_top_logprobs_include_the_sampled_token(folder: Path) -> None:
     async def test(client: Client) -> None:
-        asked = {"max_tokens": 6, "logprobs": 3, "temperature": 0.8, "return_token_ids": True}
-        (choice,) = await completion(client, **asked, return_tokens_as_token_ids=True)
-        found = choice["logprobs"]
+        request = {"max_tokens": 6, "logprobs": 3, "temperature": 0.8, "return_token_ids": True}
+        (choice,) = await completion(client, **request, return_tokens_as_token_ids=True)
+        logprobs = choice["logprobs"]
         (prompt,) = await completion(client, max_tokens=1, return_token_ids=True)
         ids = [*prompt["prompt_token_ids"], *choice["token_ids"]]
         with torch.no_grad():
@@ -77,8 +77,8 @@ def test_alternatives_hold_the_sampled_token_and_the_likeliest(folder: Path) -> 
         for row, token, logprob, top in zip(
             torch.log_softmax(logits, -1),
             choice["token_ids"],
-            found["token_logprobs"],
-            found["top_logprobs"],
+            logprobs["token_logprobs"],
+            logprobs["top_logprobs"],
             strict=True,
         ):
             best = {f"token_id:{int(one)}" for one in row.topk(3).indices}
@@ -86,15 +86,15 @@ def test_alternatives_hold_the_sampled_token_and_the_likeliest(folder: Path) -> 
             for name, value in top.items():
                 assert value == pytest.approx(float(row[int(name.removeprefix("token_id:"))]), abs=1e-5)
             assert top[f"token_id:{token}"] == logprob
-        assert found["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
+        assert logprobs["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
 
     over_http(test, folder)
 
 
 def test_a_prompt_can_be_echoed_and_scored_without_an_answer(folder: Path) -> None:
     async def test(client: Client) -> None:
-        asked = {"max_tokens": 0, "echo": True, "logprobs": 1, "prompt_logprobs": 2, "return_token_ids": True}
-        (choice,) = await completion(client, **asked)
+        request = {"max_tokens": 0, "echo": True, "logprobs": 1, "prompt_logprobs": 2, "return_token_ids": True}
+        (choice,) = await completion(client, **request)
         ids = choice["prompt_token_ids"]
         assert (choice["text"], choice["token_ids"], client.engine.counts.steps) == ("12+34=", [], 0)
         expected = expected_logprobs(tiny_qwen3(), ids[:1], ids[1:]).tolist()
@@ -118,13 +118,13 @@ def test_tokens_in_and_tokens_out(tmp_path: Path) -> None:
 
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 3, tiny_qwen3()))
-        how = {"max_tokens": 6, "temperature": 0.9, "seed": 3, "n": 2, "logprobs": 1, "prompt_logprobs": 0}
-        body = {"request_id": "r", "token_ids": [5, 9, 13, 20], "sampling_params": how, "return_token_ids": True}
-        status, found = await client.open("POST", "/inference/v1/generate", body)
-        assert (status, found["request_id"], found["output_mode"]) == (200, "r", "tokens")
-        assert found["prompt_token_ids"] == [5, 9, 13, 20] and len(found["prompt_logprobs"]) == 4
+        sampling = {"max_tokens": 6, "temperature": 0.9, "seed": 3, "n": 2, "logprobs": 1, "prompt_logprobs": 0}
+        body = {"request_id": "r", "token_ids": [5, 9, 13, 20], "sampling_params": sampling, "return_token_ids": True}
+        status, response = await client.open("POST", "/inference/v1/generate", body)
+        assert (status, response["request_id"], response["output_mode"]) == (200, "r", "tokens")
+        assert response["prompt_token_ids"] == [5, 9, 13, 20] and len(response["prompt_logprobs"]) == 4
         ours = (await client.generate(group("r", temperature=0.9)))["r"]["samples"]
-        for choice, sample in zip(found["choices"], ours, strict=True):
+        for choice, sample in zip(response["choices"], ours, strict=True):
             assert choice["token_ids"] == sample["token_ids"]
             assert choice["finish_reason"] == sample["finish"] and choice["stop_reason"] is None
             content = choice["logprobs"]["content"]
@@ -140,22 +140,22 @@ def test_tokens_in_and_tokens_out(tmp_path: Path) -> None:
             ({**body, "sampling_params": {"max_tokens": 0}}, "max_tokens: 0"),
             ({"token_ids": [5]}, "the body is an object with token_ids and sampling_params"),
         ]
-        for said, message in refused:
-            status, answer = await client.open("POST", "/inference/v1/generate", said)
-            assert status == 400 and message in answer["error"]["message"]
+        for request, message in refused:
+            status, response = await client.open("POST", "/inference/v1/generate", request)
+            assert status == 400 and message in response["error"]["message"]
         whole = {"token_ids": [5], "sampling_params": {"min_tokens": 63}}
-        _, found = await client.open("POST", "/inference/v1/generate", whole)
-        assert len(found["choices"][0]["token_ids"]) == 63, "as far as the model can"
+        _, response = await client.open("POST", "/inference/v1/generate", whole)
+        assert len(response["choices"][0]["token_ids"]) == 63, "up to the end of the context"
 
     over_http(test)
 
 
-def test_text_becomes_tokens_and_text_again(folder: Path) -> None:
+def test_tokenize_and_detokenize(folder: Path) -> None:
     async def test(client: Client) -> None:
-        status, found = await client.open("POST", "/tokenize", {"prompt": "12+34=", "return_token_strs": True})
-        assert (status, found["count"], found["max_model_len"]) == (200, 6, 64)
-        assert found["token_strs"] == list("12+34=")
-        assert (await client.open("POST", "/detokenize", {"tokens": found["tokens"]}))[1] == {"prompt": "12+34="}
+        status, response = await client.open("POST", "/tokenize", {"prompt": "12+34=", "return_token_strs": True})
+        assert (status, response["count"], response["max_model_len"]) == (200, 6, 64)
+        assert response["token_strs"] == list("12+34=")
+        assert (await client.open("POST", "/detokenize", {"tokens": response["tokens"]}))[1] == {"prompt": "12+34="}
         for path, body in (
             ("/tokenize", {"messages": []}),
             ("/tokenize", {"prompt": "Ä"}),
@@ -167,7 +167,7 @@ def test_text_becomes_tokens_and_text_again(folder: Path) -> None:
     over_http(test, folder)
 
 
-def test_a_server_says_what_it_is_and_what_it_did(folder: Path, tmp_path: Path) -> None:
+def test_models_version_and_metrics(folder: Path, tmp_path: Path) -> None:
     async def metrics(client: Client) -> dict[str, float]:
         async with client.session.get(f"http://{client.address}/metrics") as response:
             assert response.content_type == "text/plain"
@@ -182,10 +182,10 @@ def test_a_server_says_what_it_is_and_what_it_did(folder: Path, tmp_path: Path) 
         before = await metrics(client)
         assert before["areal_like_weights_version"] == -1 and before["areal_like_samples_total"] == 0
         await client.call("POST", "/control/update_weights", published(tmp_path, 4, tiny_qwen3()))
-        found = await client.generate(group("g", n=3))
+        lines = await client.generate(group("g", n=3))
         after = await metrics(client)
-        tokens = sum(len(sample["token_ids"]) for sample in found["g"]["samples"])
-        assert EOS_ID not in found["g"]["samples"][0]["token_ids"][:-1]
+        tokens = sum(len(sample["token_ids"]) for sample in lines["g"]["samples"])
+        assert EOS_ID not in lines["g"]["samples"][0]["token_ids"][:-1]
         assert after["areal_like_generated_tokens_total"] == tokens
         assert (after["areal_like_weights_version"], after["areal_like_samples_total"]) == (4, 3)
         assert after["areal_like_prompt_tokens_total"] == 4 and after["areal_like_busy_seconds_total"] > 0
@@ -207,7 +207,7 @@ def test_a_server_says_what_it_is_and_what_it_did(folder: Path, tmp_path: Path) 
         ("/detokenize", {"tokens": [5, 9]}, "decode"),
     ],
 )
-def test_while_a_tokenizer_is_busy_the_server_answers_others(
+def test_other_requests_are_answered_while_a_tokenizer_is_busy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, object], call: str
 ) -> None:
     is_busy, released = threading.Event(), threading.Event()

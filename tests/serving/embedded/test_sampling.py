@@ -1,4 +1,4 @@
-"""Every key of sampling changes the distribution as transformers changes it, and the log-probabilities tell which."""
+"""Every sampling parameter changes the distribution as in transformers, and so the log-probabilities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -65,8 +65,8 @@ def expected(logits_V: torch.Tensor, answer: Sequence[int], how: Sampling) -> to
 
 def logits_after(model: Any, answer: Sequence[int]) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(input_ids=torch.tensor([[*PROMPT, *answer]])).logits[0, -1]
-    return found
+        logits: torch.Tensor = model(input_ids=torch.tensor([[*PROMPT, *answer]])).logits[0, -1]
+    return logits
 
 
 def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[GeneratedSample]:
@@ -77,40 +77,40 @@ def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[GeneratedS
 @pytest.mark.parametrize("how", HOWS, ids=str)
 @pytest.mark.parametrize("family", [tiny_qwen3, tiny_llama])
 def test_the_distribution_is_that_of_transformers(family: Any, how: dict[str, Any]) -> None:
-    """All of it, and not the sampled token alone: every token of it is told as an alternative."""
-    model, asked = family(), Sampling(max_new_tokens=10, **how)
-    for sample in generated(family(), 3, asked, top_logprobs=VOCAB):
+    """The whole distribution, since all tokens are reported as top log-probabilities."""
+    model, sampling = family(), Sampling(max_new_tokens=10, **how)
+    for sample in generated(family(), 3, sampling, top_logprobs=VOCAB):
         for place, token in enumerate(sample.token_ids):
-            wanted = expected(logits_after(model, sample.token_ids[:place]), sample.token_ids[:place], asked)
-            found = torch.full((VOCAB,), -torch.inf)
+            target = expected(logits_after(model, sample.token_ids[:place]), sample.token_ids[:place], sampling)
+            logprobs = torch.full((VOCAB,), -torch.inf)
             for other, logprob in sample.top_logprobs[place].items():  # type: ignore[attr-defined]
-                found[other] = logprob
-            assert torch.equal(found.isfinite(), wanted.isfinite())
-            torch.testing.assert_close(found.exp(), wanted.exp(), atol=1e-6, rtol=0)
-            assert abs(sample.logprobs[place] - float(wanted[token])) < 1e-5
+                logprobs[other] = logprob
+            assert torch.equal(logprobs.isfinite(), target.isfinite())
+            torch.testing.assert_close(logprobs.exp(), target.exp(), atol=1e-6, rtol=0)
+            assert abs(sample.logprobs[place] - float(target[token])) < 1e-5
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_tokens_come_as_often_as_the_distribution_says(how: dict[str, Any]) -> None:
-    number, asked = 4000, Sampling(max_new_tokens=1, **how)
-    found = np.bincount([one.token_ids[0] for one in generated(tiny_llama(), number, asked)], minlength=VOCAB)
-    chance = expected(logits_after(tiny_llama(), []), [], asked).exp().double().numpy()
-    assert not found[chance == 0].any()
+    number, sampling = 4000, Sampling(max_new_tokens=1, **how)
+    counts = np.bincount([one.token_ids[0] for one in generated(tiny_llama(), number, sampling)], minlength=VOCAB)
+    chance = expected(logits_after(tiny_llama(), []), [], sampling).exp().double().numpy()
+    assert not counts[chance == 0].any()
     spread = np.sqrt(number * chance * (1 - chance))
-    assert (np.abs(found - number * chance) < 5 * spread + 3).all()
+    assert (np.abs(counts - number * chance) < 5 * spread + 3).all()
 
 
 @pytest.mark.parametrize("how", [{"repetition_penalty": 1.5}, {"frequency_penalty": 1.0}, {"min_new_tokens": 6}])
-def test_who_takes_the_likeliest_token_takes_it_after_penalties(how: dict[str, Any]) -> None:
-    asked = Sampling(greedy=True, max_new_tokens=12, top_k=3, top_p=0.2, min_p=0.5, **how)
-    (sample,) = generated(tiny_qwen3(), 1, asked)
+def test_greedy_sampling_applies_penalties(how: dict[str, Any]) -> None:
+    sampling = Sampling(greedy=True, max_new_tokens=12, top_k=3, top_p=0.2, min_p=0.5, **how)
+    (sample,) = generated(tiny_qwen3(), 1, sampling)
     model = tiny_qwen3()
     for place, token in enumerate(sample.token_ids):
-        wanted = expected(logits_after(model, sample.token_ids[:place]), sample.token_ids[:place], asked)
-        assert (token, abs(sample.logprobs[place] - float(wanted[token])) < 1e-5) == (int(wanted.argmax()), True)
+        target = expected(logits_after(model, sample.token_ids[:place]), sample.token_ids[:place], sampling)
+        assert (token, abs(sample.logprobs[place] - float(target[token])) < 1e-5) == (int(target.argmax()), True)
 
 
-def test_rows_that_ask_for_nothing_keep_their_bits_beside_others_that_do() -> None:
+def test_plain_rows_keep_their_bits_in_a_batch_with_processed_rows() -> None:
     plain = [
         GroupRequest(str(seed), PROMPT, 3, seed, Sampling(max_new_tokens=12, temperature=0.9)) for seed in range(4)
     ]
@@ -120,14 +120,14 @@ def test_rows_that_ask_for_nothing_keep_their_bits_beside_others_that_do() -> No
     ]
     alone = [one.samples for one in LLMEngine(tiny_qwen3(), max_running_requests=40).generate(plain)]
     mixed = LLMEngine(tiny_qwen3(), max_running_requests=40).generate([*plain[:2], *shaped, *plain[2:]])
-    found = {one.id: one.samples for one in mixed}
-    assert [[sample.token_ids for sample in found[str(seed)]] for seed in range(4)] == [
+    by_id = {one.id: one.samples for one in mixed}
+    assert [[sample.token_ids for sample in by_id[str(seed)]] for seed in range(4)] == [
         [sample.token_ids for sample in samples] for samples in alone
     ]
     for number, group in enumerate(shaped):
         (by_itself,) = LLMEngine(tiny_qwen3(), max_running_requests=40).generate([group])
         tokens = [sample.token_ids for sample in by_itself.samples]
-        assert [sample.token_ids for sample in found[group.id]] == tokens, HOWS[number]
+        assert [sample.token_ids for sample in by_id[group.id]] == tokens, HOWS[number]
 
 
 def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
@@ -140,7 +140,7 @@ def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
     assert one == other
 
 
-def test_an_interruption_changes_nothing_of_what_penalties_see() -> None:
+def test_preemption_does_not_change_penalties() -> None:
     how = Sampling(max_new_tokens=150, repetition_penalty=1.1, frequency_penalty=0.05, top_p=0.97, min_new_tokens=120)
     groups = [GroupRequest(str(seed), PROMPT[: 3 + seed], 4, seed, how) for seed in range(3)]
     engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 700)]
@@ -171,6 +171,6 @@ def test_a_large_vocabulary_is_cut_as_a_small_one_is() -> None:
         least = smallest_kept_logit(logits, torch.full((9,), k), p, torch.zeros(9))
         for row in range(9):
             scores = TopKLogitsWarper(k)(None, logits[row : row + 1]) if k else logits[row : row + 1]
-            wanted = TopPLogitsWarper(float(p[row]))(None, scores)[0]
+            target = TopPLogitsWarper(float(p[row]))(None, scores)[0]
             kept = int((logits[row] >= least[row]).sum())
-            assert abs(kept - int(wanted.isfinite().sum())) <= 1  # sums in float32, there
+            assert abs(kept - int(target.isfinite().sum())) <= 1  # sums in float32, there

@@ -28,22 +28,22 @@ from tests.support.embedded_servers import (
 from tests.support.tiny_models import tiny_qwen3
 
 
-def direct(model: PreTrainedModel, said: dict[str, Any]) -> list[list[int]]:
+def direct(model: PreTrainedModel, body: dict[str, Any]) -> list[list[int]]:
     """The same group without HTTP."""
-    asked = GroupRequest("g", tuple(said["prompt"]), said["n"], said["seed"], Sampling(**said["sampling"]))
-    return [sample.token_ids for sample in LLMEngine(model).generate([asked])[0].samples]
+    request = GroupRequest("g", tuple(body["prompt"]), body["n"], body["seed"], Sampling(**body["sampling"]))
+    return [sample.token_ids for sample in LLMEngine(model).generate([request])[0].samples]
 
 
 def test_groups_come_as_lines_as_they_finish(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 2, tiny_qwen3(1)))
         long, short = group("long", max_new_tokens=50), group("short", seed=4, max_new_tokens=2)
-        found = await client.generate(long, group("bad", top_p=1.5), short)
-        assert list(found) == ["bad", "short", "long"]
-        assert found["bad"]["error"].startswith("gconfig.top_p: 1.5")
-        for said in (long, short):
-            samples = found[str(said["id"])]["samples"]
-            assert [sample["token_ids"] for sample in samples] == direct(tiny_qwen3(1), said)
+        lines = await client.generate(long, group("bad", top_p=1.5), short)
+        assert list(lines) == ["bad", "short", "long"]
+        assert lines["bad"]["error"].startswith("gconfig.top_p: 1.5")
+        for request in (long, short):
+            samples = lines[str(request["id"])]["samples"]
+            assert [sample["token_ids"] for sample in samples] == direct(tiny_qwen3(1), request)
             for sample in samples:
                 assert set(sample) == {"token_ids", "logprobs", "versions", "finish"}
                 assert sample["versions"] == [2] * len(sample["token_ids"])
@@ -68,14 +68,14 @@ ROUTES = [
 OPEN = ("/health", "/v1/", "/inference/v1/", "/tokenize", "/detokenize", "/metrics", "/version")
 
 
-def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -> None:
+def test_control_routes_need_the_token_and_the_newest_attempt() -> None:
     async def test(client: Client) -> None:
         wrong = call_headers(CONTROLLER, "guessed")
         old = call_headers(Identity("rollout", 0, attempt=0), SECRET)
         for method, path in ROUTES:
-            for said, status in (({}, 401), (wrong, 401), (old, 409)):
+            for headers, status in (({}, 401), (wrong, 401), (old, 409)):
                 url = f"http://{client.address}{path}"
-                async with client.session.request(method, url, json={}, headers=said) as response:
+                async with client.session.request(method, url, json={}, headers=headers) as response:
                     assert response.status == status, path
                     assert "message" in (await response.json())["error"]
         assert (await client.open("GET", "/health"))[0] == 200
@@ -88,7 +88,7 @@ def test_every_route_that_is_not_open_wants_the_token_and_the_newest_attempt() -
     over_http(test)
 
 
-def test_the_run_gets_no_token_before_it_gave_weights() -> None:
+def test_generation_is_refused_before_the_run_has_sent_weights() -> None:
     async def test(client: Client) -> None:
         with pytest.raises(HttpError, match="no weights by the run yet") as refused:
             await client.call("POST", "/generate", {"groups": [group("g")]})
@@ -108,16 +108,16 @@ def test_the_run_gets_no_token_before_it_gave_weights() -> None:
     over_http(test)
 
 
-def test_a_client_that_goes_away_takes_its_groups_with_it(tmp_path: Path) -> None:
+def test_a_disconnected_client_ends_its_groups(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         slow(client.engine)
         body = {"groups": [group(str(i), n=8, max_new_tokens=59) for i in range(20)]}
         async with aiohttp.ClientSession(headers=call_headers(CONTROLLER, SECRET)) as session:
-            asked = asyncio.ensure_future(session.post(f"http://{client.address}/generate", json=body))
+            generating = asyncio.ensure_future(session.post(f"http://{client.address}/generate", json=body))
             stays = asyncio.ensure_future(client.generate(group("stays", max_new_tokens=4)))
             await until(lambda: client.engine.num_running > 0)
-            (await asked).close()
+            (await generating).close()
         await until(lambda: client.engine.num_running == client.engine.num_waiting == 0)
         assert client.engine.counts.groups < 20
         assert "samples" in (await stays)["stays"]
@@ -129,34 +129,34 @@ def test_groups_can_be_aborted_by_id_and_all_at_once(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         await client.call("POST", "/control/pause")
-        asked = asyncio.ensure_future(client.generate(*[group(name) for name in "abcd"]))
+        generating = asyncio.ensure_future(client.generate(*[group(name) for name in "abcd"]))
         await until(lambda: client.engine.num_waiting == 4)
         assert await client.call("POST", "/control/abort", {"ids": ["a", "c"]}) == {"aborted": 2}
         await client.call("POST", "/control/resume")
-        found = await asked
-        assert [name for name in "abcd" if "error" in found[name]] == ["a", "c"]
+        lines = await generating
+        assert [name for name in "abcd" if "error" in lines[name]] == ["a", "c"]
         await client.call("POST", "/control/pause")
-        asked = asyncio.ensure_future(client.generate(*[group(name) for name in "ef"]))
+        generating = asyncio.ensure_future(client.generate(*[group(name) for name in "ef"]))
         await until(lambda: client.engine.num_waiting == 2)
         assert await client.call("POST", "/control/abort", {"ids": "all"}) == {"aborted": 2}
-        assert all("aborted" in line["error"] for line in (await asked).values())  # even while it is paused
+        assert all("aborted" in line["error"] for line in (await generating).values())  # even during a pause
         with pytest.raises(HttpError, match="ids: "):
             await client.call("POST", "/control/abort", {})
 
     over_http(test)
 
 
-def test_an_engine_that_fails_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_failed_engine_is_reported_at_once(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         def fail(*given: object) -> None:
             raise MemoryError("no room")
 
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         client.engine.runner.model.register_forward_pre_hook(fail)
-        asked = asyncio.ensure_future(client.generate(group("g")))
+        generating = asyncio.ensure_future(client.generate(group("g")))
         with pytest.raises(MemoryError):
             await client.server.async_engine.broken
-        asked.cancel()
+        generating.cancel()
 
     over_http(test)
 
@@ -175,6 +175,6 @@ def test_an_idle_server_computes_nothing(tmp_path: Path) -> None:
         client.engine.expire = counted  # type: ignore[method-assign]
         await turns(client, 100)
         assert client.engine.counts.steps == steps
-        assert iterations <= 101, "its thread sleeps until there is something to do"
+        assert iterations <= 101, "its thread sleeps while there is no work"
 
     over_http(test)

@@ -1,4 +1,4 @@
-"""New weights over HTTP: checked before and after the swap, in the middle of answers, and for a newer attempt."""
+"""Weight updates over HTTP: verification, updates during generation, and newer attempts."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.embedded_servers import PROMPT, SECRET, Client, group, over_h
 from tests.support.tiny_models import tiny_qwen3
 
 
-def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
+def test_an_update_is_verified_by_hashes_and_probe(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         model = tiny_qwen3(1)
         probe = Probe(PROMPT, LLMEngine(tiny_qwen3(1)).logprobs(PROMPT))
@@ -23,9 +23,9 @@ def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
         assert (done["version"], done["tensors"]) == (1, len(dict(model.named_parameters())))
         assert done["probe_logprobs"] == pytest.approx(probe.logprobs, abs=1e-4)
         assert done["stall_s"] > 0 and done["load_s"] > 0 and done["dtype"] == "float32"
-        found = await client.call("GET", "/control/fingerprint")
+        fingerprint = await client.call("GET", "/control/fingerprint")
         hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model.named_parameters()}
-        assert found == {"version": 1, "tensors": hashes, "uncovered": []}
+        assert fingerprint == {"version": 1, "tensors": hashes, "uncovered": []}
         assert done["read_back"] == {"covered": len(hashes), "uncovered": []}
         answers = await client.generate(group("g", n=3))
         done = await client.call("POST", "/control/update_weights", published(tmp_path, 2, model))
@@ -35,7 +35,7 @@ def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
     over_http(test)
 
 
-def test_whose_answer_was_lost_is_answered_again_when_it_asks_again(tmp_path: Path) -> None:
+def test_a_repeated_commit_gets_the_same_answer(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/stage_weights", published(tmp_path, 1, tiny_qwen3(1)))
         done = await client.call("POST", "/control/commit_weights", {"version": 1})
@@ -47,7 +47,7 @@ def test_whose_answer_was_lost_is_answered_again_when_it_asks_again(tmp_path: Pa
     over_http(test)
 
 
-def test_weights_that_must_not_be_served_are_refused_and_the_old_ones_stay(tmp_path: Path) -> None:
+def test_bad_weights_are_refused_and_the_old_ones_stay(tmp_path: Path) -> None:
     async def refused(client: Client, body: dict[str, object], *words: str) -> None:
         with pytest.raises(HttpError) as refusal:
             await client.call("POST", "/control/update_weights", body)
@@ -58,7 +58,7 @@ def test_weights_that_must_not_be_served_are_refused_and_the_old_ones_stay(tmp_p
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 3, tiny_qwen3(1)))
         before = await client.generate(group("g"))
-        print_before = await client.call("GET", "/control/fingerprint")
+        fingerprint_before = await client.call("GET", "/control/fingerprint")
 
         await refused(client, published(tmp_path, 3, tiny_qwen3(2)), "version 3", "stale")
 
@@ -82,7 +82,7 @@ def test_weights_that_must_not_be_served_are_refused_and_the_old_ones_stay(tmp_p
         await refused(client, {"version": 9, "folder": str(tmp_path / "v000009")}, "v000009")
 
         assert await client.generate(group("g")) == before
-        assert await client.call("GET", "/control/fingerprint") == print_before
+        assert await client.call("GET", "/control/fingerprint") == fingerprint_before
         assert (await client.call("POST", "/control/update_weights", published(tmp_path, 10, tiny_qwen3(2))))[
             "version"
         ] == 10
@@ -91,17 +91,17 @@ def test_weights_that_must_not_be_served_are_refused_and_the_old_ones_stay(tmp_p
 
 
 @pytest.mark.parametrize("mode", ["auto", "keep", "abort"])
-def test_weights_change_under_running_sequences_which_go_on(tmp_path: Path, mode: str) -> None:
+def test_running_sequences_continue_with_new_weights(tmp_path: Path, mode: str) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.call("POST", "/control/pause")
-        asked = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=55) for i in range(4)]))
+        generating = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=55) for i in range(4)]))
         slow(client.engine)
         await client.call("POST", "/control/resume")
         await until(lambda: client.engine.counts.tokens > 40)
-        told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": mode}
-        await client.call("POST", "/control/update_weights", told)
-        for line in (await asked).values():
+        body = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": mode}
+        await client.call("POST", "/control/update_weights", body)
+        for line in (await generating).values():
             for sample in line["samples"]:
                 assert sample["versions"] == sorted(sample["versions"])
                 if len(sample["token_ids"]) == 55:
@@ -110,14 +110,14 @@ def test_weights_change_under_running_sequences_which_go_on(tmp_path: Path, mode
     over_http(test)
 
 
-def test_an_update_that_waits_lets_what_runs_end_with_the_old_weights(tmp_path: Path) -> None:
+def test_a_waiting_update_lets_running_groups_end_with_the_old_weights(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         slow(client.engine)
         running = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=30) for i in range(3)]))
         await until(lambda: client.engine.num_running > 0)
-        told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
-        updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", told))
+        body = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
+        updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", body))
         await until(lambda: not client.engine.starts_groups)
         later = asyncio.ensure_future(client.generate(group("later")))
         assert (await updating)["version"] == 2
@@ -129,14 +129,14 @@ def test_an_update_that_waits_lets_what_runs_end_with_the_old_weights(tmp_path: 
     over_http(test)
 
 
-def test_a_pause_that_is_asked_for_during_an_update_outlasts_it(tmp_path: Path) -> None:
+def test_a_pause_requested_during_an_update_outlasts_it(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         slow(client.engine)
         running = asyncio.ensure_future(client.generate(group("g", max_new_tokens=55)))
         await until(lambda: client.engine.num_running > 0)
-        told = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
-        updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", told))
+        body = {**published(tmp_path, 2, tiny_qwen3(2)), "mode": "wait"}
+        updating = asyncio.ensure_future(client.call("POST", "/control/update_weights", body))
         await until(lambda: not client.engine.starts_groups)
         await client.call("POST", "/control/pause")
         assert (await updating)["version"] == 2
@@ -150,16 +150,16 @@ def test_a_pause_that_is_asked_for_during_an_update_outlasts_it(tmp_path: Path) 
     over_http(test)
 
 
-def test_a_newer_attempt_ends_the_older_and_brings_older_weights(tmp_path: Path) -> None:
+def test_a_newer_attempt_ends_older_requests_and_may_bring_older_weights(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 7, tiny_qwen3()))
         slow(client.engine)
-        asked = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=59) for i in range(3)]))
+        generating = asyncio.ensure_future(client.generate(*[group(str(i), max_new_tokens=59) for i in range(3)]))
         await until(lambda: client.engine.num_running > 0)
         async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
             with pytest.raises(HttpError, match="no weights by the run yet"):
                 await newer.json("POST", client.address, "/generate", {"groups": [group("g")]})
-            assert all("attempt 2" in line["error"] for line in (await asked).values())
+            assert all("attempt 2" in line["error"] for line in (await generating).values())
             with pytest.raises(HttpError, match="attempt 1"):
                 await client.call("GET", "/control/statistics")
             done = await newer.json(

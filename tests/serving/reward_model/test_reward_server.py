@@ -1,4 +1,4 @@
-"""A reward model is served: its scores are those of transformers, whatever else is asked for at the same time."""
+"""Server of a reward model: its scores are those of transformers, also for concurrent requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ LENGTHS = [1, 7, 64, 3, 7, 30, 2, 7, 1, 63]
 
 
 def reward_folder(root: Path, name: str = "qwen3", **changes: Any) -> Path:
-    """A random model whose head says something."""
+    """A random model whose scores differ."""
     torch.manual_seed(5)
     config = type(MODELS[name]).from_dict({**MODELS[name].to_dict(), "num_labels": 1, **changes})
     model: Any = AutoModelForSequenceClassification.from_config(config)
@@ -38,37 +38,37 @@ def texts() -> list[list[int]]:
     return [draw.integers(0, 40, length).tolist() for length in LENGTHS]
 
 
-def by_transformers(folder: Path, said: list[list[int]]) -> list[float]:
+def by_transformers(folder: Path, texts: list[list[int]]) -> list[float]:
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
-        return [float(model(torch.tensor([text])).logits[0, 0]) for text in said]
+        return [float(model(torch.tensor([text])).logits[0, 0]) for text in texts]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_those_of_transformers(tmp_path, name):
     """Also of a model whose layers see a window only."""
     folder = reward_folder(tmp_path, name)
-    wanted = by_transformers(folder, texts())
+    expected = by_transformers(folder, texts())
     scorer = load_scorer(folder, "cpu")
-    assert scorer.scores(texts()) == pytest.approx(wanted, abs=1e-5)
-    assert [scorer.scores([text])[0] for text in texts()] == pytest.approx(wanted, abs=1e-5)
-    assert max(wanted) - min(wanted) > 0.1
+    assert scorer.scores(texts()) == pytest.approx(expected, abs=1e-5)
+    assert [scorer.scores([text])[0] for text in texts()] == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 0.1
     assert scorer.scores([]) == []
 
 
-def test_texts_of_about_one_length_are_computed_together():
+def test_texts_of_similar_length_are_batched():
     lengths = np.random.default_rng(2).integers(1, 3000, 300).tolist()
-    found = list(length_batches(lengths))
-    assert sorted(row for rows in found for row in rows) == list(range(300))
-    for rows in found:
+    batches = list(length_batches(lengths))
+    assert sorted(row for rows in batches for row in rows) == list(range(300))
+    for rows in batches:
         widths = [lengths[row] for row in rows]
         assert max(widths) * len(rows) <= MAX_BATCH_TOKENS and max(widths) <= 2 * min(widths)
-    assert len(found) < 60
+    assert len(batches) < 60
     assert list(length_batches([5, 5, 5])) == [[0, 1, 2]] and list(length_batches([])) == []
     assert list(length_batches([MAX_BATCH_TOKENS + 1])) == [[0]]
 
 
-def test_what_is_no_reward_model_is_refused(tmp_path):
+def test_other_models_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is no reward model: it lacks score\.weight; train one"):
         load_scorer(model_folder(tmp_path, "llama"), "cpu")
     with pytest.raises(ValueError, match="gives one number"):
@@ -96,7 +96,7 @@ def over_http(folder: Path, test: Test, change: Callable[[Scorer], None] = lambd
     asyncio.run(main())
 
 
-def test_one_request_asks_for_many_and_is_answered_in_its_order(tmp_path):
+def test_a_request_scores_many_texts_in_order(tmp_path):
     folder = reward_folder(tmp_path)
 
     async def test(address: str, caller: HttpClient) -> None:
@@ -109,22 +109,22 @@ def test_one_request_asks_for_many_and_is_answered_in_its_order(tmp_path):
     over_http(folder, test)
 
 
-def test_scores_are_for_the_run_alone_and_its_health_for_all(tmp_path):
+def test_scores_need_the_runs_token_and_health_does_not(tmp_path):
     async def test(address: str, caller: HttpClient) -> None:
         async with aiohttp.ClientSession() as session:
             guessed, old = call_headers(WORKER, "guessed"), call_headers(Identity("episodes", 0, attempt=0), SECRET)
-            for said, status in (({}, 401), (guessed, 401), (old, 409)):
-                async with session.post(f"http://{address}/score", json=[[1]], headers=said) as response:
+            for headers, status in (({}, 401), (guessed, 401), (old, 409)):
+                async with session.post(f"http://{address}/score", json=[[1]], headers=headers) as response:
                     assert response.status == status
             async with session.get(f"http://{address}/health") as response:
-                said = await response.json()
-        assert said == {"status": "ok", "run_id": "run-1", "model": "mine", "longest": 64}
+                health = await response.json()
+        assert health == {"status": "ok", "run_id": "run-1", "model": "mine", "longest": 64}
 
     over_http(reward_folder(tmp_path), test)
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({"texts": []}, "a list of texts"),
         ([[1], []], "text 1 is not a non-empty list of token ids"),
@@ -135,16 +135,16 @@ def test_scores_are_for_the_run_alone_and_its_health_for_all(tmp_path):
         ([[-1]], "text 0 has a token that is not one of the 40"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_in_words(tmp_path, body, words):
+def test_unusable_texts_are_refused(tmp_path, body, message):
     async def test(address: str, caller: HttpClient) -> None:
-        with pytest.raises(HttpError, match=words) as refused:
+        with pytest.raises(HttpError, match=message) as refused:
             await caller.json("POST", address, "/score", body)
         assert refused.value.status == 400
 
     over_http(reward_folder(tmp_path), test)
 
 
-def test_a_score_that_is_no_number_is_an_error_and_not_a_score(tmp_path):
+def test_a_score_that_is_not_finite_is_an_error(tmp_path):
     def broken(scorer: Scorer) -> None:
         scorer._head.weight.data.fill_(float("nan"))
 
