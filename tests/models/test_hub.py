@@ -142,7 +142,7 @@ def test_a_run_from_the_hub_says_which_revision_all_its_roles_had(online, host, 
     from tests.ring.start import SHORT, run
 
     ended = run(tmp_path, MODEL, *SHORT, "total_train_steps=1", "evaluator.freq_steps=null", "trial_name=t")
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert f"fetching {NAME}" in ended.err
     values = yaml.safe_load((ended.directory / "config.yaml").read_text())
     paths = {values["actor"]["path"], values["embedded"]["model_path"], values["tokenizer_path"]}

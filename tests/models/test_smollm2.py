@@ -353,7 +353,7 @@ def test_the_shipped_experiment_learns_with_its_chat_template(real, tmp_path):
         "evaluator.num_examples=4",
     )
     ended = run(tmp_path, *few, config="smollm2_sft.yaml", limit_s=600, XDG_CACHE_HOME=str(real))
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     losses = ended.metric("train/loss")
     assert len(losses) == 3 and losses[-1] < losses[0] / 2
     tokenizer = transformers.AutoTokenizer.from_pretrained(ended.model())

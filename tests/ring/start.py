@@ -43,9 +43,9 @@ def command(*words: str, config: str | None = "grpo.yaml") -> list[str]:
     return [sys.executable, "-m", "launcher", *first, *words]
 
 
-def warnings_in(said: str) -> list[str]:
+def warnings_in(text: str) -> list[str]:
     """What a run says of its health. A healthy one says nothing."""
-    return re.findall(r"^step +\d+: .*$", said, flags=re.M)
+    return re.findall(r"^step +\d+: .*$", text, flags=re.M)
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Ended:
 
     @property
     def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
-        return found
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return summary
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ class Running:
     def directory(self) -> Path:
         return directory_of(self.root, self.trial)
 
-    def said(self) -> str:
+    def text(self) -> str:
         return self.output.read_text(errors="replace")
 
     def steps(self, attempt: int = 1) -> list[int]:
@@ -152,9 +152,9 @@ class Running:
         while time.monotonic() < ends:
             if max(self.steps(attempt), default=0) >= step:
                 return
-            assert self.process.poll() is None, self.said()
+            assert self.process.poll() is None, self.text()
             time.sleep(0.1)
-        raise AssertionError(f"step {step} never came:\n{self.said()}")
+        raise AssertionError(f"step {step} never came:\n{self.text()}")
 
     def pids(self, name: str = "") -> dict[int, str]:
         """The processes of this run, by the name in their environment or command."""
@@ -183,7 +183,7 @@ class Running:
 
     def wait(self, limit_s: float = LIMIT_S) -> Ended:
         code = self.process.wait(limit_s)
-        return Ended(code, self.said(), "", self.directory)
+        return Ended(code, self.text(), "", self.directory)
 
 
 def _heed_ctrl_c() -> None:

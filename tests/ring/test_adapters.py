@@ -24,9 +24,9 @@ SYNCHRONOUS = ("max_head_offpolicyness=0", "evaluator.num_examples=200", "train_
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    found = run(tmp_path_factory.mktemp("adapter"), *LORA, *SYNCHRONOUS, "recover.freq_steps=5")
-    assert found.code == 0, found.said
-    return found
+    ended = run(tmp_path_factory.mktemp("adapter"), *LORA, *SYNCHRONOUS, "recover.freq_steps=5")
+    assert ended.code == 0, ended.text
+    return ended
 
 
 def test_the_score_rises_with_adapters_alone(ended: Ended) -> None:
@@ -56,7 +56,7 @@ def test_it_survives_the_loss_of_its_server_and_of_its_trainer(tmp_path: Path) -
         ring.wait_for_step(5)
         ring.kill("trainer")
         ended = ring.wait()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert ended.summary["attempts"] == 2
     assert [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line] == list(range(1, STEPS + 1))
     events = ended.ledger()

@@ -29,7 +29,7 @@ WORDS = (
 def whole(tmp_path_factory) -> Ended:
     """One rank, from the first step to the last."""
     ended = run(tmp_path_factory.mktemp("whole"), *WORDS, f"total_train_steps={STEPS}", config="sft.yaml")
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     return ended
 
 
@@ -55,7 +55,7 @@ def test_killed_gone_on_with_past_a_damaged_checkpoint_and_over_the_end_of_an_ep
     damage(folder / "model.safetensors")
 
     ended = run(tmp_path, "resume=t", config=None)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert f"step_{newest:06}/model.safetensors has other content than was written" in ended.out
     assert f"it goes on from step {newest - 2} (attempt 2)" in ended.out
     assert ended.metric("train/loss") == whole.metric("train/loss")
@@ -75,7 +75,7 @@ def test_begun_with_two_ranks_and_ended_with_one(whole, tmp_path):
     assert parts == ["shard-00001", "shard-00002"]
 
     ended = run(tmp_path, "resume=t", "model.backend=fsdp:d1", config=None)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert ended.metric("train/loss") == pytest.approx(whole.metric("train/loss"), rel=1e-5)
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(weights(ended)[name], tensor, atol=1e-5, rtol=1e-4, msg=name)

@@ -50,9 +50,9 @@ def weights(server: Server, version: int) -> FlatWeights:
 
 
 def body(flat: FlatWeights, meeting: Rendezvous) -> dict[str, Any]:
-    told = {"version": flat.index.version, "transport": "collective", "folder": None, "mode": "keep"}
+    facts = {"version": flat.index.version, "transport": "collective", "folder": None, "mode": "keep"}
     return {
-        **told,
+        **facts,
         "index": dump_index(flat.index),
         "meeting": meeting._asdict(),
         "probe": dump_index(flat.index)["probe"],
@@ -107,21 +107,21 @@ def call(server: Server, what: str, content: object) -> Any:
 
 def serves(server: Server) -> int:
     """The version, of which all tensors and all answers are."""
-    found = server.call("GET", "/control/fingerprint")
-    flat = weights(server, found["version"])
-    assert found["tensors"] == {info.name: info.hash for info in flat.index.tensors}
+    state = server.call("GET", "/control/fingerprint")
+    flat = weights(server, state["version"])
+    assert state["tensors"] == {info.name: info.hash for info in flat.index.tensors}
     sampling = {"temperature": 1.0, "max_new_tokens": 8}
     group = {"id": "g", "prompt": [3, 4, 12, 5, 6, 13], "n": 2, "seed": 1, "sampling": sampling}
     samples = server.call("POST", "/generate", {"groups": [group]})["samples"]
-    assert {version for sample in samples for version in sample["versions"]} == {found["version"]}
-    return int(found["version"])
+    assert {version for sample in samples for version in sample["versions"]} == {state["version"]}
+    return int(state["version"])
 
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[Trainer]:
-    found = Trainer()
-    yield found
-    found.host.close()
+    trainer = Trainer()
+    yield trainer
+    trainer.host.close()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_bucket_that_is_corrupted_on_the_way_is_refused_by_its_tensor(server: 
     assert serves(server) == 3
 
 
-def test_a_stale_version_and_one_without_a_layer_are_refused_before_anything_is_sent(server, trainer) -> None:
+def test_a_stale_version_and_one_without_a_layer_are_refused_before_sending(server, trainer) -> None:
     stale = weights(server, 2)
     refusal = call(server, "stage_weights", body(stale, trainer.meeting(2)))
     assert refusal.status == 409 and "version 2 of the weights is not newer than 3" in refusal.message
@@ -194,7 +194,7 @@ def another(server: Server, index: int) -> Iterator[tuple[Server, subprocess.Pop
         process.wait()
 
 
-def test_a_server_that_is_killed_in_the_middle_is_told_of_and_the_other_keeps_the_old_weights(
+def test_after_a_server_is_killed_in_a_transfer_the_other_keeps_the_old_weights(
     server: Server, trainer: Trainer
 ) -> None:
     flat = weights(server, 6)
@@ -223,7 +223,7 @@ def test_a_run_goes_round_with_weights_that_are_sent(tmp_path: Path, ranks: int)
     more = [f"actor.backend=fsdp:d{ranks}"] if ranks > 1 else []
     steps = ("total_train_steps=4", "evaluator.freq_steps=2", "actor.weight_update_mode=collective", *more)
     ended = run(tmp_path, *SHORT, *steps)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert ended.summary["steps"] == 4
     assert {1.0} == set(ended.metric("perf/read_back_share"))
     assert not list((ended.directory / "weights").glob("v*"))
@@ -237,7 +237,7 @@ def test_what_is_learnt_does_not_depend_on_how_weights_travel(tmp_path: Path) ->
     losses = []
     for way in WAYS:
         ended = run(tmp_path, *words, f"actor.weight_update_mode={way}", trial=way)
-        assert ended.code == 0, ended.said
+        assert ended.code == 0, ended.text
         losses.append(ended.metric("train/loss"))
     assert losses[0] == losses[1]
 
@@ -248,7 +248,7 @@ def test_a_server_that_is_killed_and_replaced_gets_weights_and_the_run_ends_well
         ring.wait_for_step(3)
         ring.kill("server/1")
         ended = ring.wait()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     lines = [json.loads(line) for line in (ended.directory / "metrics.jsonl").read_text().splitlines()]
     assert max(line["step"] for line in lines) == 30
     assert {line["attempt"] for line in lines} == {1}

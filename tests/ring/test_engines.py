@@ -35,7 +35,7 @@ def learnt(engine: str, root: Path, *words: str) -> Ended:
         going.wait_for_step(1)
         made = segments(going)
         ended = going.wait(400)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert made and left(made) == [], "it makes some, and they are gone"
     scores = [score for _, score in ended.summary["curve"]]
     assert len(scores) == 2 and scores[1] >= scores[0] - NOISE, scores
@@ -79,9 +79,9 @@ def test_a_start_that_is_broken_off_leaves_nothing_in_shared_memory(engine: str,
     with running(tmp_path, *words) as going:
         ends = time.monotonic() + 400
         while not ((going.directory / "run.json").exists() and (made := segments(going))):
-            assert going.process.poll() is None and time.monotonic() < ends, going.said()
+            assert going.process.poll() is None and time.monotonic() < ends, going.text()
             time.sleep(0.02)
-        assert "server/0 ready" not in going.said()
+        assert "server/0 ready" not in going.text()
         if victim == "nobody":
             going.process.send_signal(signal.SIGINT)
             time.sleep(0.1)

@@ -64,22 +64,22 @@ def folder(tmp_path):
 )
 def test_code_that_never_works_ends_the_run_with_its_error(words, message, folder):
     ended = run(folder, *WORDS, *words)
-    assert ended.code == 1, ended.said
-    assert message in ended.err, ended.said
+    assert ended.code == 1, ended.text
+    assert message in ended.err, ended.text
     assert "Traceback" not in ended.err and "Traceback" not in ended.out
 
 
 def test_a_reward_that_fails_on_some_rows_leaves_these_out_and_goes_on(folder):
     words = ("reward.name=mine.py:sometimes", "rollout.request_retries=0", "train_dataset.batch_size=16")
     ended = run(folder, *WORDS, *words)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert sum(ended.metric("rollout/failed")) > 0
 
 
 def test_a_task_of_ones_own_from_a_file(folder):
     words = ("task.name=mine.py:Task", "reward.name=addition", "total_train_steps=1")
     ended = run(folder, *WORDS, *words, "valid_dataset=null")
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
 
 
 def test_a_task_file_with_an_error_in_it_is_one_message(folder):
@@ -87,8 +87,8 @@ def test_a_task_file_with_an_error_in_it_is_one_message(folder):
         "import nothing_of_that_name\n\nclass Task:\n    def rows(self, split):\n        return []\n"
     )
     ended = run(folder, *WORDS, "task.name=broken.py:Task", "reward.name=addition")
-    assert ended.code == 2, ended.said
-    assert ended.err.startswith("task.name"), ended.said
+    assert ended.code == 2, ended.text
+    assert ended.err.startswith("task.name"), ended.text
     assert "nothing_of_that_name" in ended.err and "Traceback" not in ended.err
     assert not [*folder.glob("runs/*/*")], "nothing had begun, so no trial is left behind"
 
@@ -98,5 +98,5 @@ def test_a_full_run_directory_is_refused_before_anything_starts(folder):
     directory.mkdir(parents=True)
     (directory / "notes.txt").write_text("mine")
     ended = run(folder, *WORDS, "recover.mode=disabled")
-    assert ended.code == 2 and ended.err.count("trial_name") >= 1, ended.said
+    assert ended.code == 2 and ended.err.count("trial_name") >= 1, ended.text
     assert [path.name for path in directory.iterdir()] == ["notes.txt"]

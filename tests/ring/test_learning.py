@@ -48,7 +48,7 @@ def test_the_quickstart_learns_with_every_seed(seed: int, figures: dict[str, Any
     load, began = os.getloadavg(), time.time()
     ended = run(tmp_path, f"seed={seed}", limit_s=900)
     wall_s = time.time() - began
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     score = greedy_accuracy(ended.model(), Addition().rows("test"))
     steps = {line["step"]: line["time"] for line in ended.lines("metrics.jsonl") if "train/loss" in line}
     curve = ended.summary["curve"]
@@ -101,6 +101,6 @@ def made(root: Path, narrow: Path) -> Path:
         ended = run(root, *(word.replace("NARROW", str(narrow)) for word in words), config=config, limit_s=900)
     finally:
         os.sched_setaffinity(0, cores)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     widen(ended.model(), root / "made", int(ORIGIN["then"].split()[-1]))
     return root / "made"

@@ -9,8 +9,8 @@ pytestmark = pytest.mark.xdist_group("ring-1")
 
 def test_bench_is_a_few_steps_of_the_ring_and_a_table_of_them(tmp_path):
     ended = run(tmp_path, *SHORT, "bench=true")
-    assert ended.code == 0, ended.said
-    assert "Error" not in ended.out and ended.err == "", ended.said
+    assert ended.code == 0, ended.text
+    assert "Error" not in ended.out and ended.err == "", ended.text
     assert [line["step"] for line in ended.lines("metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert list((ended.directory / "checkpoints").iterdir()) == []
     assert not [event for event in ended.ledger() if event["event"] == "evaluated"]
@@ -28,7 +28,7 @@ def test_bench_is_a_few_steps_of_the_ring_and_a_table_of_them(tmp_path):
 def test_a_trainer_of_two_ranks_on_random_tokens_is_all_that_is_started(tmp_path):
     fake = ("train_dataset.fake.batch_size=4", "train_dataset.fake.seq_len=32", "valid_dataset=null")
     ended = run(tmp_path, *fake, "total_train_steps=3", "actor.backend=fsdp:d2", "evaluator.freq_steps=null")
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert ended.metric("train/tokens") == [128.0] * 3
     logs = {path.stem for path in (ended.directory / "logs").glob("*.log")}
     assert logs == {"trainer-0", "trainer-1"}

@@ -37,19 +37,19 @@ def scores(folder: Path, texts: list[tuple[str, str]]) -> list[float]:
     """By transformers: prompt, answer and the token that ends it."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    found = []
+    values = []
     for prompt, answer in texts:
         ids = [*tokenizer.encode(prompt), *tokenizer.encode(answer), tokenizer.eos_token_id]
         with torch.no_grad():
-            found.append(float(model(torch.tensor([ids])).logits[0, 0]))
-    return found
+            values.append(float(model(torch.tensor([ids])).logits[0, 0]))
+    return values
 
 
 @pytest.mark.slow
 def test_what_one_run_learnt_to_judge_is_the_reward_of_the_next(tmp_path: Path) -> None:
     few = ("total_train_steps=6", "train_dataset.batch_size=16", "evaluator.freq_steps=null")
     judge = run(tmp_path, *few, config="reward_model.yaml")
-    assert judge.code == 0, judge.said
+    assert judge.code == 0, judge.text
 
     (tmp_path / "noted.py").write_text(NOTED)
     own = ("workflow.name=noted.py:Noted", "reward.name=model", "+reward.args.path=reward-model-addition/t")
@@ -57,12 +57,12 @@ def test_what_one_run_learnt_to_judge_is_the_reward_of_the_next(tmp_path: Path) 
         ring.wait_for_step(2)
         ring.kill("reward")
         ended = ring.wait()
-    assert ended.code == 0 and ended.summary["attempts"] == 1, ended.said
-    assert re.search(r"reward/0 .*; it is replaced \(incarnation 2\)", ended.said)
+    assert ended.code == 0 and ended.summary["attempts"] == 1, ended.text
+    assert re.search(r"reward/0 .*; it is replaced \(incarnation 2\)", ended.text)
 
     noted = [json.loads(line) for line in (tmp_path / "noted.jsonl").read_text().splitlines()]
-    wanted = scores(judge.model(), [(prompt, answer) for prompt, answer, _ in noted])
-    assert len(noted) >= STEPS * 64 and len(set(wanted)) > 20
-    assert [reward for *_, reward in noted] == pytest.approx(wanted, abs=1e-5)
+    expected = scores(judge.model(), [(prompt, answer) for prompt, answer, _ in noted])
+    assert len(noted) >= STEPS * 64 and len(set(expected)) > 20
+    assert [reward for *_, reward in noted] == pytest.approx(expected, abs=1e-5)
     means = ended.metric("reward/mean")
-    assert len(means) == STEPS and min(wanted) <= min(means) <= max(means) <= max(wanted)
+    assert len(means) == STEPS and min(expected) <= min(means) <= max(means) <= max(expected)

@@ -27,7 +27,7 @@ def held_out(folder: Path) -> float:
 def sound_run(folder: Path, steps: int) -> Ended:
     """A run without a warning whose checkpoint has a policy and a critic, and which leaves nothing behind."""
     ended = run(folder, *SHORTER, f"total_train_steps={steps}", config="ppo.yaml")
-    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
     assert len(ended.metric("critic/loss")) == steps and ended.metric("critic/value_mean")[0] == 0
     kinds: dict[Any, Path] = {AutoModelForCausalLM: ended.model()}
     kinds[AutoModelForSequenceClassification] = ended.model() / "critic"
@@ -56,7 +56,7 @@ def test_a_short_run_raises_the_held_out_score_and_values_meet_returns(tmp_path)
 @pytest.mark.slow
 def test_it_learns_nearly_all_of_it_in_the_run_that_is_shipped(tmp_path):
     ended = run(tmp_path, config="ppo.yaml", limit_s=900)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert held_out(ended.model()) >= ALL, ended.summary["curve"]
 
 
@@ -67,5 +67,5 @@ def test_a_run_whose_trainer_is_killed_goes_on_with_policy_and_critic(tmp_path):
         ring.wait_for_step(5)
         ring.kill("trainer")
         ended = ring.wait()
-    assert ended.code == 0 and ended.summary["attempts"] == 2, ended.said
+    assert ended.code == 0 and ended.summary["attempts"] == 2, ended.text
     assert [line["step"] for line in ended.lines("metrics.jsonl") if "critic/loss" in line] == list(range(1, 9))

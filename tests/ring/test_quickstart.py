@@ -34,7 +34,7 @@ def quick(root: Path) -> Ended:
         "stats_logger.wandb.mode=offline",
         WANDB_API_KEY="a-key-that-must-not-be-seen",
     )
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert warnings_in(ended.out) == []
     assert not shared_memory(ended.directory)
     assert processes_of(ended.directory) == {}
@@ -166,9 +166,9 @@ def test_tensorboard_gets_the_same_numbers(quick):
     events = EventAccumulator(str(quick.directory / "tensorboard"))
     events.Reload()
     seen = {point.step: point.value for point in events.Scalars("reward/mean")}
-    said = {line["step"]: line["reward/mean"] for line in quick.lines("metrics.jsonl") if "reward/mean" in line}
-    assert seen.keys() == said.keys()
-    assert all(abs(seen[step] - said[step]) < 1e-6 for step in said)
+    means = {line["step"]: line["reward/mean"] for line in quick.lines("metrics.jsonl") if "reward/mean" in line}
+    assert seen.keys() == means.keys()
+    assert all(abs(seen[step] - means[step]) < 1e-6 for step in means)
 
 
 def test_trackers_are_shown_samples_and_distributions(quick):

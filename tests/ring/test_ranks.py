@@ -19,7 +19,7 @@ def test_two_ranks_begin_as_one_does_and_both_end(tmp_path):
         going.wait_for_step(1)
         sockets = listening([going.process.pid, going.launcher(), *going.pids()])
         two = going.wait()
-    assert (one.code, two.code) == (0, 0), one.said + two.said
+    assert (one.code, two.code) == (0, 0), one.text + two.text
     assert len([addresses for addresses in sockets.values() if addresses]) >= 4, "server, controller, two ranks"
     assert open_to_others(sockets) == []
 
@@ -36,6 +36,6 @@ def test_two_ranks_begin_as_one_does_and_both_end(tmp_path):
 @pytest.mark.slow
 def test_two_ranks_learn(tmp_path):
     ended = run(tmp_path, TWO, "total_train_steps=60", "evaluator.freq_steps=30", limit_s=900)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     scores = ended.metric("eval/score")
     assert scores[-1] > scores[0] + 0.15

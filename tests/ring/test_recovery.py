@@ -22,7 +22,7 @@ def test_trainer_controller_server_and_worker_killed_in_one_run(tmp_path):
             ring.wait_for_step(step)
             ring.kill(name)
         ended = ring.wait()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert ended.summary["attempts"] == 3, "trainer and controller each cost an attempt, the others none"
     lines = [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line]
     assert lines == list(range(1, STEPS + 1))
@@ -40,7 +40,7 @@ def test_killed_at_a_random_moment(name, seed, tmp_path):
         time.sleep(random.Random(f"{name} {seed}").uniform(0, 6))
         ring.kill(name)
         ended = ring.wait()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     lines = [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line]
     assert lines == list(range(1, STEPS + 1))
     assert audit(ended.ledger(), 2) == []

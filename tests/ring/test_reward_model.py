@@ -18,8 +18,8 @@ def sound_run(folder: Path, *words: str) -> tuple[Ended, dict[int, float], Any]:
     """A run without a warning: how many held-out pairs it ranked right at which step, and its model in transformers."""
     transformers = pytest.importorskip("transformers")
     ended = run(folder, *words, config="reward_model.yaml")
-    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
-    assert "Error" not in ended.out and ended.err == "", ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
+    assert "Error" not in ended.out and ended.err == "", ended.text
     assert ended.metric("train/loss")[0] == pytest.approx(0.6931, abs=1e-3), "a new head tells nothing apart"
     shown = ended.model().relative_to(folder)
     assert f'AutoModelForSequenceClassification.from_pretrained("{shown}")\n' in ended.out

@@ -46,10 +46,10 @@ def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
     entries = ring.entries()
     for name, routes in ROUTES.items():
         me = CALLERS[name]
-        said = {**call_headers(Identity(me.role, me.index, attempt), secret), "Content-Type": "application/json"}
+        headers = {**call_headers(Identity(me.role, me.index, attempt), secret), "Content-Type": "application/json"}
         with closing(HTTPConnection(entries[name].address, timeout=60)) as connection:
             for method, path in routes:
-                connection.request(method, path, b"{}", said)
+                connection.request(method, path, b"{}", headers)
                 response = connection.getresponse()
                 content = response.read()
                 found.setdefault(response.status, []).append(f"{path}: {error_message(content)}")
@@ -58,9 +58,9 @@ def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
 
 def test_every_control_route_wants_the_token_of_the_run(ring: Running) -> None:
     for guess in ("", "guessed", ring.secret()[:-1]):
-        said = refusals(ring, guess, attempt=1)
-        assert set(said) == {401}, said
-        assert len(said[401]) == sum(map(len, ROUTES.values())) == 23
+        messages = refusals(ring, guess, attempt=1)
+        assert set(messages) == {401}, messages
+        assert len(messages[401]) == sum(map(len, ROUTES.values())) == 23
     assert all(ring.entries()[name].address.startswith("127.0.0.1:") for name in ROUTES)
 
 
@@ -68,7 +68,7 @@ def test_the_token_stands_in_no_file_and_no_command_line(ring: Running) -> None:
     secret = ring.secret()
     assert len(secret) >= 32
     assert all(secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in ring.pids())
-    assert secret not in ring.said()
+    assert secret not in ring.text()
     for path in ring.directory.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
@@ -76,17 +76,17 @@ def test_the_token_stands_in_no_file_and_no_command_line(ring: Running) -> None:
 
 def test_a_second_run_of_the_name_is_told_who_holds_it(ring: Running) -> None:
     second = run(ring.root, *WORDS)
-    assert second.code == 2, second.said
-    assert f"process number {ring.process.pid}" in second.err and "Traceback" not in second.err, second.said
+    assert second.code == 2, second.text
+    assert f"process number {ring.process.pid}" in second.err and "Traceback" not in second.err, second.text
     assert ring.process.poll() is None
 
 
 def test_who_is_of_an_older_attempt_is_refused_and_the_run_goes_on(ring: Running) -> None:
     ring.kill("trainer")
     ring.wait_for_step(1, attempt=2)
-    said = refusals(ring, ring.secret(), attempt=1)
-    assert set(said) == {409}, said
-    assert all("is of attempt 1, and the run is at attempt 2" in message for message in said[409])
+    messages = refusals(ring, ring.secret(), attempt=1)
+    assert set(messages) == {409}, messages
+    assert all("is of attempt 1, and the run is at attempt 2" in message for message in messages[409])
     ring.wait_for_step(max(ring.steps()) + 2, attempt=2)
 
 

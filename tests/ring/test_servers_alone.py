@@ -26,16 +26,16 @@ class Served:
     def __init__(self, root: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
         self.root, self.process, self.output = root, process, output
 
-    def said(self) -> str:
+    def text(self) -> str:
         return self.output.read_text(errors="replace")
 
     def addresses(self) -> list[str]:
         """Once all are ready."""
         until = time.monotonic() + READY_S
-        while "Ctrl-C ends them" not in self.said():
-            assert self.process.poll() is None and time.monotonic() < until, self.said()
+        while "Ctrl-C ends them" not in self.text():
+            assert self.process.poll() is None and time.monotonic() < until, self.text()
             time.sleep(0.1)
-        line = next(line for line in self.said().splitlines() if line.startswith("ready: "))
+        line = next(line for line in self.text().splitlines() if line.startswith("ready: "))
         return line.removeprefix("ready: ").split(", ")
 
 
@@ -71,14 +71,14 @@ PROMPT = {"model": "builtin:tiny-addition", "prompt": "1+1=", "max_tokens": 4, "
 def test_a_run_trains_with_servers_that_run_already_and_so_does_the_next(tmp_path):
     with serving(tmp_path / "servers", NAMED, **{VARIABLE: KEY}) as servers:
         (address,) = servers.addresses()
-        assert f"rollout.server_addresses=[{address}]" in servers.said()
-        assert f"curl http://{address}/v1/completions" in servers.said()
-        status, said = ask(address, "/v1/completions", PROMPT)
-        assert status == 200 and said["choices"]
+        assert f"rollout.server_addresses=[{address}]" in servers.text()
+        assert f"curl http://{address}/v1/completions" in servers.text()
+        status, answer = ask(address, "/v1/completions", PROMPT)
+        assert status == 200 and answer["choices"]
         for trial in ("one", "two"):  # the second begins again with the first version of its weights
             words = (NAMED, f"rollout.server_addresses=[{address}]", "evaluator.freq_steps=null")
             ended = run(tmp_path / "runs", *SHORT, *words, "total_train_steps=2", trial=trial, OWN_SERVERS_KEY=KEY)
-            assert ended.code == 0, ended.said
+            assert ended.code == 0, ended.text
             assert ended.summary["steps"] == 2
             assert ended.metric("rollout/samples") == [64, 64]
             assert ask(address, "/health")[1]["version"] >= 1
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_them_and_nothing_of_them_is_left(tmp_path):
         first, second = servers.addresses()
         assert first != second
         servers.process.send_signal(signal.SIGINT)
-        assert servers.process.wait(120) == 0, servers.said()
+        assert servers.process.wait(120) == 0, servers.text()
         for address in (first, second):
             with pytest.raises(urllib.error.URLError):
                 ask(address, "/health")
@@ -109,11 +109,11 @@ def test_one_that_dies_is_replaced_and_announced_anew(tmp_path):
         ]
         os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + READY_S
-        while servers.said().count("ready: ") < 2:
-            assert time.monotonic() < until and servers.process.poll() is None, servers.said()
+        while servers.text().count("ready: ") < 2:
+            assert time.monotonic() < until and servers.process.poll() is None, servers.text()
             time.sleep(0.1)
-        assert "it is replaced (incarnation 2)" in servers.said()
-        again = servers.said().rpartition("ready: ")[2].splitlines()[0]
+        assert "it is replaced (incarnation 2)" in servers.text()
+        again = servers.text().rpartition("ready: ")[2].splitlines()[0]
         assert again != address
         assert ask(again, "/v1/completions", PROMPT)[0] == 200
 
@@ -129,8 +129,8 @@ def is_server_of(path: Path, guardian: int, root: Path) -> bool:
 def test_without_a_key_they_answer_and_nobody_can_command_them(tmp_path):
     with serving(tmp_path, f"rollout.api_key_var={VARIABLE}") as servers:
         (address,) = servers.addresses()
-        assert f"no run can train with them: {VARIABLE}" in servers.said()
-        assert "rollout.server_addresses=" not in servers.said()
+        assert f"no run can train with them: {VARIABLE}" in servers.text()
+        assert "rollout.server_addresses=" not in servers.text()
         assert ask(address, "/v1/completions", PROMPT)[0] == 200
         for key in (None, "", "guess"):
             assert ask(address, "/control/pause", {}, key)[0] == 401

@@ -34,5 +34,5 @@ def test_a_healthy_run_gives_no_warning(line: str, tmp_path: Path) -> None:
     _, config, *words = shlex.split(line)
     short = (f"total_train_steps={LARGE.get(config, STEPS)}", "recover.mode=disabled")
     ended = run(tmp_path, *words, *short, config=config, limit_s=900)
-    assert ended.code == 0, ended.said
-    assert warnings_in(ended.out + ended.err) == [] == plan_warnings(ended.err), ended.said
+    assert ended.code == 0, ended.text
+    assert warnings_in(ended.out + ended.err) == [] == plan_warnings(ended.err), ended.text

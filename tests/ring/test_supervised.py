@@ -12,8 +12,8 @@ pytestmark = pytest.mark.xdist_group("ring-2")
 
 def test_it_learns_from_rows_and_says_so_at_every_step(tmp_path):
     ended = run(tmp_path, "total_train_steps=6", "evaluator.freq_steps=3", config="sft.yaml")
-    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
-    assert "Error" not in ended.out and ended.err == "", ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
+    assert "Error" not in ended.out and ended.err == "", ended.text
     losses = ended.metric("train/loss")
     assert len(losses) == 6 and losses[-1] < losses[0]
     assert [line["step"] for line in ended.lines("metrics.jsonl") if "eval/loss" in line] == [3, 6]
@@ -35,7 +35,7 @@ def test_a_run_that_epochs_end_says_how_far_it_is_and_where_its_model_is(tmp_pat
         "recover.mode=disabled",
         config="sft.yaml",
     )
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.text
     assert len(ended.metric("train/loss")) == 6 and "step 6/6" in ended.out
     lines = ended.out.splitlines()
     assert f"model    {ended.model().relative_to(tmp_path)}  (a Hugging Face directory)" in lines
@@ -51,7 +51,7 @@ def test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there(tmp_path
     first = run(
         tmp_path, *words, *roots, "stats_logger.tensorboard.path=board", "total_train_steps=2", config="sft.yaml"
     )
-    assert first.code == 0 and first.err == "", first.said
+    assert first.code == 0 and first.err == "", first.text
     of = {section: tmp_path / folder / "sft-addition" / "t" for section, folder in folders.items()}
     assert f"saver.fileroot: checkpoints -> {of['saver']}/checkpoints" in first.out
     steps = [folder.name for _, folder in complete_checkpoints(of["saver"] / "checkpoints")]
@@ -61,7 +61,7 @@ def test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there(tmp_path
     assert "Qwen3" in read_checkpoint(first.directory, None, lambda it: (it / "config.json").read_text(), pytest.fail)
 
     again = run(tmp_path, "resume=t", "total_train_steps=3", config=None)
-    assert again.code == 0 and "it goes on from step 2 (attempt 2)" in again.out, again.said
+    assert again.code == 0 and "it goes on from step 2 (attempt 2)" in again.out, again.text
     assert [path.name for path in (of["recover"] / "resume").iterdir()] == ["step_000003"]
     scores = read_lines(of["evaluator"] / "evaluations" / "evaluations.jsonl")
     assert [line["step"] for line in scores] == [1, 2, 3]

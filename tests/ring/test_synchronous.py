@@ -44,7 +44,7 @@ def numbers(ended: Ended) -> dict[str, list[float]]:
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     ended = run(tmp_path_factory.mktemp("once"), *WORDS)
-    assert ended.code == 0 and warnings_in(ended.out) == [], ended.said
+    assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
     return ended
 
 
@@ -53,7 +53,7 @@ def test_the_same_run_twice_has_the_same_rewards_losses_and_weights_whatever_str
         process.wait_for_step(1)
         with hostile_requests_at(process) as statuses:
             again = process.wait()
-    assert again.code == 0, again.said
+    assert again.code == 0, again.text
     assert 401 in statuses and not {200, 500} & statuses
     assert again.summary["attempts"] == 1
     assert numbers(again) == numbers(once)
@@ -109,7 +109,7 @@ def test_killed_twice_and_gone_on_with_it_ends_with_the_same_bits(once, tmp_path
         os.kill(killed.launcher(), signal.SIGKILL)
         killed.process.wait(120)
     resumed = run(tmp_path, *WORDS)
-    assert resumed.code == 0, resumed.said
+    assert resumed.code == 0, resumed.text
     assert resumed.summary["attempts"] == 3
     assert numbers(resumed) == numbers(once)
     assert bits(resumed) == bits(once)
@@ -120,5 +120,5 @@ def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end(once, tm
     root = Path(once.directory).parents[2]
     weights = bits(once)
     again = run(root, f"resume={once.directory}", "resume_step=3", config=None)
-    assert again.code == 0, again.said
+    assert again.code == 0, again.text
     assert bits(again) == weights

@@ -32,7 +32,7 @@ PROBE = [5, 9, 13, 20, 7]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """It serves version 3 of the weights."""
     with serving(tmp_path_factory.mktemp("weights") / "run") as started:
-        started.call("POST", "/control/update_weights", said(published(started, 3)))
+        started.call("POST", "/control/update_weights", update_body(published(started, 3)))
         yield started
 
 
@@ -46,7 +46,7 @@ def published(server: Server, version: int) -> Path:
     return publish_weights(server.run.directory / "published", version, tensors, probe, server.run.run_id)
 
 
-def said(folder: Path, **changes: object) -> dict[str, object]:
+def update_body(folder: Path, **changes: object) -> dict[str, object]:
     """How a controller says it."""
     index = json.loads((folder / "index.json").read_bytes())
     return {"version": index["version"], "folder": str(folder), "probe": index["probe"], **changes}
@@ -55,14 +55,14 @@ def said(folder: Path, **changes: object) -> dict[str, object]:
 def answers(server: Server) -> list[dict[str, Any]]:
     sampling = {"temperature": 1.0, "max_new_tokens": 8}
     group = {"id": "g", "prompt": [3, 4, 12, 5, 6, 13], "n": 4, "seed": 1, "sampling": sampling}
-    found: list[dict[str, Any]] = server.call("POST", "/generate", {"groups": [group]})["samples"]
-    return found
+    samples: list[dict[str, Any]] = server.call("POST", "/generate", {"groups": [group]})["samples"]
+    return samples
 
 
 def flipped(server: Server, version: int) -> dict[str, object]:
     folder = published(server, version)
     flip_a_byte(folder, TENSOR)
-    return said(folder)
+    return update_body(folder)
 
 
 def without_a_layer(server: Server, version: int) -> dict[str, object]:
@@ -70,11 +70,11 @@ def without_a_layer(server: Server, version: int) -> dict[str, object]:
     index = json.loads((folder / "index.json").read_bytes())
     index["tensors"] = [info for info in index["tensors"] if ".layers.2." not in info["name"]]
     (folder / "index.json").write_text(json.dumps(index))
-    return said(folder)
+    return update_body(folder)
 
 
 def stale(server: Server, version: int) -> dict[str, object]:
-    return said(published(server, 2))
+    return update_body(published(server, 2))
 
 
 def other_probe(server: Server, version: int) -> dict[str, object]:
@@ -82,14 +82,14 @@ def other_probe(server: Server, version: int) -> dict[str, object]:
     folder = published(server, version)
     probe = json.loads((folder / "index.json").read_bytes())["probe"]
     probe["logprobs"][2] += 0.01
-    return said(folder, probe=probe)
+    return update_body(folder, probe=probe)
 
 
 def of_another_run(server: Server, version: int) -> dict[str, object]:
     folder = published(server, version)
     index = json.loads((folder / "index.json").read_bytes())
     (folder / "index.json").write_text(json.dumps({**index, "run_id": "another"}))
-    return said(folder)
+    return update_body(folder)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_server_refuses_and_names_the_fault_and_goes_on_with_what_it_had(
 
 def test_after_all_of_these_it_takes_weights_that_are_sound(server: Server) -> None:
     before = answers(server)
-    done = server.call("POST", "/control/update_weights", said(published(server, 5)))
+    done = server.call("POST", "/control/update_weights", update_body(published(server, 5)))
     assert (done["version"], server.call("GET", "/health")["version"]) == (5, 5)
     assert answers(server) != before
 
@@ -131,7 +131,7 @@ def test_a_publication_that_is_damaged_in_a_run_ends_it_with_the_name_of_the_ten
                 with suppress(subprocess.TimeoutExpired):  # a newer version may have gone past it
                     ring.process.wait(120)
         ended = ring.wait()
-    assert ended.code == 1, ended.said
+    assert ended.code == 1, ended.text
     assert f"tensor {TENSOR} (layer 1) is corrupted" in ended.out
     assert "server/0 cannot serve weights v" in ended.out and "Traceback" not in ended.out
     assert wait_until_gone(ended.directory) == {} and not shared_memory(ended.directory)
