@@ -1,4 +1,4 @@
-"""Rows in columns: parquet files, and folders that `datasets` wrote with `save_to_disk`. Read by pyarrow."""
+"""Rows in Arrow tables: parquet files, and folders of `datasets.save_to_disk`. Read with pyarrow."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ ROWS_AT_ONCE = 1024
 
 
 class TableRows(RowSequence):
-    """A row becomes a dict when it is asked for."""
+    """Rows are converted to dicts on access."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -33,7 +33,7 @@ class TableRows(RowSequence):
 
 
 def read_parquet(key: str, files: Sequence[Path]) -> TableRows:
-    """All of them, one after the other."""
+    """All files, concatenated."""
     arrow = import_package(key, "pyarrow", files[0])
     parquet = import_package(key, "pyarrow.parquet", files[0])
     tables = []
@@ -46,24 +46,26 @@ def read_parquet(key: str, files: Sequence[Path]) -> TableRows:
 
 
 def read_saved_dataset(key: str, folder: Path) -> TableRows:
-    """What `save_to_disk` wrote of one dataset; mapped into memory, not loaded."""
+    """A folder that `save_to_disk` wrote for one dataset; memory-mapped."""
     arrow = import_package(key, "pyarrow", folder)
     try:
         names = [each["filename"] for each in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
         tables = [arrow.ipc.open_stream(arrow.memory_map(str(folder / name))).read_all() for name in names]
     except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise config_error(key, f"{folder} is no whole folder of datasets.save_to_disk: {fault}", fault) from fault
+        raise config_error(
+            key, f"{folder} is not a complete folder of datasets.save_to_disk: {fault}", fault
+        ) from fault
     return TableRows(_concatenate(key, arrow, tables, folder))
 
 
 def saved_splits(folder: Path) -> list[str]:
-    """Their names, in a folder of several."""
-    found: list[str] = json.loads((folder / SAVED_DATASET_DICT).read_bytes())["splits"]
-    return found
+    """The names of the splits in a folder of several."""
+    splits: list[str] = json.loads((folder / SAVED_DATASET_DICT).read_bytes())["splits"]
+    return splits
 
 
 def import_package(key: str, name: str, what: Any) -> Any:
-    """A package that only some rows need, imported."""
+    """Imports an optional package; explains how to install it."""
     try:
         return import_module(name)
     except ImportError as fault:
@@ -75,7 +77,5 @@ def import_package(key: str, name: str, what: Any) -> Any:
 def _concatenate(key: str, arrow: Any, tables: Sequence[Any], where: Path) -> Any:
     try:
         return arrow.concat_tables(tables, promote_options="default")
-    except ValueError as misfit:  # pyarrow's own errors are kinds of it
-        raise config_error(
-            key, f"the files of {where} have columns that do not fit together: {misfit}", misfit
-        ) from misfit
+    except ValueError as misfit:  # pyarrow's errors are subclasses
+        raise config_error(key, f"the files of {where} have incompatible columns: {misfit}", misfit) from misfit

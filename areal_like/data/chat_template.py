@@ -1,4 +1,4 @@
-"""Messages to text, by the chat template of a tokenizer's folder: as transformers renders it, without transformers."""
+"""Chat templates of tokenizer folders, rendered as transformers does, without importing transformers."""
 
 import json
 import re
@@ -15,79 +15,79 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 Message = dict[str, Any]
 ASSISTANT = "assistant"
 ANSWER_START, ANSWER_END = "\ue0f0", "\ue0f1"
-"""Of no script: they mark where an answer begins and ends, and are taken out again."""
+"""Private-use characters that mark the start and end of an answer; removed after rendering."""
 
 
 class RenderedSpan(NamedTuple):
-    """A stretch of a rendered conversation, and whether the assistant wrote it."""
+    """A span of a rendered conversation, and whether the assistant wrote it."""
 
     text: str
     is_answer: bool
 
 
 class ChatTemplate:
-    """`tokens` are those that it may name, such as `bos_token`; `place` is the file that it stands in."""
+    """`tokens` are those that the template may use, such as `bos_token`; `path` is its file, for messages."""
 
-    def __init__(self, source: str, tokens: dict[str, str], place: str) -> None:
-        self._tokens, self._place = tokens, place
-        self._marks_itself = re.search(r"\{%-?\s*generation\b", source) is not None
+    def __init__(self, source: str, tokens: dict[str, str], path: str) -> None:
+        self._tokens, self._path = tokens, path
+        self._has_generation_tag = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
             self._plain = _environment(lambda text: text).from_string(source)
             self._marked = _environment(lambda text: f"{ANSWER_START}{text}{ANSWER_END}").from_string(source)
         except TemplateError as fault:
-            raise ValueError(f"{place} is no chat template: {fault}") from fault
+            raise ValueError(f"{path} is not a chat template: {fault}") from fault
 
-    def render(self, messages: Sequence[Message], asks: bool = False, tools: Any = None) -> str:
-        """`asks` ends the text where the next answer begins."""
-        return self._render(self._plain, messages, asks, tools)
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = False, tools: Any = None) -> str:
+        """With `add_generation_prompt`, ends where the next answer begins."""
+        return self._render(self._plain, messages, add_generation_prompt, tools)
 
-    def parts(self, messages: Sequence[Message], tools: Any = None) -> tuple[list[RenderedSpan], int]:
-        """The whole conversation, and how many answers in it are not told from the rest: where a template shortens
-        older ones (by the thoughts that led to them, say), nobody would write what then stands there. The last answer
-        is always told."""
-        if self._marks_itself:
-            pieces = re.split(f"([{ANSWER_START}{ANSWER_END}])", self._render(self._marked, messages, False, tools))
-            signs = ["", *pieces[1::2]]
+    def spans(self, messages: Sequence[Message], tools: Any = None) -> tuple[list[RenderedSpan], int]:
+        """The spans of the whole conversation, and the number of answers that cannot be located: a template may shorten
+        older answers (by removing their thoughts, say), and no model would generate the shortened text. The last answer
+        is always located."""
+        if self._has_generation_tag:
+            chunks = re.split(f"([{ANSWER_START}{ANSWER_END}])", self._render(self._marked, messages, False, tools))
+            marks = ["", *chunks[1::2]]
             return _non_empty(
-                RenderedSpan(text, sign == ANSWER_START) for text, sign in zip(pieces[::2], signs, strict=True)
+                RenderedSpan(text, mark == ANSWER_START) for text, mark in zip(chunks[::2], marks, strict=True)
             ), 0
-        whole, parts, at, hidden = self.render(messages, tools=tools), list[RenderedSpan](), 0, 0
-        for number, message in enumerate(messages):
+        full, spans, end, num_unlocated = self.render(messages, tools=tools), list[RenderedSpan](), 0, 0
+        for index, message in enumerate(messages):
             if message.get("role") != ASSISTANT:
                 continue
-            is_last = number == len(messages) - 1
-            after = whole if is_last else self.render(messages[: number + 1], tools=tools)
-            if not whole.startswith(after):
-                hidden += 1
+            is_last = index == len(messages) - 1
+            after = full if is_last else self.render(messages[: index + 1], tools=tools)
+            if not full.startswith(after):
+                num_unlocated += 1
                 continue
-            before = self.render(messages[:number], asks=True, tools=tools) if number else ""
-            start = max(at, len(_common_prefix(before, whole)))
-            parts += [RenderedSpan(whole[at:start], False), RenderedSpan(whole[start : len(after)], True)]
-            at = len(after)
-        return _non_empty([*parts, RenderedSpan(whole[at:], False)]), hidden
+            before = self.render(messages[:index], add_generation_prompt=True, tools=tools) if index else ""
+            start = max(end, len(_common_prefix(before, full)))
+            spans += [RenderedSpan(full[end:start], False), RenderedSpan(full[start : len(after)], True)]
+            end = len(after)
+        return _non_empty([*spans, RenderedSpan(full[end:], False)]), num_unlocated
 
-    def _render(self, template: Template, messages: Sequence[Message], asks: bool, tools: Any) -> str:
-        said = {"messages": list(messages), "documents": None, "add_generation_prompt": asks}
+    def _render(self, template: Template, messages: Sequence[Message], add_generation_prompt: bool, tools: Any) -> str:
+        variables = {"messages": list(messages), "documents": None, "add_generation_prompt": add_generation_prompt}
         try:
-            said["tools"] = json.loads(tools) if isinstance(tools, str) else tools
-            return template.render(said, **self._tokens)
+            variables["tools"] = json.loads(tools) if isinstance(tools, str) else tools
+            return template.render(variables, **self._tokens)
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
-            raise ValueError(f"{self._place} cannot render {repr(list(messages))[:80]}: {fault}") from fault
+            raise ValueError(f"{self._path} cannot render {repr(list(messages))[:80]}: {fault}") from fault
 
 
-def read_template(folder: Path, described: dict[str, Any]) -> tuple[str, Path] | None:
-    """The template in a tokenizer's folder, and its file; `described` is what tokenizer_config.json says."""
+def read_template(folder: Path, config: dict[str, Any]) -> tuple[str, Path] | None:
+    """The template in a tokenizer's folder, and its file; `config` is the content of tokenizer_config.json."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8"), file
-    said = described.get("chat_template")
-    if isinstance(said, list):  # several by name
-        said = {each.get("name"): each.get("template") for each in said}.get("default")
-    return (said, folder / "tokenizer_config.json") if isinstance(said, str) else None
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = {each.get("name"): each.get("template") for each in template}.get("default")
+    return (template, folder / "tokenizer_config.json") if isinstance(template, str) else None
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` ... `{% endgeneration %}`: how some templates say themselves what the assistant wrote."""
+    """`{% generation %}` ... `{% endgeneration %}`: a template's own marks of what the assistant wrote."""
 
     tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
 
@@ -102,17 +102,17 @@ class _GenerationTag(Extension):
 
 
 def _environment(mark: Callable[[str], str]) -> ImmutableSandboxedEnvironment:
-    """What templates find there is what transformers has for them."""
-    found = ImmutableSandboxedEnvironment(
+    """With the functions that transformers provides to templates."""
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
-    found.filters["tojson"] = _to_json
-    found.globals |= {"raise_exception": _raise, "strftime_now": _now, "mark_generated": mark}
-    return found
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise, "strftime_now": _now, "mark_generated": mark}
+    return environment
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, **more: Any) -> str:
-    """Without the escapes for HTML that jinja2's own makes."""
+    """Without the HTML escapes of jinja2's filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, **more)
 
 
@@ -129,6 +129,5 @@ def _non_empty(parts: Iterable[RenderedSpan]) -> list[RenderedSpan]:
 
 
 def _common_prefix(one: str, other: str) -> str:
-    """What both begin with."""
     end = next((at for at, signs in enumerate(zip(one, other, strict=False)) if signs[0] != signs[1]), len(one))
     return one[: min(end, len(other))]

@@ -1,4 +1,4 @@
-"""Rows looked through once: each is what its type wants, is short enough, can be put into tokens, and has a hash."""
+"""Checks all rows of a dataset once: format, length, tokenization; and hashes them."""
 
 import logging
 from array import array
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class ConvertedRows(RowSequence):
-    """Some rows of a source (None: all), each made when it is asked for."""
+    """Some rows of a source (None: all), converted on access."""
 
-    def __init__(self, rows: Sequence[Any], shape: RowFormat, numbers: NDArray[np.int64] | None = None) -> None:
-        self._rows, self._shape, self._numbers = rows, shape, numbers
+    def __init__(self, rows: Sequence[Any], row_format: RowFormat, numbers: NDArray[np.int64] | None = None) -> None:
+        self._rows, self._format, self._numbers = rows, row_format, numbers
 
     def __len__(self) -> int:
         return len(self._rows) if self._numbers is None else len(self._numbers)
@@ -38,30 +38,30 @@ class ConvertedRows(RowSequence):
     def __iter__(self) -> Iterator[Row]:
         if self._numbers is not None:
             return (self[at] for at in range(len(self)))
-        return (self._shape(row) for row in self._rows)
+        return (self._format(row) for row in self._rows)
 
     def row(self, index: int) -> Row:
-        return self._shape(self._rows[self.number(index)])
+        return self._format(self._rows[self.source_index(index)])
 
-    def number(self, index: int) -> int:
-        """Of a row, in its source."""
+    def source_index(self, index: int) -> int:
+        """The row's index in its source."""
         return index if self._numbers is None else int(self._numbers[index])
 
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows in a fixed order; whoever has the same digest has the same rows."""
+    """Rows in a fixed order; equal digests mean equal rows."""
 
     rows: Sequence[Row]
     hashes: NDArray[np.uint64]
     source: str
-    """Where they come from, in words."""
+    """A description of their origin, for messages."""
     place: Callable[[int], str]
-    """Where a row stands, for who has to mend it."""
+    """Index -> file and line of a row, for messages."""
     tokens: TokenSequences | None = None
-    """Of all rows, where a trainer asked for them: a sequence of each, of a pair two."""
+    """Of all rows, if requested: one sequence per row, of a pair two."""
     has_messages: bool = False
-    """Whether a chat template made text of some of them."""
+    """Whether some rows need the chat template."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -75,84 +75,86 @@ class CheckedRows:
         return xxhash.xxh3_64_hexdigest("".join(self.row_hashes).encode())
 
 
-def check_rows(section: str, dataset: Any, found: RawRows, tokenizer: TextTokenizer, with_tokens: bool) -> CheckedRows:
-    """The rows of one dataset of an experiment, which is at the key `section`."""
-    return _RowCheck(section, dataset, found, tokenizer).rows(with_tokens)
+def check_rows(section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer, with_tokens: bool) -> CheckedRows:
+    """The rows of a dataset, whose section is `section`."""
+    return _RowCheck(section, dataset, raw, tokenizer).rows(with_tokens)
 
 
 class _RowCheck:
-    def __init__(self, section: str, dataset: Any, found: RawRows, tokenizer: TextTokenizer) -> None:
-        self._section, self._dataset, self._found = section, dataset, found
+    def __init__(self, section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> None:
+        self._section, self._dataset, self._raw = section, dataset, raw
         self._examples = RowTokenizer(tokenizer, dataset.type, dataset.loss_on)
-        self._shape = RowFormat(dataset.type, dataset.fields, dataset.as_chat, section)
+        self._format = RowFormat(dataset.type, dataset.fields, dataset.as_chat, section)
         self._has_messages = False
 
     def rows(self, with_tokens: bool) -> CheckedRows:
         hashes = np.array(array("Q", self._hashes()), np.uint64)
-        rows, source, most = self._found.rows, self._found.source, self._dataset.max_length
+        rows, source, most = self._raw.rows, self._raw.source, self._dataset.max_length
         if not len(hashes):
             raise config_error(f"{self._section}.path", empty_message(source))
-        shaped, tokens = ConvertedRows(rows, self._shape), None
+        converted, tokens = ConvertedRows(rows, self._format), None
         if with_tokens:
-            tokens = self._told(shaped, lambda: self._examples.tokens(shaped))
-            self._tell_hidden(tokens)
+            tokens = self._with_row_error(converted, lambda: self._examples.tokens(converted))
+            self._warn_unlocated(tokens)
         if most is not None:
-            lengths_R = self._told(shaped, lambda: self._examples.longest(tokens or shaped))
-            kept_R = np.flatnonzero(lengths_R <= most)
-            if len(kept_R) < len(lengths_R):
-                said = f"{len(lengths_R) - len(kept_R)} of {len(lengths_R)} rows of {source} are left out"
-                log.info("%s: they have more than %d tokens (%s.max_length)", said, most, self._section)
-                shaped, hashes = ConvertedRows(rows, self._shape, kept_R), hashes[kept_R]
-                tokens = tokens and tokens.take(sequences_of(kept_R, self._examples.per_row))
-        if not len(shaped):
+            lengths_R = self._with_row_error(converted, lambda: self._examples.longest(tokens or converted))
+            short_R = np.flatnonzero(lengths_R <= most)
+            if len(short_R) < len(lengths_R):
+                text = f"{len(lengths_R) - len(short_R)} of {len(lengths_R)} rows of {source} are left out"
+                log.info("%s: they have more than %d tokens (%s.max_length)", text, most, self._section)
+                converted, hashes = ConvertedRows(rows, self._format, short_R), hashes[short_R]
+                tokens = tokens and tokens.take(sequences_of(short_R, self._examples.per_row))
+        if not len(converted):
             message = f"{source} has no rows of at most {most} tokens ({self._section}.max_length)"
             raise config_error(f"{self._section}.path", message)
-        place = self._found.place
-        return CheckedRows(shaped, hashes, source, lambda at: place(shaped.number(at)), tokens, self._has_messages)
+        place = self._raw.place
+        return CheckedRows(
+            converted, hashes, source, lambda at: place(converted.source_index(at)), tokens, self._has_messages
+        )
 
     def _hashes(self) -> Iterator[int]:
-        """Of the rows as JSON; a row that is not as it must be is an error."""
-        key, place = f"{self._section}.path", self._found.place
-        for number, given in enumerate(self._found.rows):
+        """Of the rows as JSON; an invalid row is an error."""
+        key, place = f"{self._section}.path", self._raw.place
+        for number, raw in enumerate(self._raw.rows):
             try:
-                row = self._shape(given)
+                row = self._format(raw)
             except ValueError as fault:
-                is_row = isinstance(given, dict)
+                is_row = isinstance(raw, dict)
                 raise config_error(key, f"{place(number)}{':' if is_row else ''} {fault}", fault) from fault
             if not self._has_messages and is_chat(row, self._dataset.type):
                 self._has_messages = True
-                self._tell(row, number)  # that there is a template, and that it fits
+                self._check_tokenizes(row, number)  # raises where there is no template, or it does not fit
             try:
                 text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
             except TypeError as fault:
                 raise config_error(key, f"{place(number)} holds what JSON cannot: {fault}", fault) from fault
             yield xxhash.xxh3_64_intdigest(text)
 
-    def _told(self, rows: Sequence[Row], work: Callable[[], T]) -> T:
-        """Of many rows at once; where it fails, one by one, which tells the row that is to blame."""
+    def _with_row_error(self, rows: Sequence[Row], work: Callable[[], T]) -> T:
+        """Processes many rows at once; on failure one by one, to find the row that causes it."""
         try:
             return work()
         except ConfigError:
             raise
         except ValueError as fault:
             for number, row in enumerate(rows):
-                self._tell(row, number)
-            raise config_error(f"{self._section}.path", f"{self._found.source}: {fault}", fault) from fault
+                self._check_tokenizes(row, number)
+            raise config_error(f"{self._section}.path", f"{self._raw.source}: {fault}", fault) from fault
 
-    def _tell(self, row: Row, number: int) -> None:
-        """Whether this row, or the tokenizer, is to blame."""
+    def _check_tokenizes(self, row: Row, number: int) -> None:
+        """Raises with the key of the tokenizer or with the place of the row, by the cause."""
         try:
             self._examples.tokens([row])
         except ValueError as fault:
             text = str(fault)
             if text.startswith(f"{KEY}: "):
                 raise config_error(KEY, text.removeprefix(f"{KEY}: "), fault) from fault
-            raise config_error(f"{self._section}.path", f"{self._found.place(number)}: {text}", fault) from fault
+            raise config_error(f"{self._section}.path", f"{self._raw.place(number)}: {text}", fault) from fault
 
-    def _tell_hidden(self, tokens: TokenSequences) -> None:
-        if tokens.hidden:
+    def _warn_unlocated(self, tokens: TokenSequences) -> None:
+        if tokens.num_unlocated:
             log.warning(
                 "%s: the loss is not on %d answers of %s: the chat template gives all but the last of a conversation "
                 "in another form than the model writes them in",
-                *(self._section, tokens.hidden, self._found.source),
+                *(self._section, tokens.num_unlocated, self._raw.source),
             )

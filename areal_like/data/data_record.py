@@ -1,4 +1,4 @@
-"""`data.json` of a run's directory: where its rows came from, how many they were, and of which revision."""
+"""`data.json` in the run directory: origin, number, digest and revision of the rows."""
 
 import contextlib
 import fcntl
@@ -14,24 +14,24 @@ RECORD = "data.json"
 
 @contextlib.contextmanager
 def open_section(record: Path | None, section: str) -> Iterator[dict[str, Any]]:
-    """What is written down of the dataset at the key `section`, while no other process of the run looks; what is
-    changed is written again."""
+    """The entry of the dataset at the key `section`, locked against other processes of the run; changes are written
+    back."""
     if record is None:
         yield {}
         return
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        everything = read_record(record)
-        before = json.dumps(everything)
-        yield everything.setdefault(section, {})
-        if json.dumps(everything) != before:
-            atomic_file.write_atomic(record, json.dumps(everything, indent=1) + "\n")
+        content = read_record(record)
+        before = json.dumps(content)
+        yield content.setdefault(section, {})
+        if json.dumps(content) != before:
+            atomic_file.write_atomic(record, json.dumps(content, indent=1) + "\n")
 
 
 def read_record(record: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(record.read_bytes()) if record.is_file() else {}
-    return found
+    content: dict[str, Any] = json.loads(record.read_bytes()) if record.is_file() else {}
+    return content
 
 
 def has_messages(directory: Path) -> bool:

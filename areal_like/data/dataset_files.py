@@ -1,20 +1,20 @@
-"""Which files of a folder have the rows of a split. Needs nothing but Python: a plan looks there too."""
+"""Finds the files of a split in a folder. Standard library only, since the plan uses it too."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "validation", "test")}
-"""What the split of an experiment's dataset may be called where its data is of several."""
+"""Dataset of an experiment -> names of its split."""
 
 FILE_PATTERNS = ("{}.jsonl", "{}.json", "{}.parquet", "{}-*.parquet", "data/{}-*.parquet")
-"""Where a folder may have the rows of a split."""
+"""Where a folder may contain the rows of a split."""
 
 SAVED_DATASET, SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
-"""What `datasets.save_to_disk` leaves in the folder of one dataset, and of several by name."""
+"""Files that `datasets.save_to_disk` writes into the folder of one dataset, and of several splits."""
 
 
 def split_files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The files of the first pattern that fits any; none where the folder has no such rows."""
+    """The files of the first pattern with a match; none if no pattern matches."""
     for pattern in _patterns(names):
         if files := sorted(folder.glob(pattern)):
             return [file.resolve() for file in files]
@@ -22,9 +22,8 @@ def split_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def no_split_message(folder: Path, names: Sequence[str]) -> str:
-    """What is said where there are none."""
-    wanted = " or ".join(_patterns(names)[:: len(FILE_PATTERNS)])
-    return f"the folder {folder} has no {wanted}, and no parquet files of that name; name the file itself"
+    patterns = " or ".join(_patterns(names)[:: len(FILE_PATTERNS)])
+    return f"the folder {folder} has no {patterns}, and no parquet files of that name; set the path of a file"
 
 
 def empty_message(source: str) -> str:
@@ -32,7 +31,7 @@ def empty_message(source: str) -> str:
 
 
 def too_few_message(size: int, source: str, rows: int) -> str:
-    """What is said of a batch that is larger than the data."""
+    """For a batch that is larger than the dataset."""
     few = f"{size} rows make a batch, but {source} has only {rows}"
     return f"{few}: lower it, or set train_dataset.drop_last=false"
 

@@ -1,4 +1,4 @@
-"""Where the rows of a dataset are by its path: a file, a folder, or a name on the Hub."""
+"""Finds the rows of a dataset by its path: a file, a folder, or a name on the Hub."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ class RawRows(NamedTuple):
 
     rows: Sequence[Any]
     source: str
-    """Where they come from, in words."""
+    """A description of their origin, for messages."""
     place: Callable[[int], str]
-    """Where a row stands, for who has to mend it."""
+    """Index -> place of a row, for messages."""
 
 
 class DatasetSource(NamedTuple):
-    """What the keys of a dataset say of where its rows are; `section` is its own key, `split` what it is to the
-    experiment, `record` where a run writes down what was found on the Hub."""
+    """The settings of a dataset about the origin of its rows; `section` is its key, `split` is `train` or `valid`,
+    `record` the file where a run records the revision."""
 
     section: str
     split: str
@@ -37,35 +37,36 @@ class DatasetSource(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        said: str | None = self.dataset.split
-        return SPLIT_NAMES[self.split] if said is None else (said,)
+        split: str | None = self.dataset.split
+        return SPLIT_NAMES[self.split] if split is None else (split,)
 
     def find(self, places: SearchFolders, tasks: Iterable[str]) -> RawRows:
         path: str = self.dataset.path
         if not path:
-            raise config_error(self.key, "no rows are named: give a file or folder here, or a task in task.name")
-        looked = list(dict.fromkeys(place / Path(path).expanduser() for place in places))
-        for found in looked:
-            if found.is_file():
-                return self._of_file(found.resolve())
-            if found.is_dir():
-                return self._of_folder(found.resolve())
+            raise config_error(self.key, "is empty; set a file or folder here, or a task in task.name")
+        candidates = list(dict.fromkeys(place / Path(path).expanduser() for place in places))
+        for candidate in candidates:
+            if candidate.is_file():
+                return self._of_file(candidate.resolve())
+            if candidate.is_dir():
+                return self._of_folder(candidate.resolve())
         if not is_hub_name(path):
             raise config_error(
                 self.key,
-                f"{path} is no file of JSON lines or parquet and no folder (looked for {', '.join(map(str, looked))}), "
-                f"no name on the Hub (such as org/name), and no task that is built in ({', '.join(tasks)}); a task of "
-                "your own belongs in task.name",
+                f"{path} is not a file of JSON lines or parquet, nor a folder (searched: "
+                f"{', '.join(map(str, candidates))}), "
+                f"nor a name on the Hub (such as org/name), nor a built-in task ({', '.join(tasks)}); a task of "
+                "your own is set in task.name",
             )
         folder = snapshot(self.key, path, self.dataset.revision, self.record)
         rows, split = read_hub(self.key, folder, self.dataset.subset, self.names)
         return _numbered(rows, f"split {split} of {path} (revision {folder.name[:12]})")
 
-    def refuse(self, why: str, *names: str) -> None:
-        """What is said of rows that have no such thing."""
+    def refuse(self, reason: str, *names: str) -> None:
+        """Raises if one of these keys is set, which do not apply."""
         for name in names:
-            if (said := getattr(self.dataset, name)) is not None:
-                raise config_error(f"{self.section}.{name}", f"{why}, and has no {name} {said}; leave it out")
+            if (value := getattr(self.dataset, name)) is not None:
+                raise config_error(f"{self.section}.{name}", f"{reason}, and has no {name} {value}; leave it out")
 
     def _of_file(self, file: Path) -> RawRows:
         self.refuse(f"{file} is one file", "split", "subset", "revision")
@@ -82,16 +83,16 @@ class DatasetSource(NamedTuple):
         return RawRows(lines, str(first), lines.place)
 
     def _of_folder(self, folder: Path) -> RawRows:
-        self.refuse(f"{folder} is a folder of this machine", "subset", "revision")
+        self.refuse(f"{folder} is a local folder", "subset", "revision")
         if (folder / SAVED_DATASET_DICT).is_file():
-            there = saved_splits(folder)
-            split = next((name for name in self.names if name in there), None)
+            splits = saved_splits(folder)
+            split = next((name for name in self.names if name in splits), None)
             if split is None:
-                message = f"{folder} has no split {' or '.join(self.names)}; it has {', '.join(there)}"
+                message = f"{folder} has no split {' or '.join(self.names)}; it has {', '.join(splits)}"
                 raise config_error(f"{self.section}.split", message)
             folder = folder / split
         elif (folder / SAVED_DATASET).is_file():
-            self.refuse(f"{folder} holds the rows of one", "split")
+            self.refuse(f"{folder} has the rows of one split only", "split")
         if (folder / SAVED_DATASET).is_file():
             return _numbered(read_saved_dataset(self.key, folder), str(folder))
         if files := split_files(folder, self.names):

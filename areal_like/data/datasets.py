@@ -1,4 +1,4 @@
-"""The rows of a run: of its task, of files, or of the Hub."""
+"""Loads the datasets of a run: from its task, from files, or from the Hub."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from areal_like.data.user_code import SearchFolders, config_error, describe_erro
 __all__ = ["CheckedRows", "Datasets", "load_datasets", "task_name"]
 
 TASK_SPLIT = {"train": TRAIN, "valid": TEST}
-"""Which split of a task the two datasets of an experiment are."""
+"""Dataset of an experiment -> split of a task."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Datasets:
 
 
 def task_name(config: Any) -> str | None:
-    """A built-in task may also be named as the place that rows come from."""
+    """`task.name`, or a built-in task named as the path of the training data."""
     path: str = config.train_dataset.path
-    said: str | None = config.task.name
-    return path if said is None and path in BUILT_IN else said
+    name: str | None = config.task.name
+    return path if name is None and path in BUILT_IN else name
 
 
 def load_datasets(
     config: Any, places: SearchFolders, tokenizer: TextTokenizer, record: Path | None = None, with_tokens: bool = False
 ) -> Datasets:
-    """Both datasets of an experiment. `record` is where a run writes down what its rows are; `with_tokens` is
-    for a trainer, which needs those of all rows."""
+    """Both datasets of an experiment. `record` is the file where a run records its rows; with `with_tokens` all rows
+    are tokenized."""
     name = task_name(config)
     task = None if name is None else make_task(name, dict(config.task.args), places)
 
@@ -54,13 +54,13 @@ def load_datasets(
                 f"rows are of task {name}, which", "split", "subset", "revision"
             )
             source = f"the {TASK_SPLIT[split]} split of task {name}"
-            found = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
+            raw = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
         else:
-            found = DatasetSource(section, split, dataset, record).find(places, BUILT_IN)
-        rows = check_rows(section, dataset, found, tokenizer, with_tokens)
-        with open_section(record, section) as known:
-            known |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
-            known["has_messages"] = rows.has_messages
+            raw = DatasetSource(section, split, dataset, record).find(places, BUILT_IN)
+        rows = check_rows(section, dataset, raw, tokenizer, with_tokens)
+        with open_section(record, section) as entry:
+            entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
+            entry["has_messages"] = rows.has_messages
         return rows
 
     train = load("train", config.train_dataset)
@@ -73,14 +73,16 @@ def load_datasets(
 
 
 def _rows_of(task: Task, split: str, name: str) -> Sequence[Any]:
-    asked = TASK_SPLIT[split]
+    task_split = TASK_SPLIT[split]
     try:
-        rows: Any = task.rows(asked)
+        rows: Any = task.rows(task_split)
     except BaseException as fault:
         if isinstance(fault, KeyboardInterrupt):
             raise
-        raise config_error("task.name", f"rows({asked!r}) of {name} failed: {describe_error(fault)}", fault) from fault
+        raise config_error(
+            "task.name", f"rows({task_split!r}) of {name} failed: {describe_error(fault)}", fault
+        ) from fault
     if not isinstance(rows, Sequence):
-        said = f"rows({asked!r}) of {name} returned {type(rows).__name__}"
-        raise config_error("task.name", f"{said}; return a list, or another sequence with a length")
+        message = f"rows({task_split!r}) of {name} returned {type(rows).__name__}"
+        raise config_error("task.name", f"{message}; return a list, or another sequence with a length")
     return rows

@@ -1,4 +1,4 @@
-"""A dataset by its name on the Hugging Face Hub: which revision it is is settled once for a run, and written down."""
+"""Datasets of the Hugging Face Hub: the revision is resolved once per run, and recorded."""
 
 import logging
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from areal_like.models import hub_cache
 from areal_like.models.fetch import FetchFailed, fetch_dataset
 
 DEFAULT_SUBSET = "main"
-"""The part of a dataset that is meant, where its authors name several and none as the default."""
+"""The subset of a dataset with several and no default."""
 
 log = logging.getLogger(__name__)
 
 
 def snapshot(key: str, name: str, revision: str | None, record: Path | None) -> Path:
-    """The folder of it in the local cache, fetched where it is not there. All processes of a run, and all its later
-    attempts, take the revision that the first of them took."""
-    with open_section(record, key.partition(".")[0]) as known:
-        earlier = known.get("hub", {})
+    """Its folder in the local cache, downloaded if missing. All processes of a run, and all later attempts, use the
+    revision that the first one resolved."""
+    with open_section(record, key.partition(".")[0]) as entry:
+        earlier = entry.get("hub", {})
         if (earlier.get("name"), earlier.get("asked")) == (name, revision):
             return _snapshot(key, name, earlier["revision"])
         folder = _snapshot(key, name, revision)
-        known["hub"] = {"name": name, "asked": revision, "revision": folder.name, "folder": str(folder)}
+        entry["hub"] = {"name": name, "asked": revision, "revision": folder.name, "folder": str(folder)}
     log.info("%s: %s is revision %s", key, name, folder.name)
     return folder
 
@@ -40,41 +40,41 @@ def _snapshot(key: str, name: str, revision: str | None) -> Path:
     try:
         return fetch_dataset(name, revision)
     except FetchFailed as refusal:
-        why = f"the Hub does not give it ({refusal})"
+        why = f"the Hub refused the download ({refusal})"
         raise config_error(key, not_cached_message(name, revision, hub_cache(), why), refusal) from refusal
 
 
-def read_hub(key: str, folder: Path, subset: str | None, wanted: Sequence[str]) -> tuple[TableRows, str]:
-    """One split of a snapshot, by what the dataset says of its own files: the first of `wanted` that there is. Returns
-    its name too."""
+def read_hub(key: str, folder: Path, subset: str | None, names: Sequence[str]) -> tuple[TableRows, str]:
+    """One split of a snapshot, the first of `names` that exists, and its name. Files are found by the dataset's own
+    metadata."""
     datasets = import_package(key, "datasets", folder)
     datasets.disable_progress_bars()
     try:
         subset = subset or _only_subset(datasets, key, folder)
-        there = datasets.get_dataset_split_names(str(folder), subset)
-        split = next((name for name in wanted if name in there), None)
+        splits = datasets.get_dataset_split_names(str(folder), subset)
+        split = next((name for name in names if name in splits), None)
         if split is not None:
             return TableRows(datasets.load_dataset(str(folder), subset, split=split).data.table), split
     except ConfigError:
         raise
-    except Exception as fault:  # of the library, or of any of the readers that it has
+    except Exception as fault:  # of the library, or of any of its readers
         raise config_error(key, f"{folder} cannot be read as a dataset: {_short(fault)}", fault) from fault
     raise config_error(
-        key.replace(".path", ".split"), f"there is no split {' or '.join(wanted)}; there are {', '.join(there)}"
+        key.replace(".path", ".split"), f"there is no split {' or '.join(names)}; splits are {', '.join(splits)}"
     )
 
 
 def _only_subset(datasets: Any, key: str, folder: Path) -> str | None:
-    """That which is meant where none is named: the default of the dataset, else `main`."""
+    """The subset if none is set: the dataset's default, else `main`."""
     names = datasets.get_dataset_config_names(str(folder))
     if len(names) < 2 or datasets.get_dataset_default_config_name(str(folder)) is not None:
         return None
     if DEFAULT_SUBSET in names:
         return DEFAULT_SUBSET
     subset = key.replace(".path", ".subset")
-    raise config_error(subset, f"the dataset has several parts and none by default; name one of {', '.join(names)}")
+    raise config_error(subset, f"the dataset has several subsets and no default; set one of {', '.join(names)}")
 
 
 def _short(fault: BaseException) -> str:
-    """The first line: libraries add advice."""
+    """The first line: libraries append advice."""
     return f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0][:300]}"

@@ -1,5 +1,5 @@
-"""Datasets in the local cache of the Hugging Face Hub, as huggingface_hub lays it out. Needs nothing but Python: a plan
-looks there too."""
+"""Datasets in the local cache of the Hugging Face Hub, in huggingface_hub's layout. Standard library only, since the
+plan uses it too."""
 
 import json
 import re
@@ -15,7 +15,7 @@ def is_hub_name(path: str) -> bool:
 
 
 def cached_dataset(name: str, revision: str | None, cache: Path) -> Path | None:
-    """The snapshot of a branch, tag or commit (None: `main`), where all of it is there."""
+    """The complete snapshot of a branch, tag or commit (None: `main`); None if missing or incomplete."""
     repository = cache / (REPOSITORY + name.replace("/", "--"))
     reference = repository / "refs" / (revision or "main")
     commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
@@ -24,15 +24,15 @@ def cached_dataset(name: str, revision: str | None, cache: Path) -> Path | None:
 
 
 def _missing_files(repository: Path, folder: Path) -> list[str]:
-    """Those that a download which was interrupted has left out. Older versions of huggingface_hub wrote no list."""
+    """Files that an interrupted download left out. Older versions of huggingface_hub wrote no list."""
     listing = repository / "trees" / f"{folder.name}.json"
     files = json.loads(listing.read_bytes())["files"] if listing.is_file() else {}
     return [file for file in files if not (folder / file).exists()]
 
 
 def not_cached_message(name: str, revision: str | None, cache: Path, why: str) -> str:
-    """What is wrong where a dataset is not in the cache, and what to do about it."""
+    """For a dataset that is not in the cache: the problem and the remedy."""
     which = name if revision is None else f"{name} at revision {revision}"
     command = f"python -m areal_like.models.fetch --dataset {name}" + (f" --revision {revision}" if revision else "")
-    hint = f"`{command}` brings it there where there is a network, or name a file or folder"
+    hint = f"download it with `{command}` where there is a network, or set the path of a file or folder"
     return f"{which} is not in the Hugging Face cache ({cache}), and {why}; {hint}"

@@ -1,4 +1,4 @@
-"""Rows in files of JSON lines. A file is looked through once; a row is read again when it is asked for."""
+"""Rows in JSON lines files: scanned once, and read again on access."""
 
 import os
 from array import array
@@ -17,8 +17,7 @@ BLOCK = 1 << 22
 
 
 class JsonLineRows(RowSequence):
-    """Knows where each row begins, and a hash of it: a file that changes while a run reads it is an error, and no
-    other data than at the beginning."""
+    """Stores offset and hash of each row: a file that changes during a run is an error."""
 
     def __init__(self, key: str, file: Path) -> None:
         self._file, self._key = file, key
@@ -35,7 +34,7 @@ class JsonLineRows(RowSequence):
             self._hashes.append(xxhash.xxh3_64_intdigest(line))
 
     def place(self, index: int) -> str:
-        """Where a row stands, for who has to mend it."""
+        """File and line of a row, for messages."""
         return f"{self._file}:{self._lines[index]}"
 
     def __len__(self) -> int:
@@ -59,7 +58,7 @@ class JsonLineRows(RowSequence):
             os.close(self._descriptor)
 
     def _contents(self) -> Iterator[tuple[int, int, bytes]]:
-        """The number, the place and the content of each line that is not empty."""
+        """Number, offset and content of each line that is not empty."""
         number, offset, begun = 0, 0, b""
         while block := os.pread(self._descriptor, BLOCK, offset + len(begun)):
             *lines, begun = (begun + block).split(b"\n")
@@ -75,21 +74,19 @@ class JsonLineRows(RowSequence):
         try:
             return orjson.loads(line)
         except orjson.JSONDecodeError as fault:
-            raise config_error(self._key, f"{self._file}:{number} is not a row of JSON: {fault}", fault) from fault
+            raise config_error(self._key, f"{self._file}:{number} is not a JSON row: {fault}", fault) from fault
 
     def _changed(self) -> Failure:
-        return Failure(
-            f"{self._key}: {self._file} was changed while the run reads it; start again with files that stay"
-        )
+        return Failure(f"{self._key}: {self._file} changed while the run reads it; start again, and leave it unchanged")
 
 
 def read_list(key: str, file: Path) -> list[Any] | None:
-    """The rows of a file that is one list of JSON; None where it is no such file."""
+    """The rows of a file with one JSON list; None for other files."""
     with file.open("rb") as opened:
         if not opened.read(4096).lstrip().startswith(b"["):
             return None
     try:
-        found = orjson.loads(file.read_bytes())
+        rows = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as fault:
-        raise config_error(key, f"{file} is no list of rows in JSON: {fault}", fault) from fault
-    return found if isinstance(found, list) else None
+        raise config_error(key, f"{file} is not a JSON list of rows: {fault}", fault) from fault
+    return rows if isinstance(rows, list) else None

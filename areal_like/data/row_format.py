@@ -1,8 +1,8 @@
-"""What a row must hold, by the type of its dataset; and other forms of it made into that.
+"""Row formats by dataset type, and conversion of other formats to them.
 
-`rl` needs a `prompt`, `sft` a `prompt` and an `answer`, `rw` a `prompt`, `chosen` and `rejected`. A prompt is a text,
-or a list of messages; an answer is a text, or messages that go on from the prompt. A conversation as a whole may stand
-in `messages` (`rl`, `sft`), or in both of `chosen` and `rejected` without a prompt.
+`rl` requires a `prompt`, `sft` a `prompt` and an `answer`, `rw` a `prompt`, `chosen` and `rejected`. A prompt is a text
+or a list of messages; an answer is a text, or messages that continue the prompt. A whole conversation may be in
+`messages` (`rl`, `sft`), or in both of `chosen` and `rejected` without a prompt.
 """
 
 from collections.abc import Mapping
@@ -12,32 +12,32 @@ from areal_like.data.chat_template import ASSISTANT, Message
 from areal_like.data.tasks import Row
 
 REQUIRED_FIELDS = {"rl": ("prompt",), "sft": ("prompt", "answer"), "rw": ("prompt", "chosen", "rejected")}
-"""Type of a dataset -> what each of its rows has."""
+"""Dataset type -> required fields of a row."""
 
 
 class RowFormat(NamedTuple):
-    """What a dataset's keys say of its rows."""
+    """The settings of a dataset about its rows."""
 
     type: str
     fields: Mapping[str, str]
     as_chat: bool
     key: str
-    """Where that stands, such as `train_dataset`."""
+    """The key of the dataset, such as `train_dataset`."""
 
-    def __call__(self, given: Any) -> Row:
-        """The row as it is used from here on; ValueError says what is wrong with it."""
-        wanted = REQUIRED_FIELDS[self.type]
-        if not isinstance(given, dict):
-            raise ValueError(f"is {type(given).__name__}; a row is a dict with {' and '.join(wanted)}")
-        row = self._renamed(dict(given))
+    def __call__(self, raw: Any) -> Row:
+        """The converted row; raises ValueError if it is invalid."""
+        required = REQUIRED_FIELDS[self.type]
+        if not isinstance(raw, dict):
+            raise ValueError(f"is {type(raw).__name__}; a row is a dict with {' and '.join(required)}")
+        row = self._renamed(dict(raw))
         if "messages" in row and self.type != "rw":
             row = self._of_messages(row)
         elif self.type == "rw" and "prompt" not in row and "chosen" in row:
             row = {"prompt": "" if isinstance(row["chosen"], str) else [], **row}
-        for name in wanted:
+        for name in required:
             _check(row, name, self.key)
         if self.type == "sft" and row["answer"] == "":
-            raise ValueError("'answer' is empty, so that there is nothing to learn from")
+            raise ValueError("'answer' is empty: there is nothing to learn")
         if self.as_chat and row["prompt"] and isinstance(row["prompt"], str):
             row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         return row
@@ -45,16 +45,16 @@ class RowFormat(NamedTuple):
     def _renamed(self, row: Row) -> Row:
         if not self.fields:
             return row
-        said = {name: _at(row, theirs, f"{self.key}.fields.{name}") for name, theirs in self.fields.items()}
-        return {name: value for name, value in row.items() if name not in self.fields.values()} | said
+        renamed = {name: _at(row, path, f"{self.key}.fields.{name}") for name, path in self.fields.items()}
+        return {name: value for name, value in row.items() if name not in self.fields.values()} | renamed
 
     def _of_messages(self, row: Row) -> Row:
-        """The last answer is the answer, and what came before it the prompt."""
+        """The last answer becomes the answer, the messages before it the prompt."""
         messages = row["messages"] = _messages(row, "messages")
         last = max((number for number, each in enumerate(messages) if each["role"] == ASSISTANT), default=None)
         if self.type == "sft":
             if last is None:
-                raise ValueError("'messages' has none of the assistant, so that there is nothing to learn from")
+                raise ValueError("'messages' has no message of the assistant: there is nothing to learn")
             return {**row, "prompt": messages[:last], "answer": messages[last : last + 1]}
         if "prompt" in row:
             return row
@@ -69,8 +69,8 @@ def is_chat(row: Row, kind: str) -> bool:
 
 
 def conversation(prompt: str | list[Message], answer: str | list[Message]) -> list[Message]:
-    """Of a prompt and an answer of which one at least is messages. An answer that begins with what is not of the
-    assistant is the whole conversation."""
+    """Of a prompt and an answer of which at least one is messages. An answer whose first message is not the assistant's
+    is the whole conversation."""
     if not isinstance(answer, str) and answer[0]["role"] != ASSISTANT:
         return answer
     before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -79,9 +79,7 @@ def conversation(prompt: str | list[Message], answer: str | list[Message]) -> li
 
 def _check(row: Row, name: str, key: str) -> None:
     if name not in row:
-        raise ValueError(
-            f"{name!r} is missing; it has {', '.join(map(str, row))} ({key}.fields says what is called how)"
-        )
+        raise ValueError(f"{name!r} is missing; it has {', '.join(map(str, row))} (map field names with {key}.fields)")
     if not isinstance(row[name], str | list):
         raise ValueError(f"{name!r} is {row[name]!r:.60}, neither a text nor a list of messages")
     if isinstance(row[name], list) and (row[name] or name != "prompt"):
@@ -89,21 +87,21 @@ def _check(row: Row, name: str, key: str) -> None:
 
 
 def _messages(row: Row, name: str) -> list[Message]:
-    """Of Arrow's rows, each of which has all that any has, without what is null."""
-    said = row[name]
-    if not isinstance(said, list) or not said:
-        raise ValueError(f"{name!r} is {said!r:.60}, not a list of messages")
-    for number, each in enumerate(said):
+    """Without null fields: Arrow adds every field of any message to all."""
+    messages = row[name]
+    if not isinstance(messages, list) or not messages:
+        raise ValueError(f"{name!r} is {messages!r:.60}, not a list of messages")
+    for index, each in enumerate(messages):
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):
-            raise ValueError(f"{name!r} is {said!r:.60}: item {number} is no message, such as {EXAMPLE}")
-    return [{key: value for key, value in each.items() if value is not None} for each in said]
+            raise ValueError(f"{name!r} is {messages!r:.60}: item {index} is not a message such as {EXAMPLE}")
+    return [{key: value for key, value in each.items() if value is not None} for each in messages]
 
 
 EXAMPLE = {"role": "user", "content": "..."}
 
 
 def _at(row: Row, path: str, key: str) -> Any:
-    """A field by its name, or by the names on the way to it: `reward_model.ground_truth`."""
+    """A field by its name, or by its path: `reward_model.ground_truth`."""
     if path in row:
         return row[path]
     value: Any = row

@@ -1,4 +1,4 @@
-"""Rows as token ids in flat arrays: which tokens they are, and which of them are to be learnt."""
+"""Tokenizes rows into flat arrays of token ids and loss masks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ ALL = "all"
 
 
 class TextSegment(NamedTuple):
-    """A text that is made into tokens by itself, as the prompt of an answer is. `special` adds what the model wants
-    around a text; `counts` says that its tokens are to be learnt."""
+    """A text that is tokenized by itself, such as a prompt. `special` adds the model's special tokens around it;
+    `counts` puts its tokens in the loss."""
 
     text: str
     special: bool = False
@@ -28,22 +28,22 @@ class TextSegment(NamedTuple):
 
 
 class TokenizerInput(NamedTuple):
-    """One sequence. `ends` adds the token that ends an answer."""
+    """One sequence. `ends` appends the eos token."""
 
     segments: tuple[TextSegment, ...]
     ends: bool = False
-    hidden: int = 0
-    """Answers in it that its chat template gives in another form than they were written in: not to be learnt."""
+    num_unlocated: int = 0
+    """Answers that the chat template changes and that cannot be located: not in the loss."""
 
 
 @dataclass(frozen=True)
 class TokenSequences:
-    """Sequences one after the other, and how long each is."""
+    """Concatenated sequences and their lengths."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.bool_]
     lengths_N: NDArray[np.int64]
-    hidden: int = 0
+    num_unlocated: int = 0
 
     def __len__(self) -> int:
         return len(self.lengths_N)
@@ -53,7 +53,7 @@ class TokenSequences:
         return np.cumsum(self.lengths_N) - self.lengths_N
 
     def take(self, numbers: NDArray[np.int64]) -> "TokenSequences":
-        """Of these sequences, in this order."""
+        """The sequences with these indices, in this order."""
         lengths_N = self.lengths_N[numbers]
         starts_T = np.repeat(self.starts_N[numbers] - (np.cumsum(lengths_N) - lengths_N), lengths_N)
         places_T = starts_T + np.arange(int(lengths_N.sum()))
@@ -61,12 +61,12 @@ class TokenSequences:
 
 
 def sequences_of(rows_R: NDArray[np.int64], per_row: int) -> NDArray[np.int64]:
-    """The numbers of the sequences of these rows, those of a row one after the other."""
+    """The sequence indices of these rows."""
     return (rows_R[:, None] * per_row + np.arange(per_row)).ravel()
 
 
 class RowTokenizer:
-    """How rows of one type become sequences: one of each, of a pair two. `loss_on` is `answers` or `all`."""
+    """Converts rows of one type to sequences: one per row, of a pair two. `loss_on` is `answers` or `all`."""
 
     def __init__(self, tokenizer: TextTokenizer, kind: str, loss_on: str = "answers") -> None:
         self._tokenizer, self._kind, self._all = tokenizer, kind, loss_on == ALL
@@ -77,71 +77,77 @@ class RowTokenizer:
 
     def of(self, row: Row) -> list[TokenizerInput]:
         if self._kind == "rl":
-            return [self._asked(row["prompt"], row.get("tools"))]
+            return [self._prompt(row["prompt"], row.get("tools"))]
         answers = ("chosen", "rejected") if self._kind == "rw" else ("answer",)
-        return [self.answered(row["prompt"], row[name], row.get("tools")) for name in answers]
+        return [self.with_answer(row["prompt"], row[name], row.get("tools")) for name in answers]
 
-    def answered(self, prompt: str | list[Message], answer: str | list[Message], tools: Any = None) -> TokenizerInput:
-        """What is learnt by, and what a reward model scores."""
+    def with_answer(
+        self, prompt: str | list[Message], answer: str | list[Message], tools: Any = None
+    ) -> TokenizerInput:
+        """A sequence for supervised training, or for a reward model."""
         if isinstance(prompt, str) and isinstance(answer, str):
             segments = (TextSegment(prompt, special=True, counts=self._all), TextSegment(answer, counts=True))
             return TokenizerInput(segments, ends=not self._is_ended(answer))
         return self._conversation(conversation(prompt, answer), tools)
 
     def tokens(self, rows: Iterable[Row]) -> TokenSequences:
-        """Some rows at a time: as Python lists the tokens of a large dataset would not fit into memory."""
-        ids, counts, lengths, hidden = bytearray(), bytearray(), bytearray(), 0
-        for piece in self._pieces(rows):
-            ids += piece.token_ids.tobytes()
-            counts += piece.counts.tobytes()
-            lengths += piece.lengths_N.tobytes()
-            hidden += piece.hidden
+        """In chunks of rows: Python lists of a large dataset's tokens would not fit into memory."""
+        ids, counts, lengths, num_unlocated = bytearray(), bytearray(), bytearray(), 0
+        for chunk in self._chunks(rows):
+            ids += chunk.token_ids.tobytes()
+            counts += chunk.counts.tobytes()
+            lengths += chunk.lengths_N.tobytes()
+            num_unlocated += chunk.num_unlocated
         return TokenSequences(
-            np.frombuffer(ids, np.int32), np.frombuffer(counts, np.bool_), np.frombuffer(lengths, np.int64), hidden
+            np.frombuffer(ids, np.int32),
+            np.frombuffer(counts, np.bool_),
+            np.frombuffer(lengths, np.int64),
+            num_unlocated,
         )
 
     def longest(self, rows: "Iterable[Row] | TokenSequences") -> NDArray[np.int64]:
-        """The tokens of each row, of a pair those of its longer sequence. Where they are not known, none is kept."""
-        pieces = (rows,) if isinstance(rows, TokenSequences) else self._pieces(rows)
-        found = [np.empty(0, np.int64), *(each.lengths_N for each in pieces)]
-        longest_R: NDArray[np.int64] = np.concatenate(found).reshape(-1, self.per_row).max(axis=1)
+        """Tokens per row, of a pair those of the longer sequence. Tokens are not kept."""
+        chunks = (rows,) if isinstance(rows, TokenSequences) else self._chunks(rows)
+        lengths = [np.empty(0, np.int64), *(chunk.lengths_N for chunk in chunks)]
+        longest_R: NDArray[np.int64] = np.concatenate(lengths).reshape(-1, self.per_row).max(axis=1)
         return longest_R
 
-    def _asked(self, prompt: str | list[Message], tools: Any) -> TokenizerInput:
+    def _prompt(self, prompt: str | list[Message], tools: Any) -> TokenizerInput:
         if isinstance(prompt, str):
             return TokenizerInput((TextSegment(prompt, special=True),))
-        return TokenizerInput((TextSegment(self._tokenizer.chat.render(prompt, True, tools)),))
+        return TokenizerInput(
+            (TextSegment(self._tokenizer.chat.render(prompt, add_generation_prompt=True, tools=tools)),)
+        )
 
     def _conversation(self, messages: list[Message], tools: Any) -> TokenizerInput:
-        """What stands between the end of an answer and the next turn is no part of the answer: no model writes on
-        after it has ended its turn."""
-        parts, hidden = self._tokenizer.chat.parts(messages, tools)
-        cut: list[list[Any]] = []
-        for text, is_answer in parts:
+        """What follows an answer's end-of-turn token is not in the loss: the model stops there."""
+        spans, num_unlocated = self._tokenizer.chat.spans(messages, tools)
+        merged: list[list[Any]] = []
+        for text, is_answer in spans:
             end = len(text.rstrip()) if is_answer and self._is_ended(text) else len(text)
             for piece, counts in ((text[:end], is_answer), (text[end:], False)):
-                if cut and cut[-1][1] == counts:
-                    cut[-1][0] += piece
+                if merged and merged[-1][1] == counts:
+                    merged[-1][0] += piece
                 elif piece:
-                    cut.append([piece, counts])
-        if cut and not cut[-1][0].strip():
-            cut.pop()
-        if cut:
-            cut[-1][0] = cut[-1][0].rstrip()
-        segments = tuple(TextSegment(text, counts=self._all or counts) for text, counts in cut)
-        return TokenizerInput(segments, not (cut and self._is_ended(cut[-1][0])), hidden)
+                    merged.append([piece, counts])
+        if merged and not merged[-1][0].strip():
+            merged.pop()
+        if merged:
+            merged[-1][0] = merged[-1][0].rstrip()
+        segments = tuple(TextSegment(text, counts=self._all or counts) for text, counts in merged)
+        return TokenizerInput(segments, not (merged and self._is_ended(merged[-1][0])), num_unlocated)
 
     def _is_ended(self, answer: str) -> bool:
-        """Whether it has the token that ends a turn: the template's, or the text's own."""
+        """Whether it ends with a special token, of the template or of the text."""
         return answer.rstrip().endswith(self._tokenizer.special_tokens)
 
-    def _pieces(self, rows: Iterable[Row]) -> Iterator[TokenSequences]:
+    def _chunks(self, rows: Iterable[Row]) -> Iterator[TokenSequences]:
         examples = (example for row in rows for example in self.of(row))
-        while some := list(islice(examples, ROWS_AT_ONCE)):
-            yield self._together(some)
+        while chunk := list(islice(examples, ROWS_AT_ONCE)):
+            yield self._tokenize(chunk)
 
-    def _together(self, examples: Sequence[TokenizerInput]) -> TokenSequences:
-        """Texts of one kind go to the tokenizer at once, which then takes as many threads as it is given."""
+    def _tokenize(self, examples: Sequence[TokenizerInput]) -> TokenSequences:
+        """Tokenizes all texts of a kind in one call, which uses several threads."""
         segments = [segment for example in examples for segment in example.segments]
         ids: dict[bool, Iterator[list[int]]] = {}
         for special in (False, True):
@@ -164,5 +170,5 @@ class RowTokenizer:
             token_ids=np.fromiter(chain.from_iterable(pieces), np.int32, sum(sizes)),
             counts=np.repeat(np.array(counts, np.bool_), sizes),
             lengths_N=np.array(lengths, np.int64),
-            hidden=sum(example.hidden for example in examples),
+            num_unlocated=sum(example.num_unlocated for example in examples),
         )

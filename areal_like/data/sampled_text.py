@@ -1,5 +1,4 @@
-"""The text of what was sampled, for people to read. Token ids are the truth; where there is no tokenizer they are shown
-as they are."""
+"""Decodes sampled tokens for display; without a tokenizer the token ids are shown."""
 
 import logging
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class SampledText:
-    """A tokenizer that is loaded in a thread: nobody waits for a large one before there is something to show."""
+    """Loads the tokenizer in a thread, so that training does not wait for it."""
 
     def __init__(self, path: str, cwd: Path) -> None:
-        with_thread = ThreadPoolExecutor(1, "tokenizer")
-        self._loading: Future[TextTokenizer | None] = with_thread.submit(_load, path, cwd)
-        with_thread.shutdown(wait=False)
+        executor = ThreadPoolExecutor(1, "tokenizer")
+        self._loading: Future[TextTokenizer | None] = executor.submit(_load, path, cwd)
+        executor.shutdown(wait=False)
 
     def __call__(self, ids: Sequence[int]) -> str:
         tokenizer = self._loading.result()

@@ -1,5 +1,4 @@
-"""Text to token ids and back, without torch or transformers: a fast tokenizer's `tokenizer.json`, and its chat template
-for messages."""
+"""Fast tokenizers without torch or transformers: `tokenizer.json` and the chat template of a model folder."""
 
 import json
 from collections.abc import Sequence
@@ -14,50 +13,50 @@ from areal_like.data.chat_template import ChatTemplate, Message, read_template
 KEY = "tokenizer_path"
 TEXTS_AT_ONCE = 4096
 ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""Tokens that `tokenizer_config.json` names, and that chat templates may."""
+"""Tokens named in `tokenizer_config.json` that chat templates may use."""
 
 
 class TextTokenizer:
-    """The tokenizer in a model's folder."""
+    """The tokenizer of a model folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ValueError(
-                f"{KEY}: {folder} has no tokenizer.json; only fast tokenizers can be used "
+                f"{KEY}: {folder} has no tokenizer.json; only fast tokenizers are supported "
                 "(save_pretrained of transformers' AutoTokenizer writes one)"
             )
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as fault:  # the Rust library raises nothing more precise
-            raise ValueError(f"{KEY}: {file} is no tokenizer: {fault}") from fault
-        # A file may carry what somebody's last batch was padded and cut to.
+        except Exception as fault:  # the Rust library raises plain Exception
+            raise ValueError(f"{KEY}: {file} is not a tokenizer: {fault}") from fault
+        # A file may contain padding and truncation settings.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """`special` adds what the model wants around a text, such as a first token."""
+        """`special` adds the model's special tokens around the text, such as a first token."""
         return self.encode_all([text], special)[0]
 
     def encode_prompt(self, prompt: str | Sequence[Message], tools: Any = None) -> list[int]:
-        """Of a text, or of messages that the model is to answer, perhaps with tools."""
+        """Of a text, or of messages with a generation prompt, and optional tools."""
         if isinstance(prompt, str):
             return self.encode(prompt)
-        return self.encode(self.chat.render(prompt, True, tools), special=False)
+        return self.encode(self.chat.render(prompt, add_generation_prompt=True, tools=tools), special=False)
 
     def encode_all(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
         try:
-            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
-        except Exception as fault:  # the Rust library raises nothing more precise
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
+        except Exception as fault:  # the Rust library raises plain Exception
             text = next((text for text in texts if not self._can_encode(text)), "")
             unknown = ", ".join(repr(sign) for sign in dict.fromkeys(text) if not self._can_encode(sign))
             why = f"it has no token for {unknown[:80]}" if unknown else str(fault)
-            raise ValueError(f"{text[:80]!r} cannot be put into tokens of {self.folder}: {why}") from fault
-        return [each.ids for each in found]
+            raise ValueError(f"{text[:80]!r} cannot be tokenized by {self.folder}: {why}") from fault
+        return [each.ids for each in encodings]
 
     def lengths(self, texts: Sequence[str], special: bool = True) -> list[int]:
-        """How many tokens each has. The tokens of a large dataset do not fit into memory, and are not kept."""
+        """Number of tokens of each text. Tokens are not kept: those of a large dataset would not fit into memory."""
         parts = (texts[at : at + TEXTS_AT_ONCE] for at in range(0, len(texts), TEXTS_AT_ONCE))
         return [len(ids) for part in parts for ids in self.encode_all(part, special)]
 
@@ -69,7 +68,7 @@ class TextTokenizer:
 
     @property
     def size(self) -> int:
-        """Token ids are below this."""
+        """Upper bound of token ids."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
@@ -79,27 +78,27 @@ class TextTokenizer:
 
     @cached_property
     def named_tokens(self) -> dict[str, str]:
-        """The tokens of the folder's tokenizer that have a role, by its name."""
-        said = {name: self._config.get(name) for name in ROLE_TOKENS}
-        texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in said.items()}
+        """Role -> token, such as `eos_token`."""
+        tokens = {name: self._config.get(name) for name in ROLE_TOKENS}
+        texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
         return {name: text for name, text in texts.items() if isinstance(text, str)}
 
     @cached_property
     def special_tokens(self) -> tuple[str, ...]:
-        """The texts that are one token wherever they stand, and mean something to the model: the ends of turns, say."""
+        """Texts that are always one token and have a meaning for the model, such as the end of a turn."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return tuple(token.content for token in added if token.special)
 
     @cached_property
     def chat(self) -> ChatTemplate:
-        """How messages become text."""
-        found = read_template(self.folder, self._config)
-        if found is None:
+        """The chat template."""
+        template = read_template(self.folder, self._config)
+        if template is None:
             raise ValueError(
                 f"{KEY}: {self.folder} has no chat template (chat_template.jinja, or chat_template in its "
-                "tokenizer_config.json), which messages need; take the tokenizer of a chat model, or rows of plain text"
+                "tokenizer_config.json), which messages need; use the tokenizer of a chat model, or rows of plain text"
             )
-        source, file = found
+        source, file = template
         try:
             return ChatTemplate(source, self.named_tokens, str(file))
         except ValueError as fault:
@@ -108,12 +107,12 @@ class TextTokenizer:
     @cached_property
     def _config(self) -> dict[str, Any]:
         file = self.folder / "tokenizer_config.json"
-        said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        return said if isinstance(said, dict) else {}
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return config if isinstance(config, dict) else {}
 
     def _can_encode(self, text: str) -> bool:
         try:
             self._tokenizer.encode(text)
-        except Exception:  # this is the question
+        except Exception:  # any failure means no
             return False
         return True

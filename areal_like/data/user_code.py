@@ -1,7 +1,7 @@
-"""A thing of the user's by its name: `pkg.module:thing` (or `pkg.module.thing`) or `file.py:thing`, imported, and made
-with its arguments.
+"""Imports user code by name, `pkg.module:thing` (or `pkg.module.thing`) or `file.py:thing`, and creates objects with
+arguments.
 
-Every error is a ConfigError that begins with the key and says where in the user's own file it happened.
+Every error is a ConfigError with the key, and with file and line of the user's code.
 """
 
 import importlib
@@ -33,21 +33,21 @@ __all__ = [
 
 
 class SearchFolders(NamedTuple):
-    """Where a name is looked for: beside the experiment's file, then in the directory the command was given in."""
+    """Where names are searched: beside the experiment's file, then in the working directory of the command."""
 
     folder: Path
     cwd: Path
 
 
 def config_error(key: str, message: str, cause: BaseException | None = None) -> ConfigError:
-    """The error of one key; `cause` is what a log shows in full."""
+    """The error of one key; `cause` is logged in full."""
     error = ConfigError([Problem(key, message)])
     error.__cause__ = cause
     return error
 
 
 def pick_built_in(key: str, name: str, built_in: dict[str, Any]) -> Any:
-    """A thing of ours by its name."""
+    """A built-in object by name."""
     if name not in built_in:
         guess = nearest(name, list(built_in))
         hint = f"; did you mean {guess[0]}?" if guess else "."
@@ -56,7 +56,7 @@ def pick_built_in(key: str, name: str, built_in: dict[str, Any]) -> Any:
 
 
 def load_object(key: str, name: str, places: SearchFolders) -> Any:
-    """What `name` stands for, imported."""
+    """Imports the object that `name` refers to."""
     place, thing = split_name(name)
     if not place or not thing.isidentifier():
         raise config_error(key, f"{name!r} is not a valid name; write pkg.module:thing or file.py:thing")
@@ -68,16 +68,16 @@ def load_object(key: str, name: str, places: SearchFolders) -> Any:
 
 
 def make_object(key: str, args_key: str, name: str, thing: Any, args: dict[str, Any]) -> Any:
-    """`thing(**args)`, its arguments checked first, so that a wrong one is told from an error inside."""
+    """`thing(**args)`, with the arguments checked first to distinguish a wrong one from an error inside."""
     if not callable(thing):
         raise config_error(key, f"{name} is {type(thing).__name__}, not a class")
     try:
         inspect.signature(thing).bind(**args)
     except TypeError as misfit:
         raise config_error(
-            args_key, f"{name} cannot be made with {args or 'no arguments'}: {misfit}", misfit
+            args_key, f"{name} cannot be created with {args or 'no arguments'}: {misfit}", misfit
         ) from misfit
-    except ValueError:  # a class of a C extension has no signature to read
+    except ValueError:  # a class of a C extension may have no signature
         pass
     try:
         return thing(**args)
@@ -86,14 +86,16 @@ def make_object(key: str, args_key: str, name: str, thing: Any, args: dict[str, 
     except BaseException as fault:
         if isinstance(fault, KeyboardInterrupt):
             raise
-        raise config_error(key, f"{name} could not be made: {describe_error(fault, _source(thing))}", fault) from fault
+        raise config_error(
+            key, f"{name} could not be created: {describe_error(fault, _source(thing))}", fault
+        ) from fault
 
 
 def check_call(key: str, name: str, thing: Any, method: str, *given: str) -> None:
-    """Raises where the method `method` of `thing` cannot be called with the arguments that a run gives it."""
+    """Raises if `thing.method` cannot be called with the arguments that a run passes."""
     try:
         signature = inspect.signature(getattr(thing, method))
-    except ValueError:  # a method of a C extension may have no signature to read
+    except ValueError:  # a method of a C extension may have no signature
         return
     try:
         signature.bind(*given)
@@ -103,29 +105,30 @@ def check_call(key: str, name: str, thing: Any, method: str, *given: str) -> Non
 
 
 def describe_error(fault: BaseException, file: str | None = None) -> str:
-    """`file line 12, in run: KeyError: 'x'`: the last frame in `file`, else the last that is not a library's."""
+    """`file line 12, in run: KeyError: 'x'`: the last frame in `file`, else the last one outside libraries."""
     if isinstance(fault, SyntaxError) and fault.filename:
         return f"{fault.filename} line {fault.lineno}: {type(fault).__name__}: {fault.msg}"
-    said = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+    message = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
     frames = traceback.extract_tb(fault.__traceback__)
-    own = [frame for frame in frames if frame.filename == file] or [frame for frame in frames if _is_user_code(frame)]
-    if not own:
-        return said
-    inside = "" if own[-1].name == "<module>" else f", in {own[-1].name}"
-    return f"{own[-1].filename} line {own[-1].lineno}{inside}: {said}"
+    user_frames = [frame for frame in frames if frame.filename == file] or [
+        frame for frame in frames if _is_user_code(frame)
+    ]
+    if not user_frames:
+        return message
+    inside = "" if user_frames[-1].name == "<module>" else f", in {user_frames[-1].name}"
+    return f"{user_frames[-1].filename} line {user_frames[-1].lineno}{inside}: {message}"
 
 
 OURS, LIBRARY = str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent)
-"""Folders of this package, and of Python's own modules."""
+"""Folders of this package and of the standard library."""
 
 
 def _is_user_code(frame: traceback.FrameSummary) -> bool:
-    """Whether it is the user's code."""
     return not frame.filename.startswith((OURS, LIBRARY, "<")) and "site-packages" not in frame.filename
 
 
 def _source(thing: Any) -> str | None:
-    """The file of a user's thing."""
+    """The file of a user's object."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     file = getattr(module, "__file__", None)
     return None if file is None or file.startswith(OURS) else file
@@ -134,25 +137,27 @@ def _source(thing: Any) -> str | None:
 def _file(key: str, place: str, places: SearchFolders) -> ModuleType:
     path = Path(place).expanduser()
     candidates = [path] if path.is_absolute() else [folder / path for folder in places]
-    found = next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
-    if found is None:
-        looked = ", ".join(dict.fromkeys(str(candidate) for candidate in candidates))
-        raise config_error(key, f"there is no file {place} (looked for {looked})")
-    name = f"areal_like_user.{found.stem}_{xxhash.xxh3_64_hexdigest(str(found).encode())[:8]}"
+    file_path = next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
+    if file_path is None:
+        candidate_list = ", ".join(dict.fromkeys(str(candidate) for candidate in candidates))
+        raise config_error(key, f"there is no file {place} (searched: {candidate_list})")
+    name = f"areal_like_user.{file_path.stem}_{xxhash.xxh3_64_hexdigest(str(file_path).encode())[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, found)
+    spec = importlib.util.spec_from_file_location(name, file_path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
-    _search_in([found.parent, *places])
-    sys.modules[name] = module  # dataclasses look their module up while it is being made
+    _search_in([file_path.parent, *places])
+    sys.modules[name] = module  # dataclasses look up their module while it is executed
     try:
         spec.loader.exec_module(module)
     except BaseException as fault:
         del sys.modules[name]
         if isinstance(fault, KeyboardInterrupt):
             raise
-        raise config_error(key, f"{place} cannot be imported: {describe_error(fault, str(found))}", fault) from fault
+        raise config_error(
+            key, f"{place} cannot be imported: {describe_error(fault, str(file_path))}", fault
+        ) from fault
     return module
 
 
@@ -167,7 +172,7 @@ def _module(key: str, place: str, places: SearchFolders) -> ModuleType:
 
 
 def _search_in(folders: Iterable[Path]) -> None:
-    """The user's folders come first, as for a script of theirs: the names were checked in that order too."""
+    """The user's folders come first in sys.path, as for a script; names were checked in the same order."""
     for folder in reversed(list(folders)):
         if str(folder) not in sys.path[:4]:
             sys.path.insert(0, str(folder))

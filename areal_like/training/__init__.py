@@ -1,1 +1,1 @@
-"""The trainer: a model sharded over ranks, what it learns from, and what it leaves behind."""
+"""The trainer: sharded models, optimizers, losses, checkpoints, and the publication of weights."""

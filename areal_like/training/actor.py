@@ -1,5 +1,4 @@
-"""One step of reinforcement learning: a batch in, one or more updates of the policy, and what is worth knowing about
-them."""
+"""The actor's training step: log-probabilities, advantages, then one or more optimizer steps and their metrics."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +28,8 @@ CURRENT_FOLDER = SearchFolders(Path(), Path())
 
 
 class Actor:
-    """The policy in training, and the model it is held near to (None: no KL penalty). `places` is where a loss of the
-    user's is looked for."""
+    """The policy in training, and the reference model of the KL penalty (None: no penalty). `places` are the folders in
+    which a user's loss is searched."""
 
     def __init__(
         self,
@@ -44,45 +43,47 @@ class Actor:
         self.engine, self.reference, self.config = engine, reference, config
         self._seed, self._world, self._export = seed, engine.world, export
         self._loss = policy_loss(config, places, reference is not None, engine.world.device)
-        # Where the whole batch is one update, the policy at the start of the step is the one in the loss: its
-        # log-probabilities are those of the forward pass that the loss makes anyway.
-        self._measures_first = config.ppo_n_minibatches > 1 and (self._loss.needs_proximal or config.recompute_logprob)
+        # With one update per batch the forward pass of the loss yields these log-probabilities.
+        self._needs_proximal_pass = config.ppo_n_minibatches > 1 and (
+            self._loss.needs_proximal or config.recompute_logprob
+        )
 
     def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
-        """Trains on the batch; all ranks together."""
-        health = StepMetrics(self._world, batch, self._loss.reports)
+        """Trains on the batch; all ranks must call it."""
+        metrics = StepMetrics(self._world, batch, self._loss.reports)
         with watch("prepare"):
             if self.config.mask_truncated_completions:
                 mask_truncated(batch)
         with watch("logprobs"):
             self._add_logprobs(batch)
         with watch("prepare"):
-            signal_N = self._add_advantages(batch)
-            parts = minibatches(batch.sequences, self.config, self._world)
+            has_signal_N = self._add_advantages(batch)
+            minibatch_rows = minibatches(batch.sequences, self.config, self._world)
         with watch("logprobs"):
-            self._measure_sample_if_needed(batch, parts[0], signal_N, health)
+            self._measure_mismatch_sample(batch, minibatch_rows[0], has_signal_N, metrics)
         with watch("train"), self.engine.seeded(derive_seed(self._seed, "dropout", batch.step, self._world.rank)):
             updates = [
-                self._update(batch, rows_N, signal_N, health, is_first=number == 0)
-                for number, rows_N in enumerate(parts)
+                self._update(batch, rows_N, has_signal_N, metrics, is_first=index == 0)
+                for index, rows_N in enumerate(minibatch_rows)
             ]
         if self._export is not None:
             self._export.write_batch(batch)
         return {
             **optimizer_metrics("train", updates),
-            **health.metrics(signal_N),
+            **metrics.metrics(has_signal_N),
         }
 
     def _add_logprobs(self, batch: TrainingBatch) -> None:
-        """Of the policy before the first update, and of the reference, where they have to be computed by themselves."""
-        if self._measures_first or (self.reference is not None and self._replaces_sampler):
+        """Adds log-probabilities of the policy before the first update and of the reference, where a separate forward
+        pass is needed for them."""
+        if self._needs_proximal_pass or (self.reference is not None and self._replaces_sampler):
             batch.sequences.fields[PROXIMAL] = self._logprobs(self.engine, batch.sequences)
         if self.reference is not None:
             batch.sequences.fields[REFERENCE] = self._logprobs(self.reference, batch.sequences)
 
     @property
     def _replaces_sampler(self) -> bool:
-        """Whether the trainer's own log-probabilities stand in for the sampler's."""
+        """Whether the trainer's recomputed log-probabilities replace the sampler's."""
         return self.config.recompute_logprob and not self.config.use_decoupled_loss
 
     def _logprobs(self, engine: TrainEngine | BaseModelReference, sequences: Sequences) -> NDArray[np.float32]:
@@ -90,48 +91,47 @@ class Actor:
         return sequences.scatter(micros, engine.logprobs(micros, self.config.temperature))
 
     def _add_advantages(self, batch: TrainingBatch) -> NDArray[np.bool_]:
-        """Returns which sequences something is to be learnt from. What a critic said is in the batch, and what it
-        should have said is left there."""
+        """Returns which sequences have a training signal. Values of a critic are already in the batch; its targets
+        (`returns`) are added."""
         fields = batch.sequences.fields
         old = fields[PROXIMAL] if self._replaces_sampler and PROXIMAL in fields else fields[SAMPLER]
-        credit = token_advantages(batch, self.config, self._world, old)
-        fields[ADVANTAGES], fields[RETURNS] = credit
+        fields[ADVANTAGES], fields[RETURNS] = token_advantages(batch, self.config, self._world, old)
         if self._loss.needs_all:
             return batch.sequences.loss_tokens_N > 0
         sizes_N = batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.target_mask)
-        has_signal_N: NDArray[np.bool_] = sizes_N != 0  # so is NaN: the loss has to hear of it
+        has_signal_N: NDArray[np.bool_] = sizes_N != 0  # NaN too, so that the loss becomes NaN as well
         return has_signal_N
 
     def _update(
         self,
         batch: TrainingBatch,
         rows: NDArray[np.int64],
-        signal_N: NDArray[np.bool_],
-        health: StepMetrics,
+        has_signal_N: NDArray[np.bool_],
+        metrics: StepMetrics,
         is_first: bool,
     ) -> OptimizerStep:
-        """One optimizer step. Sequences whose advantages are all 0 have no gradient: they are left out of the work, and
-        still count in what the loss is divided by."""
+        """One optimizer step. Sequences whose advantages are all 0 have no gradient: they are skipped, but count in the
+        divisor of the loss."""
         config, sequences = self.config, batch.sequences
         counts = sequences.loss_tokens_N[rows]
-        own = aggregation.denominator(config.loss_aggregation, *_shape(counts), config.max_new_tokens)
-        divisor = max(1.0, self._world.sum([own])[0])
-        micros = self.engine.cut(sequences, rows[signal_N[rows]])
+        local_count = aggregation.denominator(config.loss_aggregation, *_packed_shape(counts), config.max_new_tokens)
+        divisor = max(1.0, self._world.sum([local_count])[0])
+        micros = self.engine.cut(sequences, rows[has_signal_N[rows]])
 
         def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
             inputs = self._inputs(micro, logprobs, entropy)
-            found = self._loss(inputs)
+            result = self._loss(inputs)
             if self._export is not None:
                 self._export.add(micro, policy_arrays(micro, inputs, config.ratio))
             is_before_update = is_first or PROXIMAL in micro.fields
-            health.add(found.statistics, micro, micro.fields.get(PROXIMAL, logprobs.detach()), is_before_update)
-            return found.total / divisor
+            metrics.add(result.statistics, micro, micro.fields.get(PROXIMAL, logprobs.detach()), is_before_update)
+            return result.total / divisor
 
         total = self.engine.accumulate(micros, loss, config.temperature, with_entropy=True)
         return self.engine.step(batch.step, total)
 
     def _inputs(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> losses.Inputs:
-        mask, cu_seqlens = _shape(micro.loss_tokens_N, logprobs.device)
+        mask, cu_seqlens = _packed_shape(micro.loss_tokens_N, logprobs.device)
         proximal = micro.fields.get(PROXIMAL, logprobs.detach())
         return losses.Inputs(
             logprobs=logprobs,
@@ -145,21 +145,23 @@ class Actor:
             weights=aggregation.token_weights(self.config.loss_aggregation, mask, cu_seqlens),
         )
 
-    def _measure_sample_if_needed(
-        self, batch: TrainingBatch, first_rows: NDArray[np.int64], signal_N: NDArray[np.bool_], health: StepMetrics
+    def _measure_mismatch_sample(
+        self, batch: TrainingBatch, first_rows: NDArray[np.int64], has_signal_N: NDArray[np.bool_], metrics: StepMetrics
     ) -> None:
-        """Where the first update has nothing to learn, its forward pass shows nothing: a few sequences tell how far
-        sampler and trainer are apart all the same."""
-        shown = signal_N if PROXIMAL in batch.sequences.fields else signal_N[first_rows]
-        if self._world.sum([float(shown.sum())])[0] > 0:
+        """Measures the mismatch between sampler and trainer on a few sequences where the first update has nothing to
+        train on."""
+        trained_N = has_signal_N if PROXIMAL in batch.sequences.fields else has_signal_N[first_rows]
+        if self._world.sum([float(trained_N.sum())])[0] > 0:
             return
-        micros = self.engine.cut(batch.sequences, health.sample(batch.sequences))
+        micros = self.engine.cut(batch.sequences, metrics.sample(batch.sequences))
         for micro, logprobs in zip(micros, self.engine.logprobs(micros, self.config.temperature), strict=True):
-            health.add(None, micro, logprobs)
+            metrics.add(None, micro, logprobs)
 
 
-def _shape(counts: Sequence[int] | NDArray[np.int64], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Mask and cu_seqlens of tokens that all count."""
+def _packed_shape(
+    counts: Sequence[int] | NDArray[np.int64], device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mask and cu_seqlens of tokens that are all in the loss."""
     ends = np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))])
     mask = torch.ones(int(ends[-1]), dtype=torch.bool, device=device)
     return mask, torch.from_numpy(ends).to(device or "cpu")

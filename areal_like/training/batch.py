@@ -1,4 +1,4 @@
-"""A batch as the controller hands it to one rank: the small facts of all samples, and the arrays of this rank's."""
+"""The batch of a step as one rank gets it from the controller."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,32 @@ from safetensors.numpy import load
 from areal_like.training.sequences import Sequences, concatenate
 
 SAMPLER, VERSIONS = "logprobs", "versions"
-"""What the controller sends of each token."""
+"""Fields that the controller sends per token."""
 REFERENCE, VALUES = "reference", "values"
-"""What other models say of it, where there are any: log-probabilities of the reference model, values of a critic."""
+"""Fields of other models per token, where there are any: log-probabilities of the reference model, values of the
+critic."""
 ADVANTAGES, RETURNS, PROXIMAL = "advantages", "returns", "proximal"
-"""What is made of these; `returns` only beside values. PROXIMAL are the log-probabilities of the policy before the
-step, where they are computed by themselves."""
+"""Computed fields; `returns` only with values. PROXIMAL are the log-probabilities of the policy at the start of the
+step, where a separate forward pass computes them."""
 
 
 @dataclass
 class TrainingBatch:
-    """Suffixes: _A all samples of the step over all ranks, in one order on every rank; _N those of this rank."""
+    """Suffixes: _A all samples of the step over all ranks, in the same order on every rank; _N those of this rank."""
 
     step: int
     rewards_A: NDArray[np.float32]
     groups_A: NDArray[np.int64]
-    """Numbered from 0 in the order in which they come."""
+    """Numbered from 0 in order of appearance."""
     generated_A: NDArray[np.int64]
     truncated_A: NDArray[np.bool_]
-    """Whose generation ended for its length."""
+    """Whose generation ended at the length limit."""
     oldest_version: int
     mine_N: NDArray[np.int64]
-    """Where this rank's samples stand among all."""
+    """Indices of this rank's samples among all."""
     sequences: Sequences
     num_tokens: int
-    """Of all samples, prompts included."""
+    """Of all samples, with prompts."""
 
     @property
     def num_samples(self) -> int:
@@ -48,7 +49,7 @@ class TrainingBatch:
 
 
 def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> TrainingBatch:
-    """`blobs` are the groups of this rank's shard, as `areal_like.rollout.trajectory.pack_group` made them."""
+    """`blobs` are the groups of this rank's shard, packed by `areal_like.rollout.trajectory.pack_group`."""
     samples = header["samples"]
     _, groups_A = np.unique([sample["group"] for sample in samples], return_inverse=True)
     shard = np.array(header["shard"], dtype=np.int64)
@@ -69,6 +70,6 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> Traini
 
 
 def _no_sequences() -> Sequences:
-    """A rank may get nothing of a small batch."""
+    """A rank may get no part of a small batch."""
     empty = np.zeros(0, np.int32)
     return Sequences(empty, empty, np.zeros(0, np.int64), {SAMPLER: np.zeros(0, np.float32), VERSIONS: empty})

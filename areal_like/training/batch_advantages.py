@@ -1,4 +1,4 @@
-"""What each token of a batch is worth: from the rewards of all samples to the advantages of this rank's tokens."""
+"""Advantages of a batch: from the rewards of all samples to the advantages of this rank's tokens."""
 
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -16,15 +16,14 @@ from areal_like.training.world import World
 
 
 class BatchAdvantages(NamedTuple):
-    """Of this rank's tokens; 0 where they do not count. `returns` are what a critic should have said, before any
-    normalization."""
+    """Of this rank's tokens; 0 outside the loss. `returns` are the targets of the critic, before any normalization."""
 
     advantages: NDArray[np.float32]
     returns: NDArray[np.float32]
 
 
 def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
-    """Of all samples over all ranks, so that a baseline of the group or the batch is the same on every rank."""
+    """Of all samples over all ranks, so that the baseline of a group or the batch is the same on every rank."""
     rewards = torch.from_numpy(batch.rewards_A)
     truncated, groups = torch.from_numpy(batch.truncated_A), torch.from_numpy(batch.groups_A)
     generated = torch.from_numpy(batch.generated_A)
@@ -53,13 +52,13 @@ def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
 def token_advantages(
     batch: TrainingBatch, config: PPOActorConfig, world: World, old: NDArray[np.float32]
 ) -> BatchAdvantages:
-    """Where the sequences have values of a critic or log-probabilities of a reference, these count. `old` are the
-    log-probabilities of the policy that the KL penalty holds to account."""
+    """Uses the critic's values and the reference's log-probabilities where the sequences have them. `old` are the
+    log-probabilities of the policy that the KL penalty is computed for."""
     sequences = batch.sequences
     fields, mask = sequences.fields, torch.from_numpy(sequences.target_mask)
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(sequences.lengths_N)]).astype(np.int64))
-    mine = shaped_rewards(batch, config)[torch.from_numpy(batch.mine_N)]
-    rewards = advantages.terminal_rewards(mine, mask, cu_seqlens)
+    rewards_N = shaped_rewards(batch, config)[torch.from_numpy(batch.mine_N)]
+    rewards = advantages.terminal_rewards(rewards_N, mask, cu_seqlens)
     if REFERENCE in fields and config.kl_in == "reward":
         rewards = rewards + kl.kl_rewards(
             torch.from_numpy(old),
@@ -68,7 +67,7 @@ def token_advantages(
             coefficient=config.kl_ctl,
             estimator=config.kl_estimator,
         )
-    found, returns = advantages.generalized_advantages(
+    advantages_T, returns = advantages.generalized_advantages(
         rewards,
         mask,
         cu_seqlens,
@@ -78,17 +77,19 @@ def token_advantages(
     )
     if config.adv_norm is not None:
         groups = torch.from_numpy(np.repeat(batch.groups_A[batch.mine_N], sequences.lengths_N))
-        found = _normalized(
-            found, config.adv_norm, groups, mask=mask, num_groups=batch.num_groups, reduce=world.sum_tensor
+        advantages_T = _normalized(
+            advantages_T, config.adv_norm, groups, mask=mask, num_groups=batch.num_groups, reduce=world.sum_tensor
         )
-    return BatchAdvantages(found.numpy(), returns.numpy())
+    return BatchAdvantages(advantages_T.numpy(), returns.numpy())
 
 
 def mask_truncated(batch: TrainingBatch) -> None:
-    """Takes the tokens of answers that were cut off out of the loss."""
-    whole = batch.sequences
-    kept = np.repeat(~batch.truncated_A[batch.mine_N], whole.lengths_N)
-    batch.sequences = Sequences(whole.token_ids, whole.loss_mask.astype(bool) & kept, whole.lengths_N, whole.fields)
+    """Removes the tokens of truncated answers from the loss."""
+    sequences = batch.sequences
+    is_kept = np.repeat(~batch.truncated_A[batch.mine_N], sequences.lengths_N)
+    batch.sequences = Sequences(
+        sequences.token_ids, sequences.loss_mask.astype(bool) & is_kept, sequences.lengths_N, sequences.fields
+    )
 
 
 def _normalized(values: Tensor, config: NormConfig, groups: Tensor, **over: Any) -> Tensor:

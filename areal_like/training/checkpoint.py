@@ -1,8 +1,8 @@
-"""Checkpoints: when one is due, what is in it, and which of the older ones go.
+"""Checkpoints: when one is due, what it contains, and which older ones are deleted.
 
-A checkpoint is a folder as transformers reads it, with what is needed to resume in `resume/` beside the weights. Each
-rank writes its own part of that, under another name; the first one writes the rest, and renames the folder when it is
-complete. Training goes on meanwhile, where `weights.save_async` says so.
+A checkpoint is a folder that transformers can load, with the resume state in `resume/`. Each rank writes its part of
+that under a temporary name; the first rank writes the rest and renames the folder when it is complete. With
+`weights.save_async` training goes on meanwhile.
 """
 
 import json
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointNotWritten(FinalFailure):
-    """A checkpoint that is due cannot be written."""
+    """A due checkpoint could not be written."""
 
 
 class CheckpointPurpose(NamedTuple):
-    """What a step's checkpoint is for: to go on from, and to be kept for good."""
+    """Why a step's checkpoint is written: to resume from it, to keep it."""
 
     to_resume: bool
     to_keep: bool
@@ -68,7 +68,7 @@ class LastCheckpoint(NamedTuple):
     due: CheckpointPurpose
 
     def covers(self, step: int, due: CheckpointPurpose) -> bool:
-        """Whether it is all that this step's would be."""
+        """Whether it contains all that this step's checkpoint would."""
         return self.step == step and self.due.to_resume >= due.to_resume and self.due.to_keep >= due.to_keep
 
 
@@ -76,9 +76,9 @@ class CheckpointManager:
     def __init__(
         self, run: Run, world: World, steps_per_epoch: int, others: Mapping[str, IntervalTimer] = MappingProxyType({})
     ) -> None:
-        """`others` are clocks that have to be put back too. All ranks must make one."""
+        """`others` are further timers whose state is saved and restored. All ranks must create one."""
         self._run, self._root, self._world = run, run.checkpoints, world
-        self._start, self._config, self._how = run.start_point(), run.config.recover, run.config.weights
+        self._start, self._config, self._weights_config = run.start_point(), run.config.recover, run.config.weights
         self._resumes = run.config.recover.mode != "disabled"
         self._recover = IntervalTimer(run.config.recover, steps_per_epoch)
         self._saver = IntervalTimer(run.config.saver, steps_per_epoch)
@@ -93,15 +93,15 @@ class CheckpointManager:
             _remove_leftovers(self._root)
 
     def due(self, step: int, is_last: bool) -> CheckpointPurpose:
-        """After `step` completed steps; the last one is always kept. The first rank's clocks decide for all. What went
-        wrong with the one before is raised here as soon as it is known."""
+        """After `step` completed steps; the last one is always kept. The first rank's timers decide for all. Raises a
+        failure of the previous write as soon as it is known."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
         recover, saver = self._recover.is_due(step), self._saver.is_due(step)
         if self._run.config.bench:
             return NOT_DUE
-        said = self._world.first([self._resumes and (recover or is_last), saver or is_last])
-        due = CheckpointPurpose(*map(bool, said))
+        flags = self._world.first([self._resumes and (recover or is_last), saver or is_last])
+        due = CheckpointPurpose(*map(bool, flags))
         return NOT_DUE if self._written.covers(step, due) else due
 
     def write(
@@ -112,39 +112,41 @@ class CheckpointManager:
         progress: TrainingProgress,
         parts: Mapping[str, bytes] | None = None,
     ) -> None:
-        """The first of `engines` is the one that the checkpoint's folder is, the others get a folder of their name in
-        it. `parts` (by name) are what others need to resume. All ranks must call it."""
+        """The first of `engines` is written to the checkpoint's folder itself, the others to subfolders by their names.
+        `parts` (by file name) is resume state of other components. All ranks must call it."""
         self.wait()
         self._written = LastCheckpoint(step, due)
-        half = self._root / f".{folder_name(step)}.half"
+        temporary = self._root / f".{folder_name(step)}.half"
         if self._world.is_first:
-            _discard(half)
-            half.mkdir(parents=True)
-            if due.to_resume and (elsewhere := self._run.resume_states) is not None:
-                (half / RESUME).symlink_to(make_free_folder(elsewhere / folder_name(step)))
-        saved = {name: EngineSnapshot.of(engine, due.to_resume, self._how) for name, engine in engines.items()}
-        self._world.barrier()  # nothing of before is there any more
+            _discard(temporary)
+            temporary.mkdir(parents=True)
+            if due.to_resume and (resume_root := self._run.resume_states) is not None:
+                (temporary / RESUME).symlink_to(make_free_folder(resume_root / folder_name(step)))
+        snapshots = {
+            name: EngineSnapshot.of(engine, due.to_resume, self._weights_config) for name, engine in engines.items()
+        }
+        self._world.barrier()  # the first rank has removed leftovers
         facts = {
             "step": step,
             "attempt": self._start.attempt,
             "engines": {name: engine_scalars(engine) for name, engine in engines.items()},
             "timers": {name: timer.state() for name, timer in self._timers.items()},
-            "progress": progress.facts(),
+            "progress": progress.state(),
         }
 
         def work() -> None:
             if due.to_resume:
-                self._write_together(half, saved)
+                self._write_resume_state(temporary, snapshots)
             if self._world.is_first:
-                self._write_rest(half, due, saved, facts, parts or {})
+                self._write_model(temporary, due, snapshots, facts, parts or {})
                 self._prune()
 
         self._begin(work, step)
-        if not self._how.save_async:
+        if not self._weights_config.save_async:
             self.wait()
 
     def wait(self) -> None:
-        """Until this rank's part of what is being written is complete."""
+        """Until this rank's part of the current write is complete."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -158,13 +160,13 @@ class CheckpointManager:
             raise fault
 
     def resume(self, checkpoint: Path, engines: Mapping[str, TrainEngine], progress: TrainingProgress) -> None:
-        """Puts everything back as it was, but for what `recover` says to skip; the engines have the checkpoint's
-        weights already."""
+        """Restores the state of the run, except what `recover` says to skip; the engines already have the checkpoint's
+        weights."""
         facts, step = read_trainer_state(checkpoint), self._start.step
         for name, engine in engines.items():
             if name not in facts["engines"]:
-                hint = "go on with a configuration like the one that wrote it"
-                raise Failure(f"resume: {checkpoint} holds no {name}, only {', '.join(facts['engines'])}; {hint}")
+                hint = "resume with a configuration like the one that wrote it"
+                raise Failure(f"resume: {checkpoint} has no {name}, only {', '.join(facts['engines'])}; {hint}")
             restore_engine(engine, checkpoint / RESUME / name, facts["engines"][name])
             done = 0 if self._run.skips("scheduler") else facts["step"] - engine.schedule_start
             engine.schedule_start = step - done
@@ -176,56 +178,56 @@ class CheckpointManager:
         self._written = LastCheckpoint(step, CheckpointPurpose(True, (checkpoint / KEPT).is_file()))
 
     def _begin(self, work: Callable[[], None], step: int) -> None:
-        def watched() -> None:
+        def run_work() -> None:
             try:
                 work()
             except BaseException as fault:
                 self._fault = fault
 
-        self._thread = threading.Thread(target=watched, name=f"checkpoint {step}")
+        self._thread = threading.Thread(target=run_work, name=f"checkpoint {step}")
         self._thread.start()
 
-    def _write_together(self, half: Path, saved: Mapping[str, EngineSnapshot]) -> None:
-        """Every rank its own files; nobody goes on before all are there."""
+    def _write_resume_state(self, temporary: Path, snapshots: Mapping[str, EngineSnapshot]) -> None:
+        """Every rank writes its own files; returns when all ranks are done."""
         fault = None
         try:
-            for name, each in saved.items():
-                each.write_resume(half / RESUME / name)
-        except Exception as found:
-            fault = found
+            for name, snapshot in snapshots.items():
+                snapshot.write_resume(temporary / RESUME / name)
+        except Exception as error:
+            fault = error
         all_succeeded = self._agreement.all_succeeded(fault is None)
         if fault is not None:
             raise fault
         if not all_succeeded:
-            raise CheckpointNotWritten(f"{half}: another rank could not write its part of it; its own log says why")
+            raise CheckpointNotWritten(f"{temporary}: another rank could not write its part; see the log of that rank")
 
-    def _write_rest(
+    def _write_model(
         self,
-        half: Path,
+        temporary: Path,
         due: CheckpointPurpose,
-        saved: Mapping[str, EngineSnapshot],
+        snapshots: Mapping[str, EngineSnapshot],
         facts: dict[str, Any],
         parts: Mapping[str, bytes],
     ) -> None:
-        for number, (name, each) in enumerate(saved.items()):
-            each.write_folder(half / name if number else half, self._tokenizer)
+        for number, (name, snapshot) in enumerate(snapshots.items()):
+            snapshot.write_folder(temporary / name if number else temporary, self._tokenizer)
         if due.to_resume:
-            (half / RESUME / TRAINER).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            (temporary / RESUME / TRAINER).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             for name, content in parts.items():
-                (half / RESUME / name).write_bytes(content)
+                (temporary / RESUME / name).write_bytes(content)
         if due.to_keep:
-            (half / KEPT).touch()
-        write_manifest(half, facts["step"])
+            (temporary / KEPT).touch()
+        write_manifest(temporary, facts["step"])
         target = self._root / folder_name(facts["step"])
-        if target.exists():  # of a lineage that was given up
+        if target.exists():  # of a timeline that was rolled back
             _remove(target)
-        half.rename(target)
-        fsync_path(self._root)  # or older ones could be gone, and this one's name not there yet
+        temporary.rename(target)
+        fsync_path(self._root)  # before older ones are deleted
         log.info("checkpoint %s is complete", target)
 
     def _prune(self) -> None:
-        """Of the checkpoints that can be resumed from, the newest `recover.keep` stay as they are. Of older ones what
-        the saver keeps stays, without what is needed to resume."""
+        """Keeps the newest `recover.keep` resumable checkpoints as they are. Of older ones those that the saver keeps
+        stay, without resume state."""
         if self._config.keep is None:
             return
         resumable = [folder for _, folder in reversed(complete_checkpoints(self._root)) if can_resume(folder)]
@@ -238,7 +240,7 @@ class CheckpointManager:
 
 
 def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
-    """What the trainer wrote down of itself."""
+    """The trainer's state that is not tensors."""
     facts: dict[str, Any] = json.loads((checkpoint / RESUME / TRAINER).read_text(encoding="utf-8"))
     return facts
 
@@ -270,7 +272,7 @@ def _discard(folder: Path) -> None:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """What an earlier process had half written or half removed."""
+    """Removes what an earlier process left half written or half deleted."""
     for path in root.glob(".step_*.*"):
         if CHECKPOINT_FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):
             _discard(path)

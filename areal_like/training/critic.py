@@ -1,4 +1,4 @@
-"""The value model of PPO: it says what reward is still to come at each token, and then learns from what did come."""
+"""The critic of PPO: predicts values of states, and is trained on the returns."""
 
 from typing import NamedTuple
 
@@ -18,19 +18,19 @@ from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
 from areal_like.training.sequences import MicroBatch, Sequences
 
 MIN_VARIANCE = 1e-12
-"""Of returns: a variance below it is an error of rounding."""
+"""A smaller variance of returns is rounding error."""
 
 
 class CriticStep(NamedTuple):
-    """One optimizer step, and how many tokens of this rank the clip held back in it."""
+    """One optimizer step, and how many of this rank's tokens were clipped in it."""
 
     update: OptimizerStep
     num_clipped: float
 
 
 class Critic:
-    """`judge` comes before the policy learns, since advantages are measured against its values; `step` when the
-    returns are known. Without an optimizer it only judges."""
+    """`compute_values` runs before the policy is trained, since advantages depend on the values; `step` runs when the
+    returns are known. Without an optimizer it is frozen."""
 
     def __init__(self, engine: TrainEngine, config: PPOCriticConfig, seed: int) -> None:
         self.engine, self.config = engine, config
@@ -41,29 +41,29 @@ class Critic:
         return self.config.optimizer is not None
 
     def compute_values(self, batch: TrainingBatch, watch: Stopwatch) -> None:
-        """Gives the batch the values of the states in which its tokens were chosen; all ranks together."""
+        """Adds to the batch the values of the states in which its tokens were chosen; all ranks must call it."""
         sequences = batch.sequences
         with watch("values"):
             micros = self.engine.cut(sequences, np.flatnonzero(sequences.loss_tokens_N))
             sequences.fields[VALUES] = sequences.scatter(micros, self.engine.values(micros))
 
     def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
-        """Learns from the returns of the batch; all ranks together."""
-        fit = self._fit(batch.sequences)
+        """Trains on the returns of the batch; all ranks must call it."""
+        prediction = self._prediction_metrics(batch.sequences)
         if not self.learns:
-            return fit
+            return prediction
         seed = derive_seed(self._seed, "critic dropout", batch.step, self._world.rank)
         with watch("critic"), self.engine.seeded(seed):
-            rows = minibatches(batch.sequences, self.config, self._world)
-            parts = [self._update(batch, rows_N) for rows_N in rows]
+            minibatch_rows = minibatches(batch.sequences, self.config, self._world)
+            steps = [self._update(batch, rows_N) for rows_N in minibatch_rows]
         clipped, count = self._world.sum(
-            [sum(part.num_clipped for part in parts), float(batch.sequences.loss_tokens_N.sum())]
+            [sum(each.num_clipped for each in steps), float(batch.sequences.loss_tokens_N.sum())]
         )
-        updates = [part.update for part in parts]
+        updates = [each.update for each in steps]
         return {
             **optimizer_metrics("critic", updates),
             "critic/clip_fraction": clipped / max(1.0, count),
-            **fit,
+            **prediction,
         }
 
     def _update(self, batch: TrainingBatch, rows_N: NDArray[np.int64]) -> CriticStep:
@@ -75,25 +75,25 @@ class Critic:
             nonlocal num_clipped
             mask = torch.ones_like(values, dtype=torch.bool)
             old, returns = micro.fields[VALUES], micro.fields[RETURNS]
-            found = losses.value(values, old, returns, mask, eps_clip=self.config.eps_clip)
-            num_clipped += float(found.statistics.sums["clip_fraction"])
-            return found.total / divisor
+            result = losses.value(values, old, returns, mask, eps_clip=self.config.eps_clip)
+            num_clipped += float(result.statistics.sums["clip_fraction"])
+            return result.total / divisor
 
         micros = self.engine.cut(sequences, rows_N[sequences.loss_tokens_N[rows_N] > 0])
         return CriticStep(self.engine.step(batch.step, self.engine.accumulate(micros, loss)), num_clipped)
 
-    def _fit(self, sequences: Sequences) -> dict[str, float]:
-        """How well the returns were foretold."""
+    def _prediction_metrics(self, sequences: Sequences) -> dict[str, float]:
+        """How well the values predicted the returns."""
         target_mask = sequences.target_mask
         values, returns = (sequences.fields[name][target_mask].astype(np.float64) for name in (VALUES, RETURNS))
-        rest = returns - values
-        own = [values, returns, np.square(returns), rest, np.square(rest)]
-        count, *sums = self._world.sum([float(len(values)), *(float(each.sum()) for each in own)])
-        values_mean, returns_mean, returns_square, rest_mean, rest_square = (each / max(1.0, count) for each in sums)
-        spread, unexplained = returns_square - returns_mean**2, rest_square - rest_mean**2
+        error = returns - values
+        sums_of = [values, returns, np.square(returns), error, np.square(error)]
+        count, *sums = self._world.sum([float(len(values)), *(float(each.sum()) for each in sums_of)])
+        values_mean, returns_mean, returns_square, error_mean, error_square = (each / max(1.0, count) for each in sums)
+        variance, unexplained = returns_square - returns_mean**2, error_square - error_mean**2
         return {
             "critic/value_mean": values_mean,
             "critic/return_mean": returns_mean,
-            # Where all returns are alike there is nothing to explain.
-            **({"critic/explained_variance": 1 - unexplained / spread} if spread > MIN_VARIANCE else {}),
+            # Undefined where all returns are equal.
+            **({"critic/explained_variance": 1 - unexplained / variance} if variance > MIN_VARIANCE else {}),
         }

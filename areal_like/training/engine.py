@@ -1,7 +1,7 @@
-"""A model over all trainer ranks: sharded by FSDP2, fed with packed micro-batches, stepped by its optimizer.
+"""TrainEngine: a model sharded over the trainer ranks by FSDP2, with packed micro-batches and an optimizer.
 
-One rank or many, the code is the same. Losses come divided by counts of the whole batch already, and gradients are
-added up over micro-batches and ranks, so that the cut changes nothing.
+The code is the same for one rank or many. Losses are already divided by counts of the whole batch, and gradients are
+summed over micro-batches and ranks, so that the split does not affect the result.
 """
 
 import contextlib
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from areal_like.training.lora import LoraAdapter
 
 LossFunction = Callable[[MicroBatch, Tensor, Tensor | None], Tensor]
-"""(micro-batch, log-probabilities, entropies) -> this micro-batch's part of the loss of the whole batch. A model with a
-value head gives (micro-batch, values, None): at each prediction the value of what it was predicted from."""
+"""(micro-batch, log-probabilities, entropies) -> this micro-batch's part of the loss of the whole batch. For a model
+with a value head (micro-batch, values, None): at each prediction the value of the state before it."""
 
 log = logging.getLogger(__name__)
 
 
 class TrainEngine:
-    """`where` is the section of the configuration that `config` is: what messages begin with."""
+    """`where` is the key of the section with `config`, for messages."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class TrainEngine:
         seed: int,
         checkpoint: Path | None = None,
     ) -> None:
-        """`folder` has the model, with its tokenizer; `checkpoint` has later weights of it, to go on from. Those of an
-        adapter come with the resume state alone."""
+        """`folder` contains the model and its tokenizer; `checkpoint` later weights to resume from. Those of an adapter
+        are in the resume state only."""
         self.config, self.where, self.folder, self.world = config, where, folder, world
         is_adapted = config.use_lora and config.optimizer is not None
-        # What an adapter stands beside is what it was made beside: its checkpoints hold the base merged with it.
-        begins_anew = checkpoint is None or is_adapted
-        init_seed = derive_seed(seed, "init") if config.init_from_scratch and begins_anew else None
-        source = folder if checkpoint is None or begins_anew else checkpoint
+        # An adapter resumes on its original base: checkpoints hold the base with the adapter merged.
+        loads_original = checkpoint is None or is_adapted
+        init_seed = derive_seed(seed, "init") if config.init_from_scratch and loads_original else None
+        source = folder if checkpoint is None or loads_original else checkpoint
         attention = resolve_attention(config, where, world.device)
 
         def build(is_empty: bool) -> "tuple[PreTrainedModel, LoraAdapter | None]":
@@ -75,18 +75,18 @@ class TrainEngine:
                 model = load_model(config, where, source, init_seed, attention, is_empty)
                 if not is_adapted:
                     return model, None
-                from areal_like.training import lora  # peft takes seconds
+                from areal_like.training import lora  # importing peft takes seconds
 
                 return model, lora.add_adapter(model, config, where, derive_seed(seed, "lora"))
 
-        is_sent = config.fsdp.load_using_meta
-        loaded = named_tensors(PackedModel(build(is_empty=False)[0])) if is_sent and world.is_first else None
-        self.model, self.adapter = build(is_empty=is_sent)
-        self.vocabulary = self.model.config.get_text_config().vocab_size
+        uses_meta = config.fsdp.load_using_meta
+        loaded = named_tensors(PackedModel(build(is_empty=False)[0])) if uses_meta and world.is_first else None
+        self.model, self.adapter = build(is_empty=uses_meta)
+        self.vocab_size = self.model.config.get_text_config().vocab_size
         self.consecutive_skips = 0
         self.schedule_start = 0
         self.module = shard(PackedModel(self.model), self.model, config, where, world)
-        if is_sent:
+        if uses_meta:
             load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if config.optimizer is None:
@@ -98,7 +98,7 @@ class TrainEngine:
         self.set_schedule(1)
 
     def set_schedule(self, total_steps: int) -> None:
-        """As soon as it is known how many steps there are."""
+        """Called as soon as the number of steps is known."""
         assert self.config.optimizer is not None, "a frozen model has no schedule"
         self.schedule = make_schedule(self.config.optimizer, total_steps)
 
@@ -108,52 +108,51 @@ class TrainEngine:
         rows: Sequence[int] | NDArray[np.int64],
         units: NDArray[np.int64] | None = None,
     ) -> list[MicroBatch]:
-        """Micro-batches of these rows, as this model's own section says: see `micro_batches.cut`."""
+        """Micro-batches of these rows by this model's `mb_spec`: see `micro_batches.make_micro_batches`."""
         return make_micro_batches(sequences, rows, self.config, self.where, self.world.device, units)
 
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
-        """Of every prediction that counts, without a gradient. All ranks must call it."""
-        assert not self.module.predicts_values, "a value model predicts no tokens"
+        """Of every target token, without gradient. All ranks must call it."""
+        assert not self.module.predicts_values, "a value model has no log-probabilities"
         return self._evaluate(micros, temperature)
 
     def values(self, micros: Sequence[MicroBatch]) -> list[Tensor]:
-        """For every prediction that counts the value of what it is predicted from, without a gradient. All ranks must
-        call it."""
+        """The value of the state before every target token, without gradient. All ranks must call it."""
         assert self.module.predicts_values, "only a model with is_critic has values"
         return self._evaluate(micros, 1.0)
 
     def _evaluate(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         self.module.eval()
-        found = []
+        outputs = []
         with torch.no_grad():
             for micro in self._pad_with_dummies(micros):
-                found.append(self.module(micro, temperature, False)[0])
-        return found[: len(micros)]
+                outputs.append(self.module(micro, temperature, False)[0])
+        return outputs[: len(micros)]
 
     def accumulate(
         self, micros: Sequence[MicroBatch], loss: LossFunction, temperature: float = 1.0, with_entropy: bool = False
     ) -> float:
-        """Adds the gradient of `loss` up over the micro-batches. Returns this rank's part of the loss."""
+        """Accumulates the gradient of `loss` over the micro-batches. Returns this rank's part of the loss."""
         assert self.config.optimizer is not None, "a frozen model has no gradient"
         if self.config.optimizer.offload:
             to_host(self.optimizer)
         self.module.train()
-        total, alike = 0.0, self._pad_with_dummies(micros)
-        for number, micro in enumerate(alike):
-            _fsdp(self.module).set_requires_gradient_sync(number == len(alike) - 1)
+        total, padded = 0.0, self._pad_with_dummies(micros)
+        for index, micro in enumerate(padded):
+            _fsdp(self.module).set_requires_gradient_sync(index == len(padded) - 1)
             with self.forward_context:
-                found, entropy = self.module(micro, temperature, with_entropy)
-            if number < len(micros):
-                part = loss(micro, found, entropy)
+                output, entropy = self.module(micro, temperature, with_entropy)
+            if index < len(micros):
+                part = loss(micro, output, entropy)
                 total += part.item()
             else:
-                part = found.sum() * 0.0
+                part = output.sum() * 0.0
             torch.autograd.backward(part * self.scale.value)
         return total
 
     def step(self, completed: int, loss: float) -> OptimizerStep:
-        """One update by the gradient that was accumulated; `loss` is this rank's part. What is not finite changes
-        nothing, is counted, and fails the run when it goes on."""
+        """One optimizer step with the accumulated gradient; `loss` is this rank's part. A loss or gradient that is not
+        finite skips the step, is counted, and fails the run when it repeats."""
         assert self.config.optimizer is not None, "a frozen model makes no steps"
         config, scale = self.config.optimizer, self.scale.value
         gradients = [self._gradient(parameter) for parameter in self.parameters]
@@ -164,8 +163,8 @@ class TrainEngine:
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         is_overflow = not is_finite and math.isfinite(loss) and self.scale.can_decrease
         if is_finite:
-            most = config.gradient_clipping
-            if (factor := min(1.0, most / norm if most and norm else 1.0) / scale) != 1.0:
+            limit = config.gradient_clipping
+            if (factor := min(1.0, limit / norm if limit and norm else 1.0) / scale) != 1.0:
                 torch._foreach_mul_(gradients, factor)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
@@ -179,7 +178,7 @@ class TrainEngine:
         return OptimizerStep(loss, norm, lr, not is_finite, is_overflow, scale)
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
-        """This rank's part; a parameter that nothing used gets zeros, so that the optimizer treats it like the rest."""
+        """This rank's part; zeros for a parameter that was not used, so that the optimizer treats all alike."""
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         return local_tensor(parameter.grad)
@@ -187,59 +186,58 @@ class TrainEngine:
     def _count_skipped(self, is_finite: bool, loss: float, norm: float) -> None:
         self.consecutive_skips = 0 if is_finite else self.consecutive_skips + 1
         if not is_finite:
-            log.warning("%s: an update is left out: its loss is %s and its gradient norm %s", self.where, loss, norm)
+            log.warning("%s: update skipped: its loss is %s and its gradient norm %s", self.where, loss, norm)
         assert self.config.optimizer is not None
         if self.consecutive_skips >= self.config.optimizer.max_skipped_in_a_row:
-            key, hint = f"{self.where}.optimizer.lr", "lower the learning rate, or go back to an older checkpoint"
+            key, hint = f"{self.where}.optimizer.lr", "lower the learning rate, or resume from an older checkpoint"
             if isinstance(self.config, PPOActorConfig) and not is_built_in(self.config.loss):
                 key = f"{self.where}.loss, {key}"
-                hint = f"look for what is not finite in {self.config.loss}, which is your own, or {hint}"
+                hint = f"check {self.config.loss}, your own loss, for values that are not finite, or {hint}"
             raise FinalFailure(
-                f"{key}: {self.consecutive_skips} updates in a row had a loss or gradient that is "
-                f"not finite, so the run has broken down; {hint}"
+                f"{key}: {self.consecutive_skips} updates in a row had a loss or gradient that is not finite; {hint}"
             )
 
     def _pad_with_dummies(self, micros: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """As many micro-batches on every rank: sharded layers are gathered by all ranks together."""
-        most = int(self.world.max([len(micros)])[0])
-        return [*micros, *[dummy_micro_batch(self.world.device)] * (most - len(micros))]
+        """The same number of micro-batches on every rank: FSDP gathers layers collectively."""
+        count = int(self.world.max([len(micros)])[0])
+        return [*micros, *[dummy_micro_batch(self.world.device)] * (count - len(micros))]
 
     def export_weights(self, adapter_only: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Names as the model in memory has them, in its own order, each tied weight once, in the precision the model
-        computes in, then its buffers as they are; an adapter is merged. Or the adapter alone, as peft names it. All
-        ranks must go through it to the end; each gets whole tensors, one at a time."""
+        """Names as in the model in memory, in its order, each tied weight once, in the precision of computation, then
+        its buffers as they are; an adapter is merged. Or the adapter alone, with peft's names. All ranks must iterate
+        to the end; each gets full tensors, one at a time."""
         dtype = getattr(torch, self.config.dtype)
         if self.adapter is not None:
-            found = self.adapter.tensors() if adapter_only else self.adapter.merged()
+            tensors = self.adapter.tensors() if adapter_only else self.adapter.merged()
         else:
             assert not adapter_only, "there is no adapter"
-            found = ((name, full_tensor(parameter.detach())) for name, parameter in self.model.named_parameters())
-        for name, tensor in found:
+            tensors = ((name, full_tensor(parameter.detach())) for name, parameter in self.model.named_parameters())
+        for name, tensor in tensors:
             yield name, tensor.to(dtype)
         if not adapter_only:
             yield from self.buffers()
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """What `export_weights` gives beside parameters."""
+        """The buffers in `export_weights`."""
         return persistent_buffers(self.model) if self.adapter is None else self.adapter.base_buffers()
 
     @property
     def num_weights(self) -> int:
-        """How many numbers `export_weights` gives."""
-        own = self.model.parameters() if self.adapter is None else self.adapter.base_parameters()
+        """How many numbers `export_weights` yields."""
+        parameters = self.model.parameters() if self.adapter is None else self.adapter.base_parameters()
         buffers = (buffer for _, buffer in self.buffers())
-        return sum(tensor.numel() for tensor in (*own, *buffers))
+        return sum(tensor.numel() for tensor in (*parameters, *buffers))
 
     @contextlib.contextmanager
     def adapter_disabled(self) -> Iterator[None]:
-        """The model that the adapter was put into, such as the reference is. For evaluation alone."""
+        """The model without the adapter, as reference model. For evaluation only."""
         assert self.adapter is not None, "there is no adapter to switch off"
-        with self.adapter.off():
+        with self.adapter.disabled():
             yield
 
     @contextlib.contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Dropout inside draws from this seed: what a step draws depends on the step alone, not on what ran before."""
+        """Dropout inside draws from this seed: a step depends on the step number only, not on what ran before."""
         devices = [self.world.device] if self.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What a checkpoint takes of an engine: copies on the host, which training changes no more."""
+"""A snapshot of an engine for a checkpoint: copies on the host, which training does not change."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,42 +14,42 @@ from areal_like.training.resume_state import engine_state
 from areal_like.training.sharded_files import TensorShard, copy_to_host, write_shards
 
 ADAPTER = "adapter"
-"""Folder beside the merged weights."""
+"""Subfolder of the adapter beside the merged weights."""
 
 
 @dataclass
 class EngineSnapshot:
-    """`weights` are on the first rank alone, `pieces` of the resume state are this rank's."""
+    """`weights` are on the first rank only, `shards` are this rank's part of the resume state."""
 
     engine: TrainEngine
-    how: WeightsConfig
+    config: WeightsConfig
     weights: dict[str, Tensor]
     adapter: dict[str, Tensor]
-    """By itself, where it is wanted so."""
-    pieces: dict[str, TensorShard]
+    """Separately, with `weights.save_adapter_separately`."""
+    shards: dict[str, TensorShard]
 
     @classmethod
-    def of(cls, engine: TrainEngine, to_resume: bool, how: WeightsConfig) -> "EngineSnapshot":
+    def of(cls, engine: TrainEngine, to_resume: bool, config: WeightsConfig) -> "EngineSnapshot":
         """All ranks must call it."""
         is_first = engine.world.is_first
         weights = _on_first(engine, engine.export_weights())
-        wants_adapter = how.save_adapter_separately and engine.adapter is not None
-        adapter = _on_first(engine, engine.export_weights(adapter_only=True)) if wants_adapter else {}
-        return cls(engine, how, weights, adapter, engine_state(engine, is_first) if to_resume else {})
+        has_adapter = config.save_adapter_separately and engine.adapter is not None
+        adapter = _on_first(engine, engine.export_weights(adapter_only=True)) if has_adapter else {}
+        return cls(engine, config, weights, adapter, engine_state(engine, is_first) if to_resume else {})
 
     def write_resume(self, folder: Path) -> None:
-        write_shards(folder, self.pieces, self.engine.world.rank)
+        write_shards(folder, self.shards, self.engine.world.rank)
 
     def write_folder(self, folder: Path, tokenizer: Path | None) -> None:
-        """As transformers reads it, and with the adapter as peft does."""
+        """In the format of transformers, and the adapter in that of peft."""
         engine = self.engine
         dtype = getattr(torch, engine.config.dtype)
-        write_hf_folder(folder, engine.model, engine.folder, self.weights, dtype, self.how, tokenizer)
+        write_hf_folder(folder, engine.model, engine.folder, self.weights, dtype, self.config, tokenizer)
         if engine.adapter is not None and self.adapter:
-            write_adapter(folder / ADAPTER, self.adapter, engine.adapter.peft_config, self.how)
+            write_adapter(folder / ADAPTER, self.adapter, engine.adapter.peft_config, self.config)
 
 
 def _on_first(engine: TrainEngine, tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """All ranks put them together, and one keeps them."""
-    found = ((name, copy_to_host(tensor) if engine.world.is_first else None) for name, tensor in tensors)
-    return {name: tensor for name, tensor in found if tensor is not None}
+    """Gathered by all ranks, kept by the first."""
+    copies = ((name, copy_to_host(tensor) if engine.world.is_first else None) for name, tensor in tensors)
+    return {name: tensor for name, tensor in copies if tensor is not None}

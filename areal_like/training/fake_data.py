@@ -1,6 +1,6 @@
-"""Random tokens in place of data: they measure the trainer by itself, and nothing can be learnt from them.
+"""Random tokens in place of data, to measure the trainer alone; nothing can be learned from them.
 
-The same seed gives the same tokens, over however many ranks they are spread.
+The same seed gives the same tokens on any number of ranks.
 """
 
 import math
@@ -21,23 +21,23 @@ from areal_like.training.world import World
 
 KEY = "train_dataset.fake"
 SAMPLER_SPREAD = 0.1
-"""Of made-up log-probabilities around those of a sampler that knows nothing."""
+"""Standard deviation of the made-up log-probabilities around a uniform sampler's."""
 
 
 class FakeController:
-    """Stands where the controller does, as one rank sees it. There is no server, so that weights go nowhere."""
+    """Replaces the controller client of one rank. There are no servers and no publications."""
 
     def __init__(self, config: Any, engine: TrainEngine) -> None:
         self._fake, self._world = _checked(config.train_dataset.fake, engine.world), engine.world
         self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
-        self._vocab_size, self._total_steps = engine.vocabulary, total_steps(config)
+        self._vocab_size, self._total_steps = engine.vocab_size, total_steps(config)
 
-    def facts(self) -> StepLimits:
+    def step_limits(self) -> StepLimits:
         return StepLimits(self._total_steps, self._total_steps)
 
     def batch(self, step: int) -> TrainingBatch:
-        """This rank's part. Rewards are random as well; each group has two sequences or more, as far as there are so
-        many, so that there is something to compare."""
+        """This rank's part, with random rewards; each group has two or more sequences, if there are that many, so that
+        there are advantages."""
         size, length = self._fake.batch_size, self._fake.seq_len
         rows_A = np.arange(size)
         mine_N = rows_A[self._world.rank :: self._world.size]
@@ -63,7 +63,7 @@ class FakeController:
         pass
 
     def state(self, step: int) -> bytes:
-        """Batches follow from the step alone."""
+        """Empty: batches depend on the step only."""
         return b""
 
     def finished(self, step: int, early: bool) -> None:
@@ -87,7 +87,7 @@ class FakeBatchSampler:
 
 
 class FakeTokenDataset:
-    """As many rows as anybody takes; `len` is how many are evaluated."""
+    """Unlimited rows; `len` is how many are evaluated."""
 
     def __init__(self, fake: FakeDataConfig, seed: int, vocab: int) -> None:
         self._fake, self._seed, self._vocab = fake, seed, vocab
@@ -100,7 +100,7 @@ class FakeTokenDataset:
 
 
 class FakeSupervisedData:
-    """Stands where the rows of a supervised run do."""
+    """Replaces the data of a supervised run."""
 
     PART = "data.json"
 
@@ -108,22 +108,22 @@ class FakeSupervisedData:
         fake = _checked(config.train_dataset.fake, engine.world)
         self.total_steps = total_steps(config)
         self.batch_sampler = FakeBatchSampler(fake.batch_size, self.total_steps)
-        self.train = FakeTokenDataset(fake, derive_seed(config.seed, "train"), engine.vocabulary)
-        self.valid = fake_valid(config, engine.vocabulary)
+        self.train = FakeTokenDataset(fake, derive_seed(config.seed, "train"), engine.vocab_size)
+        self.valid = fake_valid(config, engine.vocab_size)
 
     def __str__(self) -> str:
         return "random tokens"
 
     def state(self, step: int) -> bytes:
-        """Rows follow from the step alone."""
+        """Empty: rows depend on the step only."""
         return b"{}\n"
 
-    def resume(self, step: int, checkpoint: Path, begins_anew: bool) -> None:
+    def resume(self, step: int, checkpoint: Path, starts_over: bool) -> None:
         pass
 
 
 def fake_valid(config: Any, vocab: int) -> FakeTokenDataset | None:
-    """Random tokens to evaluate on, where the experiment asks for them."""
+    """Random tokens to evaluate on, if configured."""
     valid = config.valid_dataset
     if valid is None or valid.fake is None:
         return None
@@ -131,7 +131,7 @@ def fake_valid(config: Any, vocab: int) -> FakeTokenDataset | None:
 
 
 def random_sequences(seed: int, rows: NDArray[np.int64], length: int, vocab: int) -> Sequences:
-    """All tokens count but the first, which nothing predicts."""
+    """All tokens are in the loss but the first, which nothing predicts."""
     tokens = [_generator(seed, "tokens", int(row)).integers(0, vocab, length, dtype=np.int32) for row in rows]
     token_ids = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
     return Sequences(token_ids, np.ones(len(token_ids), np.uint8), np.full(len(tokens), length, np.int64))
@@ -142,7 +142,7 @@ def total_steps(config: Any) -> int:
     if config.total_train_n_seqs is not None:
         limits.append(-(-config.total_train_n_seqs // config.train_dataset.fake.batch_size))
     if not limits:
-        raise ConfigError([Problem("total_train_steps", f"is null, and random tokens ({KEY}) have no end; set it")])
+        raise ConfigError([Problem("total_train_steps", f"is null, but random tokens ({KEY}) are unlimited; set it")])
     return int(min(limits))
 
 

@@ -1,4 +1,4 @@
-"""A folder as transformers reads it: weights, configuration, tokenizer and chat template of a model."""
+"""Writes a model folder in the format of transformers: weights, configuration, tokenizer and chat template."""
 
 import json
 import math
@@ -17,10 +17,11 @@ from areal_like.config.sections.weights import WeightsConfig
 from areal_like.training.file_split import split_by_size
 
 FILES = {"safetensors": ("model", "safetensors"), "torch": ("pytorch_model", "bin")}
-"""By `weights.save_format`: what transformers calls a file of weights."""
+"""`weights.save_format` -> transformers' stem and suffix of weight files."""
 EXCLUDED_FILES = ("config.json", "origin.json", "manifest.json", "adapter_config.json", "README.md", ".gitattributes")
 COPIED_SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
-"""Endings of what belongs to a model beside its weights: tokenizer, chat template, generation defaults, own code."""
+"""Suffixes of files that belong to a model beside its weights: tokenizer, chat template, generation defaults, custom
+code."""
 GENERATION = "generation_config.json"
 
 
@@ -30,35 +31,37 @@ def write_hf_folder(
     source: Path,
     weights: Mapping[str, Tensor],
     dtype: torch.dtype,
-    how: WeightsConfig | None = None,
+    settings: WeightsConfig | None = None,
     tokenizer: Path | None = None,
 ) -> None:
-    """`source` is the folder that the model was loaded from, `tokenizer` that of its tokenizer where it is another."""
+    """`source` is the folder that the model was loaded from, `tokenizer` that of its tokenizer if different."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(folder, _checkpoint_tensors(model, weights), how)
+    write_weights(folder, _checkpoint_tensors(model, weights), settings)
     config = type(model.config).from_dict(model.config.to_dict())
     config.dtype = dtype
     config.save_pretrained(folder)
-    of_model = [file for file in source.iterdir() if _belongs(file)]
-    of_tokenizer = of_model if tokenizer is None else [file for file in tokenizer.iterdir() if _belongs(file)]
-    for files, wanted in ((of_tokenizer, False), (of_model, True)):
+    model_files = [file for file in source.iterdir() if _is_copied(file)]
+    tokenizer_files = model_files if tokenizer is None else [file for file in tokenizer.iterdir() if _is_copied(file)]
+    for files, is_model_file in ((tokenizer_files, False), (model_files, True)):
         for file in files:
-            if wanted == (file.name == GENERATION or file.suffix == ".py"):
+            if is_model_file == (file.name == GENERATION or file.suffix == ".py"):
                 shutil.copyfile(file, folder / file.name)
     if model.can_generate() and model.generation_config is not None and not (folder / GENERATION).is_file():
         model.generation_config.save_pretrained(folder)
 
 
 def _checkpoint_tensors(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In memory transformers has some models otherwise than their checkpoints, such as experts in one tensor."""
-    found: dict[str, Tensor] = revert_weight_conversion(model, dict(weights))
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+    """Reverts transformers' conversions in memory, such as experts fused into one tensor."""
+    tensors: dict[str, Tensor] = revert_weight_conversion(model, dict(weights))
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def write_weights(folder: Path, weights: Mapping[str, Tensor], how: WeightsConfig | None = None) -> None:
-    """In one file, or with `weights.save_sharded` in several and an index of them, where they are that large."""
-    stem, ending = FILES[how.save_format if how is not None else "safetensors"]
-    files = split_by_size(weights, how.max_shard_gb * 1e9 if how is not None and how.save_sharded else math.inf)
+def write_weights(folder: Path, weights: Mapping[str, Tensor], settings: WeightsConfig | None = None) -> None:
+    """In one file, or with `weights.save_sharded` in several and an index, if large enough."""
+    stem, ending = FILES[settings.save_format if settings is not None else "safetensors"]
+    files = split_by_size(
+        weights, settings.max_shard_gb * 1e9 if settings is not None and settings.save_sharded else math.inf
+    )
     names = [f"{stem}.{ending}"]
     if len(files) > 1:
         names = [f"{stem}-{number:05}-of-{len(files):05}.{ending}" for number in range(1, len(files) + 1)]
@@ -71,24 +74,24 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], how: WeightsConfi
         write_tensors(folder / name, {tensor: weights[tensor] for tensor in tensors})
 
 
-def write_adapter(folder: Path, tensors: dict[str, Tensor], config: Mapping[str, Any], how: WeightsConfig) -> None:
-    """A folder as peft reads it."""
+def write_adapter(folder: Path, tensors: dict[str, Tensor], config: Mapping[str, Any], settings: WeightsConfig) -> None:
+    """A folder in the format of peft."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / f"adapter_model.{FILES[how.save_format][1]}", tensors)
+    write_tensors(folder / f"adapter_model.{FILES[settings.save_format][1]}", tensors)
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
-    """As the ending of its name says."""
+    """In the format of the file's suffix."""
     if file.suffix != ".safetensors":
         torch.save(tensors, file)
         return
     file.touch()
     mode = file.stat().st_mode
     save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(mode)  # safetensors lets only its owner read
+    file.chmod(mode)  # safetensors makes it readable by the owner only
 
 
-def _belongs(file: Path) -> bool:
+def _is_copied(file: Path) -> bool:
     is_index = file.name.endswith(".index.json")
     return file.is_file() and file.suffix in COPIED_SUFFIXES and file.name not in EXCLUDED_FILES and not is_index

@@ -1,7 +1,7 @@
-"""Reinforcement learning, as the trainer sees it: pull a batch, learn from it, publish what was learnt.
+"""The reinforcement learning loop of the trainer: get a batch, train on it, publish the weights.
 
-With a critic it is PPO: the critic judges the batch, the policy learns from what came out better or worse than that,
-and the critic, while servers take over the new policy, from what came out.
+With a critic it is PPO: the critic predicts values, the policy is trained on advantages over these, and the critic is
+trained on the returns while servers load the new policy.
 """
 
 import logging
@@ -30,19 +30,21 @@ def train(
     me: Identity,
     world: World,
     actor: Actor,
-    rollouts: TrainerControllerClient | FakeController,
+    controller: TrainerControllerClient | FakeController,
     stop: StopRequest,
     critic: Critic | None = None,
 ) -> int:
-    """From where the attempt begins to the end of the run, or to where it is stopped. Returns the exit code."""
-    start, facts = run.start_point(), rollouts.facts()
+    """From the attempt's first step to the end of the run, or until stopped. Returns the exit code."""
+    start, limits = run.start_point(), controller.step_limits()
     engines = {"actor": actor.engine}
     if critic is not None and critic.learns:
         engines["critic"] = critic.engine
     for engine in engines.values():
-        engine.set_schedule(facts.total_steps)
-    publisher = WeightPublisher(run, actor.engine, rollouts) if isinstance(rollouts, TrainerControllerClient) else None
-    checkpoints, progress = CheckpointManager(run, world, facts.steps_per_epoch), TrainingProgress(run, me, world)
+        engine.set_schedule(limits.total_steps)
+    publisher = (
+        WeightPublisher(run, actor.engine, controller) if isinstance(controller, TrainerControllerClient) else None
+    )
+    checkpoints, progress = CheckpointManager(run, world, limits.steps_per_epoch), TrainingProgress(run, me, world)
     samples = SampleLog(run, me, world)
     if start.checkpoint is not None:
         checkpoints.resume(start.checkpoint, engines, progress)
@@ -53,20 +55,20 @@ def train(
 
     def checkpoint(completed: int, is_last: bool) -> None:
         if due := checkpoints.due(completed, is_last):
-            keeps_controller = world.is_first and due.to_resume
-            parts = {CONTROLLER_STATE: rollouts.state(completed)} if keeps_controller else {}
+            has_controller_state = world.is_first and due.to_resume
+            parts = {CONTROLLER_STATE: controller.state(completed)} if has_controller_state else {}
             checkpoints.write(completed, due, engines, progress, parts)
 
-    way = publisher.reason if publisher is not None else "nothing: no server wants them"
-    log.info("training from step %d to %d; weights go through %s", start.step, facts.total_steps, way)
+    transport = publisher.reason if publisher is not None else "nothing: there are no servers"
+    log.info("training from step %d to %d; weights go through %s", start.step, limits.total_steps, transport)
     publish(start.step)
     completed = start.step
     progress.watch.take()
-    while completed < facts.total_steps and not stop.is_requested():
+    while completed < limits.total_steps and not stop.is_requested():
         with progress.watch("wait"):
-            batch = rollouts.batch(completed)
+            batch = controller.batch(completed)
         if isinstance(batch, NoMoreBatches):
-            log.info("there is no further batch: %s", batch.reason)
+            log.info("no further batch: %s", batch.reason)
             break
         if critic is not None:
             critic.compute_values(batch, progress.watch)
@@ -78,18 +80,18 @@ def train(
         if critic is not None:
             metrics |= critic.step(batch, progress.watch)
         if world.is_first:
-            rollouts.done(batch.step)
+            controller.done(batch.step)
         progress.step(completed, metrics)
         with progress.watch("checkpoint"):
-            checkpoint(completed, is_last=completed == facts.total_steps)
+            checkpoint(completed, is_last=completed == limits.total_steps)
 
-    stopped_early = completed < facts.total_steps
+    stopped_early = completed < limits.total_steps
     if stopped_early:
         checkpoint(completed, is_last=True)
     checkpoints.wait()
     progress.close()
     if world.is_first:
-        rollouts.finished(completed, stopped_early)
+        controller.finished(completed, stopped_early)
     if publisher is not None:
         publisher.close(stopped_early)
     return STOPPED_EARLY if stopped_early else DONE

@@ -1,6 +1,7 @@
-"""Low-rank adapters: thin matrices beside the linear layers are trained, and the model's own weights stay as they are.
+"""LoRA: low-rank adapters beside the linear layers are trained; the weights of the model are frozen.
 
-peft puts them in. Weights are exported merged, each time anew from the base, so that nothing is rounded twice.
+peft adds them. Weights are exported merged, computed from the base each time, so that rounding errors do not
+accumulate.
 """
 
 import contextlib
@@ -26,23 +27,24 @@ if TYPE_CHECKING:
     pass
 
 ADAPTER_NAME = "default"
-"""What peft calls the only adapter there is."""
+"""peft's name of the only adapter."""
 
 BASE, ORIGINAL = ".base_layer.", ".original_module."
 ADAPTER_PARAMETER = re.compile(rf"\.(lora_A|lora_B|modules_to_save)\.{ADAPTER_NAME}\.")
 FILE_PREFIX = "base_model.model."
-"""What names in adapter files begin with."""
+"""Prefix of tensor names in adapter files."""
 
 
 def is_adapter_parameter(name: str) -> bool:
-    """Whether a parameter belongs to an adapter, and not to the model."""
+    """Whether a parameter belongs to an adapter."""
     return ADAPTER_PARAMETER.search(name) is not None
 
 
 def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: int) -> "LoraAdapter":
-    """Changes the model: its linear layers get adapters that change nothing yet, and only these are trained."""
+    """Adds adapters to the linear layers of the model, in place, and freezes all other weights. New adapters change no
+    output."""
     saved = modules_to_save(model, config, where)
-    alpha: Any = config.lora_alpha  # peft declares whole numbers, and computes with any
+    alpha: Any = config.lora_alpha  # peft declares an int, but accepts any number
     settings = LoraConfig(
         r=config.lora_rank,
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,
@@ -54,11 +56,11 @@ def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, where: str, s
         torch.manual_seed(seed)
         get_peft_model(model, settings)
     if any(isinstance(module, ParamWrapper) for module in model.modules()):
-        message = "reaches experts that the model holds in one tensor, whose adapters cannot be merged yet"
-        raise config_error(f"{where}.target_modules", f"{message}; name attention's layers alone, such as [o_proj]")
-    # Only now: with it peft would wrap the model in a class of its own for that task.
+        message = "matches experts that the model keeps in one tensor; their adapters cannot be merged yet"
+        raise config_error(f"{where}.target_modules", f"{message}; name layers of attention only, such as [o_proj]")
+    # Set late: with it get_peft_model would wrap the model in a task class.
     settings.task_type = "SEQ_CLS" if config.is_critic else "CAUSAL_LM"
-    settings.base_model_name_or_path = config.path  # peft would have the folder, and warns where that is another
+    settings.base_model_name_or_path = config.path  # peft warns where this differs from the folder
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(getattr(torch, config.master_dtype))
@@ -66,37 +68,37 @@ def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, where: str, s
 
 
 class LoraAdapter:
-    """What was put into a model."""
+    """The adapter of a model."""
 
     def __init__(self, model: PreTrainedModel, settings: LoraConfig) -> None:
         self._model, self._settings = model, settings
 
     @property
     def peft_config(self) -> dict[str, Any]:
-        """As it stands in adapter_config.json."""
-        said: dict[str, Any] = self._settings.to_dict()  # type: ignore[no-untyped-call]
-        found = {key: sorted(value) if isinstance(value, set) else value for key, value in said.items()}
-        return {**found, "peft_type": "LORA", "inference_mode": True}
+        """The content of adapter_config.json."""
+        fields: dict[str, Any] = self._settings.to_dict()  # type: ignore[no-untyped-call]
+        plain = {key: sorted(value) if isinstance(value, set) else value for key, value in fields.items()}
+        return {**plain, "peft_type": "LORA", "inference_mode": True}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The adapter alone, by the names that peft's files have. All ranks must go through it."""
+        """The adapter's tensors by the names in peft's files. All ranks must iterate."""
         for name, parameter in self._model.named_parameters():
             if is_adapter_parameter(name):
                 short = name.replace(f".modules_to_save.{ADAPTER_NAME}.", ".").replace(f".{ADAPTER_NAME}.", ".")
                 yield FILE_PREFIX + short, full_tensor(parameter.detach())
 
     def base_parameters(self) -> Iterator[nn.Parameter]:
-        """Those that the model has without the adapter."""
+        """The parameters of the model without the adapter."""
         return (parameter for name, parameter in self._model.named_parameters() if not is_adapter_parameter(name))
 
     def base_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that the model's checkpoints have, by the names that they have without the adapter."""
-        found = ((name, buffer) for name, buffer in persistent_buffers(self._model) if not is_adapter_parameter(name))
-        return ((name.replace(BASE, ".").replace(ORIGINAL, "."), buffer) for name, buffer in found)
+        """The buffers in checkpoints of the model, by their names without the adapter."""
+        buffers = ((name, buffer) for name, buffer in persistent_buffers(self._model) if not is_adapter_parameter(name))
+        return ((name.replace(BASE, ".").replace(ORIGINAL, "."), buffer) for name, buffer in buffers)
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
-        """The model with the adapter worked in, by the names and in the order that it has without one. All ranks must
-        go through it."""
+        """The model with the adapter merged, with the names and in the order of the model without one. All ranks must
+        iterate."""
         layers = dict(self._model.named_modules())
         for name, parameter in self._model.named_parameters():
             if is_adapter_parameter(name):
@@ -111,13 +113,13 @@ class LoraAdapter:
                 yield name.replace(BASE, "."), full_tensor(parameter.detach())
 
     @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """The model as it is without the adapter; not for training."""
+    def disabled(self) -> Iterator[None]:
+        """The model without the adapter; not for training."""
         parts = [module for module in self._model.modules() if isinstance(module, LoraLayer | ModulesToSaveWrapper)]
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         for part in parts:
             part.enable_adapters(False)
-        for parameter in trained:  # peft takes that away too, and FSDP looks at it but once
+        for parameter in trained:  # peft sets it to False, but FSDP reads it only once
             parameter.requires_grad_(True)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Which layers of a model get an adapter, and which modules are trained in full beside them."""
+"""Selects the layers of a model that get an adapter, and the modules that are fully trained beside them."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ ALL_LINEAR = "all-linear"
 
 
 def target_modules(model: PreTrainedModel, config: TrainEngineConfig, where: str, saved: Sequence[str]) -> list[str]:
-    """The layers that get an adapter: by their last names where that says enough, as servers want it."""
+    """The layers that get an adapter: by their last name component where that is unambiguous, as servers expect."""
     key = f"{where}.target_modules"
     modules = dict(model.named_modules())
     head = output_head(model)
@@ -22,60 +22,65 @@ def target_modules(model: PreTrainedModel, config: TrainEngineConfig, where: str
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear) and name not in heads]
     linear = [name for name in linear if not any(name == each or name.startswith(f"{each}.") for each in saved)]
     chosen: set[str] = set()
-    for wanted in config.target_modules or [ALL_LINEAR]:
-        found = linear if wanted == ALL_LINEAR else [name for name in modules if _matches(name, wanted)]
-        if not set(found) & set(linear):
-            raise config_error(key, _mismatch_message(wanted, found, heads, modules, linear, where))
-        chosen |= set(found) & set(linear)
+    for pattern in config.target_modules or [ALL_LINEAR]:
+        matches = linear if pattern == ALL_LINEAR else [name for name in modules if _matches(name, pattern)]
+        if not set(matches) & set(linear):
+            raise config_error(key, _mismatch_message(pattern, matches, heads, modules, linear, where))
+        chosen |= set(matches) & set(linear)
     last = {name.rpartition(".")[2] for name in chosen}
-    says_enough = chosen == {name for name in linear if name.rpartition(".")[2] in last}
-    return sorted(last if says_enough else chosen)
+    is_unambiguous = chosen == {name for name in linear if name.rpartition(".")[2] in last}
+    return sorted(last if is_unambiguous else chosen)
 
 
 def modules_to_save(model: PreTrainedModel, config: TrainEngineConfig, where: str) -> list[str]:
-    """Modules that are trained as a whole; the head of a value model always is, since it begins with nothing."""
+    """Modules that are fully trained; the head of a value model always is, since it starts at zero."""
     key = f"{where}.lora_modules_to_save"
     modules = {name: module for name, module in model.named_modules() if name}
     tied = set(model.all_tied_weights_keys) | set(model.all_tied_weights_keys.values())
     chosen: set[str] = set()
-    for wanted in [*config.lora_modules_to_save, *([VALUE_HEAD] if config.is_critic else [])]:
-        found = [name for name in modules if _ends_with(name, wanted)]
-        found = [name for name in found if any(True for _ in modules[name].parameters())]
-        if not found:
-            there = ", ".join(sorted({name.rpartition(".")[2] for name in modules if not name[-1].isdigit()}))
-            raise config_error(key, f"the model has no module {wanted}; there are {there}")
-        if shared := [name for name in found if any(weight.startswith(f"{name}.") for weight in tied)]:
-            message = f"{shared[0]} shares its weight with another module, and could not be trained apart from it"
+    for pattern in [*config.lora_modules_to_save, *([VALUE_HEAD] if config.is_critic else [])]:
+        matches = [name for name in modules if _ends_with(name, pattern)]
+        matches = [name for name in matches if any(True for _ in modules[name].parameters())]
+        if not matches:
+            known = ", ".join(sorted({name.rpartition(".")[2] for name in modules if not name[-1].isdigit()}))
+            raise config_error(key, f"the model has no module {pattern}; its modules are {known}")
+        if shared := [name for name in matches if any(weight.startswith(f"{name}.") for weight in tied)]:
+            message = f"{shared[0]} shares its weight with another module and cannot be trained separately"
             raise config_error(key, f"{message}; leave it out")
-        if lists := [name for name in found if isinstance(modules[name], nn.ModuleList)]:
-            raise config_error(key, f"{lists[0]} is a list of modules; name those in it")
-        chosen |= set(found)
+        if module_lists := [name for name in matches if isinstance(modules[name], nn.ModuleList)]:
+            raise config_error(key, f"{module_lists[0]} is a list of modules; name its elements")
+        chosen |= set(matches)
     return sorted(chosen)
 
 
 def _mismatch_message(
-    wanted: str, found: Sequence[str], heads: set[str], modules: dict[str, nn.Module], linear: Sequence[str], where: str
+    pattern: str,
+    matches: Sequence[str],
+    heads: set[str],
+    modules: dict[str, nn.Module],
+    linear: Sequence[str],
+    where: str,
 ) -> str:
-    if set(found) & heads:
-        return f"{wanted} is the head of the model, which gets no adapter; take {where}.lora_modules_to_save for it"
-    there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-    if any(isinstance(modules[name], nn.Linear) for name in found):
-        return f"{wanted} is trained in full already, by {where}.lora_modules_to_save; name it once"
-    if found:
-        kind = type(modules[found[0]]).__name__
-        return f"{wanted} is no linear layer but {kind}; there are {there}"
-    return f"the model has no module that {wanted} fits, as a name or as a regular expression; there are {there}"
+    if set(matches) & heads:
+        return f"{pattern} is the model's head, which gets no adapter; use {where}.lora_modules_to_save for it"
+    known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+    if any(isinstance(modules[name], nn.Linear) for name in matches):
+        return f"{pattern} is fully trained by {where}.lora_modules_to_save already; name it only once"
+    if matches:
+        kind = type(modules[matches[0]]).__name__
+        return f"{pattern} is not a linear layer but {kind}; linear layers are {known}"
+    return f"the model has no module that matches {pattern} by name or regular expression; linear layers are {known}"
 
 
-def _ends_with(name: str, wanted: str) -> bool:
-    return name == wanted or name.endswith(f".{wanted}")
+def _ends_with(name: str, suffix: str) -> bool:
+    return name == suffix or name.endswith(f".{suffix}")
 
 
-def _matches(name: str, wanted: str) -> bool:
-    """By its last names, or as a regular expression for all of its name."""
-    if _ends_with(name, wanted):
+def _matches(name: str, pattern: str) -> bool:
+    """By its last name components, or the full name by a regular expression."""
+    if _ends_with(name, pattern):
         return True
     try:
-        return re.fullmatch(wanted, name) is not None
+        return re.fullmatch(pattern, name) is not None
     except re.error:
         return False

@@ -1,8 +1,8 @@
-"""Loss scaling for float16: losses are multiplied, so that small gradients are not rounded to 0, and gradients divided
-again before they are used.
+"""Loss scaling for float16: the loss is multiplied so that small gradients do not underflow, and gradients are divided
+again before use.
 
-The factor is doubled after so many steps without an overflow, and halved when there was one. It is a power of two where
-it begins as one, so that it changes nothing but the range.
+The scale is doubled after a number of steps without overflow, and halved after one with. A power of two stays one, so
+that scaling changes the range only.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ GROWTH, BACKOFF = 2.0, 0.5
 
 
 class LossScale:
-    """How large the factor is."""
+    """The current scale, and when it changes."""
 
     def __init__(self, initial: float, least: float, window: float, hysteresis: int) -> None:
         self.value = max(initial, least)
@@ -21,14 +21,15 @@ class LossScale:
         self._good, self._patience = 0, hysteresis
 
     def good(self) -> None:
-        """After a step whose gradients were finite."""
+        """After a step with finite gradients."""
         self._good += 1
         if self._good >= self._window:
             self._good, self._patience = 0, self._hysteresis
             self.value *= GROWTH
 
     def overflow(self) -> None:
-        """After a step whose gradients were not. The first few are let pass, until a window without one has passed."""
+        """After a step with gradients that are not finite. The first `hysteresis` - 1 of a window do not lower the
+        scale."""
         self._good = 0
         self._patience -= 1
         if self._patience <= 0:
@@ -36,7 +37,7 @@ class LossScale:
 
     @property
     def can_decrease(self) -> bool:
-        """Whether an overflow can be the scale's fault: at its least it is the model's."""
+        """Whether the scale may be the cause of an overflow: at its minimum it is the model."""
         return self.value > self._least
 
     def state(self) -> dict[str, Any]:
@@ -47,14 +48,14 @@ class LossScale:
 
 
 class NoLossScale(LossScale):
-    """For precisions that have the range of float32."""
+    """For dtypes with the range of float32."""
 
     def __init__(self) -> None:
         super().__init__(1.0, 1.0, float("inf"), 1)
 
 
 def make_scale(config: OptimizerConfig, *dtypes: str) -> LossScale:
-    """`dtypes` are those in which gradients are computed and added up."""
+    """`dtypes` are those of computation and reduction of gradients."""
     if "float16" not in dtypes:
         return NoLossScale()
     return LossScale(

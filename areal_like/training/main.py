@@ -1,4 +1,4 @@
-"""A trainer rank: `python -m areal_like.training.main --run-dir D`, with the environment that torchrun gives."""
+"""Trainer process: `python -m areal_like.training.main --run-dir D`, with torchrun's environment variables."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def main(run: Run, me: Identity) -> int:
-    """Meets the other ranks, loads the model, and trains."""
+    """Joins the other ranks, loads the model, and trains."""
     from areal_like.config.allocation.models import trained_models
     from areal_like.config.checks.not_built import refuse_not_built
 
@@ -30,7 +30,7 @@ def main(run: Run, me: Identity) -> int:
     is_supervised = not hasattr(run.config, "actor")
     if not is_supervised and run.config.train_dataset.fake is None and TOKEN not in os.environ:
         raise Failure(
-            "training by rewards needs servers and a controller, which the launcher starts: python -m launcher "
+            "reinforcement learning needs servers and a controller, which the launcher starts: python -m launcher "
             f"resume={run.directory}"
         )
     import torch
@@ -61,13 +61,15 @@ def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> 
     from areal_like.training.token_export import TokenExport
 
     config = run.config
-    # Nothing else runs yet: all threads of this process may make tokens of a large dataset.
+    # Nothing else runs yet: use all threads of this process to tokenize.
     os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     rows = None if config.train_dataset.fake is not None else SupervisedData(run)
     engine = load_trained_engine(run, config.model, "model", world)
-    learns = RewardModelLearner if config.train_dataset.type == "rw" else SupervisedLearner
+    learner_class = RewardModelLearner if config.train_dataset.type == "rw" else SupervisedLearner
     export = TokenExport(run, world) if config.enable_token_export else None
-    return train(run, me, world, learns(engine, config.seed, export), rows or FakeSupervisedData(config, engine), stop)
+    return train(
+        run, me, world, learner_class(engine, config.seed, export), rows or FakeSupervisedData(config, engine), stop
+    )
 
 
 def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") -> int:
@@ -88,15 +90,15 @@ def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") 
     export = TokenExport(run, world) if config.enable_token_export else None
     actor = Actor(engine, reference, config.actor, config.seed, SearchFolders(run.folder, run.cwd), export)
     fake = config.train_dataset.fake is not None
-    rollouts = FakeController(config, engine) if fake else TrainerControllerClient(run, me, world.rank, world.size)
+    controller = FakeController(config, engine) if fake else TrainerControllerClient(run, me, world.rank, world.size)
     try:
-        return train(run, me, world, actor, rollouts, stop, critic)
+        return train(run, me, world, actor, controller, stop, critic)
     finally:
-        rollouts.close()
+        controller.close()
 
 
 def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelReference":
-    """What the policy is held near to: a model of its own, unless it is the one that the actor's adapter stands in."""
+    """The reference model: a second model, or the base of the actor's adapter."""
     from areal_like.config.allocation.models import reference_is_base
     from areal_like.models import model_folder
     from areal_like.training.engine import TrainEngine
@@ -105,7 +107,7 @@ def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelRefere
     if reference_is_base(run.config):
         from areal_like.training.reference import BaseModelReference
 
-        log.info("ref is the actor with its adapter switched off: no second model is loaded")
+        log.info("ref is the actor with its adapter disabled: no second model is loaded")
         return BaseModelReference(actor, frozen, "ref")
     return TrainEngine(frozen, "ref", model_folder(frozen.path, run.cwd), actor.world, run.config.seed)
 
@@ -113,8 +115,8 @@ def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelRefere
 def load_trained_engine(
     run: Run, config: "TrainEngineConfig", where: str, world: "World", part: str | None = None
 ) -> "TrainEngine":
-    """A model that is trained: as the attempt's checkpoint has it (in the folder `part`, where it is not the one that
-    the checkpoint is), else as the configuration says. One that is frozen is in no checkpoint."""
+    """The engine of a trained model, from the attempt's checkpoint where there is one (in its subfolder `part`, if
+    given), else from the configuration. A frozen model is not in checkpoints."""
     from areal_like.models import model_folder
     from areal_like.training.checkpoint import check_complete
     from areal_like.training.engine import TrainEngine
@@ -125,18 +127,20 @@ def load_trained_engine(
             check_complete(checkpoint)
         world.barrier()
     elif checkpoint is not None and part is not None:
-        whole, checkpoint = checkpoint, checkpoint / part
+        root, checkpoint = checkpoint, checkpoint / part
         if not checkpoint.is_dir():
-            raise Failure(f"resume: {whole} was written by a run without a {where}; go on with a file like that run's")
+            raise Failure(
+                f"resume: {root} was written by a run without a {where}; resume with a configuration like that run's"
+            )
     return TrainEngine(config, where, model_folder(config.path, run.cwd), world, run.config.seed, checkpoint)
 
 
 if __name__ == "__main__":
-    # Under plain torchrun nobody else says who a rank is.
+    # Plain torchrun does not set the process name.
     os.environ.setdefault(PROCESS, f"trainer/{os.environ.get('RANK', '0')}")
     code = run_process(main)
     logging.shutdown()
     sys.stdout.flush()
-    # Everything is written. What is left are torch's threads, and those of gloo have aborted processes that tore them
-    # down at their end, on a busy machine: a run that is done would count as failed.
+    # Everything is written. Interpreter shutdown would join torch's threads; gloo's have aborted processes there on a
+    # busy machine, which would make a completed run count as failed.
     os._exit(code)

@@ -1,5 +1,5 @@
-"""A rank's sequences cut into the parts that are one update each, and these into micro-batches as `mb_spec` says. Those
-without anything to learn stay out."""
+"""Splits a rank's sequences into minibatches (one update each), and these into micro-batches by `mb_spec`. Sequences
+without tokens in the loss are left out."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ def make_micro_batches(
     device: torch.device,
     units: NDArray[np.int64] | None = None,
 ) -> list[MicroBatch]:
-    """Of these rows; none where there are no rows. `config` is the section `where`. Rows of one unit stay together:
-    without `units` (one of each row), so many neighbours as `mb_spec.granularity` are one, or what is left of them."""
+    """Of these rows; none for no rows. `config` is the section `where`. Rows of one unit stay together: by default
+    `mb_spec.granularity` neighbouring rows are a unit."""
     rows_N, spec = np.asarray(rows, dtype=np.int64), config.mb_spec
     if not len(rows_N):
         return []
@@ -45,7 +45,7 @@ def make_micro_batches(
 def minibatches(
     sequences: Sequences, config: PPOActorConfig | PPOCriticConfig, world: World
 ) -> list[NDArray[np.int64]]:
-    """Rows of one update each. All ranks have as many, although those with few sequences have empty ones."""
+    """Rows of one update each. All ranks return the same number; ranks with few sequences get empty ones."""
     plan = packing.minibatches(sequences.lengths_N.tolist(), config.ppo_n_minibatches, config.mb_spec.granularity)
-    most = int(world.max([len(plan)])[0])
-    return [np.array(rows, dtype=np.int64) for rows in plan + [[]] * (most - len(plan))]
+    num_minibatches = int(world.max([len(plan)])[0])
+    return [np.array(rows, dtype=np.int64) for rows in plan + [[]] * (num_minibatches - len(plan))]

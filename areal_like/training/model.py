@@ -1,5 +1,5 @@
-"""A model of transformers, loaded or made, and wrapped so that it takes packed tokens and gives log-probabilities, or
-with a head of its own a value of each."""
+"""Loads a transformers model, and wraps it to map packed tokens to log-probabilities, or with a value head to
+values."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,16 +18,16 @@ from areal_like.training.attention import REGISTERED_NAMES
 from areal_like.training.sequences import MicroBatch
 
 LOGIT_SCALES = ("logit_scale", "logits_scaling")
-"""Entries of a model's configuration by which its logits are not the plain product of hidden states and head."""
+"""Configuration entries that scale logits; not supported."""
 
 
 VALUE_HEAD = "score"
-"""What transformers calls the head of a model that gives one number for each token."""
+"""transformers' name of the head that gives one number per token."""
 
 
 class PackedModel(nn.Module):
-    """Packed tokens in; out come log-probability and entropy of every prediction that counts, or the value of what it
-    was predicted from. The logits of a whole micro-batch are never in memory at once."""
+    """Maps packed tokens to log-probability and entropy of every target token, or to the value of the state before it.
+    The logits of a whole micro-batch are never in memory at once."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class PackedModel(nn.Module):
         logprobs_P, entropy_P = token_logprobs(
             hidden_P, head, micro.targets_P, temperature, with_entropy, softcap=self.softcap
         )
-        # FSDP hangs its hooks on what a module returns, and warns where that is a view.
+        # FSDP registers hooks on outputs, and warns about views.
         return logprobs_P.clone(), None if entropy_P is None else entropy_P.clone()
 
 
@@ -61,41 +61,41 @@ def load_model(
     attention: str = "sdpa",
     is_empty: bool = False,
 ) -> PreTrainedModel:
-    """The model in `folder`, in the precision in which its weights are held: with its own weights, with random ones by
-    `seed`, or with none yet (`is_empty`, for a device that has no memory). `where` is the section of `config`, and
-    `attention` what became of its `attn_impl`."""
+    """The model in `folder`, with weights in the dtype of their storage: its own weights, random ones with `seed`, or
+    none yet (`is_empty`, for the meta device). `where` is the section of `config`, `attention` its resolved
+    `attn_impl`."""
     is_frozen = config.optimizer is None or config.use_lora
     dtype = getattr(torch, config.dtype if is_frozen else config.master_dtype)
-    code = {"trust_remote_code": config.trust_remote_code}
-    shared: dict[str, Any] = {"attn_implementation": REGISTERED_NAMES.get(attention, attention), **code}
-    described = AutoConfig.from_pretrained(folder, local_files_only=True, **code)
-    _check_head(described.get_text_config(), where, config.path)
+    code_settings = {"trust_remote_code": config.trust_remote_code}
+    shared: dict[str, Any] = {"attn_implementation": REGISTERED_NAMES.get(attention, attention), **code_settings}
+    model_config = AutoConfig.from_pretrained(folder, local_files_only=True, **code_settings)
+    _check_head(model_config.get_text_config(), where, config.path)
     if config.debug is not None and config.debug.num_layers is not None:
-        _truncate_layers(described.get_text_config(), config.debug.num_layers)
+        _truncate_layers(model_config.get_text_config(), config.debug.num_layers)
     if not config.moe_use_grouped_mm:
         shared["experts_implementation"] = "eager"
     kind: Any = AutoModelForCausalLM
     if config.is_critic:
-        kind, described.num_labels = AutoModelForSequenceClassification, 1
+        kind, model_config.num_labels = AutoModelForSequenceClassification, 1
     if seed is not None or is_empty:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed or 0)
-            model: PreTrainedModel = kind.from_config(described, dtype=dtype, **shared)
+            model: PreTrainedModel = kind.from_config(model_config, dtype=dtype, **shared)
         if config.is_critic:
             _zero_value_head(model)
     else:
         with _quiet_transformers():
-            model, found = kind.from_pretrained(
-                folder, config=described, dtype=dtype, local_files_only=True, output_loading_info=True, **shared
+            model, loading_info = kind.from_pretrained(
+                folder, config=model_config, dtype=dtype, local_files_only=True, output_loading_info=True, **shared
             )
-        missing = set(found["missing_keys"])
+        missing = set(loading_info["missing_keys"])
         if config.is_critic and config.optimizer is not None and f"{VALUE_HEAD}.weight" in missing:
             _zero_value_head(model)
             missing.discard(f"{VALUE_HEAD}.weight")
         if missing:
             raise config_error(
                 f"{where}.path",
-                f"{folder} lacks {len(missing)} of the model's weights, such as {min(missing)}; take a complete "
+                f"{folder} lacks {len(missing)} of the model's weights, such as {min(missing)}; use a complete "
                 f"checkpoint, or {where}.init_from_scratch=true for random weights",
             )
     model.config.architectures = [type(model).__name__]
@@ -108,17 +108,20 @@ def load_model(
     return model
 
 
-def _truncate_layers(described: Any, num_layers: int) -> None:
-    """The first so many. Lists with an entry for each layer are cut as well."""
-    before, described.num_hidden_layers = described.num_hidden_layers, min(num_layers, described.num_hidden_layers)
-    for name, value in vars(described).items():
+def _truncate_layers(model_config: Any, num_layers: int) -> None:
+    """Keeps the first `num_layers`. Lists with an entry per layer are truncated as well."""
+    before, model_config.num_hidden_layers = (
+        model_config.num_hidden_layers,
+        min(num_layers, model_config.num_hidden_layers),
+    )
+    for name, value in vars(model_config).items():
         if isinstance(value, list) and len(value) == before:
-            setattr(described, name, value[: described.num_hidden_layers])
+            setattr(model_config, name, value[: model_config.num_hidden_layers])
 
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """What a folder lacks is an error here, or as it should be: transformers need not warn of it."""
+    """Silences warnings about missing weights: these are expected, or an error raised here."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
@@ -128,35 +131,34 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def value_head(model: PreTrainedModel) -> nn.Linear | None:
-    """What makes a value of a hidden state; None of a model that predicts tokens."""
+    """The linear layer from hidden states to values; None for a model that predicts tokens."""
     return getattr(model, VALUE_HEAD, None)
 
 
 def _zero_value_head(model: PreTrainedModel) -> None:
-    """A new head says 0 of everything. Random ones would add noise to the first advantages, in large models more than
-    rewards are worth; at 0 these are what they are without a value model, and the head learns from the first step on,
-    the layers below it from the second."""
+    """A new value head predicts 0. Random values would add noise to the first advantages, in large models more than the
+    rewards. The head learns from the first step on, the layers below it from the second."""
     head = value_head(model)
     assert head is not None
     nn.init.zeros_(head.weight)
 
 
 def output_head(model: PreTrainedModel) -> nn.Linear:
-    """What makes logits of hidden states."""
+    """The linear layer from hidden states to logits."""
     head: nn.Linear = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return head
 
 
-def _check_head(described: Any, where: str, path: str) -> None:
+def _check_head(model_config: Any, where: str, path: str) -> None:
     for name in LOGIT_SCALES:
-        if getattr(described, name, None) not in (None, 1.0):
+        if getattr(model_config, name, None) not in (None, 1.0):
             raise config_error(
-                f"{where}.path", f"{path} changes its logits ({name} in its config.json): not supported yet"
+                f"{where}.path", f"{path} scales its logits ({name} in its config.json), which is not supported yet"
             )
 
 
 def remove_dropout(model: nn.Module) -> None:
-    """Every probability of dropout becomes 0, also those that attention passes on as a number."""
+    """Sets every dropout probability to 0, also those that attention passes as numbers."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -168,5 +170,5 @@ def remove_dropout(model: nn.Module) -> None:
 def _check_dropout(model: nn.Module, attention: str, where: str) -> None:
     drops = any(getattr(module, "attention_dropout", 0.0) for module in model.modules())
     if attention == "flex_attention" and drops:
-        message = "flex_attention leaves no attention out, and this model's attention_dropout says so"
-        raise config_error(f"{where}.attn_impl", f"{message}; take sdpa, or set {where}.disable_dropout=true")
+        message = "flex_attention does not support this model's attention_dropout"
+        raise config_error(f"{where}.attn_impl", f"{message}; use sdpa, or set {where}.disable_dropout=true")

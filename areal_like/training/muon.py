@@ -1,7 +1,7 @@
-"""Muon: updates of weight matrices are orthogonalized, so that no direction of a matrix learns at the cost of others.
+"""Muon: orthogonalized updates of weight matrices.
 
-A matrix that is spread over ranks is put together on one of them, which works for all; as many matrices as there are
-ranks are under way at once.
+Each sharded matrix is gathered on one rank, which orthogonalizes its update; as many matrices as there are ranks are
+processed at a time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,15 +15,15 @@ from torch.distributed.tensor import DTensor
 from areal_like.training.row_shards import local_tensor, shard_group, split_rows
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration by Keller Jordan: all singular values end up near 1 after few rounds."""
+"""Of Keller Jordan's quintic iteration: all singular values come close to 1 in a few iterations."""
 ITERATIONS = 5
 ADAM_UPDATE_RMS = 0.2
-"""Typical size of an element of AdamW's update. Orthogonalized updates are brought to it, so that learning rate and
-weight decay mean the same for both."""
+"""Typical RMS of AdamW's update. Orthogonalized updates are scaled to it, so that learning rate and weight decay have
+the same meaning for both."""
 
 
 class Muon(torch.optim.AdamW):
-    """Embeddings, output heads (`tables`) and vectors are AdamW's."""
+    """Embeddings, output heads (`tables`) and vectors are updated by AdamW."""
 
     def __init__(
         self,
@@ -56,28 +56,30 @@ class Muon(torch.optim.AdamW):
             self.param_groups = groups
 
     def _step_matrices(self, matrices: Sequence[nn.Parameter], group: dict[str, Any]) -> None:
-        """Those of the same owners together."""
-        found: dict[dist.ProcessGroup | None, list[nn.Parameter]] = {}
+        """Grouped by their shard groups."""
+        by_group: dict[dist.ProcessGroup | None, list[nn.Parameter]] = {}
         for matrix in matrices:
-            # Experts of one layer are a stack of matrices, and a rank has whole ones of it.
-            found.setdefault(shard_group(matrix) if matrix.dim() == 2 else None, []).append(matrix)
-        for ranks, of_them in found.items():
-            at_once = 1 if ranks is None else ranks.size()
-            for few in (of_them[place : place + at_once] for place in range(0, len(of_them), at_once)):
-                steps = [self._with_momentum(matrix) for matrix in few]
+            # Experts of a layer are a stack of matrices, sharded into whole matrices.
+            by_group.setdefault(shard_group(matrix) if matrix.dim() == 2 else None, []).append(matrix)
+        for ranks, group_matrices in by_group.items():
+            chunk_size = 1 if ranks is None else ranks.size()
+            for chunk in (
+                group_matrices[place : place + chunk_size] for place in range(0, len(group_matrices), chunk_size)
+            ):
+                steps = [self._with_momentum(matrix) for matrix in chunk]
                 updates = (
-                    _orthogonalize_across_ranks(few, steps, ranks)
+                    _orthogonalize_across_ranks(chunk, steps, ranks)
                     if ranks is not None
                     else [*map(orthogonalize, steps)]
                 )
-                for matrix, update in zip(few, updates, strict=True):
+                for matrix, update in zip(chunk, updates, strict=True):
                     weight = local_tensor(matrix)
                     weight.mul_(1 - group["lr"] * group["weight_decay"])
                     length = ADAM_UPDATE_RMS * max(matrix.shape[-2:]) ** 0.5
                     weight.add_(update.to(weight), alpha=-group["lr"] * length)
 
     def _with_momentum(self, matrix: nn.Parameter) -> Tensor:
-        """This rank's part of the step that momentum would make."""
+        """This rank's part of the momentum update."""
         assert matrix.grad is not None
         gradient: Tensor = local_tensor(matrix.grad)
         state: dict[str, Tensor] = self.state[matrix]
@@ -90,45 +92,45 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """About U V^T of the matrix U S V^T; each one of a stack. In bfloat16 where that is fast."""
-    found: Tensor = matrix.bfloat16() if matrix.is_cuda else matrix.float()
+    """Approximates U V^T for the matrix U S V^T; for a stack, of each matrix. In bfloat16 on GPUs."""
+    x: Tensor = matrix.bfloat16() if matrix.is_cuda else matrix.float()
     is_tall = matrix.shape[-2] > matrix.shape[-1]
-    found = found.mT if is_tall else found
-    found = found / found.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    x = x.mT if is_tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
-        gram = found @ found.mT
-        found = a * found + (b * gram + c * gram @ gram) @ found
-    return found.mT if is_tall else found
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if is_tall else x
 
 
 def _orthogonalize_across_ranks(
     matrices: Sequence[Tensor], steps: Sequence[Tensor], ranks: dist.ProcessGroup
 ) -> list[Tensor]:
-    """The i-th rank gets the i-th matrix whole, orthogonalizes it, and gives each rank its rows back."""
+    """The i-th rank gathers the i-th matrix, orthogonalizes it, and scatters the rows back."""
     if ranks.size() == 1:
         return [orthogonalize(step) for step in steps]
     me, device = ranks.rank(), _device_of(matrices[0])
     parts = [split_rows(len(matrix), ranks.size()) for matrix in matrices]
-    own = [part[me].num * matrix.shape[1] for part, matrix in zip(parts, matrices, strict=True)]
+    own_sizes = [part[me].num * matrix.shape[1] for part, matrix in zip(parts, matrices, strict=True)]
     idle = [0] * (ranks.size() - len(matrices))
     if me < len(matrices):
         mine = matrices[me].shape
-        theirs = [rows.num * mine[1] for rows in parts[me]]
+        sizes_of_ranks = [rows.num * mine[1] for rows in parts[me]]
     else:
-        theirs = [0] * ranks.size()
+        sizes_of_ranks = [0] * ranks.size()
     sent = torch.cat([step.to(device).flatten() for step in steps])
-    whole = sent.new_empty(sum(theirs))
-    dist.all_to_all_single(whole, sent, theirs, own + idle, group=ranks)
+    gathered = sent.new_empty(sum(sizes_of_ranks))
+    dist.all_to_all_single(gathered, sent, sizes_of_ranks, own_sizes + idle, group=ranks)
     if me < len(matrices):
-        whole = orthogonalize(whole.view(mine)).to(sent.dtype).flatten()
-    back = torch.empty_like(sent)
-    dist.all_to_all_single(back, whole.contiguous(), own + idle, theirs, group=ranks)
-    pieces = torch.split(back, own)
+        gathered = orthogonalize(gathered.view(mine)).to(sent.dtype).flatten()
+    returned = torch.empty_like(sent)
+    dist.all_to_all_single(returned, gathered.contiguous(), own_sizes + idle, sizes_of_ranks, group=ranks)
+    pieces = torch.split(returned, own_sizes)
     return [piece.view(step.shape) for piece, step in zip(pieces, steps, strict=True)]
 
 
 def _device_of(matrix: Tensor) -> torch.device:
-    """Where the ranks talk to each other: parts of a matrix may wait in host memory."""
+    """The device of collectives: parts of a matrix may be offloaded to host memory."""
     assert isinstance(matrix, DTensor)
     return torch.device(matrix.device_mesh.device_type)

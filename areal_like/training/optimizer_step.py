@@ -1,4 +1,4 @@
-"""What optimizer steps did, and what of it is worth knowing."""
+"""The result of optimizer steps and their metrics."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,22 +9,22 @@ from torch import Tensor
 
 
 class OptimizerStep(NamedTuple):
-    """One optimizer step. `loss` is that of the whole batch, `grad_norm` the norm before clipping."""
+    """`loss` is that of the whole batch, `grad_norm` the norm before clipping."""
 
     loss: float
     grad_norm: float
     lr: float
     is_skipped: bool
     is_overflow: bool = False
-    """Skipped because gradients went beyond the range of float16: the scale of losses was too large, not they."""
+    """Skipped because gradients exceeded the range of float16: the loss scale was too large."""
     loss_scale: float = 1.0
 
 
 def optimizer_metrics(group: str, updates: Sequence[OptimizerStep]) -> dict[str, float]:
-    """Of the updates of one step, as metrics of this group (`train`, `critic`)."""
+    """Of the optimizer steps of one training step, as metrics of a group (`train`, `critic`)."""
     measured = [update for update in updates if not update.is_overflow]
     overflows = len(updates) - len(measured)
-    found = {
+    metrics = {
         "loss": float(np.mean([update.loss for update in updates])),
         "grad_norm": float(np.mean([update.grad_norm for update in measured or updates])),
         "lr": updates[-1].lr,
@@ -32,12 +32,12 @@ def optimizer_metrics(group: str, updates: Sequence[OptimizerStep]) -> dict[str,
         "skipped_updates": float(sum(update.is_skipped for update in measured)),
     }
     if overflows or updates[-1].loss_scale != 1.0:
-        found |= {"overflows": float(overflows), "loss_scale": updates[-1].loss_scale}
-    return {f"{group}/{name}": value for name, value in found.items()}
+        metrics |= {"overflows": float(overflows), "loss_scale": updates[-1].loss_scale}
+    return {f"{group}/{name}": value for name, value in metrics.items()}
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:
-    """In double precision, without a copy of each in it."""
+    """In double precision, without double copies."""
     if not tensors:
         return 0.0
     norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]

@@ -1,5 +1,4 @@
-"""How gradients change weights: AdamW with moments of full or of half size, gradient descent with momentum, and
-(`muon.py`) Muon."""
+"""Optimizers: AdamW with moments in full or half precision, SGD with momentum, and Muon (`muon.py`)."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -12,12 +11,11 @@ from areal_like.training.muon import Muon
 from areal_like.training.row_shards import local_rows, local_tensor
 
 GOLDEN_RATIO_32 = 0x9E3779B1
-"""2**32 over the golden ratio: multiples of it are spread evenly."""
+"""2**32 over the golden ratio: its multiples are evenly distributed."""
 
 
 class DecoupledSGD(torch.optim.SGD):
-    """Gradient descent with momentum whose weight decay shrinks the weights by themselves, as AdamW's does, instead of
-    going through the momentum."""
+    """SGD with momentum and decoupled weight decay, as in AdamW: the decay does not go through the momentum."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float, **settings: Any) -> None:
         super().__init__(params, lr=lr, **settings)
@@ -33,11 +31,11 @@ class DecoupledSGD(torch.optim.SGD):
 
 
 class AdamWBf16(torch.optim.Optimizer):
-    """AdamW whose moments are held in bfloat16, in half the memory. It computes in float32.
+    """AdamW with moments in bfloat16, at half the memory. It computes in float32.
 
-    Rounding to the nearest would lose what is smaller than 1/256 of a moment, always in the same direction: with a
-    decay of 0.999 a moment would never fall again. What is held is therefore rounded up or down by turns, so that it is
-    right on average over the steps. So are weights, where they are held in bfloat16 too.
+    Rounding to nearest would drop changes below 1/256 of a moment, always in the same direction: with a decay of 0.999
+    a moment would never decrease. Moments are therefore rounded up or down with a dither, so that they are right on
+    average over the steps. So are weights that are stored in bfloat16.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class AdamWBf16(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        assert closure is None, "the gradient is there already"
+        assert closure is None, "closures are not supported"
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -70,14 +68,14 @@ class AdamWBf16(torch.optim.Optimizer):
         new_weight = weight.float().mul_(1 - group["lr"] * group["weight_decay"])
         deviation = (new_square / (1 - beta2**step)).sqrt_().add_(group["eps"])
         new_weight.addcdiv_(new_mean, deviation, value=-group["lr"] / (1 - beta1**step))
-        for held, new in ((mean, new_mean), (square, new_square), (weight, new_weight)):
-            held.copy_(_rounded(new, dither) if held.dtype == torch.bfloat16 else new)
+        for stored, new in ((mean, new_mean), (square, new_square), (weight, new_weight)):
+            stored.copy_(_rounded(new, dither) if stored.dtype == torch.bfloat16 else new)
 
 
 def _dither(parameter: Tensor, step: int) -> Tensor:
-    """A number below 2**16 for each element of this rank's part: how much of a bfloat16's last digit is added before
-    what follows is cut off. It follows from the element's place and the step alone, so that any number of ranks, and a
-    run that was resumed, round alike; over the steps it visits all values evenly (golden ratio)."""
+    """A number below 2**16 for each element of this rank's part, added before the lower bits of the bfloat16 are cut
+    off. It depends on the element's index and the step only, so that any number of ranks, and a resumed run, round the
+    same; over the steps it visits all values evenly (golden ratio)."""
     part, (start, _) = local_tensor(parameter), local_rows(parameter)
     width = part[0].numel() if part.dim() and len(part) else 1
     shift = _wrapped(start * width * GOLDEN_RATIO_32)
@@ -88,12 +86,12 @@ def _dither(parameter: Tensor, step: int) -> Tensor:
 
 
 def _wrapped(number: int) -> int:
-    """As 32 bits with a sign hold it."""
+    """As a signed 32-bit integer."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def _rounded(value: Tensor, dither: Tensor) -> Tensor:
-    """float32 -> bfloat16, up where the dither carries over into the digits that stay."""
+    """float32 -> bfloat16, rounded up where the dither carries into the upper bits."""
     bits = value.view(torch.int32) + dither
     return bits.bitwise_and_(-0x10000).view(torch.float32).to(torch.bfloat16)
 
@@ -101,7 +99,7 @@ def _rounded(value: Tensor, dither: Tensor) -> Tensor:
 def make_optimizer(
     parameters: Iterable[nn.Parameter], config: OptimizerConfig, tables: Collection[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """`tables` are embeddings and output heads. The learning rate is set anew before every step, by the schedule."""
+    """`tables` are embeddings and output heads. The schedule sets the learning rate before every step."""
     adam: dict[str, Any] = {
         "lr": config.lr,
         "betas": (config.beta1, config.beta2),
@@ -119,19 +117,18 @@ def make_optimizer(
         return DecoupledSGD(
             parameters, config.lr, config.weight_decay, momentum=config.momentum, nesterov=nesterov, foreach=True
         )
-    raise ValueError(f"optimizer.type: {config.type} is not built; take adam, adam_bf16, muon or sgd")
+    raise ValueError(f"optimizer.type: {config.type} is not supported; use adam, adam_bf16, muon or sgd")
 
 
 def embedding_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Embeddings and output heads: each of their rows belongs to one token, and they are no maps from one space to
-    another."""
-    found = [
+    """Embeddings and output heads: each row belongs to one token, so that they are not treated as matrices."""
+    modules = [
         module
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding) or name.rpartition(".")[2] in HEADS
     ]
-    return [parameter for module in found for parameter in module.parameters()]
+    return [parameter for module in modules for parameter in module.parameters()]
 
 
 HEADS = ("lm_head", "embed_out", "score")
-"""What models of transformers call their output heads."""
+"""Names of output heads in models of transformers."""

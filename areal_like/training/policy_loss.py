@@ -1,4 +1,4 @@
-"""The loss of a policy as `actor.loss` names it: one of ours, or a function of the user's."""
+"""The policy loss that `actor.loss` names: a built-in one, or a function of the user's."""
 
 from typing import Protocol
 
@@ -17,27 +17,27 @@ REPORTED_METRICS = {
 
 
 class PolicyLoss(Protocol):
-    """A function from what is known of a micro-batch to its loss, a sum."""
+    """Maps the inputs of a micro-batch to its loss, a sum."""
 
     reports: dict[str, str]
-    """Which of its statistics, per token in the loss, are metrics: statistic -> metric."""
+    """Statistics that become metrics, per token in the loss: statistic -> metric."""
     needs_proximal: bool
-    """Whether the policy at the start of the step must be known in its later updates too."""
+    """Whether later updates need the log-probabilities of the policy at the start of the step."""
     needs_all: bool
-    """Whether tokens without an advantage matter."""
+    """Whether tokens with advantage 0 affect the loss."""
 
     def __call__(self, inputs: losses.Inputs) -> losses.Loss: ...
 
 
 class BuiltInLoss:
-    """PPO's loss and its kin, as the keys of `actor` have it; `clips` is whether it clips its ratio."""
+    """PPO's loss with the settings of `actor`; `clips` is whether it clips its ratio."""
 
     def __init__(self, config: PPOActorConfig, has_reference: bool, clips: bool) -> None:
         self._config, self._clips = config, clips
-        self._holds_near = has_reference and config.kl_in == "loss"
+        self._adds_kl = has_reference and config.kl_in == "loss"
         self.reports = REPORTED_METRICS
         self.needs_proximal = config.use_decoupled_loss
-        self.needs_all = self._holds_near or config.entropy_coef > 0
+        self.needs_all = self._adds_kl or config.entropy_coef > 0
 
     def __call__(self, inputs: losses.Inputs) -> losses.Loss:
         config = self._config
@@ -63,18 +63,18 @@ class BuiltInLoss:
             sequence_mask_low=config.ratio.sequence_mask_low,
             entropy=inputs.entropy,
             entropy_coef=config.entropy_coef,
-            reference_logprobs=inputs.reference_logprobs if self._holds_near else None,
+            reference_logprobs=inputs.reference_logprobs if self._adds_kl else None,
             kl_coef=config.kl_ctl,
             kl_estimator=config.kl_estimator,
         )
 
 
 CLIPS = {"ppo": True, "importance_sampling": False}
-"""Our losses, and whether they clip their ratio."""
+"""Built-in losses, and whether they clip their ratio."""
 
 
 def policy_loss(config: PPOActorConfig, places: SearchFolders, has_reference: bool, device: torch.device) -> PolicyLoss:
-    """`places` is where the user's code is looked for."""
+    """`places` are the folders in which the user's code is searched."""
     if is_built_in(config.loss):
         return BuiltInLoss(config, has_reference, pick_built_in("actor.loss", config.loss, CLIPS))
     return UserLoss(config, places, has_reference, device)

@@ -1,4 +1,4 @@
-"""Pairs of a better and a worse answer as sequences that are scored as a whole."""
+"""Pairs of a chosen and a rejected answer as sequences that get one score each."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ PLACEHOLDER = 0
 
 
 def scoring_sequences(tokens: TokenSequences) -> Sequences:
-    """Each sequence with one token more, which alone counts: it is never computed, and what a value head says where it
-    would be predicted, at the last token of the text, is the score of the text."""
+    """Appends to each sequence a placeholder token, the only one in the loss. It is never an input; the value head's
+    output where it would be predicted, at the last token of the text, is the score of the text."""
     ends_N = np.cumsum(tokens.lengths_N)
     token_ids = np.insert(tokens.token_ids, ends_N, PLACEHOLDER)
     loss_mask = np.zeros(len(token_ids), np.bool_)
@@ -19,8 +19,8 @@ def scoring_sequences(tokens: TokenSequences) -> Sequences:
 
 
 def chosen_and_rejected(micro: MicroBatch) -> tuple[list[int], list[int]]:
-    """Where the scores of the better answers stand among those of a micro-batch, and where those of the worse ones,
-    pair by pair. Every second sequence is the worse one of the pair; a micro-batch has both."""
-    place = {row: at for at, row in enumerate(micro.rows_N.tolist())}
-    better = [row for row in place if row % 2 == 0]
-    return [place[row] for row in better], [place[row + 1] for row in better]
+    """Indices of the scores of chosen and of rejected answers in a micro-batch, pair by pair. Odd rows are rejected
+    answers; a micro-batch has both of a pair."""
+    place = {row: index for index, row in enumerate(micro.rows_N.tolist())}
+    chosen_rows = [row for row in place if row % 2 == 0]
+    return [place[row] for row in chosen_rows], [place[row + 1] for row in chosen_rows]

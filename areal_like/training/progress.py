@@ -1,4 +1,4 @@
-"""What the trainer has done so far, and what it tells of each step."""
+"""Training progress: counts of samples and tokens, and the metrics of each step."""
 
 import resource
 import time
@@ -28,7 +28,7 @@ class TrainingProgress:
         self._profile = TrainerProfiler(run, world)
 
     def step(self, completed: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of the step that made it `completed` steps; where its time went is added to them."""
+        """Writes the metrics of a step, with its timings; `completed` includes it."""
         self._profile.step(completed)
         elapsed, cpu_s = self.watch.elapsed(), time.process_time()
         seconds = self.watch.take()
@@ -48,19 +48,19 @@ class TrainingProgress:
             self._writer.write(completed, {**metrics, **performance})
 
     def evaluation(self, completed: int, metrics: Mapping[str, float]) -> None:
-        """Of the weights after so many steps: a line of its own."""
+        """Writes metrics of the weights after `completed` steps as a separate line."""
         if self._world.is_first:
             self._writer.write(completed, metrics)
 
     def close(self) -> None:
-        """There is no further step."""
+        """Called after the last step."""
         self._profile.close()
 
-    def facts(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {"samples": self.samples, "tokens": self.tokens}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        self.samples, self.tokens = facts["samples"], facts["tokens"]
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.samples, self.tokens = state["samples"], state["tokens"]
 
 
 def peak_memory_gb(device: torch.device) -> float:

@@ -1,4 +1,4 @@
-"""What the ranks tell each other beside training."""
+"""A vote of all ranks, independent of the collectives of training."""
 
 from datetime import timedelta
 
@@ -10,22 +10,22 @@ from areal_like.training.world import World
 
 
 class RankVote:
-    """Over a group of its own, on the host: whatever a thread asks here never comes between training's own calls. All
-    ranks make one at the same time."""
+    """Uses its own process group on the CPU, so that a background thread can vote without interleaving with the
+    collectives of training. All ranks must create one at the same time."""
 
     def __init__(self, world: World, timeout_s: float, key: str) -> None:
-        """`key` is where the limit is named."""
-        self._group, self._limit = None, f"{key}: another rank did not say within {timeout_s} s"
+        """`key` is the configuration key of the timeout, for messages."""
+        self._group, self._limit = None, f"{key}: another rank did not report within {timeout_s} s"
         if world.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
-    def all_succeeded(self, is_well: bool) -> bool:
-        """Waits for every rank's answer."""
+    def all_succeeded(self, succeeded: bool) -> bool:
+        """Whether all ranks pass True; waits for all of them."""
         if self._group is None:
-            return is_well
-        said = torch.tensor([int(is_well)])
+            return succeeded
+        votes = torch.tensor([int(succeeded)])
         try:
-            dist.all_reduce(said, op=dist.ReduceOp.MIN, group=self._group)
+            dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=self._group)
         except RuntimeError as fault:
-            raise TimedOut(f"{self._limit} that its part of a checkpoint is written: {fault}") from fault
-        return bool(said.item())
+            raise TimedOut(f"{self._limit} that it wrote its part of a checkpoint: {fault}") from fault
+        return bool(votes.item())

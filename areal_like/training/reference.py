@@ -13,17 +13,17 @@ from areal_like.training.sequences import MicroBatch, Sequences
 
 
 class BaseModelReference:
-    """The model that an engine started from, as a reference: no second one need be in memory. `config` is the section
-    `where`, which says how it computes."""
+    """The engine's model with its adapter disabled: no second model is loaded. `config` is the section `where`, with
+    the settings of the forward pass."""
 
     def __init__(self, engine: TrainEngine, config: TrainEngineConfig, where: str) -> None:
         self._engine, self._config, self._where = engine, config, where
 
     def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
-        """As `Engine.cut`."""
+        """See `TrainEngine.cut`."""
         return make_micro_batches(sequences, rows, self._config, self._where, self._engine.world.device)
 
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
-        """As `Engine.logprobs`."""
+        """See `TrainEngine.logprobs`."""
         with self._engine.adapter_disabled():
             return self._engine.logprobs(micros, temperature)

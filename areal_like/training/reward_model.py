@@ -1,4 +1,4 @@
-"""Training of a reward model: of two answers to a prompt the better one gets the higher score."""
+"""Training of a reward model: the chosen answer of a pair gets the higher score."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from areal_like.training.supervised import Learner
 
 
 class RewardModelLearner(Learner):
-    """The model learns to score answers, of which pairs are given."""
+    """Learns scores from pairs of answers."""
 
     per_row = 2
 
@@ -20,31 +20,31 @@ class RewardModelLearner(Learner):
         return len(batch) // 2
 
     def step(self, batch: Sequences, completed: int) -> dict[str, float]:
-        """What the scores were before the update is told too."""
+        """Also reports accuracy and margin before the update."""
         self._sums = {"accuracy": 0.0, "margin": 0.0}
         metrics = super().step(batch, completed)
-        whole = self._world.sum(list(self._sums.values()))
-        means = zip(self._sums, whole, strict=True)
-        # The tokens that stand for scores are none of the text.
+        totals = self._world.sum(list(self._sums.values()))
+        means = zip(self._sums, totals, strict=True)
+        # Placeholder tokens of scores are not part of the text.
         metrics["train/tokens"] -= metrics.pop("train/loss_tokens")
         return {**metrics, **{f"train/{name}": value / self.units(batch) for name, value in means}}
 
     def loss(self, num_units: int) -> LossFunction:
         def loss(micro: MicroBatch, scores: Tensor, entropy: Tensor | None) -> Tensor:
-            better, worse = chosen_and_rejected(micro)
-            found = pairwise(scores[better], scores[worse])
+            chosen, rejected = chosen_and_rejected(micro)
+            result = pairwise(scores[chosen], scores[rejected])
             for name in self._sums:
-                self._sums[name] += found.statistics.sums[name].item()
-            return found.total / num_units
+                self._sums[name] += result.statistics.sums[name].item()
+            return result.total / num_units
 
         return loss
 
     def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
         sums = {"loss": 0.0, "accuracy": 0.0, "margin": 0.0}
         for micro, scores in zip(micros, self.engine.values(micros), strict=True):
-            better, worse = chosen_and_rejected(micro)
-            found = pairwise(scores[better].double(), scores[worse].double())
-            sums["loss"] += found.total.item()
+            chosen, rejected = chosen_and_rejected(micro)
+            result = pairwise(scores[chosen].double(), scores[rejected].double())
+            sums["loss"] += result.total.item()
             for name in ("accuracy", "margin"):
-                sums[name] += found.statistics.sums[name].item()
+                sums[name] += result.statistics.sums[name].item()
         return sums

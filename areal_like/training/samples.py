@@ -1,4 +1,4 @@
-"""What a training step looked like, for trackers: a few of its samples, and how rewards and advantages are spread."""
+"""Samples of a training step for trackers, and the distributions of rewards and advantages."""
 
 from typing import Any
 
@@ -15,23 +15,23 @@ from areal_like.training.batch import ADVANTAGES, VERSIONS, TrainingBatch
 from areal_like.training.world import World
 
 MAX_SAMPLES = 8
-"""Of a group."""
+"""Per group."""
 
 
 class SampleLog:
-    """Of one rank. `write` takes a batch that was trained on; all ranks must call it, and the first one writes."""
+    """Of one rank. `write` takes a batch after training on it; all ranks must call it, and the first one writes."""
 
     def __init__(self, run: Run, me: Identity, world: World) -> None:
         fake = run.config.train_dataset.fake is not None
-        self._wanted: list[LogExtras] = [] if fake else enabled_extras(run.config.stats_logger)
+        self._log_configs: list[LogExtras] = [] if fake else enabled_extras(run.config.stats_logger)
         self._world, self._seed = world, run.config.seed
         self._writer = ExtrasWriter(run, me)
-        shows_text = world.is_first and any(each.samples for each in self._wanted)
+        shows_text = world.is_first and any(each.samples for each in self._log_configs)
         self._text = SampledText(run.config.tokenizer_path, run.cwd) if shows_text else None
 
     def write(self, batch: TrainingBatch) -> None:
         completed = batch.step + 1
-        due = [each for each in self._wanted if is_due(each, completed)]
+        due = [each for each in self._log_configs if is_due(each, completed)]
         if not due:
             return
         advantages_A = self._advantages(batch)
@@ -42,7 +42,7 @@ class SampleLog:
         self._writer.write(Extras(completed, TRAIN, samples, _distributions(batch, advantages_A)))
 
     def _advantages(self, batch: TrainingBatch) -> NDArray[np.float64]:
-        """Of all samples over all ranks, each the mean over its tokens; nan where none counts."""
+        """Of all samples over all ranks, each the mean over its tokens; nan without tokens in the loss."""
         sequences = batch.sequences
         sums_A, counts_A = np.zeros(batch.num_samples), np.zeros(batch.num_samples)
         if len(sequences):
@@ -54,7 +54,7 @@ class SampleLog:
         return np.divide(sums_A, counts_A, out=means_A, where=counts_A > 0)
 
     def _choose(self, batch: TrainingBatch) -> list[tuple[str, int]]:
-        """A tag and one of this rank's samples: the groups with the lowest and the highest reward, and any other."""
+        """Tags and this rank's samples: the groups with the lowest and the highest reward, and a random one."""
         groups_N = batch.groups_A[batch.mine_N]
         rewards_N = batch.rewards_A[batch.mine_N]
         groups, at_N = np.unique(groups_N, return_inverse=True)

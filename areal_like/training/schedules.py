@@ -1,4 +1,4 @@
-"""The course of the learning rate: a function of the step alone, so that nothing of it needs to be saved."""
+"""Learning rate schedules: functions of the step only, without state."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Schedule = Callable[[int], float]
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
-    """The learning rate rises from the lowest to `lr` during warm-up, then follows its course to the last step."""
+    """Linear warm-up from the minimum to `lr`, then the schedule until the last step."""
     lowest = config.min_lr_ratio if config.min_lr is None else _min_ratio(config.min_lr, config.lr)
     warmup = config.warmup_steps
     if warmup is None:
@@ -18,14 +18,14 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     decay = config.decay_steps
     if decay is None:
         decay = int(config.decay_steps_proportion * total_steps)
-    # Where warm-up reaches into it, the fall begins at its end, from the top.
+    # The decay starts after warm-up at the earliest.
     decay = min(decay, total_steps - warmup)
-    course = _COURSES[config.lr_scheduler_type]
+    schedule = _SCHEDULES[config.lr_scheduler_type]
 
     def learning_rate(step: int) -> float:
         if step < warmup:
             return config.lr * (lowest + (1 - lowest) * step / warmup)
-        share = course(step - warmup, max(1, total_steps - warmup), decay)
+        share = schedule(step - warmup, max(1, total_steps - warmup), decay)
         return config.lr * (lowest + (1 - lowest) * share)
 
     return learning_rate
@@ -51,10 +51,10 @@ def _warmup_stable_decay(step: int, steps: int, decay: int) -> float:
     return min(1.0, max(0.0, (steps - step) / decay)) if decay > 0 else 1.0
 
 
-_COURSES: dict[str, Callable[[int, int, int], float]] = {
+_SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "constant": _constant,
     "linear": _linear,
     "cosine": _cosine,
     "warmup_stable_decay": _warmup_stable_decay,
 }
-"""By `lr_scheduler_type`: steps after warm-up, how many there are, and over how many the last falls -> share."""
+"""By `lr_scheduler_type`: (steps after warm-up, their total, steps of the decay) -> share of the learning rate."""

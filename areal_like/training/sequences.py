@@ -1,6 +1,6 @@
-"""A rank's sequences, and micro-batches of them as tensors: packed, never padded.
+"""Sequences of a rank as flat arrays, and packed micro-batches of them as tensors, without padding.
 
-Suffixes: _N sequences, _T input tokens one after another, _P predictions that count (their number is P).
+Suffixes: _N sequences, _T input tokens, _P predictions in the loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,39 +13,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_like.training.attention import LengthGroup, length_groups
+from areal_like.training.attention import LengthGroup, group_by_length
 
 MAX_PADDING_SEQUENCE = 128
-"""Most tokens of a sequence that only fills up: what attention kernels take at once."""
+"""Maximum tokens of a padding sequence: the block size of attention kernels."""
 
 
 class MicroBatch(NamedTuple):
-    """What one forward pass takes. A sequence ends before its last token that counts: nothing is predicted from that
-    one on, so that it need not be computed."""
+    """The input of one forward pass. A sequence ends before its last target token: nothing is predicted from that token
+    on."""
 
     input_ids_T: Tensor
     position_ids_T: Tensor
-    runs: tuple[LengthGroup, ...]
+    length_groups: tuple[LengthGroup, ...]
     cu_seqlens: Tensor
-    """Where each sequence begins among the input tokens, and where the last one ends; int32, as kernels take it."""
+    """Where each sequence begins in the input tokens, and the end of the last; int32, as kernels require."""
     predicts_P: Tensor
-    """From which input positions a token is predicted that counts."""
+    """Input positions from which a target token is predicted."""
     targets_P: Tensor
     loss_tokens_N: tuple[int, ...]
-    """Predictions of each sequence; they stand in the order of the sequences."""
+    """Number of predictions of each sequence; predictions are in the order of the sequences."""
     fields: dict[str, Tensor]
-    """What else is known of the predicted tokens, each [P]."""
+    """Further values of the target tokens, each [P]."""
     rows_N: NDArray[np.int64]
-    """Which sequences these are."""
+    """Indices of the sequences."""
     tokens_P: NDArray[np.int64]
-    """Where the predicted tokens stand among all tokens of the sequences."""
+    """Indices of the target tokens among all tokens of the sequences."""
 
     def attention_kwargs(self) -> dict[str, Any]:
-        """Where sequences begin and end, as attention is told: ours by its runs, that of transformers by names of its
-        own."""
-        longest = max((run.length for run in self.runs), default=0)
+        """Sequence boundaries: `length_groups` for our attention, the others for that of transformers."""
+        longest = max((group.length for group in self.length_groups), default=0)
         return {
-            "runs": self.runs,
+            "length_groups": self.length_groups,
             **{"cu_seq_lens_q": self.cu_seqlens, "cu_seq_lens_k": self.cu_seqlens},
             **{"max_length_q": longest, "max_length_k": longest},
         }
@@ -53,7 +52,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass
 class Sequences:
-    """Arrays of all tokens, sequence after sequence, and where each begins."""
+    """Arrays over all tokens of the sequences, in order."""
 
     token_ids: NDArray[np.int32]
     loss_mask: NDArray[Any]
@@ -70,43 +69,43 @@ class Sequences:
 
     @cached_property
     def target_mask(self) -> NDArray[np.bool_]:
-        """Tokens that count. Nothing predicts the first of a sequence, so it never does."""
+        """Tokens in the loss. The first token of a sequence never is: nothing predicts it."""
         target_mask = self.loss_mask.astype(bool)
         target_mask[self.starts_N[self.lengths_N > 0]] = False
         return target_mask
 
     @cached_property
     def loss_tokens_N(self) -> NDArray[np.int64]:
-        """How many tokens count, of each sequence."""
+        """Number of tokens in the loss, per sequence."""
         return self.sums(self.target_mask).astype(np.int64)
 
     @cached_property
     def input_lengths_N(self) -> NDArray[np.int64]:
-        """How many tokens of each sequence have to be computed: those before the last that counts."""
-        place = np.where(self.target_mask, self.places, 0)
+        """Number of input tokens per sequence: those before the last token in the loss."""
+        place = np.where(self.target_mask, self.positions, 0)
         return np.array([place[s : s + n].max(initial=0) for s, n in self._spans()], dtype=np.int64)
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
-        """The place of each token in its sequence."""
+    def positions(self) -> NDArray[np.int64]:
+        """The position of each token in its sequence."""
         return np.arange(len(self.token_ids)) - np.repeat(self.starts_N, self.lengths_N)
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A value per token, added up over each sequence."""
+        """Values per token, summed over each sequence."""
         return np.array([values[s : s + n].sum() for s, n in self._spans()])
 
     def _spans(self) -> list[tuple[int, int]]:
         return list(zip(self.starts_N.tolist(), self.lengths_N.tolist(), strict=True))
 
     def micro_batch(self, rows: Sequence[int] | NDArray[np.int64], device: torch.device, pad_to: int = 0) -> MicroBatch:
-        """Of these sequences, sorted by length: neighbours of one length are computed together. Where these are fewer
-        than `pad_to` tokens, sequences follow from which nothing is predicted."""
+        """Of these sequences, sorted by length, since neighbours of equal length are computed together. Padding
+        sequences without predictions fill it up to `pad_to` tokens."""
         rows_N = np.asarray(rows, dtype=np.int64)
         rows_N = rows_N[np.argsort(self.input_lengths_N[rows_N], kind="stable")]
         input_lengths_N = self.input_lengths_N[rows_N]
         offsets_N = np.cumsum(input_lengths_N) - input_lengths_N
-        places_T = np.arange(int(input_lengths_N.sum())) - np.repeat(offsets_N, input_lengths_N)
-        tokens_T = np.repeat(self.starts_N[rows_N], input_lengths_N) + places_T
+        positions_T = np.arange(int(input_lengths_N.sum())) - np.repeat(offsets_N, input_lengths_N)
+        tokens_T = np.repeat(self.starts_N[rows_N], input_lengths_N) + positions_T
         predicts_P = np.flatnonzero(self.target_mask[tokens_T + 1])
         tokens_P = tokens_T[predicts_P] + 1
 
@@ -114,13 +113,15 @@ class Sequences:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
 
         lengths = input_lengths_N.tolist()
-        fake = _padding_lengths(pad_to - len(tokens_T), max(lengths, default=1))
-        fake_places = np.concatenate([np.arange(length) for length in fake]) if fake else np.zeros(0, np.int64)
+        padding = _padding_lengths(pad_to - len(tokens_T), max(lengths, default=1))
+        padding_positions = (
+            np.concatenate([np.arange(length) for length in padding]) if padding else np.zeros(0, np.int64)
+        )
         return MicroBatch(
-            input_ids_T=tensor(np.concatenate([self.token_ids[tokens_T], 0 * fake_places]), torch.int64),
-            position_ids_T=tensor(np.concatenate([places_T, fake_places]), torch.int64),
-            runs=length_groups(lengths + fake),
-            cu_seqlens=tensor(np.cumsum([0, *lengths, *fake]), torch.int32),
+            input_ids_T=tensor(np.concatenate([self.token_ids[tokens_T], 0 * padding_positions]), torch.int64),
+            position_ids_T=tensor(np.concatenate([positions_T, padding_positions]), torch.int64),
+            length_groups=group_by_length(lengths + padding),
+            cu_seqlens=tensor(np.cumsum([0, *lengths, *padding]), torch.int32),
             predicts_P=tensor(predicts_P, torch.int64),
             targets_P=tensor(self.token_ids[tokens_P], torch.int64),
             loss_tokens_N=tuple(self.loss_tokens_N[rows_N].tolist()),
@@ -130,7 +131,7 @@ class Sequences:
         )
 
     def scatter(self, micros: Sequence[MicroBatch], values: Sequence[Tensor]) -> NDArray[np.float32]:
-        """Values of predicted tokens back at their places among all tokens; 0 elsewhere."""
+        """Values of target tokens as an array over all tokens; 0 elsewhere."""
         out = np.zeros(len(self.token_ids), dtype=np.float32)
         for micro, value in zip(micros, values, strict=True):
             out[micro.tokens_P] = value.detach().float().cpu().numpy()
@@ -148,14 +149,14 @@ def concatenate(parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[st
 
 
 def _padding_lengths(num_tokens: int, longest: int) -> list[int]:
-    """Of sequences that fill a micro-batch up. They are no longer than the real ones, which a model can have limits
-    for, and short, so that attention among them costs little."""
+    """Lengths of padding sequences. At most `longest`, since a model may limit the length, and short, so that their
+    attention is cheap."""
     length = min(longest, MAX_PADDING_SEQUENCE)
-    whole, rest = divmod(max(0, num_tokens), length)
-    return [length] * whole + [rest] * (rest > 0)
+    count, rest = divmod(max(0, num_tokens), length)
+    return [length] * count + [rest] * (rest > 0)
 
 
 def dummy_micro_batch(device: torch.device) -> MicroBatch:
-    """The smallest micro-batch there is, for a rank that has none left while others do."""
-    alone = Sequences(np.zeros(2, np.int32), np.ones(2, np.uint8), np.array([2]))
-    return alone.micro_batch([0], device)
+    """The smallest possible micro-batch, for a rank that has fewer than others."""
+    sequences = Sequences(np.zeros(2, np.int32), np.ones(2, np.uint8), np.array([2]))
+    return sequences.micro_batch([0], device)

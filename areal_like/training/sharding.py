@@ -1,4 +1,4 @@
-"""How a model is spread over the trainer ranks, and what its layers do to save memory and time."""
+"""Sharding of a model by FSDP2, activation checkpointing and offloading, and loading through the meta device."""
 
 import contextlib
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ from areal_like.training.world import World
 def shard(
     module: PackedModel, model: PreTrainedModel, config: TrainEngineConfig, where: str, world: World
 ) -> PackedModel:
-    """Layer by layer, then what is left. Losses come divided already: gradients are added up, not averaged."""
+    """Shards layer by layer, then the rest. Gradients are summed, not averaged: losses are already divided."""
     if world.size % config.fsdp.dp_replicate:
-        message = f"{config.fsdp.dp_replicate} replicas cannot be made of {world.size} ranks; take a divisor of it"
+        message = f"{config.fsdp.dp_replicate} replicas cannot be made of {world.size} ranks; use a divisor"
         raise config_error(f"{where}.fsdp.dp_replicate", message)
-    units = sharding_units(model, _wrapped(config), where)
+    units = sharding_units(model, _wrap_policy(config), where)
     if config.gradient_checkpointing and config.optimizer is not None:
         freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -42,7 +42,7 @@ def shard(
     offload = OffloadPolicy()
     if config.fsdp.offload_params:
         offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
-    for unit in (*reversed(units), module):  # of one inside another the inner one comes first
+    for unit in (*reversed(units), module):  # inner modules first
         sharded = fully_shard(
             unit,
             mesh=world.mesh_with_replicas(config.fsdp.dp_replicate),
@@ -56,7 +56,7 @@ def shard(
 
 
 def forward_context(config: TrainEngineConfig) -> contextlib.AbstractContextManager[object]:
-    """What the forward pass of training runs in."""
+    """The context manager of forward passes in training."""
     if config.activation_offloading is None:
         return contextlib.nullcontext()
     return HostActivations(
@@ -64,26 +64,25 @@ def forward_context(config: TrainEngineConfig) -> contextlib.AbstractContextMana
     )
 
 
-def sharding_units(model: PreTrainedModel, wanted: list[str] | None, where: str) -> list[nn.Module]:
-    """The layers that are sharded one by one: those that `fsdp.wrap_policy` names, else those that the model says are
-    not to be split."""
-    names = set(wanted or model._no_split_modules or ())
+def sharding_units(model: PreTrainedModel, class_names: list[str] | None, where: str) -> list[nn.Module]:
+    """The layers that are sharded separately: those in `fsdp.wrap_policy`, else the model's `_no_split_modules`."""
+    names = set(class_names or model._no_split_modules or ())
     units = [module for module in model.modules() if type(module).__name__ in names]
-    if wanted and len(names) > len(found := {type(unit).__name__ for unit in units}):
+    if class_names and len(names) > len(matched := {type(unit).__name__ for unit in units}):
         known = sorted({type(module).__name__ for module in model.modules()})
         raise config_error(
             f"{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap",
-            f"{', '.join(sorted(names - found))} is no module of this model; it has {', '.join(known)}",
+            f"{', '.join(sorted(names - matched))} is not a module of this model; its modules are {', '.join(known)}",
         )
     return units
 
 
-def _wrapped(config: TrainEngineConfig) -> list[str] | None:
+def _wrap_policy(config: TrainEngineConfig) -> list[str] | None:
     return config.fsdp.wrap_policy.transformer_layer_cls_to_wrap if config.fsdp.wrap_policy else None
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers, also those that no checkpoint has, such as the frequencies of rotary embeddings."""
+    """Weights and all buffers, also those that no checkpoint has, such as frequencies of rotary embeddings."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -91,8 +90,8 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def load_from_first_rank(
     model: nn.Module, loaded: Mapping[str, Tensor] | None, world: World, device: torch.device
 ) -> None:
-    """Fills a model that was sharded without memory; parameters go to `device`. Only the first rank has what was
-    `loaded`. All ranks must call it."""
+    """Fills a model that was sharded on the meta device; parameters go to `device`. Only the first rank has `loaded`,
+    and sends each rank its part, tensor by tensor: host memory contains the model once. All ranks must call it."""
     shared = _shared_parameters(model)
     model.to_empty(device=device)
     for first, *others in shared:
@@ -102,11 +101,11 @@ def load_from_first_rank(
         buffer.data = _from_first(buffer.to(world.device), None if loaded is None else loaded[name], world)
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor)
-        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=world.device)
+        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=world.device)
         if loaded is not None:
-            whole.copy_(loaded[name])
-        own = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=0)
-        local_tensor(parameter).copy_(local_tensor(own))
+            full.copy_(loaded[name])
+        part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=0)
+        local_tensor(parameter).copy_(local_tensor(part))
 
 
 def _from_first(buffer: Tensor, loaded: Tensor | None, world: World) -> Tensor:
@@ -118,9 +117,9 @@ def _from_first(buffer: Tensor, loaded: Tensor | None, world: World) -> Tensor:
 
 
 def _shared_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """Where one parameter stands in several places, such as that of a tied head: giving it memory tears it apart."""
+    """Parameters with several owners, such as a tied head: `to_empty` separates them."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for owner in model.modules():
         for name, parameter in owner.named_parameters(recurse=False):
             places.setdefault(id(parameter), []).append((owner, name))
-    return [found for found in places.values() if len(found) > 1]
+    return [owners for owners in places.values() if len(owners) > 1]

@@ -1,5 +1,5 @@
-"""What a step tells about itself: how much was learnt from, and how far the policy that sampled and the one that is
-trained are apart."""
+"""Metrics of a reinforcement learning step: training signal, loss statistics, staleness, and mismatch with the
+sampler."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.world import World
 
 MEASURED_SEQUENCES = 32
-"""Sequences of each rank that are measured when no sequence is trained on."""
+"""Sequences per rank that are measured when none is trained on."""
 
 LOSS_SUMS = ("tokens", "entropy")
 MISMATCH_SUMS = ("tokens", "logprob_diff", "kl", "weight")
@@ -25,30 +25,30 @@ MISMATCH_MAXIMA = ("logprob_diff_max", "weight_max")
 
 
 class StepMetrics:
-    """Adds up over micro-batches, then over ranks.
+    """Sums over micro-batches, then over ranks.
 
-    The gap between sampler and trainer is measured with the policy before the first update of the step: on all
-    sequences that are trained on where its log-probabilities are known, else on those of the first update, whose
-    forward pass gives them. Later updates would add what the step itself has changed.
+    The mismatch between sampler and trainer is measured with the policy before the first update of the step: on all
+    trained sequences if their log-probabilities are known, else on those of the first update, whose forward pass yields
+    them. Later updates would add the change made by the step itself.
     """
 
     def __init__(self, world: World, batch: TrainingBatch, reports: Mapping[str, str]) -> None:
-        """`reports` are statistics of the loss and the metrics that they become."""
+        """`reports` are statistics of the loss -> metrics."""
         self._world, self._batch, self._reports = world, batch, reports
         self._loss = dict.fromkeys((*LOSS_SUMS, *reports), 0.0)
-        self._gap = dict.fromkeys(MISMATCH_SUMS, 0.0)
+        self._mismatch = dict.fromkeys(MISMATCH_SUMS, 0.0)
         self._reference = dict.fromkeys(REFERENCE_SUMS, 0.0)
         self._maxima = dict.fromkeys(MISMATCH_MAXIMA, 0.0)
 
     def add(self, loss: Statistics | None, micro: MicroBatch, policy: Tensor, is_before_update: bool = True) -> None:
-        """`loss` is None where nothing is trained; `policy` are the trainer's log-probabilities, which tell of the gap
-        where they are those before the first update of the step."""
+        """`loss` is None where nothing is trained; `policy` are the trainer's log-probabilities, which count for the
+        mismatch if they are those before the first update of the step."""
         if is_before_update:
-            gap = off_policy(policy, micro.fields[SAMPLER], torch.ones_like(policy, dtype=torch.bool))
-            for name, value in gap.sums.items():
-                self._gap[name] += float(value)
+            mismatch = off_policy(policy, micro.fields[SAMPLER], torch.ones_like(policy, dtype=torch.bool))
+            for name, value in mismatch.sums.items():
+                self._mismatch[name] += float(value)
             for name in MISMATCH_MAXIMA:
-                self._maxima[name] = max(self._maxima[name], float(gap.maxima[name]))
+                self._maxima[name] = max(self._maxima[name], float(mismatch.maxima[name]))
         if REFERENCE in micro.fields:
             self._reference["tokens"] += len(policy)
             self._reference["kl_ref"] += float(kl(policy, micro.fields[REFERENCE], "k3").sum())
@@ -57,38 +57,40 @@ class StepMetrics:
                 self._loss[name] += float(loss.sums.get(name, 0.0))
 
     def sample(self, sequences: Sequences) -> NDArray[np.int64]:
-        """A few sequences, spread evenly over those that count."""
+        """A few sequences, evenly spread over those with tokens in the loss."""
         rows = np.flatnonzero(sequences.loss_tokens_N)
         return rows[np.unique(np.linspace(0, len(rows) - 1, min(MEASURED_SEQUENCES, len(rows))).astype(np.int64))]
 
-    def metrics(self, signal_N: NDArray[np.bool_]) -> dict[str, float]:
+    def metrics(self, has_signal_N: NDArray[np.bool_]) -> dict[str, float]:
         batch, fields = self._batch, self._batch.sequences.fields
         target_mask = batch.sequences.target_mask
         ages = batch.step - batch.sequences.fields[VERSIONS][target_mask].astype(np.int64)
         by_age = np.bincount(np.clip(ages, 0, None), minlength=max(0, batch.step - batch.oldest_version) + 1)
-        own = [float(len(signal_N) - signal_N.sum()), float(target_mask.sum())]
-        sums = [self._loss, self._gap, self._reference]
-        together = self._world.sum([*own, *(value for part in sums for value in part.values()), *by_age.tolist()])
-        without_signal, loss_tokens, *rest = together
+        local_counts = [float(len(has_signal_N) - has_signal_N.sum()), float(target_mask.sum())]
+        sums = [self._loss, self._mismatch, self._reference]
+        totals = self._world.sum(
+            [*local_counts, *(value for group in sums for value in group.values()), *by_age.tolist()]
+        )
+        without_signal, loss_tokens, *rest = totals
         values = iter(rest)
-        loss, gap, reference = ({name: next(values) for name in part} for part in sums)
+        loss, mismatch, reference = ({name: next(values) for name in group} for group in sums)
         shares = np.array(list(values)) / max(1.0, loss_tokens)
-        most = dict(zip(MISMATCH_MAXIMA, self._world.max(list(self._maxima.values())), strict=True))
-        measured = max(1.0, gap["tokens"])
+        maxima = dict(zip(MISMATCH_MAXIMA, self._world.max(list(self._maxima.values())), strict=True))
+        measured = max(1.0, mismatch["tokens"])
         return {
             "train/samples": float(batch.num_samples),
             "train/tokens": float(batch.num_tokens),
             "train/loss_tokens": loss_tokens,
             "train/sequences_without_signal": without_signal,
-            # Of a sequence that is left out for its advantages, no token is clipped: it counts in the whole.
+            # Tokens of sequences without signal are not clipped, but count in the denominator.
             **{metric: loss[name] / max(1.0, loss_tokens) for name, metric in self._reports.items()},
             **({"train/entropy": loss["entropy"] / loss["tokens"]} if loss["tokens"] else {}),
             **({"train/kl_ref": reference["kl_ref"] / max(1.0, reference["tokens"])} if REFERENCE in fields else {}),
-            "offpolicy/logprob_diff_mean": gap["logprob_diff"] / measured,
-            "offpolicy/logprob_diff_max": most["logprob_diff_max"],
-            "offpolicy/kl": gap["kl"] / measured,
-            "offpolicy/weight_mean": gap["weight"] / measured,
-            "offpolicy/weight_max": most["weight_max"],
+            "offpolicy/logprob_diff_mean": mismatch["logprob_diff"] / measured,
+            "offpolicy/logprob_diff_max": maxima["logprob_diff_max"],
+            "offpolicy/kl": mismatch["kl"] / measured,
+            "offpolicy/weight_mean": mismatch["weight"] / measured,
+            "offpolicy/weight_max": maxima["weight_max"],
             "offpolicy/staleness_mean": float((shares * np.arange(len(shares))).sum()),
             "offpolicy/staleness_max": float(batch.step - batch.oldest_version),
             **{f"offpolicy/staleness_share/{age}": share for age, share in enumerate(shares.tolist())},

@@ -1,4 +1,4 @@
-"""A request to end: the step at hand is finished, a checkpoint is written, and the process leaves."""
+"""Stop requests: SIGTERM ends training after the current step, with a checkpoint."""
 
 import logging
 import signal
@@ -10,22 +10,22 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """Set by SIGTERM to any rank; all ranks learn of it at the same step."""
+    """Set by SIGTERM on any rank; all ranks see it at the same step."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._asked = world, False
+        self._world, self._is_set = world, False
 
     def listen(self) -> None:
-        """From now on, SIGTERM is a request."""
+        """Installs the handler of SIGTERM."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
-    def ask(self) -> None:
-        self._asked = True
+    def request(self) -> None:
+        self._is_set = True
 
     def is_requested(self) -> bool:
         """All ranks must call it."""
-        return bool(self._world.max([self._asked])[0])
+        return bool(self._world.max([self._is_set])[0])
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        log.info("asked to stop: the step at hand is finished and a checkpoint written")
-        self.ask()
+        log.info("stop requested: finishing the current step and writing a checkpoint")
+        self.request()

@@ -1,4 +1,4 @@
-"""Supervised training, of answers to imitate or of pairs to tell apart: rows in, updates out, no servers."""
+"""Supervised training: fine-tuning on answers and reward models, without servers."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ def train(
     data: SupervisedData | FakeSupervisedData,
     stop: StopRequest,
 ) -> int:
-    """From where the attempt begins to the end of the run, or to where it is stopped. Returns the exit code."""
+    """From the attempt's first step to the end of the run, or until stopped. Returns the exit code."""
     start, total_steps, engines = run.start_point(), data.total_steps, {"model": learner.engine}
     learner.engine.set_schedule(total_steps)
     evaluator = IntervalTimer(run.config.evaluator, data.batch_sampler.steps_per_epoch)
@@ -83,30 +83,30 @@ def train(
 
 
 class Learner(ABC):
-    """A model, and what it learns of a batch of sequences that the ranks share."""
+    """A model and its objective, trained on batches of sequences that all ranks share."""
 
     per_row = 1
-    """So many sequences of a batch belong together."""
+    """Sequences per row; they stay together."""
 
     def __init__(self, engine: TrainEngine, seed: int, export: TokenExport | None = None) -> None:
         self.engine, self._seed, self._world, self._export = engine, seed, engine.world, export
 
     @abstractmethod
     def units(self, batch: Sequences) -> int:
-        """What the loss of a batch is a mean over."""
+        """The divisor of a batch's loss."""
 
     @abstractmethod
     def loss(self, num_units: int) -> LossFunction:
-        """Of a micro-batch of a batch of so many."""
+        """The loss of a micro-batch of a batch with `num_units` units."""
 
     @abstractmethod
     def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
-        """Evaluated, without a gradient: sums over units by the name of their mean. All ranks must call it."""
+        """Evaluates without gradient: sums over units by the name of their mean. All ranks must call it."""
 
     def step(self, batch: Sequences, completed: int) -> dict[str, float]:
-        """One update."""
+        """One optimizer step."""
         with self.engine.seeded(derive_seed(self._seed, "dropout", completed, self._world.rank)):
-            part = self.engine.accumulate(self._mine(batch), self.loss(max(1, self.units(batch))))
+            part = self.engine.accumulate(self.micro_batches(batch), self.loss(max(1, self.units(batch))))
         if self._export is not None:
             self._export.write_rows(completed + 1, batch)
         update = self.engine.step(completed, part)
@@ -118,21 +118,22 @@ class Learner(ABC):
         }
 
     def evaluate(self, held_out: TokenDataset | FakeTokenDataset, batch_size: int, most: int) -> dict[str, float]:
-        """Means over held-out rows, `batch_size` of them at a time; over the first `most`, if that is not -1."""
+        """Means over held-out rows, `batch_size` at a time; over the first `most`, unless -1."""
         rows = np.arange(len(held_out) if most < 0 else min(most, len(held_out)))
         sums: dict[str, float] = {}
         num_units = 0
         for start in range(0, len(rows), batch_size):
             batch = held_out.take(rows[start : start + batch_size])
             num_units += self.units(batch)
-            for name, value in self.measure(self._mine(batch)).items():
+            for name, value in self.measure(self.micro_batches(batch)).items():
                 sums[name] = sums.get(name, 0.0) + value
         whole = self._world.sum(list(sums.values()))
         means = {f"eval/{name}": value / max(1, num_units) for name, value in zip(sums, whole, strict=True)}
         return {**means, "eval/samples": float(len(rows))}
 
-    def _mine(self, batch: Sequences) -> list[MicroBatch]:
-        """Of this rank's share: about as many tokens as the others have, and together what belongs together."""
+    def micro_batches(self, batch: Sequences) -> list[MicroBatch]:
+        """Micro-batches of this rank's share, with about the same number of tokens as other ranks; the sequences of a
+        row stay together."""
         granularity = math.lcm(self.engine.config.mb_spec.granularity, self.per_row)
         shares = balance(batch.input_lengths_N.tolist(), self._world.size, granularity)
         mine = np.array(shares[self._world.rank], dtype=np.int64)
@@ -141,7 +142,7 @@ class Learner(ABC):
 
 
 class SupervisedLearner(Learner):
-    """The model learns to write answers."""
+    """Learns to write answers."""
 
     def units(self, batch: Sequences) -> int:
         return int(batch.loss_tokens_N.sum())
@@ -156,5 +157,5 @@ class SupervisedLearner(Learner):
         return loss
 
     def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
-        found = self.engine.logprobs(micros, temperature=1.0)
-        return {"loss": -sum(logprobs.double().sum().item() for logprobs in found)}
+        outputs = self.engine.logprobs(micros, temperature=1.0)
+        return {"loss": -sum(logprobs.double().sum().item() for logprobs in outputs)}

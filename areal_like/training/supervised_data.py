@@ -1,4 +1,4 @@
-"""Rows with answers as sequences of tokens, and which of them a step takes."""
+"""Data of supervised training: tokenized rows, and which of them are in each batch."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from areal_like.training.sequences import Sequences
 
 
 class BatchSampler:
-    """Rows in a new order in every epoch, the same for the same seed."""
+    """Shuffles the rows in every epoch, the same way for the same seed."""
 
     def __init__(self, num_rows: int, batch_size: int, shuffle: bool, drop_last: bool, seed: int) -> None:
         self._num_rows, self._batch_size, self._shuffle, self._seed = num_rows, batch_size, shuffle, seed
@@ -32,24 +32,24 @@ class BatchSampler:
         self._epoch, self._order = -1, np.arange(num_rows)
 
     def begin(self, step: int, batches: int) -> None:
-        """After `step` completed steps so many batches count as dealt: as many as steps, where nothing else is said."""
+        """Sets how many batches count as drawn after `step` completed steps; by default one per step."""
         self._offset = batches - step
 
     def batches_drawn(self, step: int) -> int:
-        """Batches, after `step` completed steps."""
+        """After `step` completed steps."""
         return step + self._offset
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """Of the step after `step` completed ones."""
-        epoch, place = divmod(self.batches_drawn(step), self.steps_per_epoch)
+        epoch, index = divmod(self.batches_drawn(step), self.steps_per_epoch)
         if self._shuffle and epoch != self._epoch:
             generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "data", epoch)))
             self._epoch, self._order = epoch, generator.permutation(self._num_rows)
-        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+        return self._order[index * self._batch_size : (index + 1) * self._batch_size]
 
 
 class TokenDataset:
-    """All rows of a dataset in tokens; those of some become sequences when a step takes them."""
+    """All rows of a dataset as tokens; rows become sequences when a step takes them."""
 
     def __init__(self, tokens: TokenSequences, is_pairs: bool) -> None:
         self._tokens, self._is_pairs, self._per_row = tokens, is_pairs, 2 if is_pairs else 1
@@ -58,7 +58,7 @@ class TokenDataset:
         return len(self._tokens) // self._per_row
 
     def take(self, rows_R: NDArray[np.int64]) -> Sequences:
-        """Of a pair two sequences, first the better one."""
+        """Of a pair two sequences, the chosen one first."""
         tokens = self._tokens.take(sequences_of(rows_R, self._per_row))
         return (
             scoring_sequences(tokens)
@@ -68,28 +68,28 @@ class TokenDataset:
 
 
 class SupervisedData:
-    """What a supervised run trains on and is evaluated on. `state` is what a checkpoint keeps of it."""
+    """Training and evaluation data of a supervised run. `state` is its part of a checkpoint."""
 
     PART = "data.json"
 
     def __init__(self, run: Run) -> None:
-        config, chosen = run.config, run.config.train_dataset
+        config, train_dataset = run.config, run.config.train_dataset
         folder = model_folder(config.tokenizer_path or config.model.path, run.cwd)
         tokenizer = TextTokenizer(folder)
         places = SearchFolders(run.folder, run.cwd)
-        found = load_datasets(config, places, tokenizer, run.directory / RECORD, with_tokens=True)
-        is_pairs = chosen.type == "rw"
-        if not is_pairs and tokenizer.eos_id is None and not found.train.has_messages:
-            raise ConfigError([Problem("tokenizer_path", f"{folder} names no eos_token, so that no answer could end")])
-        self.train = _token_dataset("train_dataset", found.train, is_pairs)
+        datasets = load_datasets(config, places, tokenizer, run.directory / RECORD, with_tokens=True)
+        is_pairs = train_dataset.type == "rw"
+        if not is_pairs and tokenizer.eos_id is None and not datasets.train.has_messages:
+            raise ConfigError([Problem("tokenizer_path", f"{folder} has no eos_token, so that no answer could end")])
+        self.train = _token_dataset("train_dataset", datasets.train, is_pairs)
         self.valid: TokenDataset | FakeTokenDataset | None = fake_valid(config, tokenizer.size)
-        if found.valid is not None:
-            self.valid = _token_dataset("valid_dataset", found.valid, is_pairs)
-        self._digest = found.train.digest
+        if datasets.valid is not None:
+            self.valid = _token_dataset("valid_dataset", datasets.valid, is_pairs)
+        self._digest = datasets.train.digest
         self.batch_sampler = BatchSampler(
-            len(self.train), chosen.batch_size, chosen.shuffle, chosen.drop_last, config.seed
+            len(self.train), train_dataset.batch_size, train_dataset.shuffle, train_dataset.drop_last, config.seed
         )
-        sequences = chosen.batch_size * (2 if is_pairs else 1)
+        sequences = train_dataset.batch_size * (2 if is_pairs else 1)
         limits = [config.total_train_epochs * self.batch_sampler.steps_per_epoch, config.total_train_steps]
         if config.total_train_n_seqs is not None:
             limits.append(-(-config.total_train_n_seqs // sequences))
@@ -99,36 +99,36 @@ class SupervisedData:
         return f"{len(self.train)} rows"
 
     def state(self, step: int) -> bytes:
-        """As of so many completed steps."""
-        said = {
+        """After `step` completed steps."""
+        state = {
             "digest": self._digest,
             "dealt": self.batch_sampler.batches_drawn(step),
             "steps_per_epoch": self.batch_sampler.steps_per_epoch,
         }
-        return json.dumps(said).encode() + b"\n"
+        return json.dumps(state).encode() + b"\n"
 
-    def resume(self, step: int, checkpoint: Path, begins_anew: bool) -> None:
-        """Goes on where the checkpoint stood; `begins_anew` is `recover.skip_dataloader`. Where an epoch has another
-        number of batches now, the next one begins."""
-        if begins_anew:
+    def resume(self, step: int, checkpoint: Path, starts_over: bool) -> None:
+        """Continues where the checkpoint was; `starts_over` is `recover.skip_dataloader`. If the number of batches per
+        epoch has changed, continues with the next epoch."""
+        if starts_over:
             self.batch_sampler.begin(step, 0)
             return
-        said: dict[str, Any] = json.loads((checkpoint / "resume" / self.PART).read_bytes())
-        if said["digest"] != self._digest:
+        state: dict[str, Any] = json.loads((checkpoint / "resume" / self.PART).read_bytes())
+        if state["digest"] != self._digest:
             raise Failure(
-                f"train_dataset: the data is not what it was at the checkpoint (its digest was {said['digest']}, now "
-                f"it is {self._digest}); resume with the same data, or set recover.skip_dataloader=true to begin anew"
+                f"train_dataset: the data differs from that at the checkpoint (its digest was {state['digest']}, now "
+                f"it is {self._digest}); resume with the same data, or set recover.skip_dataloader=true to start over"
             )
-        batches_drawn: int = said["dealt"]
-        if said["steps_per_epoch"] != self.batch_sampler.steps_per_epoch:
-            batches_drawn = -(-batches_drawn // said["steps_per_epoch"]) * self.batch_sampler.steps_per_epoch
+        batches_drawn: int = state["dealt"]
+        if state["steps_per_epoch"] != self.batch_sampler.steps_per_epoch:
+            batches_drawn = -(-batches_drawn // state["steps_per_epoch"]) * self.batch_sampler.steps_per_epoch
         self.batch_sampler.begin(step, batches_drawn)
 
 
 def _token_dataset(section: str, rows: CheckedRows, is_pairs: bool) -> TokenDataset:
-    assert rows.tokens is not None, "they were asked for"
+    assert rows.tokens is not None, "loaded with_tokens"
     if is_pairs and not rows.tokens.lengths_N.all():
         place = rows.place(int(np.flatnonzero(rows.tokens.lengths_N == 0)[0]) // 2)
-        message = f"{place} has a text without a single token, at which nothing can be scored; leave it out"
+        message = f"{place} has a text without tokens, which cannot be scored; remove it"
         raise ConfigError([Problem(f"{section}.path", message)])
     return TokenDataset(rows.tokens, is_pairs)

@@ -1,8 +1,8 @@
-"""Every sequence of a step as a line of JSON: its tokens, and beside each what sampler, trainer and loss made of it.
+"""Token export: every sequence of a step as a JSON line, with the values of sampler, trainer and loss per token.
 
-`token_exports/step_000001/rank_0.jsonl` in the run directory, a file for each rank; `STABLE` is there when all of a
-step's are whole. Arrays of a line are as long as its tokens; null stands where nothing was computed, and for what is
-not finite.
+`token_exports/step_000001/rank_0.jsonl` in the run directory, one file per rank; `STABLE` is written when all files of
+a step are complete. Arrays are as long as the tokens; null where nothing was computed, and for values that are not
+finite.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ COMPUTED = (
     *("trainer_logprobs", "entropy", "mismatch_kl", "log_importance_ratio", "importance_ratio", "prob_delta"),
     *("is_masked", "is_masked_high", "is_masked_low"),
 )
-"""What a step finds out of its tokens, as far as it is computed."""
+"""Values computed by a step, where available."""
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -42,28 +42,29 @@ class TokenExport:
         self._env = getattr(task, "name", None) or ""
         self._passes: list[tuple[MicroBatch, dict[str, NDArray[np.float32]]]] = []
 
-    def add(self, micro: MicroBatch, found: Mapping[str, Tensor | None]) -> None:
-        """Of the predictions of a micro-batch, by the names of COMPUTED."""
-        kept = {name: value.detach().float().cpu().numpy() for name, value in found.items() if value is not None}
-        self._passes.append((micro, kept))
+    def add(self, micro: MicroBatch, values: Mapping[str, Tensor | None]) -> None:
+        """Values at the predictions of a micro-batch, by names in COMPUTED."""
+        arrays = {name: value.detach().float().cpu().numpy() for name, value in values.items() if value is not None}
+        self._passes.append((micro, arrays))
 
     def write_batch(self, batch: TrainingBatch) -> None:
         """Of a step of reinforcement learning. All ranks must call it."""
-        sequences, mine = batch.sequences, batch.mine_N
+        sequences, sample_indices = batch.sequences, batch.mine_N
         known = {
             "advantages": sequences.fields[ADVANTAGES],
-            "rewards": np.repeat(batch.rewards_A[mine], sequences.lengths_N),
+            "rewards": np.repeat(batch.rewards_A[sample_indices], sequences.lengths_N),
             "inference_logprobs": sequences.fields[SAMPLER],
         }
-        said = [
+        sample_fields = [
             {"group": int(batch.groups_A[sample]), "sample": int(sample), "truncated": bool(batch.truncated_A[sample])}
-            for sample in mine
+            for sample in sample_indices
         ]
         rows_N = np.flatnonzero(sequences.loss_tokens_N)
-        self._write(batch.step + 1, "rl", sequences, rows_N, known, said)
+        self._write(batch.step + 1, "rl", sequences, rows_N, known, sample_fields)
 
     def write_rows(self, completed: int, sequences: Sequences) -> None:
-        """Of a step of supervised training: of its batch what this rank computed. All ranks must call it."""
+        """Of a step of supervised training: the sequences of the batch that this rank computed. All ranks must call
+        it."""
         rows_N = np.sort(np.concatenate([np.zeros(0, np.int64), *(micro.rows_N for micro, _ in self._passes)]))
         self._write(completed, "sft", sequences, rows_N, {}, [{} for _ in range(len(sequences))])
 
@@ -74,37 +75,37 @@ class TokenExport:
         sequences: Sequences,
         rows_N: NDArray[np.int64],
         known: Arrays,
-        said: list[dict[str, Any]],
+        sample_fields: list[dict[str, Any]],
     ) -> None:
         arrays = {name: np.where(sequences.target_mask, values, np.nan) for name, values in known.items()}
-        nothing = np.full(len(sequences.token_ids), np.nan)
+        missing = np.full(len(sequences.token_ids), np.nan)
         for name in ("advantages", "rewards", "inference_logprobs"):
-            arrays.setdefault(name, nothing)
-        arrays |= {name: self._gathered(name, sequences) for name in COMPUTED}
+            arrays.setdefault(name, missing)
+        arrays |= {name: self._scattered(name, sequences) for name in COMPUTED}
         places = {
-            int(row): (number, place)
-            for number, (micro, _) in enumerate(self._passes)
-            for place, row in enumerate(micro.rows_N)
+            int(row): (index, position)
+            for index, (micro, _) in enumerate(self._passes)
+            for position, row in enumerate(micro.rows_N)
         }
         folder = self._root / folder_name(step)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"rank_{self._world.rank}.jsonl").open("wb") as file:
-            for number, row in enumerate(rows_N.tolist()):
+            for index, row in enumerate(rows_N.tolist()):
                 start, length = int(sequences.starts_N[row]), int(sequences.lengths_N[row])
                 part = slice(start, start + length)
-                micro_step, place = places.get(row, (None, None))
+                micro_step, position = places.get(row, (None, None))
                 line = {
                     "schema_version": SCHEMA_VERSION,
                     "step": step,
                     "export_step": step,
                     "rank": self._world.rank,
                     "micro_step": micro_step,
-                    "micro_sequence_idx": place,
-                    "export_sequence_idx": number,
+                    "micro_sequence_idx": position,
+                    "export_sequence_idx": index,
                     "run_id": self._run_id,
                     "env_name": self._env,
                     "training_mode": mode,
-                    **said[row],
+                    **sample_fields[row],
                     "token_ids": sequences.token_ids[part],
                     "position_ids": np.arange(length),
                     "loss_mask": sequences.target_mask[part],
@@ -116,40 +117,42 @@ class TokenExport:
         if self._world.is_first:
             (folder / COMPLETE_MARK).touch()
 
-    def _gathered(self, name: str, sequences: Sequences) -> NDArray[np.float32]:
-        """Back at their places among all tokens."""
+    def _scattered(self, name: str, sequences: Sequences) -> NDArray[np.float32]:
+        """Scattered to an array over all tokens."""
         values = np.full(len(sequences.token_ids), np.nan, dtype=np.float32)
-        for micro, found in self._passes:
-            if name in found:
-                values[micro.tokens_P] = found[name]
+        for micro, arrays in self._passes:
+            if name in arrays:
+                values[micro.tokens_P] = arrays[name]
         return values
 
 
 def policy_arrays(micro: MicroBatch, inputs: Inputs, ratio: RatioConfig) -> dict[str, Tensor | None]:
-    """How far trainer and sampler are apart at each token, and which tokens `actor.ratio` leaves out for it."""
+    """The mismatch of trainer and sampler per token, and which tokens `actor.ratio` masks."""
     logprobs, sampler, counts = inputs.logprobs.detach(), micro.fields[SAMPLER], inputs.loss_mask
     gap = logprobs - sampler
-    near = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    moved = ratio_of(logprobs - inputs.old_logprobs, counts, inputs.cu_seqlens, ratio.level, ratio.length_norm)
+    clamped = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    importance_ratio = ratio_of(
+        logprobs - inputs.old_logprobs, counts, inputs.cu_seqlens, ratio.level, ratio.length_norm
+    )
 
-    def left_out(high: float | None, low: float | None, sequence_low: float = 0.0) -> Tensor:
-        return ~within_limits(moved, counts, inputs.cu_seqlens, high, low, sequence_low)
+    def is_masked(high: float | None, low: float | None, sequence_low: float = 0.0) -> Tensor:
+        return ~within_limits(importance_ratio, counts, inputs.cu_seqlens, high, low, sequence_low)
 
     return {
         "trainer_logprobs": logprobs,
         "entropy": inputs.entropy,
-        "mismatch_kl": torch.expm1(near) - near,
+        "mismatch_kl": torch.expm1(clamped) - clamped,
         "log_importance_ratio": gap,
-        "importance_ratio": moved,
+        "importance_ratio": importance_ratio,
         "prob_delta": logprobs.exp() - sampler.exp(),
-        "is_masked": left_out(ratio.mask_high, ratio.mask_low, ratio.sequence_mask_low),
-        "is_masked_high": left_out(ratio.mask_high, None),
-        "is_masked_low": left_out(None, ratio.mask_low),
+        "is_masked": is_masked(ratio.mask_high, ratio.mask_low, ratio.sequence_mask_low),
+        "is_masked_high": is_masked(ratio.mask_high, None),
+        "is_masked_low": is_masked(None, ratio.mask_low),
     }
 
 
 def _json_values(name: str, values: NDArray[Any]) -> Any:
-    """Numbers in the shortest way that says them; truth values as such."""
+    """Numbers as float32, whose JSON is short; masks as booleans."""
     if name.startswith("is_"):
         return [None if np.isnan(value) else bool(value) for value in values]
     return values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""A loss of the user's: a function that asks by name for what it needs, tried out before the first step."""
+"""A user's loss: a function that takes its inputs by name, checked on an example before the first step."""
 
 import inspect
 
@@ -15,18 +15,18 @@ from areal_like.process.errors import FinalFailure
 
 METRIC_PREFIX = "train/own/"
 GROWTH_TOLERANCE = 0.2
-"""How far from 2 the growth of a sum may be when there is twice as much to add up: what is taken over the tokens at
-hand, such as a deviation, moves a little."""
+"""Allowed deviation from 2 of a sum's growth when its input is doubled: what is computed over the tokens of a
+micro-batch, such as a standard deviation, changes slightly."""
 
 
 class InvalidLoss(Exception):
-    """What the function returned is no loss."""
+    """The function did not return a loss."""
 
 
 class UserLoss:
-    """What the function returns is a sum over tokens; or the loss of each token, then weighted and added up here; or a
-    Loss with statistics of its own. Entropy bonus and KL penalty are added, as for our losses; where the function takes
-    `reference_logprobs`, a penalty in the loss is left to it."""
+    """The function returns a sum over tokens; or the loss of each token, which is weighted and summed here; or a Loss
+    with its own statistics. Entropy bonus and KL penalty are added, as for built-in losses; a function that takes
+    `reference_logprobs` must add a KL penalty in the loss itself."""
 
     needs_all = True
 
@@ -38,15 +38,15 @@ class UserLoss:
         self._takes = self._parameters()
         self.needs_proximal = "proximal_logprobs" in self._takes
         self._adds_kl = has_reference and config.kl_in == "loss" and "reference_logprobs" not in self._takes
-        self.reports = {name: f"{METRIC_PREFIX}{name}" for name in self._try_out(has_reference, device)}
+        self.reports = {name: f"{METRIC_PREFIX}{name}" for name in self._check_on_example(has_reference, device)}
 
     def __call__(self, inputs: Inputs) -> Loss:
         config = self._config
         try:
-            found = self._own(inputs)
+            result = self._call(inputs)
         except Exception as fault:
             raise FinalFailure(f"actor.loss: {self._name} failed: {_error_text(fault)}") from fault
-        more, sums = losses.entropy_and_kl(
+        extra, sums = losses.entropy_and_kl(
             inputs.logprobs,
             inputs.old_logprobs,
             inputs.loss_mask,
@@ -57,36 +57,38 @@ class UserLoss:
             kl_coef=config.kl_ctl,
             kl_estimator=config.kl_estimator,
         )
-        known = statistics(inputs.loss_mask, sums, {})
+        extra_statistics = statistics(inputs.loss_mask, sums, {})
         return Loss(
-            found.total + more,
-            Statistics({**found.statistics.sums, **known.sums}, dict(found.statistics.maxima)),
+            result.total + extra,
+            Statistics({**result.statistics.sums, **extra_statistics.sums}, dict(result.statistics.maxima)),
         )
 
-    def _own(self, inputs: Inputs) -> Loss:
-        """As a Loss; raises Unfit for what is none."""
-        given = {**inputs._asdict(), "kl_ctl": self._config.kl_ctl}
-        wanted = {name: value for name, value in given.items() if name in self._takes}
-        found = self._function(**wanted, **self._config.loss_args)
-        if isinstance(found, Tensor):
-            if found.shape == inputs.logprobs.shape and found.dim():
-                kept = torch.where(inputs.loss_mask, found, 0.0)
-                found = (kept * inputs.weights).sum()
-            found = Loss(found, statistics(inputs.loss_mask, {}, {}))
-        if not isinstance(found, Loss) or not isinstance(found.total, Tensor) or found.total.dim():
-            what = f"a tensor of shape {list(found.total.shape)}" if isinstance(found, Loss) else type(found).__name__
-            raise InvalidLoss(f"it returned {what}, and not a sum, the loss of each token, or a Loss")
-        if not found.total.requires_grad:
-            raise InvalidLoss("what it returned has no gradient: it must be computed from logprobs or entropy")
-        return found
+    def _call(self, inputs: Inputs) -> Loss:
+        """Calls the function; raises InvalidLoss where the result is not a loss."""
+        inputs_by_name = {**inputs._asdict(), "kl_ctl": self._config.kl_ctl}
+        arguments = {name: value for name, value in inputs_by_name.items() if name in self._takes}
+        result = self._function(**arguments, **self._config.loss_args)
+        if isinstance(result, Tensor):
+            if result.shape == inputs.logprobs.shape and result.dim():
+                per_token = torch.where(inputs.loss_mask, result, 0.0)
+                result = (per_token * inputs.weights).sum()
+            result = Loss(result, statistics(inputs.loss_mask, {}, {}))
+        if not isinstance(result, Loss) or not isinstance(result.total, Tensor) or result.total.dim():
+            kind = (
+                f"a tensor of shape {list(result.total.shape)}" if isinstance(result, Loss) else type(result).__name__
+            )
+            raise InvalidLoss(f"it returned {kind}; return a sum, the loss of each token, or a Loss")
+        if not result.total.requires_grad:
+            raise InvalidLoss("what it returned has no gradient; compute it from logprobs or entropy")
+        return result
 
     def _parameters(self) -> frozenset[str]:
-        """Which inputs the function asks for. The rest of what it asks for must be in `actor.loss_args`."""
+        """The inputs that the function takes. Its other parameters must be in `actor.loss_args`."""
         try:
             signature = inspect.signature(self._function)
         except (TypeError, ValueError) as unreadable:
             raise config_error(
-                "actor.loss", f"{self._name} is no function that a loss could be", unreadable
+                "actor.loss", f"{self._name} cannot be used as a loss function", unreadable
             ) from unreadable
         if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
             takes = frozenset(LOSS_INPUTS)
@@ -99,40 +101,40 @@ class UserLoss:
             raise config_error("actor.loss", f"{self._name} cannot be called: {misfit}; {given}", misfit) from misfit
         return takes
 
-    def _try_out(self, has_reference: bool, device: torch.device) -> list[str]:
-        """On two answers of three and two tokens, then on each of them twice. Returns what it reports of its own: the
-        same names on every rank, also on one that has nothing to train on."""
+    def _check_on_example(self, has_reference: bool, device: torch.device) -> list[str]:
+        """Calls it with two answers of three and two tokens, then with each of them twice. Returns the names of its
+        statistics: metrics need the same names on every rank, also on one without training signal."""
         with torch.random.fork_rng(devices=[]):
             try:
-                found, once = self._learn(example(has_reference, device))
+                result, once = self._loss_and_gradients(example(has_reference, device))
                 twice, once_more, twice_more = (
-                    self._learn(example(has_reference, device, copies))[1] for copies in (2, 1, 2)
+                    self._loss_and_gradients(example(has_reference, device, copies))[1] for copies in (2, 1, 2)
                 )
             except Exception as fault:
                 message = f"{self._name} fails on a small example: {_error_text(fault)}"
                 raise config_error("actor.loss", message, fault) from fault
-        if not found.total.isfinite():
-            raise config_error("actor.loss", f"{self._name} gives {found.total.item()} for a small example")
-        # Of a function that draws at random, or remembers what it was given, this tells nothing.
+        if not result.total.isfinite():
+            raise config_error("actor.loss", f"{self._name} returns {result.total.item()} for a small example")
+        # Not meaningful for a function that is random or keeps state.
         is_steady = all(map(torch.allclose, (*once, *twice), (*once_more, *twice_more)))
         growths = [
             (after.sum() / before.sum()).item() for before, after in zip(once, twice, strict=True) if before.any()
         ]
-        if is_steady and (wrong := [growth for growth in growths if abs(growth - 2) > GROWTH_TOLERANCE]):
+        if is_steady and (wrong_growths := [growth for growth in growths if abs(growth - 2) > GROWTH_TOLERANCE]):
             raise config_error(
                 "actor.loss",
-                f"{self._name} gives no sum over tokens: for twice the answers its gradient is {wrong[0]:.3g} times as "
-                "large, and not 2 times; return a sum, or the loss of each token, and never a mean: what is returned "
-                "is divided by the count of the whole batch",
+                f"{self._name} is not a sum over tokens: for twice the answers its gradient is {wrong_growths[0]:.3g} "
+                "times as large, and not 2 times; return a sum, or the loss of each token, never a mean: the result is "
+                "divided by the count of the whole batch",
             )
-        return sorted(set(found.statistics.sums) - {TOKENS})
+        return sorted(set(result.statistics.sums) - {TOKENS})
 
-    def _learn(self, inputs: Inputs) -> tuple[Loss, list[Tensor]]:
-        """And the sizes of its gradients, by log-probabilities and by entropy."""
-        found = self._own(inputs)
-        torch.autograd.backward(found.total)
+    def _loss_and_gradients(self, inputs: Inputs) -> tuple[Loss, list[Tensor]]:
+        """The loss, and the absolute gradients of log-probabilities and entropy."""
+        result = self._call(inputs)
+        torch.autograd.backward(result.total)
         leaves = [leaf for leaf in (inputs.logprobs, inputs.entropy) if leaf is not None]
-        return found, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.abs() for leaf in leaves]
+        return result, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.abs() for leaf in leaves]
 
 
 def _error_text(fault: Exception) -> str:
@@ -140,7 +142,7 @@ def _error_text(fault: Exception) -> str:
 
 
 def example(has_reference: bool, device: torch.device, copies: int = 1) -> Inputs:
-    """Two answers, the second one worse than the first, so many times over."""
+    """Two answers, the second one worse than the first, `copies` times."""
 
     def tensor(*values: float) -> Tensor:
         return torch.tensor(values * copies, device=device)

@@ -1,4 +1,4 @@
-"""The trainer ranks as one: who is who, on which device, and how they add up."""
+"""The group of trainer ranks: device, meshes, reductions, and rendezvous."""
 
 import ipaddress
 import os
@@ -13,16 +13,16 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
-"""Set by torchrun, whose agent has a store of its own for the ranks."""
+"""Set by torchrun, whose agent provides a store."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo"
 
 c10d: Any = dist
-"""Whose annotations leave out what is used here."""
+"""Untyped: its annotations lack some functions used here."""
 
 
 class World:
-    """A rank's view of all ranks. With one rank every method is the identity."""
+    """One rank's view of all ranks. With one rank every method is the identity."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
@@ -34,34 +34,34 @@ class World:
         return self.rank == 0
 
     def mesh_with_replicas(self, replicas: int) -> DeviceMesh:
-        """The ranks as they hold a model: all of them share one, or groups of neighbours share a whole one each."""
+        """The mesh that a model is sharded over: all ranks, or groups of neighbours with a full replica each."""
         if replicas not in self._meshes:
             ranks = torch.arange(self.size).view(replicas, -1)
             self._meshes[replicas] = DeviceMesh(self.device.type, ranks, mesh_dim_names=("replica", "data"))
         return self._meshes[replicas]
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value added up over the ranks, in double precision."""
+        """Sums each value over the ranks, in double precision."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def max(self, values: Sequence[float]) -> list[float]:
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def sum_tensor(self, tensor: Tensor) -> Tensor:
-        """The same of a tensor, in its own precision."""
+        """Sums a tensor over the ranks, in its own precision."""
         if self.size == 1:
             return tensor
-        together = tensor.to(self.device, copy=True)
-        dist.all_reduce(together)
-        return together.to(tensor.device)
+        total = tensor.to(self.device, copy=True)
+        dist.all_reduce(total)
+        return total.to(tensor.device)
 
     def first(self, values: Sequence[float]) -> list[float]:
-        """What the first rank says."""
+        """The first rank's values."""
         if self.size == 1:
             return list(values)
-        said = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.broadcast(said, src=0)
-        return said.tolist()
+        broadcast = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.broadcast(broadcast, src=0)
+        return broadcast.tolist()
 
     def barrier(self) -> None:
         if self.size > 1:
@@ -73,22 +73,22 @@ class World:
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         if self.size == 1 or not values:
             return list(values)
-        together = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(together, op=operation)
-        return together.tolist()
+        reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(reduced, op=operation)
+        return reduced.tolist()
 
 
 def open_world(timeout_s: float, shares_host_memory: bool = False) -> World:
-    """Meets the other ranks as torchrun's variables say; a process without them is alone. With `shares_host_memory` the
-    ranks of GPUs can put together what waits in host memory as well."""
+    """Joins the other ranks by torchrun's variables; without these the process is the only rank. With
+    `shares_host_memory` the ranks of GPUs can also gather tensors in host memory."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    of_gpus = "cpu:gloo,cuda:nccl" if shares_host_memory else "nccl"
+    gpu_backends = "cpu:gloo,cuda:nccl" if shares_host_memory else "nccl"
     dist.init_process_group(
-        "gloo" if device.type == "cpu" else of_gpus,
+        "gloo" if device.type == "cpu" else gpu_backends,
         store=rendezvous_store(rank, size, timeout_s),
         rank=rank,
         world_size=size,
@@ -99,9 +99,9 @@ def open_world(timeout_s: float, shares_host_memory: bool = False) -> World:
 
 
 def rendezvous_store(rank: int, size: int, timeout_s: float) -> Any:
-    """The store by which the ranks find each other; None where torch finds the right one by itself. Left to itself
-    torch lets a store listen on every address of the machine, and gloo on that of its host name."""
-    if size == 1:  # a rank by itself needs no port to meet on
+    """The store of the rendezvous; None where torch picks the right one. By default torch's store would listen on every
+    address of the machine, and gloo on that of its host name."""
+    if size == 1:  # a single rank needs no port
         return c10d.HashStore()
     if os.environ.get(AGENT) == "True":
         return None
@@ -114,7 +114,7 @@ def rendezvous_store(rank: int, size: int, timeout_s: float) -> Any:
             os.environ.setdefault(name, LOOPBACK)
     handle = None
     if rank == 0:
-        # On several nodes a name of this one may lead to loopback here and to another address elsewhere.
+        # On several nodes this node's name may resolve to loopback here and to another address elsewhere.
         bound = place if on_one_node or not is_loopback else ("", port)
         handle = socket.create_server((bound[0], bound[1]), family=family, backlog=max(128, 2 * size)).detach()
     return c10d.TCPStore(

@@ -73,12 +73,12 @@ def test_the_template_may_stand_in_the_tokenizers_configuration(tmp_path, severa
 
 def test_without_a_template_messages_are_refused_with_what_to_do(tmp_path):
     folder = in_config(chat_folder(tmp_path / "m"), None)
-    with pytest.raises(ValueError, match=r"^tokenizer_path: .* has no chat template .*; take the tokenizer of a chat"):
+    with pytest.raises(ValueError, match=r"^tokenizer_path: .* has no chat template .*; use the tokenizer of a chat"):
         TextTokenizer(folder).encode_prompt([USER])
 
 
 def test_what_is_wrong_with_a_template_or_with_messages_is_told(tmp_path):
-    with pytest.raises(ValueError, match=r"^tokenizer_path: .*chat_template\.jinja is no chat template: Expected"):
+    with pytest.raises(ValueError, match=r"^tokenizer_path: .*chat_template\.jinja is not a chat template: Expected"):
         chat_tokenizer(tmp_path / "a", "{% if %}").encode_prompt([USER])
     refusing = chat_tokenizer(tmp_path / "b", "{{ raise_exception('no ' + messages[0].role) }}")
     with pytest.raises(ValueError, match=r"^/.*/chat_template\.jinja cannot render .*1\+1.*: no user"):
@@ -94,7 +94,7 @@ def test_a_template_can_do_no_harm(tmp_path):
 def parts(template: str, messages: list[dict[str, str]]) -> tuple[list[str], int]:
     """The answers, in the order in which they stand; all parts together are the whole text."""
     chat = ChatTemplate(template, {"eos_token": "<eos>"}, "here")
-    found, hidden = chat.parts(messages)
+    found, hidden = chat.spans(messages)
     assert "".join(part.text for part in found) == chat.render(messages)
     return [part.text for part in found if part.is_answer], hidden
 

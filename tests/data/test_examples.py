@@ -68,7 +68,7 @@ def test_answers_that_a_template_shortens_are_counted(tmp_path):
     thought = {"role": "assistant", "content": "[one and one]2"}
     examples = RowTokenizer(chat_tokenizer(tmp_path / "m", SHORTENS), "sft")
     rows = [{"prompt": [USER, thought, AGAIN], "answer": [LAST]}] * 3
-    assert examples.tokens(rows).hidden == 3
+    assert examples.tokens(rows).num_unlocated == 3
 
 
 def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):

@@ -151,7 +151,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
     file.write_text(text.replace("3+3=", "4+4="))
     assert rows[2] == ROWS[2]
     for use in (lambda: rows[3], lambda: list(rows)):
-        with pytest.raises(Failure, match=r"^train_dataset\.path: .*rows\.jsonl was changed while the run reads it"):
+        with pytest.raises(Failure, match=r"^train_dataset\.path: .*rows\.jsonl changed while the run reads it"):
             use()
     file.write_text(text[:40])
     with pytest.raises(Failure, match="was changed"):
@@ -169,9 +169,9 @@ def test_a_file_that_is_replaced_stays_what_it_was(tmp_path):
     ("name", "content", "said"),
     [
         ("rows.parquet", "nonsense", "rows.parquet cannot be read as parquet"),
-        ("rows.json", "[1,", "rows.json is no list of rows in JSON"),
-        ("saved/state.json", "{}", "saved is no whole folder of datasets.save_to_disk"),
-        ("saved/state.json", '{"_data_files": [{"filename": "away"}]}', "saved is no whole folder"),
+        ("rows.json", "[1,", "rows.json is not a JSON list of rows"),
+        ("saved/state.json", "{}", "saved is not a complete folder of datasets.save_to_disk"),
+        ("saved/state.json", '{"_data_files": [{"filename": "away"}]}', "saved is not a complete folder"),
     ],
 )
 def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, said):
@@ -262,7 +262,7 @@ def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
     assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in told
     assert "the Hub refused the download (OfflineModeIsEnabled: " in told
     assert told.endswith(
-        "`python -m areal_like.models.fetch --dataset org/sums` brings it there where there is a network, or name a "
+        "`python -m areal_like.models.fetch --dataset org/sums` where there is a network, or set the path of a "
         "file or folder"
     )
 
@@ -282,14 +282,14 @@ def test_of_several_parts_main_is_taken_unless_another_is_the_default_or_named(t
     (snapshot / "main").rename(snapshot / "other")
     told = offline(tmp_path, "").stderr.splitlines()[-1]
     assert told.endswith(
-        "train_dataset.subset: the dataset has several parts and none by default; name one of other, socratic"
+        "train_dataset.subset: the dataset has several subsets and no default; set one of other, socratic"
     )
 
 
 def test_a_split_or_a_part_that_the_dataset_does_not_have_is_told(tmp_path):
     cached(tmp_path)
     told = offline(tmp_path, "split='tain'").stderr.splitlines()[-1]
-    assert told.endswith("train_dataset.split: there is no split tain; there are train, test")
+    assert told.endswith("train_dataset.split: there is no split tain; splits are train, test")
     told = offline(tmp_path, "subset='hard'").stderr.splitlines()[-1]
     assert "train_dataset.path: " in told and "hard" in told
 
@@ -322,7 +322,7 @@ def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, me
         loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
     (told,) = caught.value.problems
     assert told.key == f"{section}.fields.{name}"
-    assert told.message == f"is not a column of such rows; did you mean {meant}"
+    assert told.message == f"is nothing that such rows have; did you mean {meant}"
 
 
 def test_fields_may_give_names_to_what_a_reward_wants():
@@ -393,7 +393,7 @@ def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
     [
         ({"messages": "hello"}, "'messages' is 'hello', not a list of messages"),
         ({"messages": []}, "'messages' is [], not a list of messages"),
-        ({"messages": [{"to": 1}]}, "'messages' is [{'to': 1}]: item 0 is no message, such as {'role'"),
+        ({"messages": [{"to": 1}]}, "'messages' is [{'to': 1}]: item 0 is not a message such as {'role'"),
         ({"prompt": [USER], "answer": []}, "'answer' is [], not a list of messages"),
         ({"prompt": None, "answer": "2"}, "'prompt' is None, neither a text nor a list of messages"),
     ],

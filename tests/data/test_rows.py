@@ -135,17 +135,17 @@ def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
 def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(complaint, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n\n{"prompt": "eins und é"}\n', encoding="utf-8")
     told = complaint("rows.jsonl", max_length=9)
-    assert told.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be put into tokens")
+    assert told.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be tokenized")
     assert told.endswith(": it has no token for 'é'")
 
 
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [
-        ('{"prompt": "a"}\n\nnonsense\n', "rl", "rows.jsonl:3 is not a row of JSON"),
-        ('{"prompt": "a"}\n{"prompt": NaN}\n', "rl", "rows.jsonl:2 is not a row of JSON"),
+        ('{"prompt": "a"}\n\nnonsense\n', "rl", "rows.jsonl:3 is not a JSON row"),
+        ('{"prompt": "a"}\n{"prompt": NaN}\n', "rl", "rows.jsonl:2 is not a JSON row"),
         ('\n{"question": "a"}\n', "rl", "rows.jsonl:2: 'prompt' is missing; it has question"),
-        ('{"prompt": ["a"]}\n', "rl", "rows.jsonl:1: 'prompt' is ['a']: item 0 is no message, such as {'role"),
+        ('{"prompt": ["a"]}\n', "rl", "rows.jsonl:1: 'prompt' is ['a']: item 0 is not a message such as {'role"),
         ('{"prompt": 7}\n', "rl", "rows.jsonl:1: 'prompt' is 7, neither a text nor a list of messages"),
         ('{"prompt": "a"}\n', "sft", "rows.jsonl:1: 'answer' is missing; it has prompt"),
         ('{"prompt": "", "answer": "b"}\n{"prompt": "a", "answer": ""}\n', "sft", "rows.jsonl:2: 'answer' is empty"),
@@ -162,15 +162,15 @@ def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, sa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"path": ""}, "train_dataset.path: no rows are named"),
+        ({"path": ""}, "train_dataset.path: is empty; set a file"),
         ({"path": "away.jsonl"}, "train_dataset.path: away.jsonl is no file of JSON lines"),
         ({"name": "additon"}, "task.name: 'additon' is not built in; did you mean addition?"),
-        ({"name": "addition", "args": {"digit": 2}}, "task.args: addition cannot be made with {'digit': 2}"),
-        ({"name": "addition", "args": {"digits": 9}}, "task.name: addition could not be made: ValueError: digits"),
+        ({"name": "addition", "args": {"digit": 2}}, "task.args: addition cannot be created with {'digit': 2}"),
+        ({"name": "addition", "args": {"digits": 9}}, "task.name: addition could not be created: ValueError: digits"),
         ({"name": "mine.py:Tusk"}, "has no Tusk; did you mean Task?"),
         ({"name": "mine.py:NoTask"}, "task.name: mine.py:NoTask is no task: it has no method rows(split)"),
         ({"name": "mine.py:Raises"}, "rows('train') of mine.py:Raises failed: MINE line 13, in rows: IndexError"),
-        ({"name": "mine.py:Shy"}, "could not be made: MINE line 17, in __init__: OSError: the disk is away"),
+        ({"name": "mine.py:Shy"}, "could not be created: MINE line 17, in __init__: OSError: the disk is away"),
         ({"name": "mine.py:Task", "args": {"kind": "none"}}, "returned NoneType; return a list"),
         ({"name": "mine.py:Task", "args": {"kind": "iterator"}}, "returned list_iterator; return a list"),
         ({"name": "mine.py:Task", "args": {"kind": "bad"}}, "row 0 of the train split of task mine.py:Task: 'prompt'"),

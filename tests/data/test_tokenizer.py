@@ -26,7 +26,7 @@ def test_every_character_is_a_token_and_comes_back(tokenizer):
 
 
 def test_a_character_without_a_token_is_an_error_that_shows_the_text(tokenizer):
-    with pytest.raises(ValueError, match=r"'what is Ä\?' cannot be put into tokens of .*: it has no token for 'Ä'"):
+    with pytest.raises(ValueError, match=r"'what is Ä\?' cannot be tokenized by .*: it has no token for 'Ä'"):
         tokenizer.encode_all(["1+1=", "what is Ä?"])
 
 
@@ -70,7 +70,7 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer_path: .* has no tokenizer.json"):
         TextTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer_path: .*tokenizer.json is no tokenizer"):
+    with pytest.raises(ValueError, match=r"tokenizer_path: .*tokenizer.json is not a tokenizer"):
         TextTokenizer(tmp_path)
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_like.config.sections.train_engine import CompileConfig
 from areal_like.training import attention
-from areal_like.training.attention import length_groups, packed_attention
+from areal_like.training.attention import group_by_length, packed_attention
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.sequences import Sequences
@@ -70,7 +70,11 @@ def varlen(device: torch.device, small: bool) -> Found:
     inputs = [torch.randn(1, n, sum(lengths), size, generator=generator) for n in (heads, kv_heads, kv_heads)]
     weight = torch.randn(1, sum(lengths), heads, size, generator=generator).to(device)
     borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
-    told: dict[str, Any] = {"runs": length_groups(lengths), "cu_seq_lens_q": borders, "max_length_q": max(lengths)}
+    told: dict[str, Any] = {
+        "length_groups": group_by_length(lengths),
+        "cu_seq_lens_q": borders,
+        "max_length_q": max(lengths),
+    }
     gaps, kernel = {}, False
     for window in (None, 100):
         outs = {}

@@ -294,11 +294,11 @@ def test_another_model_than_the_checkpoint_s_is_refused(run, tmp_path):
     learn(engine, 0)
     folder = written(run, engine, 1)
 
-    with pytest.raises(Failure, match=r"resume: .*this model has no lm_head.weight; go on with the model"):
+    with pytest.raises(Failure, match=r"resume: .*this model has no lm_head.weight; resume with the model"):
         resumed(run, folder, actor=make_engine(model_folder(tmp_path, "qwen3")))
-    with pytest.raises(Failure, match=r"resume: .*step_000001 holds no critic, only actor"):
+    with pytest.raises(Failure, match=r"resume: .*step_000001 has no critic, only actor"):
         resumed(run, folder, critic=engine)
-    with pytest.raises(Failure, match=r"resume: .*it holds no adapter; leave actor\.use_lora, actor\.lora_rank, "):
+    with pytest.raises(Failure, match=r"resume: .*it has no adapter; set actor\.use_lora, actor\.lora_rank, "):
         resumed(run, folder, actor=make_engine(engine.folder, folder, use_lora=True))
 
 

@@ -137,7 +137,7 @@ def test_all_gpus_are_the_trainers():
     [
         ("grpo", ("actor.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
         ("sft", ("model.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
-        ("sft", ("total_train_steps=null",), "total_train_steps", "have no end; set it"),
+        ("sft", ("total_train_steps=null",), "total_train_steps", "are unlimited; set it"),
         ("grpo", ("train_dataset.fake.batch_size=1",), "train_dataset.fake.batch_size", "take at least 2"),
         ("grpo", ("valid_dataset.fake.seq_len=8",), "valid_dataset.fake", "set it to null"),
         ("reward_model", (), "train_dataset.fake", "set it to null"),

@@ -184,7 +184,7 @@ def test_adapters_stand_where_they_are_wanted(tmp_path, targets, adapted):
         ({"target_modules": ["(q"]}, r"^actor\.target_modules: .*no module that \(q fits"),
         (
             {"target_modules": ["embed_tokens"]},
-            r"^actor\.target_modules: embed_tokens is no linear layer but Embed",
+            r"^actor\.target_modules: embed_tokens is not a linear layer but Embed",
         ),
         ({"target_modules": ["lm_head"]}, r"^actor\.target_modules: lm_head is the head.*actor\.lora_modules_to_save"),
         ({"target_modules": ["k_proj"], "lora_modules_to_save": ["self_attn"]}, "k_proj is trained in full already"),
@@ -302,7 +302,7 @@ def test_two_ranks_equal_one_also_in_what_the_reference_says_and_what_is_exporte
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")
 def test_adapters_of_experts_that_are_one_tensor_are_refused_and_beside_them_buffers_keep_their_names(tmp_path):
     folder = model_folder(tmp_path, "deepseek_v3")
-    with pytest.raises(ConfigError, match=r"^actor\.target_modules: reaches experts"):
+    with pytest.raises(ConfigError, match=r"^actor\.target_modules: matches experts"):
         make_engine(folder, attn_impl="eager", use_lora=True)
     engine = make_engine(folder, attn_impl="eager", use_lora=True, target_modules=["o_proj"])
     plain = make_engine(folder, attn_impl="eager")

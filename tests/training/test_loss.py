@@ -207,20 +207,20 @@ def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) ->
         ),
         (
             "no_gradient",
-            "fails on a small example: what it returned has no gradient: it must be computed from logprobs",
+            "fails on a small example: what it returned has no gradient; compute it from logprobs",
         ),
-        ("no_loss", "it returned dict, and not a sum, the loss of each token, or a Loss"),
+        ("no_loss", "it returned dict; return a sum, the loss of each token, or a Loss"),
         ("wrong_shape", r"it returned a tensor of shape \[2\]"),
         ("not_finite", "gives -inf for a small example"),
         ("raises", r"fails on a small example: .*mine.py line \d+, in raises: NameError: name 'undefined'"),
         ("number", "mine.py:number is no function"),
         (
             "of_mean",
-            "mine.py:of_mean gives no sum over tokens: .* is 1 times as large, .*; return a sum, or the loss of",
+            "mine.py:of_mean is not a sum over tokens: .* is 1 times as large, .*; return a sum, or the loss of",
         ),
-        ("mean_by_token", "gives no sum over tokens"),
-        ("mean_and_entropy", "gives no sum over tokens"),
-        ("mean_of_answers", "gives no sum over tokens"),
+        ("mean_by_token", "is not a sum over tokens"),
+        ("mean_and_entropy", "is not a sum over tokens"),
+        ("mean_of_answers", "is not a sum over tokens"),
         ("token", "has no token; did you mean tokens?"),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_loss_that_breaks_in_a_later_step_ends_the_run_for_good_with_the_line_
 
 def test_a_loss_that_is_never_finite_is_named_before_the_learning_rate(root) -> None:
     told = (f"actor.loss={root}/mine.py:breaks_to_nan", "actor.optimizer.max_skipped_in_a_row=1")
-    said = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, which is your own"
+    said = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, your own loss"
     with pytest.raises(FinalFailure, match=said):
         step(root, *told)
 

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import MicroBatchSpec
 from areal_like.training import attention
-from areal_like.training.attention import LengthGroup, length_groups, packed_attention
+from areal_like.training.attention import LengthGroup, group_by_length, packed_attention
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.support.training_runs import make_engine, model_folder, section, world
@@ -71,7 +71,7 @@ def test_packed_sequences_have_the_log_probabilities_and_gradients_of_each_by_it
     engine.accumulate([micro], loss, temperature=0.7)
 
     wanted = torch.cat([expected[int(row)] for row in micro.rows_N])
-    assert len(micro.runs) < len(LENGTHS), "sequences of one length are computed together"
+    assert len(micro.length_groups) < len(LENGTHS), "sequences of one length are computed together"
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
     for parameter_name, parameter in engine.model.named_parameters():
         wanted = gradients[parameter_name]
@@ -117,7 +117,7 @@ def test_what_fills_a_micro_batch_up_is_no_longer_than_what_is_in_it_and_predict
     padded = sequences.micro_batch([1, 6], world().device, pad_to=30)
 
     assert len(padded.input_ids_T) == 30 and padded.cu_seqlens[-1] == 30
-    assert max(run.length for run in padded.runs) == max(run.length for run in plain.runs)
+    assert max(group.length for group in padded.length_groups) == max(group.length for group in plain.length_groups)
     assert padded.position_ids_T.max() == plain.position_ids_T.max()
     for name in ("predicts_P", "targets_P"):
         assert torch.equal(getattr(padded, name), getattr(plain, name))
@@ -153,13 +153,15 @@ def test_values_of_predicted_tokens_come_back_to_their_places():
 
 
 def test_neighbours_of_one_length_are_one_run():
-    assert length_groups([2, 2, 5, 7, 7, 7]) == (LengthGroup(0, 2, 2), LengthGroup(4, 1, 5), LengthGroup(9, 3, 7))
-    assert length_groups([]) == ()
+    assert group_by_length([2, 2, 5, 7, 7, 7]) == (LengthGroup(0, 2, 2), LengthGroup(4, 1, 5), LengthGroup(9, 3, 7))
+    assert group_by_length([]) == ()
 
 
 def attend(**given: Any) -> Tensor:
     part = torch.zeros(1, 2, 3, 4)
-    return packed_attention(torch.nn.Identity(), part, part, part, None, 1.0, runs=length_groups([3]), **given)[0]
+    return packed_attention(
+        torch.nn.Identity(), part, part, part, None, 1.0, length_groups=group_by_length([3]), **given
+    )[0]
 
 
 def test_a_model_that_changes_its_attention_scores_is_refused():
@@ -172,16 +174,16 @@ def test_a_model_that_looks_ahead_is_refused():
     module: Any = torch.nn.Identity()
     module.is_causal = False
     with pytest.raises(ValueError, match="later"):
-        packed_attention(module, part, part, part, None, 1.0, runs=length_groups([3]))
+        packed_attention(module, part, part, part, None, 1.0, length_groups=group_by_length([3]))
 
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_dropout_of_attention_leaves_out_and_keeps_the_mean(is_eager):
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.ones(1, 2, 8, 4)
-    module, runs = torch.nn.Identity(), length_groups([8])
+    module, groups = torch.nn.Identity(), group_by_length([8])
     found = [
-        packed_attention(module, query, key, value, None, 1.0, dropout=0.5, runs=runs, is_eager=is_eager)[0]
+        packed_attention(module, query, key, value, None, 1.0, dropout=0.5, length_groups=groups, is_eager=is_eager)[0]
         for _ in range(400)
     ]
 
@@ -201,7 +203,12 @@ def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypat
     monkeypatch.setattr(attention, "varlen_attn", kernel)
     monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
     part, borders = torch.zeros(1, 2, 9, 8), torch.tensor([0, 2, 9], dtype=torch.int32)
-    given = {"runs": length_groups([2, 7]), "cu_seq_lens_q": borders, "max_length_q": 7, "sliding_window": window}
+    given = {
+        "length_groups": group_by_length([2, 7]),
+        "cu_seq_lens_q": borders,
+        "max_length_q": 7,
+        "sliding_window": window,
+    }
     packed_attention(torch.nn.Identity(), part, part, part, None, 0.5, **given)
 
     assert told["shape"] == (9, 2, 8) and told["borders"] == ([0, 2, 9], [0, 2, 9]) and told["longest"] == (7, 7)

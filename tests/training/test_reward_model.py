@@ -99,7 +99,7 @@ def test_however_pairs_are_cut_into_micro_batches_the_step_is_the_same(tmp_path,
     batch = TokenDataset(pairs(), is_pairs=True).take(np.arange(4))
     one, other = (RewardModelLearner(engine, seed=1).step(batch, 0) for engine in (whole, cut))
 
-    assert len(RewardModelLearner(cut, seed=1)._mine(batch)) > 1
+    assert len(RewardModelLearner(cut, seed=1).micro_batches(batch)) > 1
     assert other == pytest.approx(one, rel=1e-4)
     wanted = weights_of(whole)
     assert all(torch.allclose(tensor, wanted[name], atol=1e-5) for name, tensor in weights_of(cut).items())
@@ -170,5 +170,5 @@ def test_a_text_without_a_token_has_nothing_to_be_scored_at(tmp_path):
 
     file = folder / "tokenizer_config.json"
     file.write_text(file.read_text().replace('"eos_token"', '"no_token"'))
-    with pytest.raises(ConfigError, match=r"^train_dataset\.path: .*rows\.jsonl:1 has a text without a single token"):
+    with pytest.raises(ConfigError, match=r"^train_dataset\.path: .*rows\.jsonl:1 has a text without tokens"):
         SupervisedData(run)

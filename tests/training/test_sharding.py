@@ -289,7 +289,7 @@ def test_compiled_layers_compute_the_same(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("gemma2", "capped scores"), ("dropping", "disable_dropout=true, or set"), ("bare", r"wants a C\+\+ compiler")],
+    [("gemma2", "capped scores"), ("dropping", "disable_dropout=true, or set"), ("bare", r"needs a C\+\+ compiler")],
 )
 def test_what_cannot_be_compiled_here_is_refused_before_training(tmp_path, monkeypatch, name, why):
     folder = model_folder(tmp_path, "gemma2" if name == "gemma2" else "qwen3")

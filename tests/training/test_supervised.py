@@ -89,7 +89,7 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
 def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS)
     stop = StopRequest(world())
-    stop.ask()
+    stop.request()
 
     assert train_in(run, stop) == 75
     assert (run.checkpoints / "step_000000" / "resume").is_dir()
@@ -180,9 +180,9 @@ def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
     run.config.task.name, run.config.valid_dataset = None, None
     run.config.train_dataset.path = "rows.jsonl"
     data = SupervisedData(run)
-    with pytest.raises(Failure, match=r"^train_dataset: the data is not what it was .*recover\.skip_dataloader=true"):
-        data.resume(3, checkpoint, begins_anew=False)
-    data.resume(3, checkpoint, begins_anew=True)
+    with pytest.raises(Failure, match=r"^train_dataset: the data differs from that .*recover\.skip_dataloader=true"):
+        data.resume(3, checkpoint, starts_over=False)
+    data.resume(3, checkpoint, starts_over=True)
     assert data.batch_sampler.batches_drawn(3) == 0
 
 
@@ -191,7 +191,7 @@ def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
     assert train_in(run, StopAfter(6)) == 75, "two steps into the second epoch of four"
     run.config.train_dataset.batch_size = 39
     data = SupervisedData(run)
-    data.resume(6, run.checkpoints / "step_000006", begins_anew=False)
+    data.resume(6, run.checkpoints / "step_000006", starts_over=False)
     assert (data.batch_sampler.steps_per_epoch, data.batch_sampler.batches_drawn(6)) == (2, 4)
 
 

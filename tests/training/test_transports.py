@@ -91,7 +91,7 @@ def test_host_and_port_are_where_trainer_and_servers_meet() -> None:
 def test_a_port_that_is_taken_is_told_by_its_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        words = rf"^weights\.broadcast\.port: 127\.0\.0\.1:{port} cannot be listened on: .* choose another, or port 0"
+        words = rf"^weights\.broadcast\.port: cannot listen on 127\.0\.0\.1:{port}: .* choose another, or port 0"
         with pytest.raises(ValueError, match=words):
             opened(f"weights.broadcast.port={port}")
 
@@ -100,7 +100,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
     first, at = flat(1), meeting(host, world=2)
-    sender.give(first)
+    sender.offer(first)
     controller.meetings.append(at._replace(first_rank=0)._asdict())
     taken: dict[str, torch.Tensor] = {}
     go_on = threading.Event()
@@ -114,7 +114,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
     while not taken:
         time.sleep(0.01)
     for version in (2, 3, 4, 5):
-        sender.give(flat(version, sender.take_buffer()))
+        sender.offer(flat(version, sender.take_buffer()))
     go_on.set()
     assert server.wait() is None
     controller.over.add(at.group)
@@ -129,7 +129,7 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
     weights = flat(7)
-    sender.give(weights)
+    sender.offer(weights)
     for group in ("a", "b"):
         at = meeting(host, world=2, group=group)
         controller.meetings.append(at._replace(first_rank=0)._asdict())
@@ -152,7 +152,7 @@ def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
     nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
     controller.over.add("nowhere")
     controller.meetings += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
-    sender.give(weights)
+    sender.offer(weights)
     found = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
     assert torch.equal(found["model.turned"], model(7)["model.turned"])
     controller.over.add(at.group)

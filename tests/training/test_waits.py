@@ -74,6 +74,6 @@ def test_who_sends_weights_stays_as_long_as_the_last_evaluation_goes_on(
         return answers.pop(0) if answers else {"end": True}
 
     sending = sender.WeightSender(cast(Any, None), ask, LIMIT_S)
-    sending.give(cast(Any, SimpleNamespace(index=SimpleNamespace(version=3))))
+    sending.offer(cast(Any, SimpleNamespace(index=SimpleNamespace(version=3))))
     sending.close(early=False)
     assert answers == []

@@ -1,4 +1,4 @@
-"""Ways for new weights from trainer to servers, by the name that `actor.weight_update_mode` gives them."""
+"""Weight transports from trainer to servers, by `actor.weight_update_mode`."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from areal_like.training.engine import TrainEngine
 
 
-def open_transport(run: Run, engine: "TrainEngine", rollouts: "TrainerControllerClient") -> Transport:
+def open_transport(run: Run, engine: "TrainEngine", controller: "TrainerControllerClient") -> Transport:
     mode = run.config.actor.weight_update_mode
     if mode in ("disk", "filesystem"):
         from areal_like.training.transports.disk import DiskTransport
@@ -19,9 +19,9 @@ def open_transport(run: Run, engine: "TrainEngine", rollouts: "TrainerController
     if mode in ("collective", "xccl", "nccl"):
         from areal_like.training.transports.collective import CollectiveTransport
 
-        return CollectiveTransport(run, engine, rollouts)
+        return CollectiveTransport(run, engine, controller)
     if mode == "adapter":
         from areal_like.training.transports.adapter import AdapterTransport
 
         return AdapterTransport(run, engine)
-    raise ValueError(f"actor.weight_update_mode: there is no {mode}; there are disk, collective and adapter")
+    raise ValueError(f"actor.weight_update_mode: {mode!r} is not one of disk, collective and adapter")

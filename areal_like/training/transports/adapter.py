@@ -1,4 +1,4 @@
-"""The adapter alone, through files: it is small, and servers keep the older ones for who is still being answered."""
+"""The adapter only, through files: it is small, and servers keep older versions for requests in progress."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -32,4 +32,4 @@ class AdapterTransport:
         return {"version": version, "transport": "adapter", "folder": str(folder), "bytes": self._num_bytes}
 
     def close(self, early: bool) -> None:
-        """The files stay until the run has ended."""
+        """The files are kept until the run has ended."""

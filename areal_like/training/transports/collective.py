@@ -1,4 +1,4 @@
-"""Without files: the first rank copies the weights, and a thread of its own sends the copy beside the next step."""
+"""Broadcast without files: the first rank copies the weights, and a thread sends the copy during the next step."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class CollectiveTransport:
     takes_adapter = False
 
-    def __init__(self, run: Run, engine: "TrainEngine", rollouts: "TrainerControllerClient") -> None:
+    def __init__(self, run: Run, engine: "TrainEngine", controller: "TrainerControllerClient") -> None:
         self._run_id, self._devices = run.run_id, gpu_ids(engine.world.device)
-        self.reason = "a group of the trainer and the servers, without files (actor.weight_update_mode)"
+        self.reason = "a broadcast from the trainer to the servers, without files (actor.weight_update_mode)"
         self._sender: WeightSender | None = None
         if engine.world.is_first:
             broadcast = run.config.weights.broadcast
@@ -30,14 +30,14 @@ class CollectiveTransport:
                 self._host = BroadcastHost(broadcast.host, broadcast.port)
             except OSError as fault:
                 at = f"{broadcast.host}:{broadcast.port}"
-                said = f"{at} cannot be listened on: {fault.strerror or fault}; choose another, or port 0"
-                raise ValueError(f"weights.broadcast.port: {said}") from fault
-            self._sender = WeightSender(self._host, rollouts.caller_for_thread(), run.config.rollout.request_timeout)
+                message = f"cannot listen on {at}: {fault.strerror or fault}; choose another, or port 0"
+                raise ValueError(f"weights.broadcast.port: {message}") from fault
+            self._sender = WeightSender(self._host, controller.caller_for_thread(), run.config.rollout.request_timeout)
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
-        assert self._sender is not None, "the first rank publishes"
+        assert self._sender is not None, "only the first rank publishes"
         flat = flatten(version, tensors, probe, self._run_id, self._sender.take_buffer())
-        self._sender.give(flat)
+        self._sender.offer(flat)
         return {
             "version": version,
             "transport": "collective",

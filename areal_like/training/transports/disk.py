@@ -1,4 +1,4 @@
-"""Through files: in memory that trainer and servers share, or in the run directory."""
+"""Through files: in memory shared by trainer and servers, or in the run directory."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from areal_like.training.engine import TrainEngine
 
 VERSIONS_KEPT = 3
-"""The newest, the one that a server may still be loading, and the one before."""
+"""The newest, one that a server may still be loading, and one before."""
 
 
 class DiskTransport:
@@ -31,7 +31,7 @@ class DiskTransport:
         return {"version": version, "transport": "disk", "folder": str(folder), "bytes": self.num_bytes}
 
     def close(self, early: bool) -> None:
-        """The files stay until the run has ended."""
+        """The files are kept until the run has ended."""
 
 
 def weight_bytes(engine: "TrainEngine") -> int:

@@ -1,7 +1,6 @@
-"""The thread that sends weights when the controller has servers for them, as often as it has.
+"""A thread that sends the newest weights whenever the controller has servers for them.
 
-It keeps the newest version, so that a server which comes later is sent it as well. What is sent is a copy: the trainer
-goes on meanwhile.
+It keeps the newest version for servers that join later. It sends a copy, so that training goes on meanwhile.
 """
 
 import logging
@@ -22,88 +21,88 @@ log = logging.getLogger(__name__)
 
 
 Ask = Callable[[str, dict[str, object]], dict[str, object]]
-"""Path and body -> the answer of the controller, as a thread by itself calls it."""
+"""Path and body -> the controller's answer, callable from the thread."""
 
 
 class WeightSender:
-    """`give` and `take_room` are called by the trainer's own thread."""
+    """The trainer's main thread calls `offer` and `take_buffer`."""
 
     def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float) -> None:
         self._host, self._ask, self._limit_s = host, ask, limit_s
         self._newest: FlatWeights | None = None
-        self._held: FlatWeights | None = None
-        """What is being sent, or may be at any moment."""
-        self._room: FlatWeights | None = None
+        self._sending: FlatWeights | None = None
+        """Being sent, or about to be."""
+        self._free_buffer: FlatWeights | None = None
         self._changed = threading.Condition()
-        self._ends = False
+        self._is_closing = False
         self._rows_left: object = 0
-        """Of the evaluation under way, as the controller has said last."""
+        """Of the current evaluation, by the controller's last answer."""
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._main, name="weights: send", daemon=True)
         self._thread.start()
 
     def take_buffer(self) -> FlatWeights | None:
-        """Memory of a version that nobody needs any more."""
+        """Memory of a version that is no longer needed."""
         with self._changed:
-            room, self._room = self._room, None
-            return room
+            buffer, self._free_buffer = self._free_buffer, None
+            return buffer
 
-    def give(self, flat: FlatWeights) -> None:
+    def offer(self, flat: FlatWeights) -> None:
         if self._fault is not None:
             raise self._fault
         with self._changed:
-            if self._newest is not self._held:
-                self._room = self._newest
+            if self._newest is not self._sending:
+                self._free_buffer = self._newest
             self._newest = flat
             self._changed.notify()
 
     def close(self, early: bool) -> None:
-        """As long as the controller is there a server may come that wants the last version."""
-        self._ends = True
+        """Until the controller needs no weights: a server may still join and need the last version."""
+        self._is_closing = True
         waiting, rows_left = self._until_over(), self._rows_left
         while self._thread.is_alive() and self._newest is not None and not early:
             self._thread.join(PAUSE_S)
-            if self._rows_left != rows_left:  # the last evaluation goes on, so the limit begins anew
+            if self._rows_left != rows_left:  # progress of the last evaluation restarts the timeout
                 waiting, rows_left = self._until_over(), self._rows_left
             waiting.check()
         if self._fault is not None and not early:
             raise self._fault
 
     def _until_over(self) -> NamedWait:
-        return NamedWait("the controller to need no weights any more", self._limit_s, "rollout.request_timeout")
+        return NamedWait("the controller to need no more weights", self._limit_s, "rollout.request_timeout")
 
     def _main(self) -> None:
         try:
             while self._turn():
                 pass
         except Exception as fault:
-            log.exception("weights cannot be sent any more")
+            log.exception("sending weights failed")
             self._fault = fault
 
     def _turn(self) -> bool:
-        """Whether there may be another."""
+        """Returns whether to continue."""
         with self._changed:
             while self._newest is None:
                 self._changed.wait()
-            held = self._held = self._newest
+            sending = self._sending = self._newest
         try:
-            said = self._ask("/send", {"version": held.index.version})
-            self._rows_left = said.get("evaluating", 0)
-            if isinstance(meeting := said.get("meeting"), dict):
-                self._send(held, Rendezvous(**meeting))
-            return not said.get("end")
+            answer = self._ask("/send", {"version": sending.index.version})
+            self._rows_left = answer.get("evaluating", 0)
+            if isinstance(rendezvous := answer.get("meeting"), dict):
+                self._send(sending, Rendezvous(**rendezvous))
+            return not answer.get("end")
         except Unreachable:
-            time.sleep(PAUSE_S)  # a controller that is gone is the launcher's business
-            return not self._ends
+            time.sleep(PAUSE_S)  # the launcher handles a dead controller
+            return not self._is_closing
         finally:
             with self._changed:
-                self._held = None
-                if self._newest is not held:
-                    self._room = held
+                self._sending = None
+                if self._newest is not sending:
+                    self._free_buffer = sending
 
-    def _send(self, flat: FlatWeights, meeting: Rendezvous) -> None:
+    def _send(self, flat: FlatWeights, rendezvous: Rendezvous) -> None:
         began = time.monotonic()
-        with self._host.open(meeting) as group:
+        with self._host.open(rendezvous) as group:
             watch = threading.Thread(target=self._watch, args=(group,), name="weights: watch", daemon=True)
             watch.start()
             try:
@@ -113,18 +112,18 @@ class WeightSender:
             except GroupBroken as broken:
                 log.warning("weights v%d did not reach all servers: %s", flat.index.version, broken)
             else:
-                log.debug("weights v%d are sent in %.3f s", flat.index.version, time.monotonic() - began)
+                log.debug("weights v%d sent in %.3f s", flat.index.version, time.monotonic() - began)
             watch.join()
 
     def _watch(self, group: BroadcastGroup) -> None:
-        """Until the controller says that the group is over: all have what was sent, or one of them cannot."""
+        """Until the controller reports the end of the group: all received the weights, or a member failed."""
         while True:
             try:
-                said = self._ask("/sending", {"group": group.meeting.group})
+                answer = self._ask("/sending", {"group": group.meeting.group})
             except Exception as fault:
                 group.abort(f"the controller does not answer the trainer ({fault})")
                 return
-            if said.get("over"):
-                if why := said.get("why"):
-                    group.abort(str(why))
+            if answer.get("over"):
+                if reason := answer.get("why"):
+                    group.abort(str(reason))
                 return
