@@ -1,22 +1,22 @@
-"""Where a model's files are: those that come with the package, a folder, or the local cache of the Hub."""
+"""Finds the folder of a model: built-in, local, or in the Hugging Face cache."""
 
 import os
 from pathlib import Path
 
 BUILT_IN = "builtin:"
 REPOSITORY = "models--"
-"""How the cache of the Hub begins the name of a model's folder."""
+"""Prefix of a model's folder in the Hugging Face cache."""
 PREPARED_BY = {"smollm2-135m": "python -m areal_like.models.smollm2"}
-"""Models of which the package has the description alone -> the command that brings their weights."""
+"""Built-in models without weights -> the command that prepares them."""
 
 
 def model_folder(path: str, cwd: Path | None = None) -> Path:
-    """The folder of `path`: `builtin:` and a name, a folder (as seen from `cwd`), or a name on the Hub that is in the
-    local cache. Nothing is downloaded."""
+    """The folder of `path`: `builtin:` and a name, a folder (relative to `cwd`), or a Hub name in the local cache.
+    Downloads nothing."""
     if path.startswith(BUILT_IN):
         return _built_in(path)
     if not path:
-        raise ValueError("no model is named: give a folder, a name on the Hub, or builtin: and a name")
+        raise ValueError("no model is set: give a folder, a name on the Hub, or builtin: and a name")
     folder = (cwd or Path.cwd()) / Path(path).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -24,42 +24,42 @@ def model_folder(path: str, cwd: Path | None = None) -> Path:
     if snapshot is not None:
         return snapshot
     raise ValueError(
-        f"{path}: neither a folder (as seen from {cwd or Path.cwd()}) nor in the Hugging Face cache ({hub_cache()}); "
-        f"download it with `hf download {path}`, or name a folder"
+        f"{path}: neither a folder (relative to {cwd or Path.cwd()}) nor in the Hugging Face cache ({hub_cache()}); "
+        f"download it with `hf download {path}`, or set a folder"
     )
 
 
 def built_in_models() -> list[str]:
-    """The names after `builtin:` that there are."""
+    """The names after `builtin:`."""
     return sorted(file.parent.name.replace("_", "-") for file in Path(__file__).parent.glob("*/config.json"))
 
 
 def config_file(name: str) -> Path:
-    """The `config.json` of a built-in model, which is there also before its weights are."""
+    """The `config.json` of a built-in model, which exists before its weights are prepared."""
     return Path(__file__).parent.resolve() / name.replace("-", "_") / "config.json"
 
 
 def prepared_folder(name: str) -> Path:
-    """Where a model is that a command has prepared. The number changes when what is made of the same file does."""
+    """The folder of a prepared model. Increase the number when the conversion changes."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "areal-like" / "models" / f"{name}-1"
 
 
 def missing_weights_hint(path: str) -> str | None:
-    """What is to be done before the weights of a built-in model are there."""
+    """How to prepare the weights of a built-in model; None if they exist."""
     name = path.removeprefix(BUILT_IN)
     if name not in PREPARED_BY or prepared_folder(name).is_dir():
         return None
-    return f"the weights of {path} are not on this machine yet; `{PREPARED_BY[name]}` brings them, once"
+    return f"the weights of {path} are not on this machine yet; `{PREPARED_BY[name]}` downloads them, once"
 
 
 def _built_in(path: str) -> Path:
     name = path.removeprefix(BUILT_IN)
     if name not in built_in_models():
-        there = ", ".join(BUILT_IN + known for known in built_in_models())
-        raise ValueError(f"{path}: no such model comes with the package; there are: {there}")
-    if why := missing_weights_hint(path):
-        raise ValueError(why)
+        known_names = ", ".join(BUILT_IN + known for known in built_in_models())
+        raise ValueError(f"{path}: no such built-in model; there are: {known_names}")
+    if hint := missing_weights_hint(path):
+        raise ValueError(hint)
     return prepared_folder(name) if name in PREPARED_BY else config_file(name).parent
 
 
@@ -72,7 +72,7 @@ def hub_cache() -> Path:
 
 
 def snapshots(name: str, hub: Path) -> list[Path]:
-    """Those of a model in a cache, that which `main` points to first."""
+    """Those of a model in a cache, that of `main` first."""
     repository = hub / (REPOSITORY + name.replace("/", "--"))
     folder = repository / "snapshots"
     if name.count("/") > 1 or not folder.is_dir():
@@ -83,7 +83,7 @@ def snapshots(name: str, hub: Path) -> list[Path]:
 
 
 def display_name(path: str) -> str:
-    """What people call the model of a path: that of a snapshot in the Hub's cache is its name there."""
+    """The model's name for display: of a snapshot in the Hub's cache its name on the Hub."""
     parts = Path(path).parts
     if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith(REPOSITORY):
         return parts[-3].removeprefix(REPOSITORY).replace("--", "/")
@@ -91,6 +91,6 @@ def display_name(path: str) -> str:
 
 
 def _snapshot(name: str) -> Path | None:
-    """Only one with a config, since a download may have stopped."""
-    found = (folder for folder in snapshots(name, hub_cache()) if (folder / "config.json").is_file())
-    return next((folder.resolve() for folder in found), None)
+    """The first one with a config, since a download may be incomplete."""
+    folders = (folder for folder in snapshots(name, hub_cache()) if (folder / "config.json").is_file())
+    return next((folder.resolve() for folder in folders), None)

@@ -1,4 +1,4 @@
-"""A tokenizer with one token for each character, as the models that come with the package have it."""
+"""The character-level tokenizer of the built-in models."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,9 @@ CHARACTERS = "0123456789+=-*/ abcdefghijklmnopqrstuvwxyz()[]<>.,:;?!'\"_#%&^|"
 
 
 def write_tokenizer(folder: Path, vocab: int = 64) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json`; no more characters than `vocab` has room for.
+    """Writes `tokenizer.json` and `tokenizer_config.json`, with the first characters that fit into `vocab`.
 
-    A character that has no token is an error when it is met: one that is left out or replaced silently would make
-    another prompt of the one that was asked.
+    A character without a token is an error when tokenizing: dropping or replacing it would silently change the prompt.
     """
     if not 3 <= vocab <= len(CHARACTERS) + 2:
         raise ValueError(f"vocab: {vocab} is not between 3 and {len(CHARACTERS) + 2}, the tokens that there are")

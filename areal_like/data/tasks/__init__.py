@@ -1,4 +1,4 @@
-"""Tasks by name: those that come with the package, and the user's own."""
+"""Tasks by name: built-in ones, and the user's own."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ BUILT_IN: dict[str, Any] = {
 
 
 def make_task(name: str, args: dict[str, Any], places: SearchFolders) -> Task:
-    """The task of that name, made with its arguments."""
+    """Creates the task with its arguments."""
     kind = pick_built_in("task.name", name, BUILT_IN) if is_built_in(name) else load_object("task.name", name, places)
     task: Task = make_object("task.name", "task.args", name, kind, args)
     if not callable(getattr(task, "rows", None)):
-        raise config_error("task.name", f"{name} is no task: it has no method rows(split)")
+        raise config_error("task.name", f"{name} is not a task: it has no method rows(split)")
     check_call("task.name", name, task, "rows", "split")
     return task

@@ -1,4 +1,4 @@
-"""Adding two numbers: small enough that a tiny model learns it on a CPU within minutes."""
+"""Adding two numbers: small enough for a tiny model to learn on a CPU within minutes."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from areal_like.data.tasks.rewards import score_by_position
 
 
 class Addition:
-    """All pairs of numbers of `digits` digits, as `12+34=` and `046`: one digit more, so that every sum fits."""
+    """All pairs of numbers with `digits` digits, as `12+34=` and `046`: one digit more, so that every sum fits."""
 
     def __init__(self, digits: int = 2) -> None:
         if isinstance(digits, bool) or not isinstance(digits, int) or not 1 <= digits <= 3:
@@ -22,7 +22,7 @@ class Addition:
         return GeneratedRows(pairs, self.row)
 
     def row(self, pair: int) -> Row:
-        """`pair` is the two numbers, one after the other."""
+        """`pair` is the two numbers, concatenated."""
         first, second = divmod(pair, 10**self.digits)
         prompt, answer = f"{first:0{self.digits}}+{second:0{self.digits}}=", f"{first + second:0{self.digits + 1}}"
         return {"prompt": prompt, "answer": answer, "chosen": answer, "rejected": wrong_sum(prompt, answer)}
@@ -36,7 +36,7 @@ def split_of_sum(first: int, second: int, digits: int) -> str:
 
 
 def wrong_sum(prompt: str, answer: str) -> str:
-    """A sum of which some digits, one at least, are others: of some it is nearly right, of some far from it."""
+    """A sum with at least one wrong digit: from nearly right to far off."""
     draws = HashDraws(f"wrong {prompt}")
     chosen = 1 + draws.below(2 ** len(answer) - 1)
     others = [str((int(digit) + 1 + draws.below(9)) % 10) for digit in answer]
@@ -44,5 +44,5 @@ def wrong_sum(prompt: str, answer: str) -> str:
 
 
 def addition_reward(prompt: str, completion: str, answer: str) -> RewardValue:
-    """A part for each digit in its place, the rest for the whole sum; what is written beyond it counts as wrong."""
+    """A part for each correct digit, the rest for the whole sum; extra characters count as wrong."""
     return score_by_position(completion, answer, "digits")

@@ -1,4 +1,4 @@
-"""What a task is: rows to learn from and to be tested on, and what an answer to one of them is worth."""
+"""The task interface: rows to train and evaluate on, and the reward of an answer."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ TRAIN, TEST = "train", "test"
 
 Row = dict[str, Any]
 RewardValue = float | dict[str, float]
-"""A number, or named parts that are added up. A part named `score` is not added: it is what evaluations report."""
+"""A number, or named parts that are summed. A part named `score` is not summed: evaluations report it."""
 
 
 class RowSequence(Sequence[Row]):
-    """Rows that are made or read when they are asked for."""
+    """Rows that are created or read on access."""
 
     @abstractmethod
     def row(self, index: int) -> Row: ...
@@ -28,10 +28,10 @@ class RowSequence(Sequence[Row]):
 
 
 class Task(Protocol):
-    """A class made with `task.args`. It may also have `reward(prompt, completion, **row)`, sync or async: what an
-    answer to one of its rows is worth where `reward.name` names nothing else."""
+    """A class that is created with `task.args`. It may have `reward(prompt, completion, **row)`, sync or async: the
+    reward of an answer to one of its rows, unless `reward.name` is set."""
 
     def rows(self, split: str) -> Sequence[Row]:
-        """The rows of `train` or `test`, always the same and in the same order: dicts that JSON can hold, with at
-        least a `prompt`; those for supervised training also have an `answer`."""
+        """The rows of `train` or `test`, always the same and in the same order: JSON-compatible dicts with at least a
+        `prompt`; those for supervised training also need an `answer`."""
         ...

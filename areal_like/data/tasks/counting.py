@@ -1,15 +1,15 @@
-"""Counting how often a letter is in a word: easy to say, and hard for a model that does not see letters."""
+"""Counting a letter in a word: hard for a model that does not see letters."""
 
 from areal_like.data.tasks.base import RewardValue, Row
 from areal_like.data.tasks.generated import LETTERS, GeneratedTask, HashDraws
 from areal_like.data.tasks.rewards import score_by_distance
 
 KINDS = 4
-"""A word has so many different letters at most, so that the one that is counted comes up more than once."""
+"""Maximum number of different letters in a word, so that the counted one is repeated."""
 
 
 class Counting(GeneratedTask):
-    """Words of small letters, as `count a in banana:` and `3`."""
+    """Words of lowercase letters, as `count a in banana:` and `3`."""
 
     def __init__(self, min_length: int = 3, max_length: int = 12, num_rows: int = 10_000) -> None:
         super().__init__(min_length, max_length, num_rows)

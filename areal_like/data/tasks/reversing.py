@@ -1,4 +1,4 @@
-"""Writing a text backwards."""
+"""Reversing a text."""
 
 from areal_like.data.tasks.base import RewardValue, Row
 from areal_like.data.tasks.generated import LETTERS, GeneratedTask, HashDraws, swap_neighbours
@@ -6,7 +6,7 @@ from areal_like.data.tasks.rewards import score_by_position
 
 
 class Reversing(GeneratedTask):
-    """Small letters of any kind, as `reverse abcd:` and `dcba`."""
+    """Lowercase letters, as `reverse abcd:` and `dcba`."""
 
     def row(self, number: int) -> Row:
         draws = HashDraws(f"reversing {self.min_length} to {self.max_length}: {number}")

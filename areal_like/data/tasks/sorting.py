@@ -1,4 +1,4 @@
-"""Putting digits into order."""
+"""Sorting digits."""
 
 from areal_like.data.tasks.base import RewardValue, Row
 from areal_like.data.tasks.generated import GeneratedTask, HashDraws, swap_neighbours
@@ -8,7 +8,7 @@ DIGITS = "0123456789"
 
 
 class Sorting(GeneratedTask):
-    """Digits, the smallest first, as `sort 31524:` and `12345`."""
+    """Digits in ascending order, as `sort 31524:` and `12345`."""
 
     def row(self, number: int) -> Row:
         draws = HashDraws(f"sorting {self.min_length} to {self.max_length}: {number}")

@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama with a byte-level tokenizer -> an ordinary Hugging Face directory in bfloat16."""
+"""Converts a GGUF file of a Llama with a byte-level tokenizer to a Hugging Face folder in bfloat16."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from areal_like.models.gguf import GGUF
+from areal_like.models.smollm2.gguf import GGUF
 
 MODEL_TENSORS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 LAYER_TENSORS = {
@@ -24,31 +24,31 @@ LAYER_TENSORS = {
     "ffn_down": "mlp.down_proj",
 }
 CONTROL = 3
-"""The type of a token that no text may become."""
+"""Token type of special tokens."""
 
 
 def model_config(source: GGUF) -> dict[str, Any]:
     """The content of `config.json`."""
 
-    def said(name: str) -> Any:
-        return source.said[f"llama.{name}"]
+    def value(name: str) -> Any:
+        return source.metadata[f"llama.{name}"]
 
-    ids = {name: source.said[f"tokenizer.ggml.{name}_token_id"] for name in ("bos", "eos", "padding")}
+    ids = {name: source.metadata[f"tokenizer.ggml.{name}_token_id"] for name in ("bos", "eos", "padding")}
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": len(source.said["tokenizer.ggml.tokens"]),
-        "hidden_size": said("embedding_length"),
-        "intermediate_size": said("feed_forward_length"),
-        "num_hidden_layers": said("block_count"),
-        "num_attention_heads": said("attention.head_count"),
-        "num_key_value_heads": said("attention.head_count_kv"),
-        "head_dim": said("rope.dimension_count"),
+        "vocab_size": len(source.metadata["tokenizer.ggml.tokens"]),
+        "hidden_size": value("embedding_length"),
+        "intermediate_size": value("feed_forward_length"),
+        "num_hidden_layers": value("block_count"),
+        "num_attention_heads": value("attention.head_count"),
+        "num_key_value_heads": value("attention.head_count_kv"),
+        "head_dim": value("rope.dimension_count"),
         "hidden_act": "silu",
-        "max_position_embeddings": said("context_length"),
+        "max_position_embeddings": value("context_length"),
         "initializer_range": 0.02,
-        "rms_norm_eps": float(f"{said('attention.layer_norm_rms_epsilon'):.3g}"),
-        "rope_parameters": {"rope_type": "default", "rope_theta": said("rope.freq_base")},
+        "rms_norm_eps": float(f"{value('attention.layer_norm_rms_epsilon'):.3g}"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": value("rope.freq_base")},
         "attention_bias": False,
         "attention_dropout": 0.0,
         "mlp_bias": False,
@@ -62,52 +62,53 @@ def model_config(source: GGUF) -> dict[str, Any]:
 
 
 def write_weights(source: GGUF, file: Path) -> None:
-    """As safetensors: a header with the place of each tensor, then all of them. Their library needs torch for
-    bfloat16."""
+    """Writes safetensors directly: the library needs torch for bfloat16."""
     tensors = {name: _bfloat16(tensor) for name, tensor in sorted(_hf_tensors(source))}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
         header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    described = json.dumps(header, separators=(",", ":")).encode()
-    described += b" " * (-len(described) % 8)
+    encoded_header = json.dumps(header, separators=(",", ":")).encode()
+    encoded_header += b" " * (-len(encoded_header) % 8)
     with file.open("wb") as out:
-        out.write(len(described).to_bytes(8, "little") + described)
+        out.write(len(encoded_header).to_bytes(8, "little") + encoded_header)
         for tensor in tensors.values():
             out.write(tensor.tobytes())
 
 
 def write_tokenizer(source: GGUF, folder: Path) -> None:
     """`tokenizer.json` and `tokenizer_config.json`, with the chat template."""
-    said = {name: source.said[f"tokenizer.ggml.{name}"] for name in ("tokens", "merges", "token_type")}
-    merges = [(left, right) for left, right in (merge.split(" ") for merge in said["merges"])]
-    vocabulary = {token: number for number, token in enumerate(said["tokens"])}
+    entries = {name: source.metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "merges", "token_type")}
+    merges = [(left, right) for left, right in (merge.split(" ") for merge in entries["merges"])]
+    vocabulary = {token: number for number, token in enumerate(entries["tokens"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    kinds = zip(said["tokens"], said["token_type"], strict=True)
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token, kind in kinds if kind == CONTROL])
+    tokens_and_types = zip(entries["tokens"], entries["token_type"], strict=True)
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True) for token, kind in tokens_and_types if kind == CONTROL]
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
-    described = {
+    config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{key: said["tokens"][source.said[f"tokenizer.ggml.{name}_token_id"]] for key, name in names.items()},
-        "chat_template": source.said["tokenizer.chat_template"],
+        **{key: entries["tokens"][source.metadata[f"tokenizer.ggml.{name}_token_id"]] for key, name in names.items()},
+        "chat_template": source.metadata["tokenizer.chat_template"],
         "clean_up_tokenization_spaces": False,
-        "model_max_length": source.said["llama.context_length"],
+        "model_max_length": source.metadata["llama.context_length"],
         "padding_side": "left",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def _hf_tensors(source: GGUF) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Under the names of transformers; a tied head is not there twice."""
+    """With the names of transformers; a tied head is left out."""
     heads = {
-        "attn_q": source.said["llama.attention.head_count"],
-        "attn_k": source.said["llama.attention.head_count_kv"],
+        "attn_q": source.metadata["llama.attention.head_count"],
+        "attn_k": source.metadata["llama.attention.head_count_kv"],
     }
     for name, tensor in source.tensors():
         if name in MODEL_TENSORS:
@@ -121,12 +122,12 @@ def _hf_tensors(source: GGUF) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def _hf_rotary_order(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """GGUF has the two halves that are rotated together as neighbours; transformers has one half after the other."""
+    """GGUF interleaves the two halves that rotary embeddings rotate; transformers concatenates them."""
     half = len(weight) // heads // 2
     return weight.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
 def _bfloat16(tensor: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves of the numbers, rounded to the nearest, and to the even one of two."""
+    """The upper 16 bits, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(tensor, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")

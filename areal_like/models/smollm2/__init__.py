@@ -1,0 +1,1 @@
+"""The command that prepares `builtin:smollm2-135m`; not imported by runs."""
