@@ -127,7 +127,7 @@ class _RowCheck:
             try:
                 text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
             except TypeError as fault:
-                raise config_error(key, f"{place(number)} holds what JSON cannot: {fault}", fault) from fault
+                raise config_error(key, f"{place(number)} cannot be stored as JSON: {fault}", fault) from fault
             yield xxhash.xxh3_64_intdigest(text)
 
     def _with_row_error(self, rows: Sequence[Row], work: Callable[[], T]) -> T:

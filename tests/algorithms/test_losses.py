@@ -84,7 +84,7 @@ def test_masked_ratios_without_a_clip_give_the_numbers_of_prime_rl(options, want
     assert found.total.item() == pytest.approx(wanted, rel=2e-6)
 
 
-def test_a_ratio_per_sequence_passes_the_gradient_of_its_geometric_mean_on_to_every_token() -> None:
+def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
     torch.manual_seed(0)
     cu, mask = torch.tensor([0, 3, 8]), torch.tensor([0, 1, 1, 0, 1, 1, 1, 1]).bool()
     logprobs = torch.randn(8, dtype=torch.float64, requires_grad=True)
@@ -114,7 +114,7 @@ def test_a_ratio_per_sequence_passes_the_gradient_of_its_geometric_mean_on_to_ev
         losses.ppo(NEW, OLD, ADVANTAGES, ALL, ratio_level="word")
 
 
-def test_policies_far_apart_give_finite_losses_and_gradients_where_prime_rl_gives_nan() -> None:
+def test_losses_of_distant_policies_are_finite_unlike_prime_rl() -> None:
     for level in ("token", "sequence"):
         logprobs = torch.tensor([0.0, -900, 0, -900], requires_grad=True)
         found = losses.ppo(
@@ -133,9 +133,7 @@ def test_policies_far_apart_give_finite_losses_and_gradients_where_prime_rl_give
         assert all(math.isfinite(value) for value in means_of(found.statistics).values())
 
 
-def test_a_loss_is_divided_by_what_all_ranks_have_and_not_by_a_ranks_own_tokens_or_micro_batches_as_in_prime_rl() -> (
-    None
-):
+def test_a_loss_is_divided_by_the_count_of_all_ranks_unlike_prime_rl() -> None:
     """There a rank with few tokens counts as much as one with many; with sequence ratios it is micro-batches."""
     mask, cu = torch.ones(5, dtype=torch.bool), torch.tensor([0, 1, 5])
     first, second = (slice(0, 1), torch.tensor([0, 1])), (slice(1, 5), torch.tensor([0, 4]))
@@ -164,7 +162,7 @@ def test_what_a_weight_is_limited_to_may_be_the_limit_itself() -> None:
             total(**options)
 
 
-def test_a_weight_that_is_truncated_is_told_and_one_that_takes_its_token_out_as_well() -> None:
+def test_truncated_and_masked_weights_are_reported() -> None:
     found = {}
     for mode in ("mask", "truncate"):
         options: dict[str, Any] = {"behav_imp_weight_cap": 5.0, "behav_imp_weight_mode": mode}

@@ -167,7 +167,7 @@ answers = st.lists(
 @pytest.mark.parametrize("name", ESTIMATORS)
 @share(6)
 @given(drawn=answers, data=st.data())
-def test_an_estimator_of_advantages_is_indifferent_to_the_order_of_groups_and_answers(name, drawn, data) -> None:
+def test_advantages_do_not_depend_on_the_order_of_groups_and_answers(name, drawn, data) -> None:
     order = torch.tensor(data.draw(st.permutations(range(len(drawn))), label="order"))
     groups, rewards, counts = (torch.tensor(values) for values in zip(*drawn, strict=True))
     straight = ESTIMATORS[name](rewards, groups, counts)

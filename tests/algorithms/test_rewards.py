@@ -41,12 +41,12 @@ def test_answers_near_the_maximum_length_are_penalized() -> None:
         reward_shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
 
 
-def test_the_penalty_of_an_answer_of_several_turns_stops_at_its_full_size_and_does_not_grow_on_as_in_areal() -> None:
+def test_the_length_penalty_never_exceeds_its_factor_unlike_areal() -> None:
     """The tokens of all its turns together may be more than one turn may have."""
     close(reward_shaping.penalize_overlong(torch.ones(1), torch.tensor([30]), max_new_tokens=10), [0])
 
 
-def test_only_what_was_cut_off_is_truncated_and_not_the_longest_of_the_batch_as_in_areal() -> None:
+def test_only_cut_off_answers_are_truncated_not_the_longest_unlike_areal() -> None:
     truncated = torch.tensor([False, True])
     close(reward_shaping.zero_truncated(torch.tensor([1.0, 1]), truncated), [1, 0])
     close(reward_shaping.zero_truncated(torch.tensor([1.0, torch.nan]), truncated), [1, 0])
@@ -156,21 +156,21 @@ def test_generalized_advantages_give_the_known_numbers() -> None:
     close(found.returns, torch.where(MASK.bool(), wanted + values, 0.0), 1e-4)
 
 
-def test_nothing_follows_an_answer_that_ended_although_it_is_the_longest_which_areal_goes_by() -> None:
+def test_a_complete_answer_is_not_bootstrapped_even_if_longest_unlike_areal() -> None:
     values = packed([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0, 0])
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     ended = generalized_advantages(rewards, MASK, CU, values=values, discount=0.9, gae_lambda=0.8).advantages
     assert ended[5].item() == pytest.approx(0.5)  # 1 - V
 
 
-def test_tokens_out_of_the_loss_have_no_advantage_where_areal_leaves_that_of_what_follows() -> None:
+def test_masked_tokens_have_no_advantage_unlike_areal() -> None:
     rewards = terminal_rewards(torch.tensor([1.0, 1]), MASK, CU)
     values = torch.ones(10)
     found, returns = generalized_advantages(rewards, MASK, CU, values=values, discount=0.9, gae_lambda=0.8)
     assert not found[~MASK.bool()].any() and not returns[~MASK.bool()].any()
 
 
-def test_tokens_out_of_the_loss_take_no_time_and_a_reward_after_them_is_not_lost_as_in_areal() -> None:
+def test_masked_tokens_take_no_time_step_and_lose_no_reward_unlike_areal() -> None:
     mask = torch.tensor([0, 1, 0, 0, 1, 0])
     cu = torch.tensor([0, 6])
     rewards = terminal_rewards(torch.tensor([1.0]), mask, cu)
@@ -227,7 +227,7 @@ def test_group_advantages_give_the_numbers_of_prime_rl(options, wanted) -> None:
     close(found[:4], wanted)
 
 
-def test_group_advantages_of_one_answer_or_of_equal_rewards_are_zero_where_prime_rl_gives_nan() -> None:
+def test_group_advantages_of_one_answer_or_equal_rewards_are_0_unlike_prime_rl() -> None:
     alone = group_advantages(torch.tensor([3.0]), torch.tensor([0]), leave_one_out=True, std_norm="local")
     assert alone.item() == 0
     equal = group_advantages(torch.full((5,), 0.7), torch.zeros(5, dtype=torch.long), std_norm="global")

@@ -353,7 +353,7 @@ def test_messages_without_an_answer_are_a_prompt(tmp_path):
     row = load(tmp_path, "rows.jsonl", model=model, type="rl").train.rows[0]
     assert (row["prompt"], row["answer"]) == (TALK[:3], "7")
     write_lines(tmp_path / "rows.jsonl", [{"messages": [USER]}])
-    assert "rows.jsonl:1: 'messages' has none of the assistant" in complaint(tmp_path, "rows.jsonl", model=model)
+    assert "rows.jsonl:1: 'messages' has no message of the assistant" in complaint(tmp_path, "rows.jsonl", model=model)
 
 
 def test_values_that_arrow_fills_up_are_none_of_a_message(tmp_path):

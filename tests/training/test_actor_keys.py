@@ -125,7 +125,7 @@ def test_a_key_of_advantages_relative_to_the_group(key):
     assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted)
 
 
-def test_the_global_deviation_is_that_of_the_whole_batch_and_not_of_one_call_as_in_prime_rl():
+def test_global_deviation_is_of_the_whole_batch_unlike_prime_rl():
     config = actor_of("actor.advantage.std_norm=global")
     wanted = np.array([0.5, -0.5, 1, -1]) / np.std(REWARDS, ddof=1)
     assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted.tolist())
@@ -158,7 +158,7 @@ def test_later_rewards_count_less_by(key):
 
 
 @pytest.mark.shows("actor.kl_ctl")
-def test_kl_ctl_is_the_weight_of_the_distance_to_a_reference_that_is_loaded_for_it_alone():
+def test_kl_ctl_weighs_the_kl_penalty_and_loads_the_reference():
     found = advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_estimator=k1"), gap=0.5)
     assert found == pytest.approx([-0.1, -0.1])
     assert "ref" not in dict(trained_models(grpo("actor.kl_ctl=0")))
@@ -391,7 +391,7 @@ def test_kl_in_says_whether_the_distance_lowers_rewards_or_is_itself_learnt_from
     assert together["train/kl_ref"] < 1e-6 and together["train/grad_norm"] < 1e-4
 
 
-def test_the_reference_is_reckoned_with_at_the_temperature_of_the_sampler_and_not_at_1_as_in_areal(root):
+def test_the_reference_uses_the_sampling_temperature_unlike_areal(root):
     for temperature in (0.5, 2):
         told = ("ref.init_from_scratch=false", f"gconfig.temperature={temperature}")
         assert with_reference(root, *told)["train/kl_ref"] < 1e-6

@@ -171,7 +171,7 @@ def test_a_checkpoint_without_its_mark_is_none(run):
     assert complete_checkpoints(run.checkpoints) == []
 
 
-def test_the_newest_keep_what_is_needed_to_resume_and_the_saver_s_keep_their_weights(run):
+def test_the_newest_keep_resume_state_and_saved_ones_their_weights(run):
     engine = make_engine(Path(run.config.model.path))
     for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
         written(run, engine, step, to_keep)
@@ -207,7 +207,7 @@ def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(r
     assert not CheckpointManager(run, world(), 100).due(7, is_last=False)
 
 
-def test_all_of_a_checkpoint_is_on_the_disk_before_its_mark_and_with_its_name_before_older_ones_go(run, monkeypatch):
+def test_a_checkpoint_is_synced_before_its_mark_and_before_older_ones_are_deleted(run, monkeypatch):
     """What a loss of power leaves cannot be caused here, so the order of the calls that decide it is looked at."""
     events: list[str] = []
     fsync, rename, remove = os.fsync, os.rename, shutil.rmtree

@@ -95,7 +95,7 @@ def test_a_token_is_judged_by_the_state_in_which_it_was_chosen(tmp_path, folder,
     assert not sequences.fields[VALUES][~sequences.target_mask].any()
 
 
-def test_a_new_critic_expects_nothing_so_that_advantages_are_what_they_are_without_one(tmp_path, folder):
+def test_a_new_critic_predicts_0_so_that_advantages_are_as_without_one(tmp_path, folder):
     run = ppo_run(tmp_path, folder)
     batch, plain = judged(critic_of(run)), batch_of(REWARDS, GENERATED)
     found, wanted = actor_of(run).step(batch, Stopwatch()), actor_of(run).step(plain, Stopwatch())

@@ -68,7 +68,7 @@ def test_save_sharded_splits_weights_into_files_of_at_most_that_size_with_an_ind
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
-def test_a_mixture_of_experts_has_the_names_and_buffers_of_published_ones_and_can_be_gone_on_from(tmp_path, name):
+def test_mixture_of_experts_checkpoints_have_published_names_and_can_be_resumed(tmp_path, name):
     source = model_folder(tmp_path, name)
     tensors = load_file(source / "model.safetensors")
     for key in tensors:

@@ -273,7 +273,7 @@ def test_what_the_updates_of_a_step_change_is_no_gap_between_sampler_and_trainer
     assert RunDiagnosis(run.config).check(1, metrics) == []
 
 
-def test_where_the_first_update_of_a_step_has_nothing_to_learn_a_sample_is_measured_before_the_others(run):
+def test_a_sample_is_measured_if_the_first_update_has_no_signal(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     plain: dict[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": False, "reward_norm": None}
     actor = actor_for(run, ppo_n_minibatches=2, **plain)

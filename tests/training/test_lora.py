@@ -300,7 +300,7 @@ def test_two_ranks_equal_one_also_in_what_the_reference_says_and_what_is_exporte
 
 
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")
-def test_adapters_of_experts_that_are_one_tensor_are_refused_and_beside_them_buffers_keep_their_names(tmp_path):
+def test_adapters_of_fused_experts_are_refused_and_buffers_keep_their_names(tmp_path):
     folder = model_folder(tmp_path, "deepseek_v3")
     with pytest.raises(ConfigError, match=r"^actor\.target_modules: matches experts"):
         make_engine(folder, attn_impl="eager", use_lora=True)

@@ -230,11 +230,11 @@ def test_what_cannot_be_a_loss_is_said_before_the_first_step(root, name, said) -
 
 
 @pytest.mark.parametrize("name", ["tokens", "weighted", "of_answers", "normalized", "warms_up", "noisy"])
-def test_what_may_be_a_sum_is_taken_for_one_also_where_it_draws_at_random_or_remembers(root, name) -> None:
+def test_a_possible_sum_is_accepted_even_if_random_or_stateful(root, name) -> None:
     own(root, f"mine.py:{name}")
 
 
-def test_a_loss_that_breaks_in_a_later_step_ends_the_run_for_good_with_the_line_where_it_did(root) -> None:
+def test_a_loss_that_fails_later_ends_the_run_with_its_line(root) -> None:
     with pytest.raises(
         FinalFailure,
         match=r"^actor\.loss: .*mine.py:breaks_later failed: .*mine.py line \d+, in breaks_later: KeyError",
@@ -249,7 +249,7 @@ def test_a_loss_that_is_never_finite_is_named_before_the_learning_rate(root) -> 
         step(root, *told)
 
 
-def test_the_loss_of_the_documents_weighs_a_token_by_a_limited_ratio_that_is_not_learnt_from() -> None:
+def test_the_documented_loss_weighs_tokens_by_a_limited_detached_ratio() -> None:
     page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(# cispo\.py\n.*?)```", page, flags=re.S)
     module: dict[str, Any] = {}

@@ -27,12 +27,12 @@ def values(scale: LossScale, said: str) -> list[float]:
     return found
 
 
-def test_it_doubles_after_a_window_of_good_steps_and_an_overflow_begins_the_window_anew():
+def test_the_scale_doubles_after_a_window_which_an_overflow_restarts():
     assert values(LossScale(8, 1, window=3, hysteresis=2), ".....x..") == [8, 8, 16, 16, 16, 16, 16, 16]
     assert values(LossScale(8, 1, window=3, hysteresis=2), "..x...") == [8, 8, 8, 8, 8, 16]
 
 
-def test_it_halves_from_as_many_overflows_on_as_hysteresis_says_until_it_has_doubled_again():
+def test_the_scale_halves_after_hysteresis_overflows():
     assert values(LossScale(64, 1, window=2, hysteresis=1), "xx") == [32, 16]
     assert values(LossScale(64, 1, window=2, hysteresis=3), "xxxx") == [64, 64, 32, 16]
     assert values(LossScale(64, 1, window=2, hysteresis=2), "xx.x..x") == [64, 32, 32, 16, 16, 32, 32]
@@ -86,7 +86,7 @@ def test_the_scale_changes_the_gradient_in_nothing_but_its_rounding(tmp_path):
         torch.testing.assert_close(weights[1][name], tensor, atol=1e-5, rtol=1e-3, msg=name)
 
 
-def test_steps_by_which_the_scale_finds_its_size_change_nothing_and_do_not_count_as_broken(tmp_path, caplog):
+def test_overflow_steps_change_nothing_and_do_not_count_as_skipped(tmp_path, caplog):
     engine = make_engine(model_folder(tmp_path, "qwen3"), dtype="float16", hysteresis=1, max_skipped_in_a_row=1)
     before = weights_of(engine)
     updates: list[OptimizerStep] = []

@@ -145,7 +145,7 @@ def test_adam_bf16_holds_its_moments_in_half_the_memory_and_steps_like_adam():
     assert (exact - half).norm() < 0.01 * exact.norm()
 
 
-def test_a_moment_in_bfloat16_falls_although_each_fall_is_smaller_than_its_last_digit():
+def test_a_bfloat16_moment_decays_by_less_than_its_last_bit_per_step():
     """A decay of 0.999 changes it by a thousandth, and bfloat16 has steps of a 256th."""
     weight = nn.Parameter(torch.zeros(4096))
     optimizer = make_optimizer([weight], config_of(type="adam_bf16", beta1=0.999, beta2=0.999))
@@ -158,7 +158,7 @@ def test_a_moment_in_bfloat16_falls_although_each_fall_is_smaller_than_its_last_
         assert float(moment.std()) < 0.02 * float(moment.mean())
 
 
-def test_weights_in_bfloat16_move_although_each_step_is_smaller_than_their_last_digit():
+def test_bfloat16_weights_change_by_less_than_their_last_bit_per_step():
     weight = nn.Parameter(torch.ones(4096, dtype=torch.bfloat16))
     optimizer = make_optimizer([weight], config_of(type="adam_bf16", lr=1e-4, weight_decay=0.0))
     for _ in range(200):

@@ -56,9 +56,7 @@ def one_by_one(folder, sequences: Sequences, temperature: float) -> tuple[dict[i
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["qwen3", "llama", "mistral", "gemma3", "gemma2"])
-def test_packed_sequences_have_the_log_probabilities_and_gradients_of_each_by_itself(
-    name, attention, sequences, tmp_path
-):
+def test_packed_sequences_have_the_logprobs_and_gradients_of_single_ones(name, attention, sequences, tmp_path):
     folder = model_folder(tmp_path, name)
     engine = make_engine(folder, attn_impl=attention)
     expected, gradients = one_by_one(folder, sequences, temperature=0.7)
@@ -112,7 +110,7 @@ def test_neighbours_stay_in_one_micro_batch_also_where_others_are_left_out(seque
     assert sorted(map(sorted, rows_of(engine.cut(sequences, [1, 4, 5])))) == [[1], [4, 5]]
 
 
-def test_what_fills_a_micro_batch_up_is_no_longer_than_what_is_in_it_and_predicts_nothing(sequences):
+def test_padding_sequences_are_no_longer_than_real_ones_and_predict_nothing(sequences):
     plain = sequences.micro_batch([1, 6], world().device)
     padded = sequences.micro_batch([1, 6], world().device, pad_to=30)
 

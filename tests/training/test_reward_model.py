@@ -69,7 +69,7 @@ def test_a_text_is_scored_at_its_last_token():
     assert np.flatnonzero(found.target_mask).tolist() == [2, 6]
 
 
-def test_the_two_of_a_pair_find_each_other_although_a_micro_batch_is_sorted_by_length():
+def test_pairs_are_matched_in_a_micro_batch_sorted_by_length():
     batch = scoring_sequences(pairs())
     micro = batch.micro_batch([0, 1, 2, 3, 6, 7], torch.device("cpu"))
     assert micro.rows_N.tolist() == [2, 1, 6, 0, 3, 7]

@@ -94,7 +94,7 @@ def test_clocks_strike_each_by_itself():
     assert fired(12) == []
 
 
-def test_the_clock_of_seconds_begins_anew_when_it_strikes_and_goes_on_after_a_resume():
+def test_the_seconds_interval_restarts_when_due_and_continues_after_a_resume():
     now = 0.0
     timer = IntervalTimer(section(FrequencyConfig, freq_secs=10), 4, now=lambda: now)
     assert not timer.is_due(1)
