@@ -142,7 +142,7 @@ def total_steps(config: Any) -> int:
     if config.total_train_n_seqs is not None:
         limits.append(-(-config.total_train_n_seqs // config.train_dataset.fake.batch_size))
     if not limits:
-        raise ConfigError([Problem("total_train_steps", f"is null, but random tokens ({KEY}) are unlimited; set it")])
+        raise ConfigError([Problem("total_train_steps", f"is null, and random tokens ({KEY}) have no end; set it")])
     return int(min(limits))
 
 

@@ -19,9 +19,9 @@ def row(curve: list[list[float]], name: str = "grpo") -> dict[str, Any]:
 
 
 def test_a_rise_is_from_the_first_score_to_the_last_not_to_the_best() -> None:
-    found = curves.judged(CURVE)
-    assert (found["start"], found["end"]) == (0.42, 0.6)
-    assert found["rise"] == pytest.approx(0.18) and found["learnt"]
+    actual = curves.judged(CURVE)
+    assert (actual["start"], actual["end"]) == (0.42, 0.6)
+    assert actual["rise"] == pytest.approx(0.18) and actual["learnt"]
     assert not curves.judged([*CURVE, [50, 0.56]])["learnt"]
 
 
@@ -45,13 +45,13 @@ def test_a_page_keeps_all_but_its_table() -> None:
 def test_what_was_found_of_others_is_kept_and_too_small_a_rise_is_told(tmp_path, monkeypatch, capsys) -> None:
     output, docs = tmp_path / "new" / "algorithms.json", tmp_path / "results.md"
     docs.write_text(f"{BEGIN}\n{END}\n")
-    found = {"grpo": row(CURVE), "rloo": row(CURVE[:2], "rloo")}
-    monkeypatch.setattr(curves, "run", lambda name, folder: found[name])
+    actual = {"grpo": row(CURVE), "rloo": row(CURVE[:2], "rloo")}
+    monkeypatch.setattr(curves, "run", lambda name, folder: actual[name])
     for name, code in (("grpo", 0), ("rloo", 1)):
         monkeypatch.setattr(sys, "argv", ["x", name, "--output", str(output), "--docs", str(docs)])
         assert curves.main() == code
-    told = json.loads(output.read_text())
-    assert list(told["runs"]) == ["grpo", "rloo"] and told["least_rise"] == 0.15
+    result = json.loads(output.read_text())
+    assert list(result["runs"]) == ["grpo", "rloo"] and result["least_rise"] == 0.15
     assert "| GRPO |" in docs.read_text() and "| RLOO |" in docs.read_text()
     assert "did not rise by 0.15: RLOO" in capsys.readouterr().err
 
@@ -79,5 +79,5 @@ def test_every_algorithm_that_is_shipped_by_name_is_run() -> None:
 @pytest.mark.xdist_group("ring-1")
 @pytest.mark.parametrize("name", CASES)
 def test_every_algorithm_learns(name: str, tmp_path: Path) -> None:
-    found = curves.run(name, tmp_path)
-    assert found["learnt"], found["curve"]
+    actual = curves.run(name, tmp_path)
+    assert actual["learnt"], actual["curve"]

@@ -38,17 +38,17 @@ def test_any_cut_gives_the_same_loss_gradient_and_statistics(loss, aggregation, 
     def part(rows: list[int]) -> tuple[torch.Tensor, float, Statistics]:
         """Each rank knows its own sequences alone, and says its share of the denominator."""
         own, cu = part_of(tokens, sizes, rows)
-        found = compute(loss, own, cu, token_weights(aggregation, own["mask"], cu))
-        return found.total, denominator(aggregation, own["mask"], cu, FIXED_LENGTH), found.statistics
+        actual = compute(loss, own, cu, token_weights(aggregation, own["mask"], cu))
+        return actual.total, denominator(aggregation, own["mask"], cu, FIXED_LENGTH), actual.statistics
 
     whole, count, statistics = part(list(range(len(sizes))))
-    totals, counts, told = zip(*(part(rows) for rows in cut), strict=True)
+    totals, counts, parts_statistics = zip(*(part(rows) for rows in cut), strict=True)
     assert sum(counts) == count
     together, alone = torch.stack(totals).sum() / max(count, 1.0), whole / max(count, 1.0)
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-5)
     for in_parts, at_once in zip(gradients(together, tokens), gradients(alone, tokens), strict=True):
         torch.testing.assert_close(in_parts, at_once, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(joined(list(told)), statistics, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(joined(list(parts_statistics)), statistics, atol=1e-5, rtol=1e-5)
 
 
 @share(6)

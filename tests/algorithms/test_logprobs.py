@@ -35,13 +35,13 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(chunk, temperature
         parts = {"logprobs": logprobs @ weigh[0], "entropy": entropy @ weigh[1]}
         return parts["logprobs"] + parts["entropy"] if uses == "both" else parts[uses]
 
-    wanted = plainly(hidden, head, targets, temperature)
-    found = token_logprobs(hidden, head, targets, temperature, True, chunk_tokens=chunk)
-    assert found[1] is not None
-    for mine, plain in zip(found, wanted, strict=True):
+    expected = plainly(hidden, head, targets, temperature)
+    actual = token_logprobs(hidden, head, targets, temperature, True, chunk_tokens=chunk)
+    assert actual[1] is not None
+    for mine, plain in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
-    gradients = torch.autograd.grad(total(found[0], found[1]), (hidden, head))
-    for mine, plain in zip(gradients, torch.autograd.grad(total(*wanted), (hidden, head)), strict=True):
+    gradients = torch.autograd.grad(total(actual[0], actual[1]), (hidden, head))
+    for mine, plain in zip(gradients, torch.autograd.grad(total(*expected), (hidden, head)), strict=True):
         torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
 
 
@@ -68,20 +68,20 @@ def test_capped_logits_are_what_they_say_and_so_are_their_gradients(chunk) -> No
         return logprobs, entropy
 
     assert torch.autograd.gradcheck(both, (hidden, head))
-    wanted = (1.5 * torch.tanh(hidden @ head.t() / 1.5) / 0.7).log_softmax(-1)
-    torch.testing.assert_close(both(hidden, head)[0], wanted.gather(-1, targets[:, None]).squeeze(-1))
+    expected = (1.5 * torch.tanh(hidden @ head.t() / 1.5) / 0.7).log_softmax(-1)
+    torch.testing.assert_close(both(hidden, head)[0], expected.gather(-1, targets[:, None]).squeeze(-1))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("chunk", [8, 100])
 def test_in_half_precision_logits_are_still_float32(dtype, chunk) -> None:
     hidden, head, targets = given(dtype)
-    found, _ = token_logprobs(hidden, head, targets, 0.7, chunk_tokens=chunk)
-    wanted, _ = plainly(hidden, head, targets, 0.7)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-    gradients = torch.autograd.grad(found.sum(), (hidden, head))
-    for mine, plain in zip(gradients, torch.autograd.grad(wanted.sum(), (hidden, head)), strict=True):
+    actual, _ = token_logprobs(hidden, head, targets, 0.7, chunk_tokens=chunk)
+    expected, _ = plainly(hidden, head, targets, 0.7)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    gradients = torch.autograd.grad(actual.sum(), (hidden, head))
+    for mine, plain in zip(gradients, torch.autograd.grad(expected.sum(), (hidden, head)), strict=True):
         assert mine.dtype == dtype
         torch.testing.assert_close(mine, plain)
 
@@ -89,26 +89,26 @@ def test_in_half_precision_logits_are_still_float32(dtype, chunk) -> None:
 def test_large_logits_do_not_overflow() -> None:
     hidden, head, targets = given()
     for chunk in (8, None):
-        found, entropy = token_logprobs(1e4 * hidden, head, targets, 0.01, True, chunk_tokens=chunk)
-        assert found.isfinite().all()
+        actual, entropy = token_logprobs(1e4 * hidden, head, targets, 0.01, True, chunk_tokens=chunk)
+        assert actual.isfinite().all()
         assert entropy is not None and entropy.isfinite().all()
 
 
 def test_a_frozen_head_or_model_gets_no_gradient() -> None:
     hidden, head, targets = given()
-    found, _ = token_logprobs(hidden, head.detach(), targets, chunk_tokens=8)
-    assert torch.autograd.grad(found.sum(), hidden)[0].any()
-    found, _ = token_logprobs(hidden.detach(), head, targets, chunk_tokens=8)
-    assert torch.autograd.grad(found.sum(), head)[0].any()
+    actual, _ = token_logprobs(hidden, head.detach(), targets, chunk_tokens=8)
+    assert torch.autograd.grad(actual.sum(), hidden)[0].any()
+    actual, _ = token_logprobs(hidden.detach(), head, targets, chunk_tokens=8)
+    assert torch.autograd.grad(actual.sum(), head)[0].any()
     with torch.no_grad():
         assert not token_logprobs(hidden, head, targets, chunk_tokens=8)[0].requires_grad
 
 
 def test_no_tokens_are_no_error() -> None:
     hidden, head, targets = given()
-    found, entropy = token_logprobs(hidden[:0], head, targets[:0], 1.0, True)
-    assert found.shape == (0,) and entropy is not None and entropy.shape == (0,)
-    assert not torch.autograd.grad(found.sum(), head)[0].any()
+    actual, entropy = token_logprobs(hidden[:0], head, targets[:0], 1.0, True)
+    assert actual.shape == (0,) and entropy is not None and entropy.shape == (0,)
+    assert not torch.autograd.grad(actual.sum(), head)[0].any()
 
 
 class Largest(TorchDispatchMode):

@@ -17,19 +17,19 @@ OLD = torch.tensor([0.2, 0.5, 0.1, 0.1]).log()
 ALL = torch.ones(4, dtype=torch.bool)
 
 
-def means_of(found: Statistics) -> dict[str, float]:
-    means = {name: (value / found.sums["tokens"]).item() for name, value in found.sums.items()}
-    return means | {name: value.item() for name, value in found.maxima.items()}
+def means_of(actual: Statistics) -> dict[str, float]:
+    means = {name: (value / actual.sums["tokens"]).item() for name, value in actual.sums.items()}
+    return means | {name: value.item() for name, value in actual.maxima.items()}
 
 
-def tokens_of(found: losses.Loss) -> float:
-    return found.statistics.sums["tokens"].item()
+def tokens_of(actual: losses.Loss) -> float:
+    return actual.statistics.sums["tokens"].item()
 
 
 def test_the_plain_loss_gives_the_known_numbers() -> None:
-    found = losses.ppo(NEW, PROXIMAL, ADVANTAGES, ALL)
-    assert found.total.item() / tokens_of(found) == pytest.approx(1.275)
-    means = means_of(found.statistics)
+    actual = losses.ppo(NEW, PROXIMAL, ADVANTAGES, ALL)
+    assert actual.total.item() / tokens_of(actual) == pytest.approx(1.275)
+    means = means_of(actual.statistics)
     assert means["clip_fraction"] == 0.25
     assert means["policy_loss"] == pytest.approx(1.275)
     assert means["ratio_max"] == pytest.approx(3)
@@ -39,7 +39,7 @@ def test_the_plain_loss_gives_the_known_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "mask", "wanted", "clipped", "dual", "taken_out"),
+    ("options", "mask", "expected", "clipped", "dual", "taken_out"),
     [
         ({}, [1, 1, 1, 1], -0.025, 1, 0, 0),
         ({"eps_clip_higher": 0.28}, [1, 1, 1, 1], -0.05, 0, 0, 0),
@@ -48,13 +48,13 @@ def test_the_plain_loss_gives_the_known_numbers() -> None:
         ({"behav_imp_weight_cap": 5.0}, [1, 1, 0, 1], -0.533333, 1, 0, 1),
     ],
 )
-def test_the_decoupled_loss_gives_the_known_numbers(options, mask, wanted, clipped, dual, taken_out) -> None:
-    found = losses.ppo(NEW, OLD, ADVANTAGES, torch.tensor(mask), proximal_logprobs=PROXIMAL, **options)
-    assert found.total.item() / sum(mask) == pytest.approx(wanted, abs=1e-6)
-    sums = {name: value.item() for name, value in found.statistics.sums.items()}
+def test_the_decoupled_loss_gives_the_known_numbers(options, mask, expected, clipped, dual, taken_out) -> None:
+    actual = losses.ppo(NEW, OLD, ADVANTAGES, torch.tensor(mask), proximal_logprobs=PROXIMAL, **options)
+    assert actual.total.item() / sum(mask) == pytest.approx(expected, abs=1e-6)
+    sums = {name: value.item() for name, value in actual.statistics.sums.items()}
     assert sums["tokens"] == sum(mask)
     assert (sums["clip_fraction"], sums["dual_clip_fraction"], sums["taken_out"]) == (clipped, dual, taken_out)
-    assert found.statistics.maxima["behaviour_weight_max"].item() == pytest.approx(9)
+    assert actual.statistics.maxima["behaviour_weight_max"].item() == pytest.approx(9)
 
 
 def test_a_dual_clip_of_one_or_less_is_refused() -> None:
@@ -70,7 +70,7 @@ PRIME: dict[str, Any] = {"eps_clip": None, "mask_high": 8.0, "mask_low": 0.125, 
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ({}, -0.303265),
         ({"sequence_mask_low": 0.1}, 0.0),
@@ -79,9 +79,9 @@ PRIME: dict[str, Any] = {"eps_clip": None, "mask_high": 8.0, "mask_low": 0.125, 
         ({"mask_high": 20.0, "mask_low": 0.0}, -6.435555),
     ],
 )
-def test_masked_ratios_without_a_clip_give_the_numbers_of_prime_rl(options, wanted) -> None:
-    found = losses.ppo(TRAINED, SAMPLED, torch.full((4,), 0.5), ANSWER, **{**PRIME, **options})
-    assert found.total.item() == pytest.approx(wanted, rel=2e-6)
+def test_masked_ratios_without_a_clip_give_the_numbers_of_prime_rl(options, expected) -> None:
+    actual = losses.ppo(TRAINED, SAMPLED, torch.full((4,), 0.5), ANSWER, **{**PRIME, **options})
+    assert actual.total.item() == pytest.approx(expected, rel=2e-6)
 
 
 def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
@@ -91,7 +91,7 @@ def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
     old = logprobs.detach() + 0.1 * torch.randn(8, dtype=torch.float64)
     advantages = torch.tensor([1.0] * 3 + [-2.0] * 5, dtype=torch.float64)
     weights = mask / torch.tensor([2.0] * 3 + [4.0] * 5)
-    found = losses.ppo(
+    actual = losses.ppo(
         logprobs,
         old,
         advantages,
@@ -102,13 +102,13 @@ def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
         ratio_level="sequence",
         ratio_length_norm=True,
     )
-    (gradient,) = torch.autograd.grad(found.total, logprobs)
-    wanted = torch.zeros((), dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(actual.total, logprobs)
+    expected = torch.zeros((), dtype=torch.float64)
     for part in (slice(0, 3), slice(3, 8)):
         kept = mask[part]
-        wanted = wanted - advantages[part][0] * (logprobs - old)[part][kept].mean().exp()
-    (wanted_gradient,) = torch.autograd.grad(wanted, logprobs)
-    torch.testing.assert_close(found.total, wanted)
+        expected = expected - advantages[part][0] * (logprobs - old)[part][kept].mean().exp()
+    (wanted_gradient,) = torch.autograd.grad(expected, logprobs)
+    torch.testing.assert_close(actual.total, expected)
     torch.testing.assert_close(gradient, wanted_gradient)
     with pytest.raises(ValueError, match=r"^actor\.ratio\.level: 'word'"):
         losses.ppo(NEW, OLD, ADVANTAGES, ALL, ratio_level="word")
@@ -117,7 +117,7 @@ def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
 def test_losses_of_distant_policies_are_finite_unlike_prime_rl() -> None:
     for level in ("token", "sequence"):
         logprobs = torch.tensor([0.0, -900, 0, -900], requires_grad=True)
-        found = losses.ppo(
+        actual = losses.ppo(
             logprobs,
             torch.tensor([-900.0, 0, -900, 0]),
             torch.tensor([1.0, 1, -1, -1]),
@@ -127,19 +127,19 @@ def test_losses_of_distant_policies_are_finite_unlike_prime_rl() -> None:
             ratio_level=level,
             mask_low=1e-12,
         )
-        found.total.backward()
-        assert found.total.isfinite()
+        actual.total.backward()
+        assert actual.total.isfinite()
         assert logprobs.grad is not None and logprobs.grad.isfinite().all()
-        assert all(math.isfinite(value) for value in means_of(found.statistics).values())
+        assert all(math.isfinite(value) for value in means_of(actual.statistics).values())
 
 
 def test_a_loss_is_divided_by_the_count_of_all_ranks_unlike_prime_rl() -> None:
     """There a rank with few tokens counts as much as one with many; with sequence ratios it is micro-batches."""
     mask, cu = torch.ones(5, dtype=torch.bool), torch.tensor([0, 1, 5])
     first, second = (slice(0, 1), torch.tensor([0, 1])), (slice(1, 5), torch.tensor([0, 4]))
-    for aggregation, wanted in (("token_mean", 5), ("sequence_mean_token_mean", 2)):
-        assert denominator(aggregation, mask, cu) == wanted
-        assert sum(denominator(aggregation, mask[part], starts) for part, starts in (first, second)) == wanted
+    for aggregation, expected in (("token_mean", 5), ("sequence_mean_token_mean", 2)):
+        assert denominator(aggregation, mask, cu) == expected
+        assert sum(denominator(aggregation, mask[part], starts) for part, starts in (first, second)) == expected
 
 
 def test_what_a_weight_is_limited_to_may_be_the_limit_itself() -> None:
@@ -163,19 +163,19 @@ def test_what_a_weight_is_limited_to_may_be_the_limit_itself() -> None:
 
 
 def test_truncated_and_masked_weights_are_reported() -> None:
-    found = {}
+    actual = {}
     for mode in ("mask", "truncate"):
         options: dict[str, Any] = {"behav_imp_weight_cap": 5.0, "behav_imp_weight_mode": mode}
-        found[mode] = losses.ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, **options).statistics
-    told = {mode: [sums.sums[name].item() for name in ("taken_out", "truncated")] for mode, sums in found.items()}
-    assert told == {"mask": [1, 0], "truncate": [0, 1]}
-    assert found["truncate"].maxima["behaviour_weight_max"].item() == pytest.approx(9)
+        actual[mode] = losses.ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, **options).statistics
+    reported = {mode: [sums.sums[name].item() for name in ("taken_out", "truncated")] for mode, sums in actual.items()}
+    assert reported == {"mask": [1, 0], "truncate": [0, 1]}
+    assert actual["truncate"].maxima["behaviour_weight_max"].item() == pytest.approx(9)
 
 
 def test_values_give_the_known_numbers() -> None:
     values, old, returns = torch.tensor([1.0, 2, -1]), torch.tensor([0, 1.9, 0]), torch.tensor([2.0, 2, 0])
-    found = losses.value(values, old, returns, ALL[:3], eps_clip=0.5)
-    assert found.total.item() / 3 == pytest.approx(0.541667, abs=1e-6)
+    actual = losses.value(values, old, returns, ALL[:3], eps_clip=0.5)
+    assert actual.total.item() / 3 == pytest.approx(0.541667, abs=1e-6)
     each = [losses.value(*(x[at : at + 1] for x in (values, old, returns, ALL)), eps_clip=0.5) for at in range(3)]
     assert [one.total.item() for one in each] == [1.125, 0, 0.5]
     assert [one.statistics.sums["clip_fraction"].item() for one in each] == [1, 0, 0]
@@ -191,12 +191,12 @@ def test_a_value_that_goes_further_than_its_clip_is_not_drawn_on() -> None:
 def test_pairs_give_the_known_numbers_however_far_apart() -> None:
     chosen = torch.tensor([1.0, 0.0, -2.0, 500.0, -500.0], requires_grad=True)
     rejected = torch.tensor([1.0, -1.0, 1.0, -500.0, 500.0], requires_grad=True)
-    found = losses.pairwise(chosen, rejected)
+    actual = losses.pairwise(chosen, rejected)
     each = [math.log(2), math.log1p(math.exp(-1)), math.log1p(math.exp(3)), 0, 1000]
-    assert found.total.item() == pytest.approx(sum(each))
-    means = means_of(found.statistics)
+    assert actual.total.item() == pytest.approx(sum(each))
+    means = means_of(actual.statistics)
     assert (means["accuracy"], means["margin"]) == pytest.approx((0.4, -0.4))
-    found.total.backward()
+    actual.total.backward()
     assert chosen.grad is not None and rejected.grad is not None
     sigmoids = torch.tensor([0.5, 1 / (1 + math.e), 1 / (1 + math.exp(-3)), 0, 1])
     torch.testing.assert_close(chosen.grad, -sigmoids)
@@ -206,25 +206,25 @@ def test_pairs_give_the_known_numbers_however_far_apart() -> None:
 def test_an_entropy_bonus_lowers_the_loss_by_its_share() -> None:
     entropy = torch.tensor([1.0, 2, 3, 4])
     plain = losses.ppo(NEW, OLD, ADVANTAGES, ALL).total
-    found = losses.ppo(NEW, OLD, ADVANTAGES, ALL, entropy=entropy, entropy_coef=0.1)
-    assert found.total.item() == pytest.approx(plain.item() - 1.0)
-    assert means_of(found.statistics)["entropy"] == 2.5
+    actual = losses.ppo(NEW, OLD, ADVANTAGES, ALL, entropy=entropy, entropy_coef=0.1)
+    assert actual.total.item() == pytest.approx(plain.item() - 1.0)
+    assert means_of(actual.statistics)["entropy"] == 2.5
 
 
 def test_cross_entropy_is_the_sum_of_what_was_not_expected() -> None:
-    found = losses.cross_entropy(NEW, torch.tensor([1, 1, 0, 1]), weights=torch.tensor([1.0, 2, 5, 1]))
-    assert found.total.item() == pytest.approx(-(math.log(0.5) + 2 * math.log(0.4) + math.log(0.9)))
-    assert means_of(found.statistics)["nll"] == pytest.approx(-(math.log(0.5) + math.log(0.4) + math.log(0.9)) / 3)
+    actual = losses.cross_entropy(NEW, torch.tensor([1, 1, 0, 1]), weights=torch.tensor([1.0, 2, 5, 1]))
+    assert actual.total.item() == pytest.approx(-(math.log(0.5) + 2 * math.log(0.4) + math.log(0.9)))
+    assert means_of(actual.statistics)["nll"] == pytest.approx(-(math.log(0.5) + math.log(0.4) + math.log(0.9)) / 3)
 
 
 def test_how_far_sampler_and_trainer_are_apart() -> None:
     trained, sampled = torch.tensor([-1.0, -2, -9]), torch.tensor([-1.5, -2, -1])
-    found = means_of(losses.off_policy(trained, sampled, torch.tensor([1, 1, 0])))
-    assert found["logprob_diff"] == pytest.approx(0.25)
-    assert found["logprob_diff_max"] == 0.5
-    assert found["kl"] == pytest.approx((math.exp(0.5) - 1 - 0.5) / 2)
-    assert found["weight"] == pytest.approx((math.exp(0.5) + 1) / 2)
-    assert found["weight_max"] == pytest.approx(math.exp(0.5))
+    actual = means_of(losses.off_policy(trained, sampled, torch.tensor([1, 1, 0])))
+    assert actual["logprob_diff"] == pytest.approx(0.25)
+    assert actual["logprob_diff_max"] == 0.5
+    assert actual["kl"] == pytest.approx((math.exp(0.5) - 1 - 0.5) / 2)
+    assert actual["weight"] == pytest.approx((math.exp(0.5) + 1) / 2)
+    assert actual["weight_max"] == pytest.approx(math.exp(0.5))
 
 
 def test_statistics_of_parts_add_up_to_those_of_the_whole() -> None:

@@ -18,9 +18,9 @@ def consecutive_groups(num_rows: int, group_size: int) -> Tensor:
     return torch.arange(num_rows) // group_size
 
 
-def close(found: Tensor, wanted: object, tolerance: float = 1e-5) -> None:
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float32), atol=tolerance, rtol=0)
+def close(actual: Tensor, expected: object, tolerance: float = 1e-5) -> None:
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float32), atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -35,29 +35,29 @@ def close(found: Tensor, wanted: object, tolerance: float = 1e-5) -> None:
     ],
 )
 def test_rewards_of_zero_and_one_give_the_known_numbers(options, size) -> None:
-    found = normalize(torch.tensor(REWARDS), groups=consecutive_groups(8, 4), **options)
-    close(found, [sign * size for sign in SIGNS])
+    actual = normalize(torch.tensor(REWARDS), groups=consecutive_groups(8, 4), **options)
+    close(actual, [sign * size for sign in SIGNS])
 
 
 @pytest.mark.parametrize(
-    ("std_level", "wanted"),
+    ("std_level", "expected"),
     [
         ("group", [-0.99999, 0, 0.99999, -0.936328, -0.117041, 1.053369]),
         ("batch", [-0.183803, 0, 0.183803, -1.470427, -0.183803, 1.654230]),
     ],
 )
-def test_groups_with_spread_give_the_known_numbers(std_level, wanted) -> None:
-    found = normalize(torch.tensor(SPREAD), groups=consecutive_groups(6, 3), mean_level="group", std_level=std_level)
-    close(found, wanted)
+def test_groups_with_spread_give_the_known_numbers(std_level, expected) -> None:
+    actual = normalize(torch.tensor(SPREAD), groups=consecutive_groups(6, 3), mean_level="group", std_level=std_level)
+    close(actual, expected)
 
 
 def test_masked_values_do_not_count_and_become_zero() -> None:
     x = torch.tensor([[1.0, 2, 3], [4, 5, 6]])
     mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
-    wanted = [[0, -1.161886, -0.387295], [0.387295, 1.161886, 0]]
-    close(normalize(x, mask=mask), wanted)
+    expected = [[0, -1.161886, -0.387295], [0.387295, 1.161886, 0]]
+    close(normalize(x, mask=mask), expected)
     x[0, 0], x[1, 2] = torch.nan, torch.inf
-    close(normalize(x, mask=mask), wanted)
+    close(normalize(x, mask=mask), expected)
 
 
 def test_leave_one_out_over_the_batch_takes_the_mean_of_the_others() -> None:
@@ -75,18 +75,18 @@ def test_groups_of_one_are_no_error_as_they_are_in_areal(leave1out, unbiased) ->
         "mean_leave1out": leave1out,
         "std_unbiased": unbiased,
     }
-    found = normalize(torch.tensor([1.0, 0, 3]), groups=consecutive_groups(3, 1), **options)
-    assert found.isfinite().all()
+    actual = normalize(torch.tensor([1.0, 0, 3]), groups=consecutive_groups(3, 1), **options)
+    assert actual.isfinite().all()
     if not leave1out:
-        close(found, [0, 0, 0])
+        close(actual, [0, 0, 0])
 
 
 def test_a_last_group_that_is_smaller_is_a_group_and_not_divided_by_eps_as_in_areal() -> None:
     options: dict[str, Any] = {"mean_level": "group", "std_level": "group"}
-    found = normalize(torch.tensor([1.0, 0, 1]), groups=consecutive_groups(3, 2), **options)
-    close(found, [0.707097, -0.707097, 0])
-    found = normalize(torch.tensor([1.0, 0, 1, 5, 7]), groups=consecutive_groups(5, 3), **options)
-    close(found[3:], [-0.707102, 0.707102])
+    actual = normalize(torch.tensor([1.0, 0, 1]), groups=consecutive_groups(3, 2), **options)
+    close(actual, [0.707097, -0.707097, 0])
+    actual = normalize(torch.tensor([1.0, 0, 1, 5, 7]), groups=consecutive_groups(5, 3), **options)
+    close(actual[3:], [-0.707102, 0.707102])
 
 
 def test_a_batch_where_nothing_counts_becomes_zero_and_not_what_it_was_as_in_areal() -> None:
@@ -98,10 +98,10 @@ def test_equal_rewards_give_exactly_zero(eps) -> None:
     rewards = torch.tensor([0.7] * 3 + [0.1] * 7)
     groups = torch.tensor([0] * 3 + [1] * 7)
     for leave1out in (False, True):
-        found = normalize(
+        actual = normalize(
             rewards, groups=groups, mean_level="group", std_level="group", eps=eps, mean_leave1out=leave1out
         )
-        assert (found == 0).all()
+        assert (actual == 0).all()
 
 
 def test_the_order_of_rows_and_the_numbers_of_groups_do_not_matter() -> None:
@@ -114,8 +114,8 @@ def test_the_order_of_rows_and_the_numbers_of_groups_do_not_matter() -> None:
 
 def test_groups_of_rows_hold_for_every_value_of_a_row() -> None:
     x = torch.tensor([[1.0, 3], [5, 7], [2, 2]])
-    found = normalize(x, groups=torch.tensor([0, 0, 1]), mean_level="group", std_level=None)
-    close(found, [[-3, -1], [1, 3], [0, 0]])
+    actual = normalize(x, groups=torch.tensor([0, 0, 1]), mean_level="group", std_level=None)
+    close(actual, [[-3, -1], [1, 3], [0, 0]])
 
 
 @pytest.mark.parametrize("mean_level", ["batch", "group", None])
@@ -133,21 +133,21 @@ def test_ranks_that_add_up_their_sums_get_what_one_rank_gets(mean_level, std_lev
 
     # The second rank's sums are replayed for the first, as an all-reduce would give them.
     def parts_of(part: slice, others: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        said: list[Tensor] = []
+        recorded: list[Tensor] = []
 
         def reduce(value: Tensor) -> Tensor:
-            said.append(value.clone())
-            at = len(said) - 1
+            recorded.append(value.clone())
+            at = len(recorded) - 1
             return value + others[at] if at < len(others) else value
 
-        found = normalize(x[part], mask=mask[part], groups=groups[part], num_groups=3, reduce=reduce, **options)
-        return found, said
+        actual = normalize(x[part], mask=mask[part], groups=groups[part], num_groups=3, reduce=reduce, **options)
+        return actual, recorded
 
     sums: tuple[list[Tensor], list[Tensor]] = ([], [])
     for _ in range(6):  # a later sum depends on an earlier one: repeated until all are right
         sums = (parts_of(halves[0], sums[1])[1], parts_of(halves[1], sums[0])[1])
-    found = torch.cat([parts_of(halves[0], sums[1])[0], parts_of(halves[1], sums[0])[0]])
-    torch.testing.assert_close(found, whole)
+    actual = torch.cat([parts_of(halves[0], sums[1])[0], parts_of(halves[1], sums[0])[0]])
+    torch.testing.assert_close(actual, whole)
 
 
 @pytest.mark.parametrize("options", [{"mean_level": "prompt"}, {"std_level": "token"}])

@@ -40,8 +40,8 @@ def loss_of(name: str, tokens: Tokens, cu: Tensor, aggregation: str = "sequence_
     return compute(name, tokens, cu, token_weights(aggregation, tokens["mask"], cu))
 
 
-def numbers(found: Statistics) -> list[Tensor]:
-    return [*found.sums.values(), *found.maxima.values()]
+def numbers(actual: Statistics) -> list[Tensor]:
+    return [*actual.sums.values(), *actual.maxima.values()]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -50,11 +50,11 @@ def numbers(found: Statistics) -> list[Tensor]:
 def test_a_masked_token_never_matters_not_even_if_it_is_not_finite(name, sizes, poison) -> None:
     clean, cu = draw_tokens(sizes), cumulative(sizes)
     dirty = {key: x if key == "mask" else torch.where(clean["mask"], x, poison) for key, x in clean.items()}
-    found = []
+    actual = []
     for tokens in (with_gradient(clean), with_gradient(dirty)):
         loss = loss_of(name, tokens, cu)
-        found.append([loss.total.detach(), *gradients(loss.total, tokens), *numbers(loss.statistics)])
-    for with_poison, without in zip(found[1], found[0], strict=True):
+        actual.append([loss.total.detach(), *gradients(loss.total, tokens), *numbers(loss.statistics)])
+    for with_poison, without in zip(actual[1], actual[0], strict=True):
         assert torch.equal(with_poison, without)
 
 
@@ -92,15 +92,15 @@ def test_padding_never_matters(name, sizes, padding, rows) -> None:
         key: x.new_full((total,), False if key == "mask" else -7).index_put((places,), x) for key, x in bare.items()
     }
     for aggregation in AGGREGATIONS:
-        found = []
+        actual = []
         for tokens, starts in ((with_gradient(bare), cu), (with_gradient(padded), cumulative(longer))):
             loss = loss_of(name, tokens, starts, aggregation)
             count = denominator(aggregation, tokens["mask"], starts, FIXED_LENGTH)
-            found.append((loss.total.detach(), count, gradients(loss.total, tokens), numbers(loss.statistics)))
-        (alone, count, gradient, told), (within, same_count, of_padded, same_told) = found
+            actual.append((loss.total.detach(), count, gradients(loss.total, tokens), numbers(loss.statistics)))
+        (alone, count, gradient, reported), (within, same_count, of_padded, same_reported) = actual
         assert count == same_count
         torch.testing.assert_close(within, alone, atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(same_told, told, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(same_reported, reported, atol=1e-6, rtol=1e-5)
         for one, other in zip(of_padded, gradient, strict=True):
             torch.testing.assert_close(one[places], other, atol=1e-6, rtol=1e-5)
             assert one.count_nonzero() == one[places].count_nonzero()
@@ -205,5 +205,5 @@ def test_what_these_properties_are_tried_on_is_held_back_here_and_there(name) ->
         "taken_out": "mask_high" in options or ("cap" in str(options) and "truncate" not in str(options)),
         "truncated": "truncate" in str(options),
     }
-    assert {key for key, wanted in binding.items() if wanted} == {key for key in binding if sums.get(key, 0) > 0}
+    assert {key for key, expected in binding.items() if expected} == {key for key in binding if sums.get(key, 0) > 0}
     assert 0 < sums["tokens"] < sum(sizes)

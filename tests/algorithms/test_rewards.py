@@ -23,8 +23,8 @@ def packed(first: list[float], second: list[float]) -> torch.Tensor:
     return torch.tensor([0.0, *first[:5], 0.0, *second[:3]])
 
 
-def close(found: torch.Tensor, wanted: torch.Tensor | list[float], tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(wanted, dtype=torch.float32), atol=tolerance, rtol=0)
+def close(actual: torch.Tensor, expected: torch.Tensor | list[float], tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float32), atol=tolerance, rtol=0)
 
 
 def test_rewards_are_moved_scaled_and_then_clipped() -> None:
@@ -35,8 +35,8 @@ def test_answers_near_the_maximum_length_are_penalized() -> None:
     lengths = torch.tensor([4, 6, 8, 10])
     options: dict[str, Any] = {"max_new_tokens": 10, "overlong_tokens": 4, "factor": 1.0}
     close(reward_shaping.penalize_overlong(torch.ones(4), lengths, **options), [1, 1, 0.5, 0])
-    found = reward_shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), max_new_tokens=10)
-    close(found, [1, 0.5, 0])  # a fifth
+    actual = reward_shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), max_new_tokens=10)
+    close(actual, [1, 0.5, 0])  # a fifth
     with pytest.raises(ValueError, match=r"^actor\.overlong_tokens: 11 is more"):
         reward_shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
 
@@ -53,27 +53,27 @@ def test_only_cut_off_answers_are_truncated_not_the_longest_unlike_areal() -> No
 
 
 @pytest.mark.parametrize(
-    ("estimator", "wanted"),
+    ("estimator", "expected"),
     [
         ("k1", [0.5, -1, 0, -10]),
         ("k2", [0.125, 0.5, 0, 10]),
         ("k3", [0.106531, 0.718282, 0, 10]),
     ],
 )
-def test_kl_estimates_give_the_known_numbers_and_stay_within_their_limit(estimator, wanted) -> None:
+def test_kl_estimates_give_the_known_numbers_and_stay_within_their_limit(estimator, expected) -> None:
     logprobs = torch.tensor([-1, -2, -0.5, -30], requires_grad=True)
-    found = kl(logprobs, torch.tensor([-1.5, -1, -0.5, 0]), estimator)
-    close(found.detach(), wanted)
-    found.sum().backward()
+    actual = kl(logprobs, torch.tensor([-1.5, -1, -0.5, 0]), estimator)
+    close(actual.detach(), expected)
+    actual.sum().backward()
     assert logprobs.grad is not None and logprobs.grad.isfinite().all()
 
 
 def test_kl_never_becomes_inf_or_nan_however_far_apart() -> None:
     logprobs = torch.tensor([-2000.0, 0], requires_grad=True)
     for estimator in ("k1", "k2", "k3"):
-        found = kl(logprobs, torch.tensor([0, -2000.0]), estimator)
-        (gradient,) = torch.autograd.grad(found.sum(), logprobs)
-        assert found.isfinite().all() and gradient.isfinite().all()
+        actual = kl(logprobs, torch.tensor([0, -2000.0]), estimator)
+        (gradient,) = torch.autograd.grad(actual.sum(), logprobs)
+        assert actual.isfinite().all() and gradient.isfinite().all()
     with pytest.raises(ValueError, match=r"^actor\.kl_estimator: 'k9'"):
         kl(logprobs, logprobs, "k9")
 
@@ -95,12 +95,12 @@ def test_a_kl_in_the_loss_has_the_gradient_of_a_kl_on_average(estimator) -> None
     logits, reference = policies()
     logprobs = logits.log_softmax(-1)
     sampled = logprobs.detach()
-    found = (sampled.exp() * kl_loss(logprobs, sampled, reference, estimator)).sum()
+    actual = (sampled.exp() * kl_loss(logprobs, sampled, reference, estimator)).sum()
     if estimator == "k3":
-        wanted = (reference.exp() * (reference - logprobs)).sum()
+        expected = (reference.exp() * (reference - logprobs)).sum()
     else:
-        wanted = (logprobs.exp() * (logprobs - reference)).sum()
-    gradients = [torch.autograd.grad(each, logits, retain_graph=True)[0] for each in (found, wanted)]
+        expected = (logprobs.exp() * (logprobs - reference)).sum()
+    gradients = [torch.autograd.grad(each, logits, retain_graph=True)[0] for each in (actual, expected)]
     torch.testing.assert_close(*gradients)
     assert gradients[0].abs().max() > 0.1
     torch.testing.assert_close(kl_loss(sampled, sampled, reference, estimator), kl(sampled, reference, estimator))
@@ -141,8 +141,8 @@ def test_the_kl_penalty_adds_up_over_the_tokens_that_follow() -> None:
     reference = packed([0, -0.2, -0.2, -0.2, -0.2, 0], [0, -0.2, -0.2, 0, 0, 0])
     penalty = kl_rewards(logprobs, reference, MASK, coefficient=0.1, estimator="k1")
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU) + penalty
-    wanted = packed([0, 1.02, 1.03, 1.03, 1.02, 0], [0, 0.07, 0.04, 0, 0, 0])
-    close(generalized_advantages(rewards, MASK, CU).advantages, wanted)
+    expected = packed([0, 1.02, 1.03, 1.03, 1.02, 0], [0, 0.07, 0.04, 0, 0, 0])
+    close(generalized_advantages(rewards, MASK, CU).advantages, expected)
 
 
 def test_generalized_advantages_give_the_known_numbers() -> None:
@@ -150,10 +150,10 @@ def test_generalized_advantages_give_the_known_numbers() -> None:
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     options: dict[str, Any] = {"values": values, "discount": 0.9, "gae_lambda": 0.8}
     # The numbers are those of an answer that goes on after its last token, with a value of 0.6.
-    found = generalized_advantages(rewards, MASK, CU, bootstrap=torch.tensor([0.6, 0]), **options)
-    wanted = packed([0, 0.5273, 0.6351, 0.7988, 1.04, 0], [0, -0.146, -0.3, 0, 0, 0])
-    close(found.advantages, wanted, 1e-4)
-    close(found.returns, torch.where(MASK.bool(), wanted + values, 0.0), 1e-4)
+    actual = generalized_advantages(rewards, MASK, CU, bootstrap=torch.tensor([0.6, 0]), **options)
+    expected = packed([0, 0.5273, 0.6351, 0.7988, 1.04, 0], [0, -0.146, -0.3, 0, 0, 0])
+    close(actual.advantages, expected, 1e-4)
+    close(actual.returns, torch.where(MASK.bool(), expected + values, 0.0), 1e-4)
 
 
 def test_a_complete_answer_is_not_bootstrapped_even_if_longest_unlike_areal() -> None:
@@ -166,16 +166,16 @@ def test_a_complete_answer_is_not_bootstrapped_even_if_longest_unlike_areal() ->
 def test_masked_tokens_have_no_advantage_unlike_areal() -> None:
     rewards = terminal_rewards(torch.tensor([1.0, 1]), MASK, CU)
     values = torch.ones(10)
-    found, returns = generalized_advantages(rewards, MASK, CU, values=values, discount=0.9, gae_lambda=0.8)
-    assert not found[~MASK.bool()].any() and not returns[~MASK.bool()].any()
+    actual, returns = generalized_advantages(rewards, MASK, CU, values=values, discount=0.9, gae_lambda=0.8)
+    assert not actual[~MASK.bool()].any() and not returns[~MASK.bool()].any()
 
 
 def test_masked_tokens_take_no_time_step_and_lose_no_reward_unlike_areal() -> None:
     mask = torch.tensor([0, 1, 0, 0, 1, 0])
     cu = torch.tensor([0, 6])
     rewards = terminal_rewards(torch.tensor([1.0]), mask, cu)
-    found = generalized_advantages(rewards, mask, cu, discount=0.5).advantages
-    close(found, [0, 0.5, 0, 0, 1, 0])
+    actual = generalized_advantages(rewards, mask, cu, discount=0.5).advantages
+    close(actual, [0, 0.5, 0, 0, 1, 0])
 
 
 def test_generalized_advantages_equal_the_plain_recursion() -> None:
@@ -183,22 +183,22 @@ def test_generalized_advantages_equal_the_plain_recursion() -> None:
     cu = torch.tensor([0, 1, 1, 9, 40, 41])
     mask, rewards, values = torch.rand(41) < 0.7, torch.randn(41), torch.randn(41)
     bootstrap = torch.randn(5)
-    found = generalized_advantages(
+    actual = generalized_advantages(
         rewards, mask, cu, values=values, bootstrap=bootstrap, discount=0.97, gae_lambda=0.9
     ).advantages
-    wanted = torch.zeros(41, dtype=torch.float64)
+    expected = torch.zeros(41, dtype=torch.float64)
     for row in range(5):
         following, advantage = bootstrap[row].double(), torch.zeros((), dtype=torch.float64)
         for at in reversed(range(int(cu[row]), int(cu[row + 1]))):
             if mask[at]:
                 advantage = rewards[at] + 0.97 * following - values[at] + 0.97 * 0.9 * advantage
-                following, wanted[at] = values[at].double(), advantage
-    close(found, wanted.float())
+                following, expected[at] = values[at].double(), advantage
+    close(actual, expected.float())
     poisoned = [torch.where(mask, x, torch.nan) for x in (rewards, values)]
     again = generalized_advantages(
         poisoned[0], mask, cu, values=poisoned[1], bootstrap=bootstrap, discount=0.97, gae_lambda=0.9
     ).advantages
-    assert torch.equal(again, found)
+    assert torch.equal(again, actual)
 
 
 def test_sequences_without_a_token_in_the_loss_are_no_error() -> None:
@@ -209,7 +209,7 @@ def test_sequences_without_a_token_in_the_loss_are_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ({}, [0.5, -0.5, -0.5, 0.5]),
         ({"length_weighted_mean": True}, [0.5, -0.5, -0.5, 0.5]),
@@ -220,11 +220,11 @@ def test_sequences_without_a_token_in_the_loss_are_no_error() -> None:
         ({"std_norm": "global"}, [0.966092, -0.966092, -0.966092, 0.966092]),
     ],
 )
-def test_group_advantages_give_the_numbers_of_prime_rl(options, wanted) -> None:
+def test_group_advantages_give_the_numbers_of_prime_rl(options, expected) -> None:
     rewards = torch.tensor([1.0, 0, 0, 1, 0, 0, 0, 1])
     lengths = torch.tensor([10, 20, 30, 40, 1, 1, 1, 1])
-    found = group_advantages(rewards, torch.tensor([5] * 4 + [2] * 4), lengths, **options)
-    close(found[:4], wanted)
+    actual = group_advantages(rewards, torch.tensor([5] * 4 + [2] * 4), lengths, **options)
+    close(actual[:4], expected)
 
 
 def test_group_advantages_of_one_answer_or_equal_rewards_are_0_unlike_prime_rl() -> None:

@@ -16,8 +16,8 @@ def test_all_pairs_are_in_one_of_the_two_splits_and_none_in_both():
 
 def test_the_split_of_a_pair_never_changes():
     """Whoever trained yesterday must not be tested on what was trained on."""
-    told = [split_of_sum(a, b, 2) for a, b in [(0, 0), (0, 7), (12, 34), (34, 12), (50, 50), (99, 97), (99, 99)]]
-    assert told == ["train", "train", "train", "test", "train", "test", "train"]
+    splits = [split_of_sum(a, b, 2) for a, b in [(0, 0), (0, 7), (12, 34), (34, 12), (50, 50), (99, 97), (99, 99)]]
+    assert splits == ["train", "train", "train", "test", "train", "test", "train"]
     assert (len(Addition().rows("train")), len(Addition(1).rows("train"))) == (8036, 78)
 
 
@@ -38,7 +38,7 @@ def test_digits_that_cannot_be_are_refused(digits):
 
 
 @pytest.mark.parametrize(
-    ("said", "digits", "exact"),
+    ("completion", "digits", "exact"),
     [
         ("046", 0.3, 1.0),
         ("047", 0.2, 0.0),
@@ -50,6 +50,6 @@ def test_digits_that_cannot_be_are_refused(digits):
         ("046046", 0.15, 0.0),
     ],
 )
-def test_a_part_for_each_digit_in_its_place_and_the_rest_for_the_whole(said, digits, exact):
-    parts = addition_reward("12+34=", said, "046")
+def test_a_part_for_each_digit_in_its_place_and_the_rest_for_the_whole(completion, digits, exact):
+    parts = addition_reward("12+34=", completion, "046")
     assert parts == {"digits": pytest.approx(digits), "exact": pytest.approx(0.7 * exact), "score": exact}

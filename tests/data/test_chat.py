@@ -50,17 +50,19 @@ def test_it_renders_what_transformers_renders(tmp_path, template, asks):
         TALK[:1],
         [{"role": "system", "content": "be short"}, *TALK, {"role": "skip", "content": ""}],
     ):
-        wanted = theirs.apply_chat_template(messages, tools, tokenize=False, add_generation_prompt=asks)
-        assert ours.chat.render(messages, asks, tools) == ours.chat.render(messages, asks, json.dumps(tools)) == wanted
+        expected = theirs.apply_chat_template(messages, tools, tokenize=False, add_generation_prompt=asks)
+        assert (
+            ours.chat.render(messages, asks, tools) == ours.chat.render(messages, asks, json.dumps(tools)) == expected
+        )
 
 
 def test_a_prompt_of_messages_has_the_tokens_that_transformers_gives_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = chat_folder(tmp_path / "m")
-    wanted = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template(
+    expected = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template(
         TALK[:3], add_generation_prompt=True
     )
-    assert TextTokenizer(folder).encode_prompt(TALK[:3]) == wanted["input_ids"]
+    assert TextTokenizer(folder).encode_prompt(TALK[:3]) == expected["input_ids"]
     assert TextTokenizer(folder).encode_prompt("1+1=") == TextTokenizer(folder).encode("1+1=")
 
 
@@ -94,9 +96,9 @@ def test_a_template_can_do_no_harm(tmp_path):
 def parts(template: str, messages: list[dict[str, str]]) -> tuple[list[str], int]:
     """The answers, in the order in which they stand; all parts together are the whole text."""
     chat = ChatTemplate(template, {"eos_token": "<eos>"}, "here")
-    found, hidden = chat.spans(messages)
-    assert "".join(part.text for part in found) == chat.render(messages)
-    return [part.text for part in found if part.is_answer], hidden
+    actual, hidden = chat.spans(messages)
+    assert "".join(part.text for part in actual) == chat.render(messages)
+    return [part.text for part in actual if part.is_answer], hidden
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED])
@@ -116,7 +118,7 @@ def test_an_answer_that_is_shortened_later_is_none_to_learn_from():
 def test_an_answer_begins_where_the_template_asks_for_it():
     opens = PLAIN.replace("<assistant> {% endif %}", "<assistant> [think]{% endif %}")
     assert parts(opens, [USER, {"role": "assistant", "content": "[think]so[/think]2"}]) == (["so[/think]2<eos>"], 0)
-    assert parts(opens, [USER, ANSWER]) == (["2<eos>"], 0)  # what was asked for is not there
+    assert parts(opens, [USER, ANSWER]) == (["2<eos>"], 0)  # there is no generation prompt
 
 
 def test_the_date_is_that_of_now():

@@ -92,12 +92,12 @@ def both(tmp_path_factory):
 def check(both: Any, model: str, messages: list[dict[str, Any]], tools: Any = None) -> None:
     theirs, ours = both(model)
     for asks in (False, True):
-        wanted = theirs.apply_chat_template(messages, tools, tokenize=False, add_generation_prompt=asks)
-        assert ours.chat.render(messages, asks, tools) == wanted
-        assert wanted.strip()
+        expected = theirs.apply_chat_template(messages, tools, tokenize=False, add_generation_prompt=asks)
+        assert ours.chat.render(messages, asks, tools) == expected
+        assert expected.strip()
     ids = theirs.apply_chat_template(messages, tools, add_generation_prompt=True)["input_ids"]
     assert ours.encode_prompt(messages, tools) == ids
-    assert ours.decode(ids, skip_special=False) == wanted
+    assert ours.decode(ids, skip_special=False) == expected
 
 
 @pytest.mark.parametrize("model", NAMED)
@@ -117,7 +117,7 @@ def test_what_a_template_refuses_is_refused_here_too(both):
     from jinja2 import TemplateError
 
     theirs, ours = both("qwen3_6")
-    with pytest.raises(TemplateError) as wanted:
+    with pytest.raises(TemplateError) as expected:
         theirs.apply_chat_template([SYSTEM], tokenize=False)
-    with pytest.raises(ValueError, match=str(wanted.value)):
+    with pytest.raises(ValueError, match=str(expected.value)):
         ours.chat.render([SYSTEM])

@@ -13,19 +13,19 @@ PLAIN_TEXT = TextTokenizer(model_folder("builtin:tiny-addition"))
 
 def shown(tokenizer: TextTokenizer, tokens: TokenSequences) -> list[tuple[str, str]]:
     """Each sequence, and what of it is learnt (the rest as dots)."""
-    found, at = [], 0
+    actual, at = [], 0
     for length in tokens.lengths_N.tolist():
         ids, counts = tokens.token_ids[at : at + length].tolist(), tokens.counts[at : at + length].tolist()
         signs = [tokenizer.decode([each], skip_special=False) for each in ids]
-        found.append(("".join(signs), "".join(sign if on else "." for sign, on in zip(signs, counts, strict=True))))
+        actual.append(("".join(signs), "".join(sign if on else "." for sign, on in zip(signs, counts, strict=True))))
         at += length
-    return found
+    return actual
 
 
 def one(tokenizer: TextTokenizer, prompt: object, answer: object, loss_on: str = "answers") -> tuple[str, str]:
     rows = [{"prompt": prompt, "answer": answer}]
-    [found] = shown(tokenizer, RowTokenizer(tokenizer, "sft", loss_on).tokens(rows))
-    return found
+    [actual] = shown(tokenizer, RowTokenizer(tokenizer, "sft", loss_on).tokens(rows))
+    return actual
 
 
 def test_an_answer_and_its_end_are_learnt():
@@ -79,7 +79,7 @@ def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):
     ]
     tokenizer = chat_tokenizer(tmp_path / "m")
     wrong = {"role": "assistant", "content": "3"}
-    wanted = ["<user> 1+1<eos><assistant> 2<eos>", "<user> 1+1<eos><assistant> 3<eos>"]
+    expected = ["<user> 1+1<eos><assistant> 2<eos>", "<user> 1+1<eos><assistant> 3<eos>"]
     for prompt, chosen, rejected in (
         ([USER], [ANSWER], [wrong]),
         ([USER], "2", "3"),
@@ -88,7 +88,7 @@ def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):
         ([], [USER, ANSWER], [USER, wrong]),
     ):
         rows = [{"prompt": prompt, "chosen": chosen, "rejected": rejected}]
-        assert [whole for whole, _ in shown(tokenizer, RowTokenizer(tokenizer, "rw").tokens(rows))] == wanted
+        assert [whole for whole, _ in shown(tokenizer, RowTokenizer(tokenizer, "rw").tokens(rows))] == expected
 
 
 def test_the_length_of_a_row_is_that_of_its_longest_sequence():
@@ -101,11 +101,11 @@ def test_the_length_of_a_row_is_that_of_its_longest_sequence():
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_rows_may_be_put_into_tokens_a_few_at_a_time(monkeypatch, at_once):
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(5)]
-    wanted = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows)
+    expected = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows)
     monkeypatch.setattr("areal_like.data.row_tokenizer.ROWS_AT_ONCE", at_once)
-    found = RowTokenizer(PLAIN_TEXT, "sft").tokens(iter(rows))
+    actual = RowTokenizer(PLAIN_TEXT, "sft").tokens(iter(rows))
     for name in ("token_ids", "counts", "lengths_N"):
-        assert np.array_equal(getattr(found, name), getattr(wanted, name))
+        assert np.array_equal(getattr(actual, name), getattr(expected, name))
 
 
 def test_some_sequences_are_taken_in_the_order_that_is_asked_for():

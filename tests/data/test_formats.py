@@ -26,21 +26,21 @@ ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "level": n % 3} for n in r
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
-def load(folder: Path, path: str, valid: str | None = None, model: Path | None = None, **said: Any) -> Datasets:
-    own = {name.removeprefix("valid_"): value for name, value in said.items() if name.startswith("valid_")}
-    said = {name: value for name, value in said.items() if not name.startswith("valid_")}
+def load(folder: Path, path: str, valid: str | None = None, model: Path | None = None, **settings: Any) -> Datasets:
+    own = {name.removeprefix("valid_"): value for name, value in settings.items() if name.startswith("valid_")}
+    settings = {name: value for name, value in settings.items() if not name.startswith("valid_")}
     config = SimpleNamespace(
         task=SimpleNamespace(name=None, args={}),
-        train_dataset=DatasetConfig(**{"path": path, "type": "sft", **said}),
-        valid_dataset=None if valid is None else DatasetConfig(**{"path": valid, "type": "sft", **said, **own}),
+        train_dataset=DatasetConfig(**{"path": path, "type": "sft", **settings}),
+        valid_dataset=None if valid is None else DatasetConfig(**{"path": valid, "type": "sft", **settings, **own}),
     )
     tokenizer = TextTokenizer(model or model_folder("builtin:tiny-addition"))
     return load_datasets(config, SearchFolders(folder, folder), tokenizer, folder / "data.json")
 
 
-def complaint(folder: Path, path: str, **said: Any) -> str:
+def complaint(folder: Path, path: str, **settings: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(folder, path, **said)
+        load(folder, path, **settings)
     return str(caught.value)
 
 
@@ -77,9 +77,9 @@ def test_the_format_makes_no_other_rows(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
     others = (tmp_path / "rows.json", write_parquet(tmp_path / "rows.parquet"), write_saved(tmp_path / "saved"))
     for place in others:
-        found = load(tmp_path, place.name).train
-        assert list(found.rows) == [found.rows[number] for number in range(20)] == ROWS == list(lines.rows)
-        assert found.digest == lines.digest and found.rows[2:4] == ROWS[2:4]
+        actual = load(tmp_path, place.name).train
+        assert list(actual.rows) == [actual.rows[number] for number in range(20)] == ROWS == list(lines.rows)
+        assert actual.digest == lines.digest and actual.rows[2:4] == ROWS[2:4]
 
 
 def test_files_of_json_may_have_lines_too(tmp_path):
@@ -98,8 +98,8 @@ def test_a_folder_has_files_of_its_splits(tmp_path, train, valid):
     write = write_lines if train.endswith("l") else write_parquet
     write(tmp_path / "rows" / train, ROWS)
     write(tmp_path / "rows" / valid, ROWS[:4])
-    found = load(tmp_path, "rows", valid="rows")
-    assert found.valid is not None and (len(found.train), len(found.valid)) == (20, 4)
+    actual = load(tmp_path, "rows", valid="rows")
+    assert actual.valid is not None and (len(actual.train), len(actual.valid)) == (20, 4)
 
 
 def test_parts_of_a_split_are_joined_in_the_order_of_their_names(tmp_path):
@@ -112,24 +112,26 @@ def test_a_saved_folder_of_several_has_their_splits(tmp_path):
     for name, rows in (("train", ROWS), ("test", ROWS[:4]), ("hard", ROWS[:3])):
         write_saved(tmp_path / "saved" / name, rows)
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test", "hard"]}')
-    found = load(tmp_path, "saved", valid="saved")
-    assert found.valid is not None and (len(found.train), len(found.valid)) == (20, 4)
+    actual = load(tmp_path, "saved", valid="saved")
+    assert actual.valid is not None and (len(actual.train), len(actual.valid)) == (20, 4)
     assert len(load(tmp_path, "saved", split="hard").train) == 3
-    told = complaint(tmp_path, "saved", split="easy")
-    assert told.endswith("has no split easy; it has train, test, hard") and told.startswith("train_dataset.split: ")
+    message = complaint(tmp_path, "saved", split="easy")
+    assert message.endswith("has no split easy; it has train, test, hard") and message.startswith(
+        "train_dataset.split: "
+    )
 
 
 def test_a_split_of_one_file_is_refused(tmp_path):
-    told = complaint(tmp_path, write_lines(tmp_path / "rows.jsonl").name, split="test")
-    assert told.startswith("train_dataset.split: ") and "leave it out" in told
+    message = complaint(tmp_path, write_lines(tmp_path / "rows.jsonl").name, split="test")
+    assert message.startswith("train_dataset.split: ") and "leave it out" in message
 
 
 @pytest.mark.parametrize("name", ["subset", "revision"])
 def test_what_only_the_hub_has_is_refused_of_files_and_folders(tmp_path, name):
     write_lines(tmp_path / "rows" / "train.jsonl")
     for path in ("rows", "rows/train.jsonl"):
-        told = complaint(tmp_path, path, **{name: "v2"})
-        assert told.startswith(f"train_dataset.{name}: ") and told.endswith(f"has no {name} v2; leave it out")
+        message = complaint(tmp_path, path, **{name: "v2"})
+        assert message.startswith(f"train_dataset.{name}: ") and message.endswith(f"has no {name} v2; leave it out")
 
 
 def test_a_split_of_a_saved_folder_of_one_is_refused(tmp_path):
@@ -140,8 +142,8 @@ def test_a_split_of_a_saved_folder_of_one_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["split", "subset", "revision"])
 def test_what_a_task_does_not_have_is_refused(tmp_path, name):
-    told = complaint(tmp_path, "addition", **{name: "hard"})
-    assert told.startswith(f"train_dataset.{name}: ") and "task addition" in told
+    message = complaint(tmp_path, "addition", **{name: "hard"})
+    assert message.startswith(f"train_dataset.{name}: ") and "task addition" in message
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
@@ -166,7 +168,7 @@ def test_a_file_that_is_replaced_stays_what_it_was(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "text"),
     [
         ("rows.parquet", "nonsense", "rows.parquet cannot be read as parquet"),
         ("rows.json", "[1,", "rows.json is not a JSON list of rows"),
@@ -174,12 +176,12 @@ def test_a_file_that_is_replaced_stays_what_it_was(tmp_path):
         ("saved/state.json", '{"_data_files": [{"filename": "away"}]}', "saved is not a complete folder"),
     ],
 )
-def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, said):
+def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, text):
     pytest.importorskip("pyarrow")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
-    told = complaint(tmp_path, name.partition("/")[0])
-    assert told.startswith("train_dataset.path: ") and said in told
+    message = complaint(tmp_path, name.partition("/")[0])
+    assert message.startswith("train_dataset.path: ") and text in message
 
 
 def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, monkeypatch):
@@ -188,15 +190,15 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, mo
 
     monkeypatch.setattr(arrow_tables, "import_module", missing)
     (tmp_path / "rows.parquet").touch()
-    told = complaint(tmp_path, "rows.parquet")
+    message = complaint(tmp_path, "rows.parquet")
     assert (
-        told.startswith("train_dataset.path: ")
-        and "install -c constraints.txt pyarrow installs it" in told
-        and "pyarrow" in told
+        message.startswith("train_dataset.path: ")
+        and "install -c constraints.txt pyarrow installs it" in message
+        and "pyarrow" in message
     )
 
 
-# The Hub: its cache alone, in a process of its own that is told to stay off the network
+# The Hub: its cache alone, in a process without network
 
 
 def cached(folder: Path, *, subset: str = "") -> Path:
@@ -258,10 +260,10 @@ def test_a_run_takes_the_revision_that_it_began_with(tmp_path):
 
 def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
     done = offline(tmp_path, "")
-    told = done.stderr.splitlines()[-1]
-    assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in told
-    assert "the Hub refused the download (OfflineModeIsEnabled: " in told
-    assert told.endswith(
+    message = done.stderr.splitlines()[-1]
+    assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in message
+    assert "the Hub refused the download (OfflineModeIsEnabled: " in message
+    assert message.endswith(
         "`python -m areal_like.models.fetch --dataset org/sums` where there is a network, or set the path of a "
         "file or folder"
     )
@@ -280,18 +282,18 @@ def test_of_several_parts_main_is_taken_unless_another_is_the_default_or_named(t
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["20", "3"], done.stderr
     (snapshot / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n".replace("main", "other"))
     (snapshot / "main").rename(snapshot / "other")
-    told = offline(tmp_path, "").stderr.splitlines()[-1]
-    assert told.endswith(
+    message = offline(tmp_path, "").stderr.splitlines()[-1]
+    assert message.endswith(
         "train_dataset.subset: the dataset has several subsets and no default; set one of other, socratic"
     )
 
 
 def test_a_split_or_a_part_that_the_dataset_does_not_have_is_told(tmp_path):
     cached(tmp_path)
-    told = offline(tmp_path, "split='tain'").stderr.splitlines()[-1]
-    assert told.endswith("train_dataset.split: there is no split tain; splits are train, test")
-    told = offline(tmp_path, "subset='hard'").stderr.splitlines()[-1]
-    assert "train_dataset.path: " in told and "hard" in told
+    message = offline(tmp_path, "split='tain'").stderr.splitlines()[-1]
+    assert message.endswith("train_dataset.split: there is no split tain; splits are train, test")
+    message = offline(tmp_path, "subset='hard'").stderr.splitlines()[-1]
+    assert "train_dataset.path: " in message and "hard" in message
 
 
 # What rows may look like
@@ -300,10 +302,10 @@ def test_a_split_or_a_part_that_the_dataset_does_not_have_is_told(tmp_path):
 def test_fields_says_what_rows_call_things(tmp_path):
     theirs = [{"question": row["prompt"], "truth": {"sum": row["answer"]}, "level": 1} for row in ROWS]
     write_lines(tmp_path / "rows.jsonl", theirs)
-    found = load(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.sum"}).train
-    assert found.rows[3] == {"prompt": "3+3=", "answer": "6", "level": 1, "truth": {"sum": "6"}}
-    told = complaint(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.total"})
-    assert told.endswith(
+    actual = load(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.sum"}).train
+    assert actual.rows[3] == {"prompt": "3+3=", "answer": "6", "level": 1, "truth": {"sum": "6"}}
+    message = complaint(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.total"})
+    assert message.endswith(
         "rows.jsonl:1: 'truth.total' (train_dataset.fields.answer) is missing; it has question, truth, level"
     )
 
@@ -320,9 +322,9 @@ def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, me
     """Once, although valid_dataset follows train_dataset."""
     with pytest.raises(ConfigError) as caught:
         loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
-    (told,) = caught.value.problems
-    assert told.key == f"{section}.fields.{name}"
-    assert told.message == f"is nothing that such rows have; did you mean {meant}"
+    (message,) = caught.value.problems
+    assert message.key == f"{section}.fields.{name}"
+    assert message.message == f"is nothing that such rows have; did you mean {meant}"
 
 
 def test_fields_may_give_names_to_what_a_reward_wants():
@@ -332,8 +334,8 @@ def test_fields_may_give_names_to_what_a_reward_wants():
 def test_as_chat_makes_a_prompt_the_message_of_a_user(tmp_path):
     model = chat_folder(tmp_path / "m")
     write_lines(tmp_path / "rows.jsonl")
-    found = load(tmp_path, "rows.jsonl", model=model, as_chat=True).train
-    assert found.rows[1]["prompt"] == [{"role": "user", "content": "1+1="}] and found.has_messages
+    actual = load(tmp_path, "rows.jsonl", model=model, as_chat=True).train
+    assert actual.rows[1]["prompt"] == [{"role": "user", "content": "1+1="}] and actual.has_messages
     assert not load(tmp_path, "rows.jsonl", model=model).train.has_messages
 
 
@@ -359,8 +361,8 @@ def test_messages_without_an_answer_are_a_prompt(tmp_path):
 def test_values_that_arrow_fills_up_are_none_of_a_message(tmp_path):
     rows = [{"messages": [USER, ANSWER]}, {"messages": [{**USER, "name": "eve"}, ANSWER]}]
     file = write_parquet(tmp_path / "rows.parquet", rows)
-    found = load(tmp_path, file.name, model=chat_folder(tmp_path / "m")).train
-    assert found.rows[0]["prompt"] == [USER] and found.rows[1]["prompt"] == [{**USER, "name": "eve"}]
+    actual = load(tmp_path, file.name, model=chat_folder(tmp_path / "m")).train
+    assert actual.rows[0]["prompt"] == [USER] and actual.rows[1]["prompt"] == [{**USER, "name": "eve"}]
 
 
 def test_pairs_without_a_prompt_are_whole_texts(tmp_path):
@@ -382,14 +384,16 @@ def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
     model = chat_folder(tmp_path / "m", template)
     for rows in ([TALK, TALK[:2]], [TALK[:2], TALK[:2], TALK]):
         write_lines(tmp_path / "rows.jsonl", [{"messages": each} for each in rows])
-        told = complaint(tmp_path, "rows.jsonl", model=model, max_length=99)
+        message = complaint(tmp_path, "rows.jsonl", model=model, max_length=99)
         line = rows.index(TALK) + 1
-        assert told.startswith(f"train_dataset.path: {tmp_path}/rows.jsonl:{line}: {model}/chat_template.jinja cannot")
-        assert told.endswith(": no more")
+        assert message.startswith(
+            f"train_dataset.path: {tmp_path}/rows.jsonl:{line}: {model}/chat_template.jinja cannot"
+        )
+        assert message.endswith(": no more")
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "text"),
     [
         ({"messages": "hello"}, "'messages' is 'hello', not a list of messages"),
         ({"messages": []}, "'messages' is [], not a list of messages"),
@@ -398,6 +402,6 @@ def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
         ({"prompt": None, "answer": "2"}, "'prompt' is None, neither a text nor a list of messages"),
     ],
 )
-def test_messages_that_are_none_are_told_with_their_line(tmp_path, row, said):
+def test_messages_that_are_none_are_told_with_their_line(tmp_path, row, text):
     write_lines(tmp_path / "rows.jsonl", [row])
-    assert f"rows.jsonl:1: {said}" in complaint(tmp_path, "rows.jsonl")
+    assert f"rows.jsonl:1: {text}" in complaint(tmp_path, "rows.jsonl")

@@ -17,7 +17,7 @@ def as_sets(plan: list[list[int]]) -> set[frozenset[int]]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "capacity", "min_groups", "wanted"),
+    ("sizes", "capacity", "min_groups", "expected"),
     [
         ([5, 4, 3, 2, 1], 10, 1, [{0, 1}, {2, 3, 4}]),
         ([5, 4, 3, 2, 1], 6, 1, [{0}, {1, 4}, {2, 3}]),
@@ -28,8 +28,8 @@ def as_sets(plan: list[list[int]]) -> set[frozenset[int]]:
         ([], 10, 0, []),
     ],
 )
-def test_first_fit_decreasing_gives_the_known_groups(sizes, capacity, min_groups, wanted) -> None:
-    assert as_sets(first_fit_decreasing(sizes, capacity, min_groups)) == {frozenset(group) for group in wanted}
+def test_first_fit_decreasing_gives_the_known_groups(sizes, capacity, min_groups, expected) -> None:
+    assert as_sets(first_fit_decreasing(sizes, capacity, min_groups)) == {frozenset(group) for group in expected}
 
 
 @pytest.mark.parametrize(("sizes", "capacity", "min_groups"), [([11], 10, 1), ([1, 2], 10, 3)])
@@ -44,15 +44,15 @@ def test_micro_batches_hold_every_sequence_once_fit_and_keep_neighbours_together
     lengths, n_mbs, granularity, max_tokens
 ) -> None:
     units = [row // granularity for row in range(len(lengths))]
-    wanted = {"n_mbs": n_mbs, "units": units, "max_tokens": max_tokens * granularity}
-    plan = micro_batches(lengths, **wanted)
+    expected = {"n_mbs": n_mbs, "units": units, "max_tokens": max_tokens * granularity}
+    plan = micro_batches(lengths, **expected)
     assert sorted(row for group in plan for row in group) == list(range(len(lengths)))
     assert all(sum(lengths[row] for row in group) <= max_tokens * granularity for group in plan)
     assert min(n_mbs, units[-1] + 1) <= len(plan)
     assert all(plan)
     where = {row: number for number, group in enumerate(plan) for row in group}
     assert all(where[row] == where[row - row % granularity] for row in range(len(lengths)))
-    assert plan == micro_batches(lengths, **wanted)
+    assert plan == micro_batches(lengths, **expected)
 
 
 def test_what_is_left_of_a_pair_is_a_unit_too() -> None:

@@ -39,9 +39,9 @@ def read(tmp_path):
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
     (tmp_path / "mine.py").write_text(TASK)
 
-    def read(path="", name=None, args=None, valid=None, kind="rl", **said):
+    def read(path="", name=None, args=None, valid=None, kind="rl", **settings):
         def dataset(path):
-            return DatasetConfig(**{"path": path, "type": kind, **said})
+            return DatasetConfig(**{"path": path, "type": kind, **settings})
 
         config = SimpleNamespace(
             task=SimpleNamespace(name=name, args=args or {}),
@@ -55,21 +55,21 @@ def read(tmp_path):
 
 @pytest.fixture
 def complaint(read):
-    def complaint(*args, **said):
+    def complaint(*args, **settings):
         with pytest.raises(ConfigError) as caught:
-            read(*args, **said)
+            read(*args, **settings)
         return str(caught.value)
 
     return complaint
 
 
 def test_a_task_by_its_name_has_a_part_to_train_on_and_one_to_evaluate_on(read):
-    found = read("addition", "addition", valid="addition")
-    assert (len(found.train), len(found.valid)) == (8036, 1964)
-    assert not set(found.train.row_hashes) & set(found.valid.row_hashes)
-    assert read("addition").train.digest == found.train.digest
-    assert read("addition", "addition", {"digits": 1}).train.digest != found.train.digest
-    assert found.valid is found.of("valid")
+    actual = read("addition", "addition", valid="addition")
+    assert (len(actual.train), len(actual.valid)) == (8036, 1964)
+    assert not set(actual.train.row_hashes) & set(actual.valid.row_hashes)
+    assert read("addition").train.digest == actual.train.digest
+    assert read("addition", "addition", {"digits": 1}).train.digest != actual.train.digest
+    assert actual.valid is actual.of("valid")
 
 
 def test_the_task_is_named_by_either_key():
@@ -80,19 +80,19 @@ def test_the_task_is_named_by_either_key():
 
 
 def test_a_task_of_ones_own_from_a_file(read):
-    found = read("", "mine.py:Task", {"count": 5}, valid="mine.py:Task")
-    assert found.train.rows[4] == {"prompt": "train 4", "extra": {"n": 4}}
-    assert found.valid.rows[0]["prompt"] == "test 0"
+    actual = read("", "mine.py:Task", {"count": 5}, valid="mine.py:Task")
+    assert actual.train.rows[4] == {"prompt": "train 4", "extra": {"n": 4}}
+    assert actual.valid.rows[0]["prompt"] == "test 0"
 
 
 def test_lines_of_json_with_empty_ones_between(read, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "level": 2}\n\n{"prompt": "b"}\n')
-    found = read("rows.jsonl")
-    assert list(found.train.rows) == [{"prompt": "a", "level": 2}, {"prompt": "b"}]
-    assert found.train.source == str(tmp_path / "rows.jsonl")
-    assert found.valid is None
+    actual = read("rows.jsonl")
+    assert list(actual.train.rows) == [{"prompt": "a", "level": 2}, {"prompt": "b"}]
+    assert actual.train.source == str(tmp_path / "rows.jsonl")
+    assert actual.valid is None
     with pytest.raises(ValueError, match="valid_dataset"):
-        found.of("valid")
+        actual.of("valid")
 
 
 def test_the_order_of_keys_in_a_line_makes_no_other_row(read, tmp_path):
@@ -112,21 +112,21 @@ def test_a_folder_has_a_file_for_each_split(read, complaint, tmp_path):
 @pytest.mark.parametrize("most", [None, 9])
 def test_an_empty_file_is_told_as_that(complaint, tmp_path, most):
     (tmp_path / "rows.jsonl").touch()
-    told = complaint("rows.jsonl", max_length=most)
-    assert told == f"train_dataset.path: {tmp_path / 'rows.jsonl'} has no rows: it is empty"
+    message = complaint("rows.jsonl", max_length=most)
+    assert message == f"train_dataset.path: {tmp_path / 'rows.jsonl'} has no rows: it is empty"
 
 
 def test_a_row_is_named_by_its_own_place_also_where_others_are_left_out(read, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n\n{"prompt": "ab"}\n')
-    found = read("rows.jsonl", max_length=3).train
-    assert [found.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
+    actual = read("rows.jsonl", max_length=3).train
+    assert [actual.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
 
 
 def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
-    found = read("rows.jsonl", max_length=3).train
-    assert [row["prompt"] for row in found.rows] == ["abc", "ab"]
-    assert len(found.row_hashes) == 2
+    actual = read("rows.jsonl", max_length=3).train
+    assert [row["prompt"] for row in actual.rows] == ["abc", "ab"]
+    assert len(actual.row_hashes) == 2
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "ab", "answer": "c"}\n{"prompt": "ab", "answer": "cd"}\n')
     assert len(read("pairs.jsonl", max_length=4, kind="sft").train) == 1  # the token that ends an answer counts
     assert "has no rows of at most 1 tokens (train_dataset.max_length)" in complaint("rows.jsonl", max_length=1)
@@ -134,13 +134,13 @@ def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
 
 def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(complaint, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n\n{"prompt": "eins und é"}\n', encoding="utf-8")
-    told = complaint("rows.jsonl", max_length=9)
-    assert told.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be tokenized")
-    assert told.endswith(": it has no token for 'é'")
+    message = complaint("rows.jsonl", max_length=9)
+    assert message.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be tokenized")
+    assert message.endswith(": it has no token for 'é'")
 
 
 @pytest.mark.parametrize(
-    ("content", "kind", "said"),
+    ("content", "kind", "text"),
     [
         ('{"prompt": "a"}\n\nnonsense\n', "rl", "rows.jsonl:3 is not a JSON row"),
         ('{"prompt": "a"}\n{"prompt": NaN}\n', "rl", "rows.jsonl:2 is not a JSON row"),
@@ -153,14 +153,14 @@ def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(com
         ("\n", "rl", "rows.jsonl has no rows"),
     ],
 )
-def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, said):
+def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, text):
     (tmp_path / "rows.jsonl").write_text(content)
-    told = complaint("rows.jsonl", kind=kind)
-    assert told.startswith("train_dataset.path: ") and said in told
+    message = complaint("rows.jsonl", kind=kind)
+    assert message.startswith("train_dataset.path: ") and text in message
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         ({"path": ""}, "train_dataset.path: is empty; set a file"),
         ({"path": "away.jsonl"}, "train_dataset.path: away.jsonl is not a file of JSON lines"),
@@ -183,14 +183,14 @@ def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, sa
         ({"name": "no_such_package.x:Task"}, "task.name: no_such_package.x cannot be imported: ModuleNotFoundError"),
     ],
 )
-def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(complaint, tmp_path, words, said):
-    told = complaint(**words)
-    assert said.replace("MINE", str(tmp_path / "mine.py")) in told
-    assert "Traceback" not in told
+def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(complaint, tmp_path, words, text):
+    message = complaint(**words)
+    assert text.replace("MINE", str(tmp_path / "mine.py")) in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "text"),
     [
         ("import json\nimport nothing_of_that_name\n", "line 2: ModuleNotFoundError: No module named"),
         ("x = 1\ndef f(:\n", "line 2: SyntaxError"),
@@ -198,10 +198,10 @@ def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(complaint, t
         ("raise SystemExit(3)\n", "line 1: SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_imported_says_the_line_and_the_error(complaint, tmp_path, source, said):
+def test_a_file_that_cannot_be_imported_says_the_line_and_the_error(complaint, tmp_path, source, text):
     (tmp_path / "broken.py").write_text(source)
-    told = complaint(name="broken.py:Task")
-    assert told.startswith(f"task.name: broken.py cannot be imported: {tmp_path / 'broken.py'} {said}")
+    message = complaint(name="broken.py:Task")
+    assert message.startswith(f"task.name: broken.py cannot be imported: {tmp_path / 'broken.py'} {text}")
 
 
 def test_a_file_of_ones_own_finds_its_neighbours(read, tmp_path):

@@ -110,7 +110,7 @@ def test_what_was_drawn_before_counts_once():
 
 @pytest.mark.parametrize("kind", DRAWN.values())
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ({"min_length": 1}, "min_length must be a number from 2 to 24, not 1"),
         ({"max_length": 25}, "max_length must be a number from 2 to 24, not 25"),
@@ -119,8 +119,8 @@ def test_what_was_drawn_before_counts_once():
         ({"min_length": 9, "max_length": 8}, r"min_length must be at most max_length \(8\), not 9"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(kind, args, said):
-    with pytest.raises(ValueError, match=said):
+def test_arguments_that_cannot_be_are_refused(kind, args, message):
+    with pytest.raises(ValueError, match=message):
         kind(**args)
 
 
@@ -138,7 +138,7 @@ def test_a_split_that_is_not_there_is_refused(task):
 
 
 @pytest.mark.parametrize(
-    ("task", "answer", "said", "part", "near", "exact"),
+    ("task", "answer", "completion", "part", "near", "exact"),
     [
         (Reversing(), "dcba", "dcba", "places", 0.3, 1.0),
         (Reversing(), "dcba", "dcab", "places", 0.15, 0.0),
@@ -154,8 +154,8 @@ def test_a_split_that_is_not_there_is_refused(task):
         (Counting(), "3", "9" * 5000, "near", 0.0, 0.0),
     ],
 )
-def test_a_part_for_what_is_nearly_right_and_the_rest_for_the_whole(task, answer, said, part, near, exact):
-    parts = task.reward("", said, answer)
+def test_a_part_for_what_is_nearly_right_and_the_rest_for_the_whole(task, answer, completion, part, near, exact):
+    parts = task.reward("", completion, answer)
     assert parts == {part: pytest.approx(near), "exact": pytest.approx(0.7 * exact), "score": exact}
 
 

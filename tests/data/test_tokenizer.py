@@ -60,9 +60,9 @@ def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocab):
 
 def test_what_was_cut_or_padded_in_somebodys_file_is_not_here(tmp_path):
     folder = shutil.copytree(model_folder("builtin:tiny-addition"), tmp_path / "m")
-    said = json.loads((folder / "tokenizer.json").read_text())
-    said["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    (folder / "tokenizer.json").write_text(json.dumps(said))
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
     assert len(TextTokenizer(folder).encode("12+34=")) == 6
 
 

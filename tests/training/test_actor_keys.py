@@ -96,17 +96,17 @@ def test_without_any_of_them_rewards_stay_as_they_are():
 @pytest.mark.shows("actor.{key}")
 @pytest.mark.parametrize("key", SHAPED)
 def test_a_key_of_rewards(key):
-    settings, wanted = SHAPED[key]
+    settings, expected = SHAPED[key]
     config = actor_of(*(f"actor.{setting}" for setting in settings))
-    assert shaped_rewards(batch_of(REWARDS, GENERATED, truncated=1), config).tolist() == pytest.approx(wanted)
+    assert shaped_rewards(batch_of(REWARDS, GENERATED, truncated=1), config).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.shows("actor.reward_norm.{key}")
 @pytest.mark.parametrize("key", NORMS)
 def test_a_key_of_reward_norm(key):
-    settings, wanted = NORMS[key]
+    settings, expected = NORMS[key]
     config = actor_of(*(f"actor.reward_norm.{setting}" for setting in settings))
-    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted)
+    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(expected)
 
 
 GROUP_ADVANTAGES: dict[str, tuple[str, list[float]]] = {
@@ -120,15 +120,15 @@ GROUP_ADVANTAGES: dict[str, tuple[str, list[float]]] = {
 @pytest.mark.shows("actor.advantage.{key}")
 @pytest.mark.parametrize("key", GROUP_ADVANTAGES)
 def test_a_key_of_advantages_relative_to_the_group(key):
-    value, wanted = GROUP_ADVANTAGES[key]
+    value, expected = GROUP_ADVANTAGES[key]
     config = actor_of(f"actor.advantage.{key}={value}")
-    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted)
+    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(expected)
 
 
 def test_global_deviation_is_of_the_whole_batch_unlike_prime_rl():
     config = actor_of("actor.advantage.std_norm=global")
-    wanted = np.array([0.5, -0.5, 1, -1]) / np.std(REWARDS, ddof=1)
-    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(wanted.tolist())
+    expected = np.array([0.5, -0.5, 1, -1]) / np.std(REWARDS, ddof=1)
+    assert shaped_rewards(batch_of(REWARDS, GENERATED), config).tolist() == pytest.approx(expected.tolist())
 
 
 def advantages(batch: TrainingBatch, config: PPOActorConfig, gap: float | None = None) -> list[float]:
@@ -136,17 +136,17 @@ def advantages(batch: TrainingBatch, config: PPOActorConfig, gap: float | None =
     old = np.full(len(batch.sequences.token_ids), -1.0, np.float32)
     if gap is not None:
         batch.sequences.fields[REFERENCE] = old - np.float32(gap)
-    found = token_advantages(batch, config, world(), old)
-    return [float(value) for value in found.advantages[batch.sequences.target_mask]]
+    actual = token_advantages(batch, config, world(), old)
+    return [float(value) for value in actual.advantages[batch.sequences.target_mask]]
 
 
 @pytest.mark.shows("actor.adv_norm.{key}")
 @pytest.mark.parametrize("key", NORMS)
 def test_a_key_of_adv_norm(key):
     """Answers of one token, so that tokens count as answers do."""
-    settings, wanted = NORMS[key]
+    settings, expected = NORMS[key]
     config = actor_of(*(f"actor.adv_norm.{setting}" for setting in settings))
-    assert advantages(batch_of(REWARDS, [1] * 4), config) == pytest.approx(wanted)
+    assert advantages(batch_of(REWARDS, [1] * 4), config) == pytest.approx(expected)
 
 
 @pytest.mark.shows("actor.{key}")
@@ -159,8 +159,8 @@ def test_later_rewards_count_less_by(key):
 
 @pytest.mark.shows("actor.kl_ctl")
 def test_kl_ctl_weighs_the_kl_penalty_and_loads_the_reference():
-    found = advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_estimator=k1"), gap=0.5)
-    assert found == pytest.approx([-0.1, -0.1])
+    actual = advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_estimator=k1"), gap=0.5)
+    assert actual == pytest.approx([-0.1, -0.1])
     assert "ref" not in dict(trained_models(grpo("actor.kl_ctl=0")))
     assert "ref" in dict(trained_models(grpo("actor.kl_ctl=0.2")))
 
@@ -182,8 +182,8 @@ def folder_of(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    found: Path = tmp_path_factory.mktemp("actor")
-    return found
+    actual: Path = tmp_path_factory.mktemp("actor")
+    return actual
 
 
 def update(
@@ -268,13 +268,13 @@ def test_a_key_of_the_loss(root, key):
 
 
 def learns_otherwise(
-    root: Path, without: Any, with_it: Any, gap: float, reward: float, usual: float, wanted: float
+    root: Path, without: Any, with_it: Any, gap: float, reward: float, usual: float, expected: float
 ) -> None:
     on_policy = update(root, reward=reward)["train/grad_norm"]
     assert on_policy > 1e-3
-    for settings, factor in ((without, usual), (with_it, wanted)):
-        found = update(root, *settings, gap=gap, reward=reward)["train/grad_norm"]
-        assert found == pytest.approx(factor * on_policy, rel=1e-3, abs=1e-6), settings
+    for settings, factor in ((without, usual), (with_it, expected)):
+        actual = update(root, *settings, gap=gap, reward=reward)["train/grad_norm"]
+        assert actual == pytest.approx(factor * on_policy, rel=1e-3, abs=1e-6), settings
 
 
 @pytest.mark.shows("actor.ppo_n_minibatches")
@@ -288,7 +288,7 @@ def test_temperature_is_what_the_policy_is_reckoned_with(root):
     assert update(root, "gconfig.temperature=1")["offpolicy/logprob_diff_max"] > 0.1
 
 
-# Numbers that are said elsewhere already
+# Defaults that interpolate other keys
 
 
 COPIES = {
@@ -373,8 +373,8 @@ LEARNING: dict[str, Any] = {
 @cache
 def with_reference(root: Path, *words: str) -> dict[str, float]:
     """A step of an actor that is held near to a reference."""
-    told = ("actor.kl_ctl=0.1", "ref.init_from_scratch=true", f"actor.path={folder_of(root)}")
-    run = make_run(root / "reference", "grpo", *told, *PLAIN, "gconfig.temperature=0.5", *words)
+    overrides = ("actor.kl_ctl=0.1", "ref.init_from_scratch=true", f"actor.path={folder_of(root)}")
+    run = make_run(root / "reference", "grpo", *overrides, *PLAIN, "gconfig.temperature=0.5", *words)
     engine = load_trained_engine(run, run.config.actor, "actor", world())
     actor = Actor(engine, main._reference(run, engine), run.config.actor, run.config.seed)
     return actor.step(batch_of(REWARDS, [3, 4, 5, 6]), Stopwatch())
@@ -382,31 +382,31 @@ def with_reference(root: Path, *words: str) -> dict[str, float]:
 
 def test_kl_in_says_whether_the_distance_lowers_rewards_or_is_itself_learnt_from(root):
     assert advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_in=loss"), gap=0.5) == [0, 0]
-    told = ("actor.kl_estimator=k3", "actor.ppo_n_minibatches=1", "actor.loss_aggregation=token_mean")
+    overrides = ("actor.kl_estimator=k3", "actor.ppo_n_minibatches=1", "actor.loss_aggregation=token_mean")
     nothing = ("actor.reward_scaling=0", "actor.kl_in=loss")
-    apart = with_reference(root, *told, *nothing)
+    apart = with_reference(root, *overrides, *nothing)
     assert apart["train/kl_ref"] > 0.01 and apart["train/grad_norm"] > 1e-3
     assert apart["train/loss"] == pytest.approx(0.1 * apart["train/kl_ref"], rel=1e-5)
-    together = with_reference(root, *told, *nothing, "ref.init_from_scratch=false")
+    together = with_reference(root, *overrides, *nothing, "ref.init_from_scratch=false")
     assert together["train/kl_ref"] < 1e-6 and together["train/grad_norm"] < 1e-4
 
 
 def test_the_reference_uses_the_sampling_temperature_unlike_areal(root):
     for temperature in (0.5, 2):
-        told = ("ref.init_from_scratch=false", f"gconfig.temperature={temperature}")
-        assert with_reference(root, *told)["train/kl_ref"] < 1e-6
+        overrides = ("ref.init_from_scratch=false", f"gconfig.temperature={temperature}")
+        assert with_reference(root, *overrides)["train/kl_ref"] < 1e-6
 
 
 def test_the_reference_cuts_micro_batches_as_its_own_section_says(root, monkeypatch):
-    told, logprobs = [], TrainEngine.logprobs
+    calls, logprobs = [], TrainEngine.logprobs
 
     def noted(self: TrainEngine, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
-        told.append((self.where, len(micros)))
+        calls.append((self.where, len(micros)))
         return logprobs(self, micros, temperature)
 
     monkeypatch.setattr(TrainEngine, "logprobs", noted)
     with_reference(root, "ref.mb_spec.n_mbs=3", "actor.mb_spec.n_mbs=2")
-    assert ("ref", 3) in told
+    assert ("ref", 3) in calls
 
 
 @pytest.fixture(scope="module")

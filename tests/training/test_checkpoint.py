@@ -39,7 +39,7 @@ def learn(engine: TrainEngine, completed: int) -> None:
     draw = np.random.default_rng(completed)
     sequences = Sequences(draw.integers(0, 40, 24).astype(np.int32), np.ones(24), np.array([8, 8, 8]))
     micro = sequences.micro_batch([0, 1, 2], world().device)
-    engine.step(completed, engine.accumulate([micro], lambda micro, found, entropy: -found.mean()))
+    engine.step(completed, engine.accumulate([micro], lambda micro, actual, entropy: -actual.mean()))
 
 
 def written(
@@ -89,8 +89,8 @@ def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
     for completed in range(3, 6):
         learn(again, completed)
 
-    wanted = weights_of(engine)
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in weights_of(again).items())
+    expected = weights_of(engine)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(again).items())
     assert again.scale.state() == engine.scale.state()
     assert progress.samples == 77
     assert {file.suffix for file in (folder / "resume").rglob("*.*")} == {".safetensors", ".json", ".frame"}
@@ -114,8 +114,8 @@ def test_several_engines_stand_in_one_checkpoint(run):
     for name, engine in engines.items():
         learn(engine, 2)
         learn(again[name], 2)
-        wanted = weights_of(engine)
-        assert all(torch.equal(tensor, wanted[key]) for key, tensor in weights_of(again[name]).items())
+        expected = weights_of(engine)
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in weights_of(again[name]).items())
     critic: Any = AutoModelForSequenceClassification.from_pretrained(folder / "critic")
     assert critic.score.weight.abs().sum() > 0
     check_complete(folder)
@@ -127,8 +127,8 @@ def test_a_checkpoint_is_a_folder_that_transformers_loads(run):
     folder = written(run, engine, 1)
 
     both: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    loaded, found = both
-    assert not found["missing_keys"] and not found["unexpected_keys"]
+    loaded, actual = both
+    assert not actual["missing_keys"] and not actual["unexpected_keys"]
     ids = torch.arange(9)[None]
     logprobs = loaded(ids).logits[0].log_softmax(-1)[:-1].gather(-1, ids[0, 1:, None]).squeeze(-1)
     micro = Sequences(np.arange(9, dtype=np.int32), np.ones(9), np.array([9])).micro_batch([0], world().device)
@@ -176,8 +176,8 @@ def test_the_newest_keep_resume_state_and_saved_ones_their_weights(run):
     for step, to_keep in [(2, False), (4, True), (6, False), (8, False)]:
         written(run, engine, step, to_keep)
 
-    found = {step: checkpoint_files.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
-    assert found == {8: True, 6: True, 4: False}
+    actual = {step: checkpoint_files.can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)}
+    assert actual == {8: True, 6: True, 4: False}
     kept = run.checkpoints / "step_000004"
     assert not (kept / "resume").exists() and checkpoint_files.checkpoint_problems(kept) == []
     with pytest.raises(Failure, match="weights alone"):
@@ -339,7 +339,7 @@ def test_what_a_killed_process_had_half_written_is_removed(run):
 
 def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monkeypatch):
     """Here another one, that tells this one so."""
-    monkeypatch.setattr(RankVote, "all_are_well", lambda self, is_well: False)
+    monkeypatch.setattr(RankVote, "all_succeeded", lambda self, succeeded: False)
     with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
         written(run, make_engine(Path(run.config.model.path)), 2)
     assert complete_checkpoints(run.checkpoints) == []
@@ -349,9 +349,9 @@ def test_what_is_no_tensor_can_be_read_by_anyone(run):
     engine = make_engine(Path(run.config.model.path))
     folder = written(run, engine, 2)
 
-    said = json.loads((folder / "resume" / "trainer.json").read_text())
-    assert (said["step"], said["attempt"], said["progress"]["samples"]) == (2, 1, 77)
-    assert said["engines"]["actor"]["optimizer"] == "AdamW"
+    state = json.loads((folder / "resume" / "trainer.json").read_text())
+    assert (state["step"], state["attempt"], state["progress"]["samples"]) == (2, 1, 77)
+    assert state["engines"]["actor"]["optimizer"] == "AdamW"
 
 
 def test_what_could_not_be_written_meanwhile_is_raised_at_the_next_step(run, monkeypatch):

@@ -65,13 +65,13 @@ def test_what_four_ranks_left_two_go_on_with_and_then_one(tmp_path):
 
     for kind in SETTINGS:
         train(goes_on(whole[kind], whole[kind], 2), 4, world())
-        wanted = load_file(whole[kind].checkpoints / "step_000004" / "model.safetensors")
+        expected = load_file(whole[kind].checkpoints / "step_000004" / "model.safetensors")
         for source in (twos, ones):
             train(goes_on(last[kind], source[kind], 3), 4, world())
-            found = load_file(last[kind].checkpoints / "step_000004" / "model.safetensors")
-            for name, tensor in wanted.items():
+            actual = load_file(last[kind].checkpoints / "step_000004" / "model.safetensors")
+            for name, tensor in expected.items():
                 atol, rtol = (1e-5, 1e-5) if kind != "masters" else (0.01, 0.02)
-                torch.testing.assert_close(found[name], tensor, atol=atol, rtol=rtol, msg=f"{kind} {name}")
+                torch.testing.assert_close(actual[name], tensor, atol=atol, rtol=rtol, msg=f"{kind} {name}")
     check_parts(fours["full"].checkpoints / "step_000002")
 
 
@@ -83,8 +83,8 @@ def check_parts(folder: Path) -> None:
     assert max(sizes) < 1.3 * min(sizes) and checkpoint_files.checkpoint_problems(folder) == []
     rows = []
     for file in files:
-        with safe_open(file, framework="pt") as found:
-            rows.append(found.get_slice("exp_avg/model.embed_tokens.weight").get_shape()[0])
+        with safe_open(file, framework="pt") as actual:
+            rows.append(actual.get_slice("exp_avg/model.embed_tokens.weight").get_shape()[0])
     assert rows == [10] * 4
 
 
@@ -99,5 +99,5 @@ def test_two_steps_and_two_resumed_are_four_bit_for_bit(tmp_path, kind):
     train(parts, 2, world())
     train(goes_on(parts, parts, 2), 4, world())
 
-    wanted, found = (load_file(run.checkpoints / "step_000004" / "model.safetensors") for run in (whole, parts))
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    expected, actual = (load_file(run.checkpoints / "step_000004" / "model.safetensors") for run in (whole, parts))
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())

@@ -1,4 +1,4 @@
-"""A critic judges the batch, the policy learns against what it said, and it learns from what came."""
+"""The critic: values before the policy's update, training on the returns after it."""
 
 from pathlib import Path
 from typing import Any
@@ -36,22 +36,22 @@ REWARDS = [1.0, 0.0, 1.0, 0.0]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model that has a head for tokens and one for values."""
-    found: Path = tmp_path_factory.mktemp("critic") / "model"
+    actual: Path = tmp_path_factory.mktemp("critic") / "model"
     torch.manual_seed(3)
     causal: Any = AutoModelForCausalLM.from_config(MODELS["qwen3"])
-    causal.save_pretrained(found)
-    return found
+    causal.save_pretrained(actual)
+    return actual
 
 
 @pytest.fixture(scope="module")
 def judge_folder(folder: Path) -> Path:
     """The same with a head that says something."""
-    found = folder.with_name("judge")
+    actual = folder.with_name("judge")
     torch.manual_seed(4)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
     torch.nn.init.normal_(model.score.weight, std=0.3)
-    model.save_pretrained(found)
-    return found
+    model.save_pretrained(actual)
+    return actual
 
 
 def ppo_run(directory: Path, folder: Path, *overrides: str) -> Run:
@@ -89,34 +89,34 @@ def test_a_token_is_judged_by_the_state_in_which_it_was_chosen(tmp_path, folder,
     for start, length in zip(sequences.starts_N, sequences.lengths_N, strict=True):
         ids = torch.from_numpy(sequences.token_ids[start : start + length].astype(np.int64))[None]
         with torch.no_grad():
-            wanted = model.score(model.base_model(ids).last_hidden_state)[0, :-1, 0]
-        found = torch.from_numpy(sequences.fields[VALUES][start + 1 : start + length])
-        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+            expected = model.score(model.base_model(ids).last_hidden_state)[0, :-1, 0]
+        actual = torch.from_numpy(sequences.fields[VALUES][start + 1 : start + length])
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
     assert not sequences.fields[VALUES][~sequences.target_mask].any()
 
 
 def test_a_new_critic_predicts_0_so_that_advantages_are_as_without_one(tmp_path, folder):
     run = ppo_run(tmp_path, folder)
     batch, plain = judged(critic_of(run)), batch_of(REWARDS, GENERATED)
-    found, wanted = actor_of(run).step(batch, Stopwatch()), actor_of(run).step(plain, Stopwatch())
-    assert found == wanted
+    actual, expected = actor_of(run).step(batch, Stopwatch()), actor_of(run).step(plain, Stopwatch())
+    assert actual == expected
     assert np.array_equal(batch.sequences.fields[ADVANTAGES], plain.sequences.fields[ADVANTAGES])
 
 
 def test_advantages_are_measured_against_its_values_and_returns_are_not_normalized(tmp_path, folder):
-    said = np.array([0.0, 0.3, 0.4, 0.5, 0.6], np.float32)
+    values = np.array([0.0, 0.3, 0.4, 0.5, 0.6], np.float32)
     for norm in ("null", "batch"):
         words = [f"actor.adv_norm.{name}_level={norm}" for name in ("mean", "std")]
         config = ppo_run(tmp_path, folder, "actor.discount=0.9", "actor.gae_lambda=0.8", *words).config.actor
         batch = batch_of([1.0], [4])
-        batch.sequences.fields[VALUES] = said
-        found = token_advantages(batch, config, world(), np.zeros(5, np.float32))
-        wanted = _gae([0, 0, 0, 1.0], said[1:].tolist(), 0.9, 0.8)
-        assert found.returns[1:] == pytest.approx(np.array(wanted) + said[1:], abs=1e-6)
+        batch.sequences.fields[VALUES] = values
+        actual = token_advantages(batch, config, world(), np.zeros(5, np.float32))
+        expected = _gae([0, 0, 0, 1.0], values[1:].tolist(), 0.9, 0.8)
+        assert actual.returns[1:] == pytest.approx(np.array(expected) + values[1:], abs=1e-6)
         if norm == "null":
-            assert found.advantages[1:] == pytest.approx(wanted, abs=1e-6)
+            assert actual.advantages[1:] == pytest.approx(expected, abs=1e-6)
         else:
-            assert found.advantages[1:].mean() == pytest.approx(0, abs=1e-6)
+            assert actual.advantages[1:].mean() == pytest.approx(0, abs=1e-6)
 
 
 def _gae(rewards: list[float], values: list[float], discount: float, gae_lambda: float) -> list[float]:
@@ -131,15 +131,15 @@ def _gae(rewards: list[float], values: list[float], discount: float, gae_lambda:
 def test_it_learns_what_is_to_be_expected(tmp_path, folder):
     """The same answers again and again, as far as the clip lets it go in a step."""
     run = ppo_run(tmp_path, folder, "critic.optimizer.lr=0.01")
-    critic, config, told = critic_of(run), run.config.actor, []
+    critic, config, metrics = critic_of(run), run.config.actor, []
     for step in range(60):
         batch = judged(critic)
         batch.step = step
         sequences = batch.sequences
         nothing = np.zeros(len(sequences.token_ids), np.float32)
         sequences.fields[RETURNS] = token_advantages(batch, config, world(), nothing).returns
-        told.append(critic.step(batch, Stopwatch()))
-    first, last = told[0], told[-1]
+        metrics.append(critic.step(batch, Stopwatch()))
+    first, last = metrics[0], metrics[-1]
     assert first["critic/explained_variance"] == pytest.approx(0, abs=1e-6) and first["critic/value_mean"] == 0
     assert last["critic/explained_variance"] > 0.95 and last["critic/loss"] < 0.02 * first["critic/loss"]
     assert last["critic/value_mean"] == pytest.approx(last["critic/return_mean"], abs=0.05)
@@ -147,13 +147,13 @@ def test_it_learns_what_is_to_be_expected(tmp_path, folder):
 
 
 def test_its_loss_is_half_the_squared_error_over_all_tokens_however_they_are_cut(tmp_path, folder, judge_folder):
-    found = []
+    actual = []
     for cut in ("critic.mb_spec.n_mbs=1", "critic.mb_spec.n_mbs=3", "critic.mb_spec.max_tokens_per_mb=6"):
         critic = critic_of(ppo_run(tmp_path, folder, f"critic.path={judge_folder}", "critic.ppo_n_minibatches=1", cut))
-        found.append(critic.step(with_returns(judged(critic), 0.3), Stopwatch()))
-    assert found[0]["critic/loss"] == pytest.approx(0.3**2 / 2, rel=1e-4)
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-4, abs=1e-6)
+        actual.append(critic.step(with_returns(judged(critic), 0.3), Stopwatch()))
+    assert actual[0]["critic/loss"] == pytest.approx(0.3**2 / 2, rel=1e-4)
+    for other in actual[1:]:
+        assert other == pytest.approx(actual[0], rel=1e-4, abs=1e-6)
 
 
 def test_returns_that_are_all_alike_have_no_explained_variance(tmp_path, folder):
@@ -166,11 +166,11 @@ def test_answers_that_were_cut_off_are_left_out_of_what_it_learns_too(tmp_path, 
     critic, actor = critic_of(run), actor_of(run)
     batch = batch_of(REWARDS, GENERATED, truncated=1)
     critic.compute_values(batch, Stopwatch())
-    found = actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch())
-    assert found["train/loss_tokens"] == sum(GENERATED) - GENERATED[1]
+    actual = actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch())
+    assert actual["train/loss_tokens"] == sum(GENERATED) - GENERATED[1]
     kept = [length for row, length in enumerate(GENERATED) if row != 1]
     rewards = [reward for row, reward in enumerate(REWARDS) if row != 1]
-    assert found["critic/return_mean"] == pytest.approx(np.average(rewards, weights=kept))
+    assert actual["critic/return_mean"] == pytest.approx(np.average(rewards, weights=kept))
 
 
 # Keys
@@ -194,11 +194,11 @@ def test_eps_clip_is_how_far_a_step_may_move_a_value(tmp_path, folder):
         batch = with_returns(judged(critic), 5.0)
         for step in range(40):
             batch.step = step
-            told = critic.step(batch, Stopwatch())
+            metrics = critic.step(batch, Stopwatch())
         target_mask = batch.sequences.target_mask
         after = judged(critic).sequences.fields[VALUES][target_mask]
         moved[eps_clip] = float((after - batch.sequences.fields[VALUES][target_mask]).mean())
-        assert told["critic/clip_fraction"] == 1 and told["critic/grad_norm"] == 0
+        assert metrics["critic/clip_fraction"] == 1 and metrics["critic/grad_norm"] == 0
     assert 0.1 < moved[0.1] < 0.5 < moved[0.5] < 1
 
 
@@ -215,8 +215,8 @@ def test_a_plan_says_how_many_steps_the_critic_makes():
 def test_mask_no_eos_with_zero_is_that_of_the_actor():
     with pytest.raises(ConfigError, match=r"critic\.mask_no_eos_with_zero .*must agree"):
         loaded("ppo", "critic.mask_no_eos_with_zero=true")
-    told = loaded("ppo", "actor.mask_no_eos_with_zero=true").config
-    assert told.critic.mask_no_eos_with_zero
+    loaded_ppo = loaded("ppo", "actor.mask_no_eos_with_zero=true").config
+    assert loaded_ppo.critic.mask_no_eos_with_zero
 
 
 @pytest.mark.shows_no_effect("{section}.weight_update_mode")
@@ -225,8 +225,8 @@ def test_weight_update_mode_means_nothing_to_who_publishes_nothing(section, expe
     words = ("actor.kl_ctl=0.1",) if section == "ref" else ()
     usual = plan_of(experiment, *words)
     other = plan_of(experiment, *words, f"{section}.weight_update_mode=collective")
-    started, wanted = ([process for process in plan.processes if process.env] for plan in (other, usual))
-    assert other.cannot_start == () and other.ports == usual.ports and started == wanted
+    started, expected = ([process for process in plan.processes if process.env] for plan in (other, usual))
+    assert other.cannot_start == () and other.ports == usual.ports and started == expected
 
 
 @pytest.mark.shows("critic.backend")
@@ -303,7 +303,7 @@ def test_the_new_policy_is_served_while_the_critic_learns(ring_run, monkeypatch)
     learn = Critic.step
 
     def step(self: Critic, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
-        seen.append((len(controller.asked("/publish")), len(controller.asked("/done"))))
+        seen.append((len(controller.requests_to("/publish")), len(controller.requests_to("/done"))))
         return learn(self, batch, watch)
 
     monkeypatch.setattr(Critic, "step", step)
@@ -316,8 +316,8 @@ def test_a_frozen_critic_judges_and_is_in_no_checkpoint(ring_run, judge_folder):
     run = ring_run("run", "critic.optimizer=null", f"critic.path={judge_folder}")
     with serve(run, total_steps=2):
         assert train_in(run) == 0
-    told = metrics_of(run)[-1]
-    assert told["critic/value_mean"] != 0 and "critic/loss" not in told
+    metrics = metrics_of(run)[-1]
+    assert metrics["critic/value_mean"] != 0 and "critic/loss" not in metrics
     assert not (run.checkpoints / "step_000002" / "critic").exists()
     assert not critic_of(start_from(run, run.checkpoints / "step_000002", 2)).learns
 

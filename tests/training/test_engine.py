@@ -56,7 +56,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(tmp_path, c
         part = engine.accumulate([tokens()], lambda micro, logprobs, entropy: logprobs.sum() * float("nan"))
         update = engine.step(0, part)
 
-    assert update.is_skipped and "left out" in caplog.text
+    assert update.is_skipped and "update skipped" in caplog.text
     assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(engine).items())
     assert not engine.step(1, engine.accumulate([tokens()], mean_loss)).is_skipped
     assert engine.consecutive_skips == 0
@@ -185,13 +185,13 @@ def test_transformers_loads_a_value_model_and_gives_the_same_numbers(tmp_path, n
     engine, folder = learnt_value_model(tmp_path, name)
     texts = [[5, 6, 7], [8, 9, 10, 11, 12], [3, 4]]
     micro = placeholder(texts, at_the_end=True)
-    found = dict(zip(micro.rows_N.tolist(), engine.values([micro])[0].tolist(), strict=True))
+    actual = dict(zip(micro.rows_N.tolist(), engine.values([micro])[0].tolist(), strict=True))
 
     loaded = AutoModelForSequenceClassification.from_pretrained(folder)
     assert loaded.config.num_labels == 1
     for row, ids in enumerate(texts):
-        wanted = loaded(torch.tensor([ids])).logits.detach()
-        assert wanted.shape == (1, 1) and found[row] == pytest.approx(float(wanted), abs=1e-5)
+        expected = loaded(torch.tensor([ids])).logits.detach()
+        assert expected.shape == (1, 1) and actual[row] == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_a_value_is_that_of_the_text_before_the_token(tmp_path):

@@ -61,7 +61,7 @@ def test_path_is_where_the_weights_are(tmp_path, section):
 def test_init_from_scratch_begins_with_random_weights(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     usual, random = (
-        weights_of(engine_of(tmp_path, section, folder, init_from_scratch=said)) for said in ("false", "true")
+        weights_of(engine_of(tmp_path, section, folder, init_from_scratch=value)) for value in ("false", "true")
     )
     assert not torch.equal(usual[A_WEIGHT], random[A_WEIGHT])
 
@@ -83,15 +83,15 @@ def test_disable_dropout_takes_it_out_of_the_model(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))
-    found = {
-        said: {
+    actual = {
+        value: {
             module.attention_dropout
-            for module in engine_of(tmp_path, section, folder, disable_dropout=said).model.modules()
+            for module in engine_of(tmp_path, section, folder, disable_dropout=value).model.modules()
             if hasattr(module, "attention_dropout")
         }
-        for said in ("false", "true")
+        for value in ("false", "true")
     }
-    assert found == {"false": {0.3}, "true": {0.0}}
+    assert actual == {"false": {0.3}, "true": {0.0}}
 
 
 @pytest.mark.shows("{section}.gradient_checkpointing")
@@ -99,12 +99,12 @@ def test_disable_dropout_takes_it_out_of_the_model(tmp_path, section):
 def test_gradient_checkpointing_computes_layers_again(tmp_path, section, monkeypatch):
     """Twice as many forward passes of each layer, and the same gradient."""
     folder, runs, gradients = model_folder(tmp_path, "qwen3"), {}, {}
-    for said in ("false", "true"):
-        engine, count = engine_of(tmp_path, section, folder, gradient_checkpointing=said), [0]
+    for value in ("false", "true"):
+        engine, count = engine_of(tmp_path, section, folder, gradient_checkpointing=value), [0]
         first = next(module for module in engine.model.modules() if type(module).__name__.endswith("Qwen3MLP"))
         first.register_forward_pre_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
-        gradients[said] = gradient_of(engine)
-        runs[said] = count[0]
+        gradients[value] = gradient_of(engine)
+        runs[value] = count[0]
     assert runs == {"false": 1, "true": 2}
     assert all(torch.equal(one, other) for one, other in zip(gradients["false"], gradients["true"], strict=True))
 
@@ -182,10 +182,10 @@ def test_granularity_keeps_neighbours_together(tmp_path, section):
 @pytest.mark.parametrize("section", SECTIONS)
 def test_pad_to_maximum_makes_all_micro_batches_of_one_size(tmp_path, section):
     sizes = {
-        said: {
-            len(micro.input_ids_T) for micro in micros_of(tmp_path, section, max_tokens_per_mb=20, pad_to_maximum=said)
+        value: {
+            len(micro.input_ids_T) for micro in micros_of(tmp_path, section, max_tokens_per_mb=20, pad_to_maximum=value)
         }
-        for said in ("false", "true")
+        for value in ("false", "true")
     }
     assert sizes["true"] == {20} and max(sizes["false"]) < 20
     with pytest.raises(
@@ -198,14 +198,14 @@ def test_pad_to_maximum_makes_all_micro_batches_of_one_size(tmp_path, section):
 @pytest.mark.parametrize("section", SECTIONS)
 def test_attn_impl_is_what_transformers_is_told(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
-    told = {
-        said: engine_of(tmp_path, section, folder, attn_impl=said).model.config._attn_implementation
-        for said in ("auto", "sdpa", "eager", "flex_attention")
+    implementations = {
+        value: engine_of(tmp_path, section, folder, attn_impl=value).model.config._attn_implementation
+        for value in ("auto", "sdpa", "eager", "flex_attention")
     }
-    assert told["flex_attention"] == "flex_attention"
+    assert implementations["flex_attention"] == "flex_attention"
     assert (
-        told["auto"] == told["sdpa"] == attention.REGISTERED_NAMES["sdpa"]
-        and told["eager"] == attention.REGISTERED_NAMES["eager"]
+        implementations["auto"] == implementations["sdpa"] == attention.REGISTERED_NAMES["sdpa"]
+        and implementations["eager"] == attention.REGISTERED_NAMES["eager"]
     )
 
 
@@ -274,12 +274,14 @@ def test_lora_alpha_is_the_strength_of_the_adapters(tmp_path, section):
 @pytest.mark.shows("{section}.target_modules")
 @pytest.mark.parametrize("section", TRAINED)
 def test_target_modules_says_which_layers_get_one(tmp_path, section):
-    found = {
-        said: {name.split(".")[-3] for name, _ in adapted(tmp_path, section, target_modules=said).export_weights(True)}
-        for said in ("[q_proj]", "['.*mlp.*']")
+    actual = {
+        value: {
+            name.split(".")[-3] for name, _ in adapted(tmp_path, section, target_modules=value).export_weights(True)
+        }
+        for value in ("[q_proj]", "['.*mlp.*']")
     }
-    assert {name for name in found["[q_proj]"] if name.endswith("_proj")} == {"q_proj"}
-    assert {name for name in found["['.*mlp.*']"] if name.endswith("_proj")} == {"up_proj", "gate_proj", "down_proj"}
+    assert {name for name in actual["[q_proj]"] if name.endswith("_proj")} == {"q_proj"}
+    assert {name for name in actual["['.*mlp.*']"] if name.endswith("_proj")} == {"up_proj", "gate_proj", "down_proj"}
 
 
 @pytest.mark.shows("{section}.peft_type")

@@ -153,8 +153,8 @@ def test_enable_token_export_writes_a_file_for_every_step(tmp_path, kind, writte
         for line in lines:
             assert line["training_mode"] == {"grpo": "rl", "sft": "sft"}[kind]
             assert all(value < 0 for value in line["trainer_logprobs"][1:])
-            told = None not in line["importance_ratio"][1:]
-            assert told == (kind == "grpo"), "without a sampler there is nothing to compare with"
+            has_ratio = None not in line["importance_ratio"][1:]
+            assert has_ratio == (kind == "grpo"), "without a sampler there is nothing to compare with"
 
 
 def test_pairs_have_no_tokens_to_export():

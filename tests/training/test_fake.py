@@ -31,7 +31,7 @@ def trained(run: Run) -> list[dict[str, Any]]:
 @pytest.mark.shows("train_dataset.fake")
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft"])
 def test_fake_is_what_a_step_trains_on(tmp_path, kind):
-    """Of the sizes that are said, and without the data that the file names, a controller or weights for servers."""
+    """With the configured sizes, and without the file's data, a controller, or weights for servers."""
     nothing = [f"{name}_dataset.path=nowhere.jsonl" for name in ("train", "valid")]
     run = make_run(tmp_path / "run", kind, *FAKE, *PLAIN, *nothing, "task.name=null")
     lines = [line for line in trained(run) if "train/loss" in line]
@@ -48,17 +48,17 @@ def test_fake_is_what_a_step_trains_on(tmp_path, kind):
     ("key", "name"), [("batch_size", "train/samples"), ("seq_len", "train/tokens")], ids=["batch_size", "seq_len"]
 )
 def test_a_key_of_fake_is_a_size_of_a_step(tmp_path, key, name):
-    found = []
+    actual = []
     for value in (4, 8):
         run = make_run(tmp_path / str(value), "grpo", *FAKE, *PLAIN, f"train_dataset.fake.{key}={value}")
-        found.append(trained(run)[0][name])
-    assert found[1] == 2 * found[0]
+        actual.append(trained(run)[0][name])
+    assert actual[1] == 2 * actual[0]
 
 
 def test_fake_rows_are_evaluated_where_they_are_asked_for(tmp_path):
-    said = ("valid_dataset.fake.batch_size=5", "valid_dataset.fake.seq_len=12", "valid_dataset.path=nowhere.jsonl")
+    overrides = ("valid_dataset.fake.batch_size=5", "valid_dataset.fake.seq_len=12", "valid_dataset.path=nowhere.jsonl")
     for number, words in enumerate([FAKE, ("total_train_steps=2", "train_dataset.batch_size=4")]):
-        run = make_run(tmp_path / str(number), "sft", *words, *PLAIN, *said, "evaluator.freq_steps=1")
+        run = make_run(tmp_path / str(number), "sft", *words, *PLAIN, *overrides, "evaluator.freq_steps=1")
         evaluated = [line for line in trained(run) if "eval/loss" in line]
         assert len(evaluated) == run.config.total_train_steps
         assert {line["eval/samples"] for line in evaluated} == {5}
@@ -69,8 +69,8 @@ def test_a_run_on_random_tokens_is_resumed_like_any_other(tmp_path):
     run = make_run(tmp_path / "run", "sft", *FAKE, "recover.freq_steps=2", "valid_dataset=null")
     whole = trained(run)
     (run.metrics / "trainer-0.jsonl").unlink()
-    said = {"attempt": 2, "step": 2, "checkpoint": str(run.checkpoints / "step_000002")}
-    (run.directory / "attempt.json").write_text(str(said).replace("'", '"'))
+    attempt = {"attempt": 2, "step": 2, "checkpoint": str(run.checkpoints / "step_000002")}
+    (run.directory / "attempt.json").write_text(str(attempt).replace("'", '"'))
     (again,) = trained(run)
     assert again["step"] == 3
     assert again["train/loss"] == whole[-1]["train/loss"]
@@ -79,13 +79,13 @@ def test_a_run_on_random_tokens_is_resumed_like_any_other(tmp_path):
 def batches(size: int, *words: str, step: int = 0) -> list[TrainingBatch]:
     """Of all ranks."""
     config = loaded("grpo", *FAKE, *words).config
-    found = []
+    actual = []
     for rank in range(size):
-        engine: Any = SimpleNamespace(vocabulary=40, world=SimpleNamespace(rank=rank, size=size))
+        engine: Any = SimpleNamespace(vocab_size=40, world=SimpleNamespace(rank=rank, size=size))
         batch = FakeController(config, engine).batch(step)
         assert not isinstance(batch, NoMoreBatches)
-        found.append(batch)
-    return found
+        actual.append(batch)
+    return actual
 
 
 def test_a_batch_is_the_same_over_however_many_ranks_it_is_spread():
@@ -133,27 +133,27 @@ def test_all_gpus_are_the_trainers():
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "key", "told"),
+    ("kind", "words", "key", "message"),
     [
         ("grpo", ("actor.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
         ("sft", ("model.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
-        ("sft", ("total_train_steps=null",), "total_train_steps", "are unlimited; set it"),
+        ("sft", ("total_train_steps=null",), "total_train_steps", "have no end; set it"),
         ("grpo", ("train_dataset.fake.batch_size=1",), "train_dataset.fake.batch_size", "take at least 2"),
         ("grpo", ("valid_dataset.fake.seq_len=8",), "valid_dataset.fake", "set it to null"),
         ("reward_model", (), "train_dataset.fake", "set it to null"),
     ],
 )
-def test_what_random_tokens_cannot_stand_in_for_is_refused(kind, words, key, told):
+def test_what_random_tokens_cannot_stand_in_for_is_refused(kind, words, key, message):
     reasons = {obstacle.key: obstacle.reason for obstacle in plan_of(kind, *FAKE, *words).cannot_start}
-    assert told in reasons[key]
+    assert message in reasons[key]
 
 
 def test_random_tokens_that_are_refused_are_said_to_come_from_who_set_them():
-    told = loaded("reward_model", *FAKE)
+    experiment = loaded("reward_model", *FAKE)
     with pytest.raises(ConfigError) as refused:
         refuse(plan_of("reward_model", *FAKE).problems)
     places = {problem.key: problem.where for problem in refused.value.problems}
-    assert places["train_dataset.fake"] == told.origin("train_dataset.fake.seq_len").where != "default"
+    assert places["train_dataset.fake"] == experiment.origin("train_dataset.fake.seq_len").where != "default"
 
 
 def test_a_trainer_that_is_started_by_hand_refuses_too_few_sequences_too():
@@ -162,8 +162,8 @@ def test_a_trainer_that_is_started_by_hand_refuses_too_few_sequences_too():
 
 
 def test_data_that_random_tokens_take_the_place_of_are_said_to_have_no_effect():
-    told = [warning for warning in plan_of("sft", *FAKE).warnings if warning.startswith("valid_dataset: ")]
-    assert told == ["valid_dataset: has no effect beside train_dataset.fake, which replaces all data"]
+    warnings = [warning for warning in plan_of("sft", *FAKE).warnings if warning.startswith("valid_dataset: ")]
+    assert warnings == ["valid_dataset: has no effect beside train_dataset.fake, which replaces all data"]
 
 
 def test_what_servers_would_be_refused_for_does_not_matter_without_them():

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint are a folder that other tools load, in the files and the format that were asked for."""
+"""The weights of a checkpoint are a folder that other tools load, in the configured files and format."""
 
 import json
 from pathlib import Path
@@ -45,10 +45,10 @@ def written(run: Run, **settings: Any) -> tuple[TrainEngine, Path]:
 def loads(folder: Path, engine: TrainEngine) -> bool:
     """Whether transformers has the engine's weights from it, and misses none."""
     both: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    model, found = both
-    assert not found["missing_keys"] and not found["unexpected_keys"]
-    wanted = weights_of(engine)
-    return all(torch.equal(tensor, wanted[name]) for name, tensor in model.named_parameters())
+    model, actual = both
+    assert not actual["missing_keys"] and not actual["unexpected_keys"]
+    expected = weights_of(engine)
+    return all(torch.equal(tensor, expected[name]) for name, tensor in model.named_parameters())
 
 
 @pytest.mark.shows("weights.save_sharded")
@@ -79,9 +79,9 @@ def test_mixture_of_experts_checkpoints_have_published_names_and_can_be_resumed(
     folder = tmp_path / "written"
     write_hf_folder(folder, engine.model, source, weights_of(engine), torch.float32)
 
-    found = load_file(folder / "model.safetensors")
-    assert "model.layers.1.mlp.experts.0.down_proj.weight" in found and found.keys() == tensors.keys()
-    assert all(torch.equal(found[key], tensors[key]) for key in tensors)
+    actual = load_file(folder / "model.safetensors")
+    assert "model.layers.1.mlp.experts.0.down_proj.weight" in actual and actual.keys() == tensors.keys()
+    assert all(torch.equal(actual[key], tensors[key]) for key in tensors)
     again = weights_of(make_engine(source, folder, attn_impl="eager"))
     assert all(torch.equal(tensor, again[key]) for key, tensor in weights_of(engine).items())
 
@@ -104,10 +104,10 @@ def test_save_format_torch_is_tensors_alone_and_can_be_gone_on_from(tmp_path, wo
     engine, folder = written(run_with(tmp_path, "weights.save_format=torch", *words))
 
     files = sorted(folder.glob("*.bin"))
-    found = [torch.load(file, weights_only=True) for file in files]
-    wanted = weights_of(engine)
-    assert {name: True for each in found for name in each} == dict.fromkeys(wanted, True)
-    assert all(torch.equal(tensor, wanted[name]) for each in found for name, tensor in each.items())
+    actual = [torch.load(file, weights_only=True) for file in files]
+    expected = weights_of(engine)
+    assert {name: True for each in actual for name in each} == dict.fromkeys(expected, True)
+    assert all(torch.equal(tensor, expected[name]) for each in actual for name, tensor in each.items())
     assert len(files) == 1 or (folder / "pytorch_model.bin.index.json").is_file()
     assert not list(folder.glob("*.safetensors"))
     assert loads(folder, engine) and loads(folder, make_engine(engine.folder, folder))

@@ -69,8 +69,8 @@ def sampled(controller: FakeController | None, step: int, model: Any, lag: int =
 def _logprobs(model: Any, ids: list[int], temperature: float = 0.5) -> list[float]:
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0] / temperature
-    found = logits.log_softmax(-1)[:-1].gather(-1, torch.tensor(ids)[1:, None]).squeeze(-1)
-    return [0.0, *found.tolist()]
+    actual = logits.log_softmax(-1)[:-1].gather(-1, torch.tensor(ids)[1:, None]).squeeze(-1)
+    return [0.0, *actual.tolist()]
 
 
 def train_in(run: Run, stop: StopRequest | None = None) -> int:
@@ -99,7 +99,7 @@ def test_each_batch_is_trained_with_its_weights_and_the_next_ones_are_published(
         *[("/publish", 0), ("/publish", 1), ("/done", 0), ("/publish", 2), ("/done", 1), ("/state", 2)],
         *[("/publish", 3), ("/done", 2), ("/state", 3), ("/finished", 3)],
     ]
-    assert controller.asked("/finished") == [{"step": 3, "early": False}]
+    assert controller.requests_to("/finished") == [{"step": 3, "early": False}]
     versions = [publication.tensors["model.norm.weight"] for publication in controller.published.values()]
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(versions))
 
@@ -144,12 +144,12 @@ def test_three_steps_and_three_resumed_are_six_bit_for_bit(run, tmp_path):
     again = make_run(tmp_path / "again", "grpo", *SETTINGS, f"actor.path={run.config.actor.path}")
     with serve(again, total_steps=6, stop_at=3) as controller:
         assert train_in(again) == 75
-    assert controller.asked("/finished") == [{"step": 3, "early": True}]
+    assert controller.requests_to("/finished") == [{"step": 3, "early": True}]
     start_from(again, again.checkpoints / "step_000003", 3, attempt=2)
     with serve(again, total_steps=6) as controller:
         assert train_in(again) == 0
 
-    assert [body["version"] for body in controller.asked("/publish")] == [3, 4, 5, 6]
+    assert [body["version"] for body in controller.requests_to("/publish")] == [3, 4, 5, 6]
     parts = load_file(again.checkpoints / "step_000006" / "model.safetensors")
     assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items()) and len(parts) == len(whole)
     losses = [[line["train/loss"] for line in metrics_of(each)] for each in (run, again)]
@@ -182,7 +182,7 @@ def test_a_request_to_stop_ends_after_the_step_with_a_checkpoint(run):
         signal.signal(signal.SIGTERM, before)
 
     assert (run.checkpoints / "step_000002" / ".complete").is_file()
-    assert controller.asked("/finished") == [{"step": 2, "early": True}]
+    assert controller.requests_to("/finished") == [{"step": 2, "early": True}]
 
 
 def actor_for(run: Run, **settings: Any) -> Actor:
@@ -217,10 +217,10 @@ def test_a_batch_without_any_advantage_changes_nothing_and_is_measured_all_the_s
     for sample in equal[0]:
         sample.logprobs[3:] -= 0.25
 
-    found = actor.step(batch_of(equal), Stopwatch())
+    actual = actor.step(batch_of(equal), Stopwatch())
 
-    assert found["train/sequences_without_signal"] == 12 and found["train/grad_norm"] == 0
-    assert found["offpolicy/logprob_diff_mean"] == pytest.approx(0.25, abs=1e-4)
+    assert actual["train/sequences_without_signal"] == 12 and actual["train/grad_norm"] == 0
+    assert actual["offpolicy/logprob_diff_mean"] == pytest.approx(0.25, abs=1e-4)
     assert all(torch.equal(before[name], tensor) for name, tensor in actor.engine.export_weights())
 
 
@@ -229,9 +229,9 @@ def test_a_reward_that_is_no_number_is_an_update_that_is_left_out_and_counted(ru
     actor, batch = actor_for(run), batch_of(sampled(None, 0, model))
     batch.rewards_A = batch.rewards_A * np.float32("nan")
 
-    found = actor.step(batch, Stopwatch())
+    actual = actor.step(batch, Stopwatch())
 
-    assert found["train/skipped_updates"] == actor.engine.consecutive_skips > 0 == found["train/updates"]
+    assert actual["train/skipped_updates"] == actor.engine.consecutive_skips > 0 == actual["train/updates"]
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
@@ -241,22 +241,22 @@ def test_every_way_to_the_proximal_policy_agrees_in_the_first_update_on_policy(r
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     groups = sampled(None, 0, model)
     plain = actor_for(run, use_decoupled_loss=False, recompute_logprob=False, ppo_n_minibatches=1)
-    wanted = plain.step(batch_of(groups), Stopwatch())
+    expected = plain.step(batch_of(groups), Stopwatch())
 
     actor = actor_for(run, use_decoupled_loss=decoupled, recompute_logprob=recompute, ppo_n_minibatches=1)
-    found = actor.step(batch_of(groups), Stopwatch())
+    actual = actor.step(batch_of(groups), Stopwatch())
 
-    assert found["train/grad_norm"] == pytest.approx(wanted["train/grad_norm"], rel=1e-4)
+    assert actual["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=1e-4)
 
 
 def test_a_batch_in_four_parts_makes_four_updates_against_the_policy_it_began_with(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run, use_decoupled_loss=True, ppo_n_minibatches=4)
 
-    found = actor.step(batch_of(sampled(None, 0, model)), Stopwatch())
+    actual = actor.step(batch_of(sampled(None, 0, model)), Stopwatch())
 
-    assert found["train/updates"] == 4
-    assert found["offpolicy/logprob_diff_max"] < 1e-4, "measured with the policy before the first update"
+    assert actual["train/updates"] == 4
+    assert actual["offpolicy/logprob_diff_max"] < 1e-4, "measured with the policy before the first update"
 
 
 @pytest.mark.parametrize("groups", [slice(0, 4), slice(3, 4)], ids=["with-signal", "all-equal"])
@@ -292,7 +292,7 @@ def test_a_reference_model_takes_its_distance_off_the_reward(run, tmp_path):
     """Where all rewards are equal, it alone is what there is to learn from."""
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     equal = [*sampled(None, 0, model)[3:]] * 2
-    found = {}
+    actual = {}
     for name, noise in {"the same": 0.0, "another": 0.05}.items():
         with torch.no_grad():
             for parameter in model.parameters():
@@ -301,6 +301,6 @@ def test_a_reference_model_takes_its_distance_off_the_reward(run, tmp_path):
         reference = make_engine(tmp_path / name, optimizer=None)
         run.config.actor.kl_ctl = 0.5
         actor = Actor(load_trained_engine(run, run.config.actor, "actor", world()), reference, run.config.actor, seed=1)
-        found[name] = actor.step(batch_of(equal), Stopwatch())["train/grad_norm"]
+        actual[name] = actor.step(batch_of(equal), Stopwatch())["train/grad_norm"]
 
-    assert found["another"] > 0.01 and found["the same"] < 1e-4
+    assert actual["another"] > 0.01 and actual["the same"] < 1e-4

@@ -53,8 +53,8 @@ def logprobs_of(model: Any) -> Tensor:
     """By transformers, sequence by sequence."""
     micro = tokens()
     rows = micro.input_ids_T.reshape(2, -1)
-    found = model(rows).logits.log_softmax(-1).flatten(0, 1)
-    picked: Tensor = found.gather(-1, micro.targets_P[:, None]).squeeze(-1)
+    actual = model(rows).logits.log_softmax(-1).flatten(0, 1)
+    picked: Tensor = actual.gather(-1, micro.targets_P[:, None]).squeeze(-1)
     return picked.detach()
 
 
@@ -86,15 +86,15 @@ def test_what_is_exported_is_what_peft_merges_and_what_the_engine_computes(tmp_p
     engine = trained(model_folder(tmp_path, name), lora_modules_to_save=["norm"] if name == "qwen3" else ["lm_head"])
     base = AutoModelForCausalLM.from_pretrained(engine.folder)
     loaded: Any = PeftModel.from_pretrained(base, write_adapter(engine, tmp_path / "adapter"))
-    wanted = engine.logprobs([tokens()], 1.0)[0]
-    torch.testing.assert_close(logprobs_of(loaded), wanted, atol=1e-5, rtol=0)
+    expected = engine.logprobs([tokens()], 1.0)[0]
+    torch.testing.assert_close(logprobs_of(loaded), expected, atol=1e-5, rtol=0)
 
     merged = loaded.merge_and_unload().state_dict()
     for weight, tensor in weights_of(engine).items():
         torch.testing.assert_close(tensor, merged[weight], atol=1e-6, rtol=1e-5, msg=weight)
     write_hf_folder(tmp_path / "whole", engine.model, engine.folder, weights_of(engine), torch.float32)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
-    torch.testing.assert_close(logprobs_of(again), wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(logprobs_of(again), expected, atol=1e-5, rtol=0)
 
 
 def test_weights_are_merged_from_the_base_each_time_anew(tmp_path):
@@ -115,7 +115,7 @@ def test_weights_are_merged_from_the_base_each_time_anew(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_without_the_adapter_the_model_is_the_one_it_began_as(tmp_path, dtype):
-    """Also where it is asked before the first update, and training goes on after it."""
+    """Also before the first update, with training after it."""
     folder = model_folder(tmp_path, "llama")
     base = make_engine(folder, optimizer=None, dtype=dtype).logprobs([tokens()], 1.0)[0]
     engine = make_engine(folder, **LORA, lora_modules_to_save=["lm_head"], dtype=dtype)
@@ -146,8 +146,8 @@ def test_a_reference_with_the_same_base_is_the_adapter_switched_off(tmp_path, ch
     reference = _reference(run, actor)
 
     assert isinstance(reference, BaseModelReference) == is_shared
-    wanted = make_engine(folder, optimizer=None, dtype=run.config.ref.dtype).logprobs([tokens()], 1.0)[0]
-    assert torch.equal(reference.logprobs([tokens()], 1.0)[0], wanted)
+    expected = make_engine(folder, optimizer=None, dtype=run.config.ref.dtype).logprobs([tokens()], 1.0)[0]
+    assert torch.equal(reference.logprobs([tokens()], 1.0)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_a_reference_with_the_same_base_is_the_adapter_switched_off(tmp_path, ch
     ],
 )
 def test_adapters_stand_where_they_are_wanted(tmp_path, targets, adapted):
-    """By name or by regular expression; told by their last names where that is enough."""
+    """By name or by regular expression; stored by their last names if unambiguous."""
     engine = make_engine(model_folder(tmp_path, "qwen3"), **LORA, target_modules=targets)
     assert engine.adapter is not None
-    said = engine.adapter.peft_config["target_modules"]
-    assert set(adapted) <= set(said)
-    again = get_peft_model(AutoModelForCausalLM.from_pretrained(engine.folder), LoraConfig(r=4, target_modules=said))
+    targets = engine.adapter.peft_config["target_modules"]
+    assert set(adapted) <= set(targets)
+    again = get_peft_model(AutoModelForCausalLM.from_pretrained(engine.folder), LoraConfig(r=4, target_modules=targets))
     theirs = {name.replace(".default.", ".") for name, each in again.named_parameters() if each.requires_grad}
     assert theirs == set(adapter_of(engine))
-    assert {name.split(".")[-3] for name in theirs} == {name.rpartition(".")[2] for name in said}
+    assert {name.split(".")[-3] for name in theirs} == {name.rpartition(".")[2] for name in targets}
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,22 @@ def test_adapters_stand_where_they_are_wanted(tmp_path, targets, adapted):
     [
         (
             {"target_modules": ["q_proj", "query"]},
-            r"^actor\.target_modules: .*no module that query fits.*down.*v_",
+            r"^actor\.target_modules: .*no module that matches query .*down.*v_",
         ),
-        ({"target_modules": ["(q"]}, r"^actor\.target_modules: .*no module that \(q fits"),
+        ({"target_modules": ["(q"]}, r"^actor\.target_modules: .*no module that matches \(q "),
         (
             {"target_modules": ["embed_tokens"]},
             r"^actor\.target_modules: embed_tokens is not a linear layer but Embed",
         ),
-        ({"target_modules": ["lm_head"]}, r"^actor\.target_modules: lm_head is the head.*actor\.lora_modules_to_save"),
-        ({"target_modules": ["k_proj"], "lora_modules_to_save": ["self_attn"]}, "k_proj is trained in full already"),
-        ({"lora_modules_to_save": ["head"]}, r"^actor\.lora_modules_to_save: .*no module head; there are.*lm_head"),
+        (
+            {"target_modules": ["lm_head"]},
+            r"^actor\.target_modules: lm_head is the model.s head.*actor\.lora_modules_to_save",
+        ),
+        ({"target_modules": ["k_proj"], "lora_modules_to_save": ["self_attn"]}, "k_proj is fully trained by"),
+        (
+            {"lora_modules_to_save": ["head"]},
+            r"^actor\.lora_modules_to_save: .*no module head; its modules are.*lm_head",
+        ),
         ({"lora_modules_to_save": ["lm_head"]}, r"^actor\.lora_modules_to_save: lm_head shares its weight"),
         ({"lora_modules_to_save": ["embed_tokens"]}, r"^actor\.lora_modules_to_save: model\.embed_tokens shares"),
     ],
@@ -225,16 +231,16 @@ def test_a_value_model_trains_its_head_beside_the_adapter(tmp_path):
 
 
 def test_dropout_of_adapters_is_the_same_where_activations_are_computed_again(tmp_path):
-    folder, found = model_folder(tmp_path, "qwen3"), {}
+    folder, actual = model_folder(tmp_path, "qwen3"), {}
     for dropout, again in ((0.0, False), (0.5, False), (0.5, True)):
         settings: dict[str, Any] = {"lora_dropout": dropout, "gradient_checkpointing": again}
         engine = make_engine(folder, **LORA, **settings, disable_dropout=True)
         with engine.seeded(7):
-            found[dropout, again] = engine.step(0, engine.accumulate([tokens()], mean_loss))
+            actual[dropout, again] = engine.step(0, engine.accumulate([tokens()], mean_loss))
         assert torch.equal(engine.logprobs([tokens()], 1.0)[0], engine.logprobs([tokens()], 1.0)[0])
 
-    assert found[0.5, False] == found[0.5, True]
-    assert found[0.0, False].grad_norm != found[0.5, False].grad_norm
+    assert actual[0.5, False] == actual[0.5, True]
+    assert actual[0.0, False].grad_norm != actual[0.5, False].grad_norm
 
 
 def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(tmp_path):

@@ -107,11 +107,11 @@ number = 3
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    found: Path = tmp_path_factory.mktemp("loss")
-    (found / "mine.py").write_text(CODE)
-    (found / "package").mkdir()
-    (found / "package" / "losses.py").write_text(CODE)
-    return found
+    actual: Path = tmp_path_factory.mktemp("loss")
+    (actual / "mine.py").write_text(CODE)
+    (actual / "package").mkdir()
+    (actual / "package" / "losses.py").write_text(CODE)
+    return actual
 
 
 def config_of(loss: str, **settings: Any) -> PPOActorConfig:
@@ -138,10 +138,10 @@ def step(root: Path, *overrides: str, rewards: tuple[float, ...] = (1.0, 0.5, 0.
 @pytest.mark.parametrize("name", ["mine.py:tokens", "mine.py:weighted", "mine.py:reported", "package.losses.tokens"])
 def test_what_a_function_of_ones_own_returns_is_learnt_from_like_our_own_loss(root, name, aggregation) -> None:
     """A loss per token, their sum, or a Loss: divided by the count of the whole batch."""
-    told = (f"actor.loss_aggregation={aggregation}", "actor.ppo_n_minibatches=1")
+    overrides = (f"actor.loss_aggregation={aggregation}", "actor.ppo_n_minibatches=1")
     ours, theirs = (
-        step(root, *told),
-        step(root, *told, f"actor.loss={root}/{name}" if ":" in name else f"actor.loss={name}"),
+        step(root, *overrides),
+        step(root, *overrides, f"actor.loss={root}/{name}" if ":" in name else f"actor.loss={name}"),
     )
     for metric in ("train/loss", "train/grad_norm", "train/entropy", "offpolicy/kl"):
         assert theirs[metric] == pytest.approx(ours[metric], rel=1e-5), metric
@@ -156,15 +156,15 @@ def test_its_arguments_and_what_it_reports_are_ones_own(root) -> None:
 
 
 def test_it_sees_every_token_also_those_without_an_advantage(root) -> None:
-    found = step(root, f"actor.loss={root}/mine.py:every_token", rewards=(0.0, 0.0, 0.0, 0.0))
-    assert found["train/grad_norm"] > 1e-3
+    actual = step(root, f"actor.loss={root}/mine.py:every_token", rewards=(0.0, 0.0, 0.0, 0.0))
+    assert actual["train/grad_norm"] > 1e-3
     assert step(root, rewards=(0.0, 0.0, 0.0, 0.0))["train/grad_norm"] == 0
 
 
 def test_the_policy_of_the_start_of_a_step_is_measured_where_it_is_asked_for(root) -> None:
     """Over four updates the policy moves away from it."""
-    told = ("actor.ppo_n_minibatches=4", "actor.optimizer.lr=0.01")
-    assert step(root, *told, f"actor.loss={root}/mine.py:since_the_start")["train/loss"] > 1e-3
+    overrides = ("actor.ppo_n_minibatches=4", "actor.optimizer.lr=0.01")
+    assert step(root, *overrides, f"actor.loss={root}/mine.py:since_the_start")["train/loss"] > 1e-3
     assert step(root, "actor.ppo_n_minibatches=1", f"actor.loss={root}/mine.py:since_the_start")["train/loss"] < 1e-3
 
 
@@ -188,18 +188,18 @@ def test_the_bonus_for_entropy_and_the_penalty_in_the_loss_are_added_as_for_ours
 
 def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) -> None:
     inputs = example(True, torch.device("cpu"))
-    found = own(root, "mine.py:drawn_back", True, kl_ctl=0.5, kl_estimator="k2", kl_in="loss")(inputs)
+    actual = own(root, "mine.py:drawn_back", True, kl_ctl=0.5, kl_estimator="k2", kl_in="loss")(inputs)
     ours = policy_loss(
         config_of("ppo", kl_ctl=0.5, kl_estimator="k2", kl_in="loss"),
         SearchFolders(root, root),
         True,
         torch.device("cpu"),
     )
-    assert found.total.item() == pytest.approx(ours(inputs._replace(advantages=torch.zeros(5))).total.item())
+    assert actual.total.item() == pytest.approx(ours(inputs._replace(advantages=torch.zeros(5))).total.item())
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         (
             "wants_more",
@@ -211,9 +211,9 @@ def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) ->
         ),
         ("no_loss", "it returned dict; return a sum, the loss of each token, or a Loss"),
         ("wrong_shape", r"it returned a tensor of shape \[2\]"),
-        ("not_finite", "gives -inf for a small example"),
+        ("not_finite", "returns -inf for a small example"),
         ("raises", r"fails on a small example: .*mine.py line \d+, in raises: NameError: name 'undefined'"),
-        ("number", "mine.py:number is no function"),
+        ("number", "mine.py:number cannot be used as a loss function"),
         (
             "of_mean",
             "mine.py:of_mean is not a sum over tokens: .* is 1 times as large, .*; return a sum, or the loss of",
@@ -224,8 +224,8 @@ def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) ->
         ("token", "has no token; did you mean tokens?"),
     ],
 )
-def test_what_cannot_be_a_loss_is_said_before_the_first_step(root, name, said) -> None:
-    with pytest.raises(ConfigError, match=rf"^actor\.loss: .*{said}"):
+def test_invalid_losses_are_refused_before_the_first_step(root, name, message) -> None:
+    with pytest.raises(ConfigError, match=rf"^actor\.loss: .*{message}"):
         own(root, f"mine.py:{name}")
 
 
@@ -243,10 +243,10 @@ def test_a_loss_that_fails_later_ends_the_run_with_its_line(root) -> None:
 
 
 def test_a_loss_that_is_never_finite_is_named_before_the_learning_rate(root) -> None:
-    told = (f"actor.loss={root}/mine.py:breaks_to_nan", "actor.optimizer.max_skipped_in_a_row=1")
-    said = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, your own loss"
-    with pytest.raises(FinalFailure, match=said):
-        step(root, *told)
+    overrides = (f"actor.loss={root}/mine.py:breaks_to_nan", "actor.optimizer.max_skipped_in_a_row=1")
+    message = r"^actor\.loss, actor\.optimizer\.lr: 1 updates in a row .*mine.py:breaks_to_nan, your own loss"
+    with pytest.raises(FinalFailure, match=message):
+        step(root, *overrides)
 
 
 def test_the_documented_loss_weighs_tokens_by_a_limited_detached_ratio() -> None:
@@ -256,10 +256,10 @@ def test_the_documented_loss_weighs_tokens_by_a_limited_detached_ratio() -> None
     exec(code, module)
     logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
     gaps, ones = torch.tensor([1.0, 1.0, -0.1]), torch.ones(3)
-    found = module["cispo"](logprobs, logprobs.detach() - gaps, torch.tensor([1.0, -1.0, 1.0]), ones, ones)
-    found.total.backward()
+    actual = module["cispo"](logprobs, logprobs.detach() - gaps, torch.tensor([1.0, -1.0, 1.0]), ones, ones)
+    actual.total.backward()
     assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-2, 2, -np.exp(-0.1)])
-    assert found.statistics.sums["limited"].item() == 2
+    assert actual.statistics.sums["limited"].item() == 2
 
 
 def test_what_a_loss_is_given_is_what_the_plan_says_it_is() -> None:

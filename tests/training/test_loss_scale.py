@@ -18,13 +18,13 @@ from tests.training.test_engine import mean_loss, tokens
 HALF: dict[str, Any] = {"dtype": "float16", "initial_loss_scale": 1024.0}
 
 
-def values(scale: LossScale, said: str) -> list[float]:
+def values(scale: LossScale, outcomes: str) -> list[float]:
     """What it is after each step: `.` was good, `x` overflowed."""
-    found = []
-    for letter in said:
+    actual = []
+    for letter in outcomes:
         scale.good() if letter == "." else scale.overflow()
-        found.append(scale.value)
-    return found
+        actual.append(scale.value)
+    return actual
 
 
 def test_the_scale_doubles_after_a_window_which_an_overflow_restarts():

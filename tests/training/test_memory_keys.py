@@ -24,7 +24,7 @@ from areal_like.training.engine import TrainEngine
 from areal_like.training.sequences import MicroBatch
 from areal_like.training.sharding import load_from_first_rank
 from tests.support.planning import loaded
-from tests.support.training_runs import ME, make_run, model_folder, section, world
+from tests.support.training_runs import ME, make_run, model_folder, world
 from tests.training.test_engine import tokens
 from tests.training.test_engine_keys import KINDS, SECTIONS, TRAINED, engine_of
 
@@ -63,8 +63,8 @@ def folder(kind: str = "qwen3") -> Path:
 
 
 @cache
-def told(where: str) -> Any:
-    """A section for which all keys of the optimizer are said as a user says them."""
+def explicit_section(where: str) -> Any:
+    """A section whose optimizer keys are all set explicitly."""
     words = [f"{where}.optimizer.{name}={str(value).lower()}" for name, value in SET.items()]
     kind = KINDS.get(where, "grpo")
     own = [] if kind == "sft" else ["rollout.backend=embedded"]
@@ -73,20 +73,20 @@ def told(where: str) -> Any:
 
 
 def made(where: str, *names: str, half: bool = False, **others: Any) -> TrainEngine:
-    """With these keys as they were said, and the rest as they are usually."""
-    said = told(where)
+    """With these keys as set, and the others at their defaults."""
+    section = explicit_section(where)
     optimizer = section(OptimizerConfig, **BASE)
-    optimizer = replace(optimizer, **others, **{name: getattr(said.optimizer, name) for name in names})
-    config = replace(said, optimizer=optimizer, dtype="float16" if half else "float32")
+    optimizer = replace(optimizer, **others, **{name: getattr(section.optimizer, name) for name in names})
+    config = replace(section, optimizer=optimizer, dtype="float16" if half else "float32")
     return TrainEngine(config, where, folder(), world(), seed=1)
 
 
-def loss(micro: MicroBatch, found: Tensor, entropy: Tensor | None) -> Tensor:
-    return -found.mean() + found.square().mean()
+def loss(micro: MicroBatch, actual: Tensor, entropy: Tensor | None) -> Tensor:
+    return -actual.mean() + actual.square().mean()
 
 
-def nothing(micro: MicroBatch, found: Tensor, entropy: Tensor | None) -> Tensor:
-    return found.sum() * 0.0
+def nothing(micro: MicroBatch, actual: Tensor, entropy: Tensor | None) -> Tensor:
+    return actual.sum() * 0.0
 
 
 def stepped(engine: TrainEngine, of: Any = loss) -> TrainEngine:
@@ -267,7 +267,7 @@ def test_all_keys_of_the_optimizer_are_looked_at():
 @pytest.mark.shows("{where}.fsdp.offload_params")
 @pytest.mark.parametrize("where", SECTIONS)
 def test_offload_params_keeps_parameters_in_host_memory(tmp_path, monkeypatch, where):
-    """On a CPU they are there anyway: what can be seen is what FSDP is asked for."""
+    """On a CPU they are there anyway: what can be checked is FSDP's policy."""
     policies = []
 
     def noted(module: nn.Module, **how: Any) -> Any:
@@ -275,8 +275,8 @@ def test_offload_params_keeps_parameters_in_host_memory(tmp_path, monkeypatch, w
         return fully_shard(module, **how)
 
     monkeypatch.setattr(sharding, "fully_shard", noted)
-    for said in ("false", "true"):
-        engine_of(tmp_path, where, folder(), **{"fsdp.offload_params": said})
+    for value in ("false", "true"):
+        engine_of(tmp_path, where, folder(), **{"fsdp.offload_params": value})
     assert [isinstance(policy, CPUOffloadPolicy) for policy in policies] == [False] * 3 + [True] * 3
 
 
@@ -292,10 +292,10 @@ def test_transformer_layer_cls_to_wrap_names_what_is_sharded_one_by_one(tmp_path
 @pytest.mark.shows("actor.fsdp.reshard_after_forward")
 def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
     gathered = {}
-    for said in ("true", "false"):
-        engine = engine_of(tmp_path, "actor", folder(), **{"fsdp.reshard_after_forward": said})
+    for value in ("true", "false"):
+        engine = engine_of(tmp_path, "actor", folder(), **{"fsdp.reshard_after_forward": value})
         engine.logprobs([tokens()], 1.0)
-        gathered[said] = not isinstance(engine.model.model.layers[0].mlp.up_proj.weight, DTensor)
+        gathered[value] = not isinstance(engine.model.model.layers[0].mlp.up_proj.weight, DTensor)
     assert gathered == {"true": False, "false": True}
 
 
@@ -327,19 +327,19 @@ def test_master_dtype_is_that_of_the_weights_that_are_updated(tmp_path):
 
 @pytest.mark.shows("actor.moe_use_grouped_mm")
 def test_moe_use_grouped_mm_multiplies_all_experts_at_once(tmp_path):
-    for said, way in (("true", "grouped_mm"), ("false", "eager")):
-        engine = engine_of(tmp_path, "actor", folder("qwen3_moe"), moe_use_grouped_mm=said)
+    for value, way in (("true", "grouped_mm"), ("false", "eager")):
+        engine = engine_of(tmp_path, "actor", folder("qwen3_moe"), moe_use_grouped_mm=value)
         assert engine.model.config._experts_implementation == way
 
 
 @pytest.mark.shows("actor.compile.fullgraph")
 def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
-    asked: list[bool] = []
+    values: list[bool] = []
     monkeypatch.setattr(torch_compile, "has_compiler", lambda: True)
-    monkeypatch.setattr(nn.Module, "compile", lambda module, fullgraph, dynamic: asked.append(fullgraph))
-    for said in ("false", "true"):
-        engine_of(tmp_path, "actor", folder(), **{"compile.fullgraph": said})
-    assert asked == [False, False, True, True]
+    monkeypatch.setattr(nn.Module, "compile", lambda module, fullgraph, dynamic: values.append(fullgraph))
+    for value in ("false", "true"):
+        engine_of(tmp_path, "actor", folder(), **{"compile.fullgraph": value})
+    assert values == [False, False, True, True]
 
 
 @pytest.mark.shows("actor.activation_checkpointing.freq")
@@ -353,10 +353,10 @@ def test_freq_is_of_how_many_layers_one_computes_again(tmp_path):
 @pytest.mark.parametrize(("name", "value"), [("pin_memory", False), ("max_inflight_activations", 2)])
 def test_a_key_of_activation_offloading(tmp_path, monkeypatch, name, value):
     """What it does to activations is shown where memory takes the part of a GPU's."""
-    told: list[tuple[bool, int]] = []
-    monkeypatch.setattr(sharding, "HostActivations", lambda *given: told.append(given))
+    calls: list[tuple[bool, int]] = []
+    monkeypatch.setattr(sharding, "HostActivations", lambda *given: calls.append(given))
     engine_of(tmp_path, "actor", folder(), **{f"activation_offloading.{name}": str(value).lower()})
-    assert told == [(value, 5) if name == "pin_memory" else (True, value)]
+    assert calls == [(value, 5) if name == "pin_memory" else (True, value)]
 
 
 @pytest.mark.shows("actor.debug.num_layers")

@@ -19,8 +19,8 @@ TYPES = ("adam", "adam_bf16", "muon", "sgd")
 
 
 def config_of(**settings) -> OptimizerConfig:
-    found: OptimizerConfig = section(OptimizerConfig, **settings)
-    return found
+    actual: OptimizerConfig = section(OptimizerConfig, **settings)
+    return actual
 
 
 def gradients(num: int, shape: tuple[int, ...] = (12, 8)) -> list[torch.Tensor]:
@@ -75,18 +75,18 @@ def test_muon_makes_the_steps_of_torch_s_own(momentum, nesterov):
     theirs = {"momentum": momentum, "nesterov": nesterov and momentum > 0, "adjust_lr_fn": "match_rms_adamw"}
     for shape in ((12, 8), (6, 20)):
         grads = gradients(4, shape)
-        wanted = weight_after(lambda given: torch.optim.Muon(given, lr=0.1, weight_decay=0.1, **theirs), grads)
-        found = weight_after(lambda given: make_optimizer(given, ours), grads)
-        torch.testing.assert_close(found, wanted, atol=0.01, rtol=0.02)
+        expected = weight_after(lambda given: torch.optim.Muon(given, lr=0.1, weight_decay=0.1, **theirs), grads)
+        actual = weight_after(lambda given: make_optimizer(given, ours), grads)
+        torch.testing.assert_close(actual, expected, atol=0.01, rtol=0.02)
 
 
 def test_muon_leaves_embeddings_head_and_vectors_to_adam_at_the_same_learning_rate(tmp_path):
     engine = make_engine(model_folder(tmp_path, "llama"), type="muon", lr=0.01)
     names = {id(parameter): name for name, parameter in engine.model.named_parameters()}
     of_muon, of_adam = (
-        {names[id(parameter)] for group in engine.optimizer.param_groups if group["is_muon"] == said
+        {names[id(parameter)] for group in engine.optimizer.param_groups if group["is_muon"] == is_muon
          for parameter in group["params"]}
-        for said in (True, False)
+        for is_muon in (True, False)
     )  # fmt: skip
 
     assert of_muon == {name for name in names.values() if "_proj." in name}
@@ -120,10 +120,10 @@ def test_embeddings_and_heads_are_found_in_any_model(tmp_path):
         ("llama", {}, {"model.embed_tokens.weight", "lm_head.weight"}),
         ("qwen3", {"is_critic": True}, {"model.embed_tokens.weight", "score.weight"}),
     ]
-    for name, settings, wanted in cases:
+    for name, settings, expected in cases:
         model = make_engine(model_folder(tmp_path, name), **settings).model
         tables = {id(parameter) for parameter in embedding_parameters(model)}
-        assert {name for name, parameter in model.named_parameters() if id(parameter) in tables} == wanted
+        assert {name for name, parameter in model.named_parameters() if id(parameter) in tables} == expected
 
 
 def test_adam_bf16_holds_its_moments_in_half_the_memory_and_steps_like_adam():
@@ -220,12 +220,12 @@ def test_no_more_state_is_brought_in_at_a_time_than_asked_for():
 def test_ranks_that_hold_unequal_rows_bring_in_the_same_parts(monkeypatch):
     """Seven rows over two ranks are four and three."""
     monkeypatch.setattr(offload, "shard_group", lambda _: SimpleNamespace(size=lambda: 2))
-    found = []
+    actual = []
     for rows in (4, 3):
         monkeypatch.setattr(offload, "local_tensor", lambda tensor, rows=rows: tensor[:rows])
         parameters = [nn.Parameter(torch.zeros(7, 8)) for _ in range(7)]
-        found.append([len(part) for part in offload._in_parts(parameters, 250)])
-    assert found == [[2, 2, 2, 1]] * 2
+        actual.append([len(part) for part in offload._in_parts(parameters, 250)])
+    assert actual == [[2, 2, 2, 1]] * 2
 
 
 def test_an_optimizer_that_nobody_built_is_named():

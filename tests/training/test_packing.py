@@ -44,14 +44,14 @@ def gradient_of(parameter: torch.nn.Parameter) -> Tensor:
 def one_by_one(folder, sequences: Sequences, temperature: float) -> tuple[dict[int, Tensor], dict[str, Tensor]]:
     """By transformers itself, one sequence after the other: log-probabilities of what counts, and gradients."""
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    found = {}
+    actual = {}
     for row, (start, length) in enumerate(zip(sequences.starts_N, LENGTHS, strict=True)):
         ids = torch.tensor(sequences.token_ids[start : start + length], dtype=torch.int64)
         logits = model(ids[None]).logits[0] / temperature
         logprobs = logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None]).squeeze(-1)
-        found[row] = logprobs[torch.tensor(sequences.target_mask[start + 1 : start + length])]
-        (-(found[row] * torch.arange(1, len(found[row]) + 1)).sum()).backward()
-    return found, {name: gradient_of(parameter) for name, parameter in model.named_parameters()}
+        actual[row] = logprobs[torch.tensor(sequences.target_mask[start + 1 : start + length])]
+        (-(actual[row] * torch.arange(1, len(actual[row]) + 1)).sum()).backward()
+    return actual, {name: gradient_of(parameter) for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -68,18 +68,18 @@ def test_packed_sequences_have_the_logprobs_and_gradients_of_single_ones(name, a
     got = engine.logprobs([micro], temperature=0.7)[0]
     engine.accumulate([micro], loss, temperature=0.7)
 
-    wanted = torch.cat([expected[int(row)] for row in micro.rows_N])
+    target = torch.cat([expected[int(row)] for row in micro.rows_N])
     assert len(micro.length_groups) < len(LENGTHS), "sequences of one length are computed together"
-    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, target, atol=1e-5, rtol=0)
     for parameter_name, parameter in engine.model.named_parameters():
-        wanted = gradients[parameter_name]
-        assert (gradient_of(parameter) - wanted).norm() <= 1e-5 * wanted.norm(), parameter_name
+        target = gradients[parameter_name]
+        assert (gradient_of(parameter) - target).norm() <= 1e-5 * target.norm(), parameter_name
 
 
 def test_the_cut_into_micro_batches_changes_no_gradient(sequences, tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     sequences.fields["weight"] = np.linspace(0.5, 1.5, len(sequences.token_ids)).astype(np.float32)
-    found = {}
+    actual = {}
     for name, spec in {
         "one": section(MicroBatchSpec, n_mbs=1),
         "three": section(MicroBatchSpec, n_mbs=3),
@@ -90,13 +90,13 @@ def test_the_cut_into_micro_batches_changes_no_gradient(sequences, tmp_path):
         engine = make_engine(folder, mb_spec=spec, pad_to_maximum=name == "padded")
         micros = engine.cut(sequences, range(len(LENGTHS)))
         total = engine.accumulate(micros, loss)
-        found[name] = (micros, total, [gradient_of(parameter) for parameter in engine.parameters])
+        actual[name] = (micros, total, [gradient_of(parameter) for parameter in engine.parameters])
 
-    assert [len(found[name][0]) for name in ("one", "three")] == [1, 3] and len(found["small"][0]) > 2
-    assert [len(micro.input_ids_T) for micro in found["padded"][0]] == [64, 64]
+    assert [len(actual[name][0]) for name in ("one", "three")] == [1, 3] and len(actual["small"][0]) > 2
+    assert [len(micro.input_ids_T) for micro in actual["padded"][0]] == [64, 64]
     for name in ("three", "small", "pairs", "padded"):
-        assert found[name][1] == pytest.approx(found["one"][1], rel=1e-6)
-        torch.testing.assert_close(found[name][2], found["one"][2], atol=1e-5, rtol=1e-5)
+        assert actual[name][1] == pytest.approx(actual["one"][1], rel=1e-6)
+        torch.testing.assert_close(actual[name][2], actual["one"][2], atol=1e-5, rtol=1e-5)
 
 
 def rows_of(micros: list[MicroBatch]) -> list[set[int]]:
@@ -171,7 +171,7 @@ def test_a_model_that_looks_ahead_is_refused():
     part = torch.zeros(1, 2, 3, 4)
     module: Any = torch.nn.Identity()
     module.is_causal = False
-    with pytest.raises(ValueError, match="later"):
+    with pytest.raises(ValueError, match="is not causal"):
         packed_attention(module, part, part, part, None, 1.0, length_groups=group_by_length([3]))
 
 
@@ -180,22 +180,24 @@ def test_dropout_of_attention_leaves_out_and_keeps_the_mean(is_eager):
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.ones(1, 2, 8, 4)
     module, groups = torch.nn.Identity(), group_by_length([8])
-    found = [
+    actual = [
         packed_attention(module, query, key, value, None, 1.0, dropout=0.5, length_groups=groups, is_eager=is_eager)[0]
         for _ in range(400)
     ]
 
-    assert not torch.equal(found[0], found[1])
-    assert float(torch.stack(found).mean()) == pytest.approx(1.0, abs=0.02)
+    assert not torch.equal(actual[0], actual[1])
+    assert float(torch.stack(actual).mean()) == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("window", [None, 5])
 def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypatch, window):
     """The kernel itself needs a GPU; what it is called with does not."""
-    told: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
 
     def kernel(q, k, v, cu_q, cu_k, longest_q, longest_k, **named):
-        told.update(named, shape=tuple(q.shape), borders=(cu_q.tolist(), cu_k.tolist()), longest=(longest_q, longest_k))
+        calls.update(
+            named, shape=tuple(q.shape), borders=(cu_q.tolist(), cu_k.tolist()), longest=(longest_q, longest_k)
+        )
         return q
 
     monkeypatch.setattr(attention, "varlen_attn", kernel)
@@ -209,17 +211,17 @@ def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypat
     }
     packed_attention(torch.nn.Identity(), part, part, part, None, 0.5, **given)
 
-    assert told["shape"] == (9, 2, 8) and told["borders"] == ([0, 2, 9], [0, 2, 9]) and told["longest"] == (7, 7)
-    assert told["window_size"] == ((-1, 0) if window is None else (4, 0)), "5 are itself and the 4 before"
-    assert told["scale"] == 0.5 and told["enable_gqa"]
+    assert calls["shape"] == (9, 2, 8) and calls["borders"] == ([0, 2, 9], [0, 2, 9]) and calls["longest"] == (7, 7)
+    assert calls["window_size"] == ((-1, 0) if window is None else (4, 0)), "5 are itself and the 4 before"
+    assert calls["scale"] == 0.5 and calls["enable_gqa"]
 
 
 def test_flash_attention_of_transformers_is_told_the_borders(monkeypatch, sequences, tmp_path):
     """By the names that it has for them, so that it need not look for them in the positions, layer by layer."""
-    told = []
+    calls = []
 
     def flash(module, query, key, value, attention_mask, **given):
-        told.append(given)
+        calls.append(given)
         return packed_attention(module, query, key, value, attention_mask, **given)
 
     AttentionInterface.register("told_by_a_test", flash)
@@ -228,11 +230,11 @@ def test_flash_attention_of_transformers_is_told_the_borders(monkeypatch, sequen
     micro = sequences.micro_batch([1, 0, 3], world().device)
     engine.logprobs([micro], 1.0)
 
-    assert len(told) == 2
+    assert len(calls) == 2
     inputs = sequences.input_lengths_N[micro.rows_N]
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-        assert told[0][name].tolist() == [0, *np.cumsum(inputs).tolist()] and told[0][name].dtype == torch.int32
-    assert told[0]["max_length_q"] == told[0]["max_length_k"] == max(inputs)
+        assert calls[0][name].tolist() == [0, *np.cumsum(inputs).tolist()] and calls[0][name].dtype == torch.int32
+    assert calls[0]["max_length_q"] == calls[0]["max_length_k"] == max(inputs)
 
 
 def test_flex_attention_is_refused_where_a_model_leaves_attention_out(tmp_path):

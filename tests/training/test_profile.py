@@ -34,8 +34,8 @@ def test_a_path_from_the_root_is_taken_as_it_is_and_an_attempt_writes_over_no_ot
     run = make_run(tmp_path / "run", "sft", *SHORT, f"profiler.trace_path={tmp_path / 'elsewhere'}")
     for attempt in (1, 2):
         TrainerProfiler(start_from(run, None, 0, attempt), world()).close()
-    found = {path.name for path in (tmp_path / "elsewhere").iterdir()}
-    assert found == {"trace_0.json.gz", "trace_0.attempt-2.json.gz"}
+    actual = {path.name for path in (tmp_path / "elsewhere").iterdir()}
+    assert actual == {"trace_0.json.gz", "trace_0.attempt-2.json.gz"}
 
 
 @pytest.mark.shows("profiler.memory_path")
@@ -68,10 +68,10 @@ def test_asked_for_nothing_nothing_is_recorded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_a_timeline_of_ten_steps_or_of_nobody_knows_how_many_is_refused(kind):
-    for steps, told in ((10, "10 steps"), ("null", "all epochs")):
+    for steps, limit in ((10, "10 steps"), ("null", "all epochs")):
         (obstacle,) = plan_of(kind, "profiler.trace_path=traces", f"total_train_steps={steps}").cannot_start
         assert obstacle.key == "profiler.trace_path"
-        assert told in obstacle.reason and "total_train_steps below 10" in obstacle.reason
+        assert limit in obstacle.reason and "total_train_steps below 10" in obstacle.reason
     assert plan_of(kind, "profiler.trace_path=traces", "total_train_steps=9").cannot_start == ()
     assert plan_of(kind, "profiler.trace_path=traces", "bench=true").cannot_start == ()
 

@@ -49,8 +49,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
 
 
 def _read(path: Path) -> Found:
-    said: dict[str, Any] = json.loads(path.read_text())
-    return Found(said, load_file(path.with_suffix(".safetensors")))
+    metrics: dict[str, Any] = json.loads(path.read_text())
+    return Found(metrics, load_file(path.with_suffix(".safetensors")))
 
 
 def alike(one: dict[str, Tensor], other: dict[str, Tensor], atol: float, rtol: float = 0.0) -> None:

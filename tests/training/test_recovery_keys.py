@@ -94,8 +94,8 @@ def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
 
     assert (seen.steps, seen.schedule) == ([1, 2], [7, 8])
     assert (seen.batches, seen.samples) == (7, 2 * 8)
-    wanted = load_file(run.checkpoints / "before-attempt-2" / first.checkpoint.name / "model.safetensors")
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen.weights.items())
+    expected = load_file(run.checkpoints / "before-attempt-2" / first.checkpoint.name / "model.safetensors")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in seen.weights.items())
 
 
 @pytest.mark.shows("recover.skip_scheduler")
@@ -114,8 +114,8 @@ def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(t
 
     assert (seen.steps, seen.schedule) == ([8, 9], [7, 8])
     assert (seen.batches, seen.samples) == (0, 9 * 8)
-    wanted = SupervisedData(run)
-    assert np.array_equal(seen.data.batch_sampler.rows(BEGUN), wanted.batch_sampler.rows(0))
+    expected = SupervisedData(run)
+    assert np.array_equal(seen.data.batch_sampler.rows(BEGUN), expected.batch_sampler.rows(0))
 
 
 def test_a_recovery_leaves_out_nothing_that_its_command_has_left_out_already(tmp_path):
@@ -141,7 +141,7 @@ def test_skips_hold_for_reinforcement_learning_too(tmp_path, monkeypatch):
     with serve(run, total_steps=2) as controller:
         assert train_rl(run) == 0
 
-    assert [body["version"] for body in controller.asked("/publish")] == [0, 1, 2]
+    assert [body["version"] for body in controller.requests_to("/publish")] == [0, 1, 2]
     published = controller.published[0].tensors
     assert all(torch.equal(published[name].float(), tensor.float()) for name, tensor in trained.items())
     rates = [line["train/lr"] for line in metrics_of(run)]
@@ -150,14 +150,14 @@ def test_skips_hold_for_reinforcement_learning_too(tmp_path, monkeypatch):
 
 @pytest.mark.shows("recover.keep")
 @pytest.mark.parametrize(
-    ("keep", "wanted"),
+    ("keep", "expected"),
     [
         ("1", {2: False, 8: True}),
         ("3", {2: False, 4: True, 6: True, 8: True}),
         ("null", dict.fromkeys((2, 4, 6, 8), True)),
     ],
 )
-def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(tmp_path, keep, wanted):
+def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(tmp_path, keep, expected):
     run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", f"recover.keep={keep}")
     engine = make_engine(Path(run.config.model.path))
     for step in (2, 4, 6, 8):
@@ -167,7 +167,7 @@ def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(
         )
         checkpoints.wait()
 
-    assert {step: can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)} == wanted
+    assert {step: can_resume(folder) for step, folder in complete_checkpoints(run.checkpoints)} == expected
 
 
 @pytest.mark.shows("weights.save_async")

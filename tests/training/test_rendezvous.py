@@ -12,8 +12,8 @@ from tests.support.rank_processes import finish, start
 def list_sockets(world: World, folder: str) -> None:
     """While all ranks are connected."""
     world.sum([1.0])
-    found = listening([os.getpid()])
-    Path(folder, f"{world.rank}.json").write_text(json.dumps([sorted(found[os.getpid()]), open_to_others(found)]))
+    actual = listening([os.getpid()])
+    Path(folder, f"{world.rank}.json").write_text(json.dumps([sorted(actual[os.getpid()]), open_to_others(actual)]))
     world.barrier()
 
 

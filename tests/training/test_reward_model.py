@@ -64,9 +64,9 @@ def ranker(folder: Path, **settings: Any) -> TrainEngine:
 
 
 def test_a_text_is_scored_at_its_last_token():
-    found = scoring_sequences(pairs().take(np.array([2, 1])))
-    assert found.lengths_N.tolist() == [3, 4] and found.input_lengths_N.tolist() == [2, 3]
-    assert np.flatnonzero(found.target_mask).tolist() == [2, 6]
+    actual = scoring_sequences(pairs().take(np.array([2, 1])))
+    assert actual.lengths_N.tolist() == [3, 4] and actual.input_lengths_N.tolist() == [2, 3]
+    assert np.flatnonzero(actual.target_mask).tolist() == [2, 6]
 
 
 def test_pairs_are_matched_in_a_micro_batch_sorted_by_length():
@@ -101,8 +101,8 @@ def test_however_pairs_are_cut_into_micro_batches_the_step_is_the_same(tmp_path,
 
     assert len(RewardModelLearner(cut, seed=1).micro_batches(batch)) > 1
     assert other == pytest.approx(one, rel=1e-4)
-    wanted = weights_of(whole)
-    assert all(torch.allclose(tensor, wanted[name], atol=1e-5) for name, tensor in weights_of(cut).items())
+    expected = weights_of(whole)
+    assert all(torch.allclose(tensor, expected[name], atol=1e-5) for name, tensor in weights_of(cut).items())
 
 
 def test_an_evaluation_is_of_all_pairs_however_many_at_a_time(tmp_path):
@@ -125,8 +125,8 @@ def train_in(run: Any, stop: StopRequest | None = None) -> int:
 def test_the_saved_folder_scores_texts_as_training_did(tmp_path):
     run = make_run(tmp_path / "run", "reward_model", *SETTINGS, "total_train_steps=4")
     assert train_in(run) == 0
-    found = [line for line in metrics_of(run) if "eval/loss" in line]
-    assert [line["step"] for line in found] == [2, 4] and all("eval/accuracy" in line for line in found)
+    actual = [line for line in metrics_of(run) if "eval/loss" in line]
+    assert [line["step"] for line in actual] == [2, 4] and all("eval/accuracy" in line for line in actual)
 
     model: Any = AutoModelForSequenceClassification.from_pretrained(run.checkpoints / "step_000004").eval()
     held_out = SupervisedData(run).valid
@@ -136,8 +136,8 @@ def test_the_saved_folder_scores_texts_as_training_did(tmp_path):
     with torch.no_grad():
         scores = torch.stack([model(text[None, :-1]).logits[0, 0] for text in ids])
     margins = scores[::2] - scores[1::2]
-    assert found[-1]["eval/margin"] == pytest.approx(margins.mean().item(), rel=1e-3)
-    assert found[-1]["eval/accuracy"] == (margins > 0).double().mean().item()
+    assert actual[-1]["eval/margin"] == pytest.approx(margins.mean().item(), rel=1e-3)
+    assert actual[-1]["eval/accuracy"] == (margins > 0).double().mean().item()
 
 
 def test_four_steps_are_two_and_two_resumed_bit_for_bit(tmp_path):

@@ -18,9 +18,9 @@ def course(steps: int, **settings) -> list[float]:
 
 
 def test_cosine_warms_up_from_the_lowest_rate_and_falls_back_to_it():
-    wanted = [0.1, 0.55, 1, 0.965746, 0.868198, 0.722208, 0.55, 0.377792, 0.231802, 0.134254, 0.1]
+    expected = [0.1, 0.55, 1, 0.965746, 0.868198, 0.722208, 0.55, 0.377792, 0.231802, 0.134254, 0.1]
 
-    assert course(11, lr_scheduler_type="cosine", warmup_steps=2, min_lr_ratio=0.1) == wanted
+    assert course(11, lr_scheduler_type="cosine", warmup_steps=2, min_lr_ratio=0.1) == expected
     assert course(13, lr_scheduler_type="cosine", warmup_steps=2, min_lr_ratio=0.1)[11:] == [0.1, 0.1]
 
 

@@ -34,8 +34,8 @@ A_LAYER = "Qwen3DecoderLayer"
 
 
 def fsdp(**settings: Any) -> FSDPEngineConfig:
-    found: FSDPEngineConfig = section(FSDPEngineConfig, **settings)
-    return found
+    actual: FSDPEngineConfig = section(FSDPEngineConfig, **settings)
+    return actual
 
 
 def learnt(engine: TrainEngine, steps: int = 2) -> tuple[list[float], dict[str, Tensor]]:
@@ -45,8 +45,10 @@ def learnt(engine: TrainEngine, steps: int = 2) -> tuple[list[float], dict[str, 
 
 
 def equal(one: TrainEngine, other: TrainEngine) -> bool:
-    (said, weights), (said_too, weights_too) = learnt(one), learnt(other)
-    return said == said_too and all(torch.equal(weights[name], tensor) for name, tensor in weights_too.items())
+    (metrics, weights), (other_metrics, other_weights) = learnt(one), learnt(other)
+    return metrics == other_metrics and all(
+        torch.equal(weights[name], tensor) for name, tensor in other_weights.items()
+    )
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -67,19 +69,19 @@ def test_rows_are_split_as_fsdp_splits_them():
 
 
 def test_parameters_that_wait_in_host_memory_are_asked_of_fsdp(tmp_path, monkeypatch):
-    """On a CPU they are there anyway: what can be seen is that FSDP is told, and pins nothing without a GPU."""
-    told: list[OffloadPolicy] = []
+    """On a CPU they are there anyway: checked are FSDP's policy, and that nothing is pinned without a GPU."""
+    policies: list[OffloadPolicy] = []
 
     def noted(module: nn.Module, **how: Any) -> Any:
-        told.append(how["offload_policy"])
+        policies.append(how["offload_policy"])
         return fully_shard(module, **how)
 
     monkeypatch.setattr(sharding, "fully_shard", noted)
     folder = model_folder(tmp_path, "qwen3")
-    kept, moved = (make_engine(folder, fsdp=fsdp(offload_params=said)) for said in (False, True))
+    kept, moved = (make_engine(folder, fsdp=fsdp(offload_params=value)) for value in (False, True))
 
-    assert [type(policy) for policy in told] == [OffloadPolicy] * 3 + [CPUOffloadPolicy] * 3
-    assert not any(policy.pin_memory for policy in told if isinstance(policy, CPUOffloadPolicy))
+    assert [type(policy) for policy in policies] == [OffloadPolicy] * 3 + [CPUOffloadPolicy] * 3
+    assert not any(policy.pin_memory for policy in policies if isinstance(policy, CPUOffloadPolicy))
     assert equal(kept, moved)
 
 
@@ -97,7 +99,7 @@ def test_a_model_built_without_memory_and_filled_later_is_the_same_to_the_last_b
     """Also where head and embedding are one tensor."""
     settings = WAYS[way]
     folder = model_folder(tmp_path, name)
-    usual, filled = (make_engine(folder, fsdp=fsdp(load_using_meta=said), **settings) for said in (False, True))
+    usual, filled = (make_engine(folder, fsdp=fsdp(load_using_meta=value), **settings) for value in (False, True))
 
     parameters = [dict(engine.model.named_parameters()) for engine in (usual, filled)]
     assert parameters[0].keys() == parameters[1].keys()
@@ -173,14 +175,14 @@ def test_the_first_layers_of_a_model_are_a_model(tmp_path):
 
 def test_experts_are_multiplied_at_once_or_one_by_one(tmp_path):
     folder = model_folder(tmp_path, "qwen3_moe")
-    at_once, one_by_one = (make_engine(folder, moe_use_grouped_mm=said) for said in (True, False))
+    at_once, one_by_one = (make_engine(folder, moe_use_grouped_mm=value) for value in (True, False))
 
     assert at_once.model.config._experts_implementation == "grouped_mm"
     assert one_by_one.model.config._experts_implementation == "eager"
-    (said, weights), (said_too, weights_too) = learnt(at_once), learnt(one_by_one)
-    assert said == pytest.approx(said_too, rel=1e-5)
+    (metrics, weights), (other_metrics, other_weights) = learnt(at_once), learnt(one_by_one)
+    assert metrics == pytest.approx(other_metrics, rel=1e-5)
     for name, tensor in weights.items():
-        torch.testing.assert_close(weights_too[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
+        torch.testing.assert_close(other_weights[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
 
 
 class Watched(HostActivations):
@@ -249,7 +251,7 @@ def as_captured(monkeypatch) -> None:
 def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEngine:
     """A compiled engine whose losses and gradients are those of one that is not."""
     compiling = section(CompileConfig, fullgraph=True)
-    usual, faster = (make_engine(folder, compile=said, **settings) for said in (None, compiling))
+    usual, faster = (make_engine(folder, compile=value, **settings) for value in (None, compiling))
     for micro in micros:
         assert faster.accumulate([micro], mean_loss) == pytest.approx(usual.accumulate([micro], mean_loss), rel=1e-6)
     for one, other in zip(usual.parameters, faster.parameters, strict=True):

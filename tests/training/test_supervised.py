@@ -82,8 +82,8 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
     start_from(parts, parts.checkpoints / "step_000003", 3)
     assert train_in(parts) == 0
 
-    wanted, got = (load_file(run.checkpoints / "step_000006" / "model.safetensors") for run in runs)
-    assert all(torch.equal(got[name], tensor) for name, tensor in wanted.items())
+    expected, got = (load_file(run.checkpoints / "step_000006" / "model.safetensors") for run in runs)
+    assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
 
 
 def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
@@ -145,19 +145,19 @@ def test_the_loss_counts_the_answer_and_its_end(tmp_path):
 def test_loss_on_says_which_tokens_are_learnt(tmp_path):
     """With the tokens of the prompt, but for the first, which nothing foretells."""
     counts = {}
-    for said in ("answers", "all"):
-        run = make_run(tmp_path / said, "sft", *SETTINGS, f"train_dataset.loss_on={said}")
+    for loss_on in ("answers", "all"):
+        run = make_run(tmp_path / loss_on, "sft", *SETTINGS, f"train_dataset.loss_on={loss_on}")
         data = SupervisedData(run)
         assert data.valid is not None
-        counts[said] = [set(store.take(np.arange(9)).loss_tokens_N.tolist()) for store in (data.train, data.valid)]
+        counts[loss_on] = [set(store.take(np.arange(9)).loss_tokens_N.tolist()) for store in (data.train, data.valid)]
     assert counts == {"answers": [{4}, {4}], "all": [{9}, {9}]}
 
 
 def test_it_learns_conversations(tmp_path):
     """By the template of the model's tokenizer, which goes with the model."""
     folder = chat_folder(tmp_path / "m")
-    asked = [{"role": "user", "content": "1+1"}]
-    rows = [{"messages": [*asked, {"role": "assistant", "content": str(answer)}]} for answer in range(9)]
+    question = [{"role": "user", "content": "1+1"}]
+    rows = [{"messages": [*question, {"role": "assistant", "content": str(answer)}]} for answer in range(9)]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=9", "valid_dataset=null")
@@ -168,7 +168,7 @@ def test_it_learns_conversations(tmp_path):
     losses = [line["train/loss"] for line in metrics_of(run)]
     assert losses[-1] < losses[0] - 1 and metrics_of(run)[0]["train/loss_tokens"] == 9 * 2
     saved = TextTokenizer(run.checkpoints / "step_000012")
-    assert saved.encode_prompt(asked) == TextTokenizer(folder).encode_prompt(asked)
+    assert saved.encode_prompt(question) == TextTokenizer(folder).encode_prompt(question)
     assert json.loads((run.directory / "data.json").read_text())["train_dataset"]["has_messages"] is True
 
 

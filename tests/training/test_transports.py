@@ -1,4 +1,4 @@
-"""The trainer's ways for weights: each listens where it is told, and what is sent is what was published."""
+"""The trainer's weight transports: each listens on the configured address and sends what was published."""
 
 import socket
 import threading
@@ -59,9 +59,9 @@ def run_of(*overrides: str) -> Any:
 
 
 def opened(*overrides: str) -> CollectiveTransport:
-    found = open_transport(run_of(*overrides), engine(), Controller())  # type: ignore[arg-type]
-    assert isinstance(found, CollectiveTransport)
-    return found
+    actual = open_transport(run_of(*overrides), engine(), Controller())  # type: ignore[arg-type]
+    assert isinstance(actual, CollectiveTransport)
+    return actual
 
 
 @pytest.mark.shows("actor.weight_update_mode")
@@ -71,19 +71,19 @@ def test_a_transport_is_found_by_each_of_its_names(mode) -> None:
 
 
 def free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server((host, 0)) as actual:
+        return int(actual.getsockname()[1])
 
 
 @pytest.mark.shows("weights.broadcast.host", "weights.broadcast.port")
 def test_host_and_port_are_where_trainer_and_servers_meet() -> None:
     port = free_port("127.0.0.2")
     transport = opened("weights.broadcast.host=127.0.0.2", f"weights.broadcast.port={port}")
-    told = transport.publish(3, model().items(), PROBE)
-    assert told["meeting"] == {"host": "127.0.0.2", "port": port, "devices": []}
+    publication = transport.publish(3, model().items(), PROBE)
+    assert publication["meeting"] == {"host": "127.0.0.2", "port": port, "devices": []}
     socket.create_connection(("127.0.0.2", port), timeout=60).close()
-    assert (told["version"], told["transport"], told["folder"]) == (3, "collective", None)
-    index = parse_index(told["index"], "index")
+    assert (publication["version"], publication["transport"], publication["folder"]) == (3, "collective", None)
+    index = parse_index(publication["index"], "index")
     assert index.probe == PROBE and [info.name for info in index.tensors] == list(model())
     transport.close(early=True)
 
@@ -133,11 +133,11 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
     for group in ("a", "b"):
         at = meeting(host, world=2, group=group)
         controller.meetings.append(at._replace(first_rank=0)._asdict())
-        found = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
+        actual = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
         controller.over.add(group)
-        assert torch.equal(found["model.turned"], model(7)["model.turned"])
-    closing, asked = Beside(lambda: sender.close(early=False)), len(controller.versions)
-    while len(controller.versions) < asked + 5:
+        assert torch.equal(actual["model.turned"], model(7)["model.turned"])
+    closing, before = Beside(lambda: sender.close(early=False)), len(controller.versions)
+    while len(controller.versions) < before + 5:
         time.sleep(0.01)
     assert closing.result is None and controller.versions[-1] == 7
     controller.ends = True
@@ -153,8 +153,8 @@ def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
     controller.over.add("nowhere")
     controller.meetings += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
     sender.offer(weights)
-    found = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
-    assert torch.equal(found["model.turned"], model(7)["model.turned"])
+    actual = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
+    assert torch.equal(actual["model.turned"], model(7)["model.turned"])
     controller.over.add(at.group)
     controller.ends = True
     sender.close(early=False)
@@ -173,5 +173,10 @@ def test_files_lie_where_they_are_told(tmp_path: Path) -> None:
     config = grpo("actor.weight_update_mode=filesystem")
     run = SimpleNamespace(config=config, run_id="run-1", memory=tmp_path / "none" / "m", weights=tmp_path / "weights")
     transport = open_transport(run, holder, Controller())  # type: ignore[arg-type]
-    told = transport.publish(2, model().items(), PROBE)
-    assert told == {"version": 2, "transport": "disk", "folder": str(tmp_path / "weights" / "v000002"), "bytes": 40}
+    publication = transport.publish(2, model().items(), PROBE)
+    assert publication == {
+        "version": 2,
+        "transport": "disk",
+        "folder": str(tmp_path / "weights" / "v000002"),
+        "bytes": 40,
+    }
