@@ -1,6 +1,6 @@
-"""Publications of an adapter alone: a folder as peft, vLLM and SGLang read it, with an index to verify it by.
+"""Publications of a LoRA adapter: a folder that peft, vLLM and SGLang read, with an index for verification.
 
-Only who publishes needs torch. The index has a bucket for the tensors, and adapter_config.json as one without any.
+Only publishing needs torch. The index has one bucket for the tensors, and adapter_config.json as a bucket without any.
 """
 
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AdapterFiles(NamedTuple):
-    """An adapter as its folder has it. `contents` may be shared memory: copy what is to be kept."""
+    """An adapter as read from its folder. `contents` may be shared memory: copy what is kept."""
 
     config: dict[str, Any]
     infos: list[TensorInfo]
@@ -38,7 +38,7 @@ class AdapterFiles(NamedTuple):
 
 
 class LoadedAdapter(NamedTuple):
-    """A version of the weights that is an adapter, and whose hashes were found right."""
+    """A version of the weights that is an adapter, with verified hashes."""
 
     version: int
     files: AdapterFiles
@@ -53,7 +53,7 @@ def publish_adapter(
     probe: Probe | None,
     run_id: str,
 ) -> Path:
-    """Writes a version under a temporary name and renames it when it is complete. Names are those of peft's files."""
+    """Writes a version under a temporary name and renames it when it is complete. File names are peft's."""
     from areal_like.weights.fingerprint import describe_tensors
 
     infos, contents = describe_tensors(tensors)
@@ -76,8 +76,8 @@ def publish_adapter(
 
 
 def read_adapter(folder: Path, newer_than: int, run_id: str | None = None, version: int | None = None) -> LoadedAdapter:
-    """Reads a version, refuses it unless it is newer, of this run (None: of any) and the one that was spoken of (None:
-    whichever it is), and only returns it when the hash of every tensor is right."""
+    """Reads a version and verifies the hash of every tensor. Refuses it unless it is newer, of this run (None: of any)
+    and the given `version` (None: any)."""
     index = read_index(folder)
     if version is not None and index.version != version:
         raise BadWeights(f"{folder} holds version {index.version} of the weights and not {version}")
@@ -85,7 +85,7 @@ def read_adapter(folder: Path, newer_than: int, run_id: str | None = None, versi
     buckets = {bucket.file: bucket for bucket in index.buckets}
     if set(buckets) != {TENSORS_FILE, CONFIG_FILE}:
         raise BadWeights(
-            f"version {index.version} of the weights is no adapter: {folder} holds {', '.join(sorted(buckets))}"
+            f"version {index.version} of the weights is not an adapter: {folder} holds {', '.join(sorted(buckets))}"
         )
     contents = read_bucket(folder, buckets[TENSORS_FILE], index.version)
     config = read_bucket_file(folder, buckets[CONFIG_FILE], index.version).tobytes()
@@ -96,8 +96,8 @@ def read_adapter(folder: Path, newer_than: int, run_id: str | None = None, versi
 
 
 def check_adapter(publication: LoadedAdapter, checkpoint: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-    """Refuses an adapter that is not for the model whose checkpoint has these tensors (name -> shape and type). For who
-    passes it on to an engine; one that has the model knows its layers better."""
+    """Refuses an adapter for another model than the one with these tensors (name -> shape and type). For servers that
+    pass it to an external engine; the embedded engine checks the model's layers itself."""
     whose = f"version {publication.version} of the weights"
     check_tensors(
         parse_adapter_config(publication.files.config, whose),
@@ -109,22 +109,22 @@ def check_adapter(publication: LoadedAdapter, checkpoint: Mapping[str, tuple[tup
 
 
 def read_peft_folder(folder: Path) -> AdapterFiles:
-    """An adapter of anybody, as peft saves it. There is nothing to verify it by."""
+    """Reads an adapter as peft saves it, from any source. It has no hashes to verify."""
     config, file = folder / CONFIG_FILE, folder / TENSORS_FILE
     for path in (config, file):
         if not path.is_file():
-            raise BadWeights(f"{folder}: there is no adapter here ({path.name} is missing)")
+            raise BadWeights(f"{folder}: is not an adapter ({path.name} is missing)")
     try:
-        said = orjson.loads(config.read_bytes())
+        peft_config = orjson.loads(config.read_bytes())
         content = read_bytes(file, file.stat().st_size)
-        infos, contents = _cut(content)
+        infos, contents = _split_tensors(content)
     except (KeyError, TypeError, ValueError) as error:
         raise BadWeights(f"{folder}: is damaged: {type(error).__name__}: {error}") from error
-    return AdapterFiles(said, infos, contents)
+    return AdapterFiles(peft_config, infos, contents)
 
 
-def _cut(content: Bytes) -> tuple[list[TensorInfo], dict[str, Bytes]]:
-    """What is in a safetensors file."""
+def _split_tensors(content: Bytes) -> tuple[list[TensorInfo], dict[str, Bytes]]:
+    """Tensors of a safetensors file."""
     length = 8 + int.from_bytes(content[:8].tobytes(), "little")
     infos, contents = [], {}
     for name, entry in orjson.loads(content[8:length].tobytes()).items():

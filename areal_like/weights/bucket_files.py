@@ -1,4 +1,4 @@
-"""Published files, read and verified without torch: who only passes weights on needs no library for them."""
+"""Reads and verifies published files without torch, for processes that only forward weights."""
 
 import mmap
 from pathlib import Path
@@ -19,7 +19,7 @@ Bytes = NDArray[np.uint8]
 
 
 def check_version(index: Index, newer_than: int, run_id: str | None) -> None:
-    """Refuses a version of another run (None: of any is right) and one that is not newer than what is served."""
+    """Refuses a version of another run (None: accepts any), and one that is not newer than the served one."""
     if run_id is not None and index.run_id != run_id:
         raise BadWeights(
             f"version {index.version} of the weights belongs to run {index.run_id}, and this is run {run_id}"
@@ -31,8 +31,8 @@ def check_version(index: Index, newer_than: int, run_id: str | None) -> None:
 
 
 def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
-    """The tensors of a bucket in the order of its file, when each has the hash that it was published with. Where the
-    file lies in shared memory they are that memory: copy what is to be changed or kept."""
+    """The tensors of a bucket in the order of its file, with verified hashes. If the file is in shared memory, they are
+    that memory: copy what is changed or kept."""
     content = read_bucket_file(folder, bucket, version)
     ordered = file_order(bucket.tensors)
     header = file_header(ordered)
@@ -49,20 +49,20 @@ def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
 
 
 def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
-    """All of a file, when it has the size that it was published with."""
+    """The whole file, if it has its published size."""
     path = folder / bucket.file
     size = path.stat().st_size if path.exists() else None
     if size != bucket.bytes:
-        said = "is missing" if size is None else f"has {size} bytes and not {bucket.bytes}"
+        problem = "is missing" if size is None else f"has {size} bytes and not {bucket.bytes}"
         raise BadWeights(
-            f"version {version} of the weights: bucket {bucket.file} {said}, so it was not published whole, or changed "
-            "since"
+            f"version {version} of the weights: bucket {bucket.file} {problem}: it was not published completely, or "
+            "changed since"
         )
     return read_bytes(path, size)
 
 
 def read_bytes(path: Path, size: int) -> Bytes:
-    """As they lie where the file is memory anyway, else read."""
+    """Maps the file if it is in shared memory, else reads it."""
     with path.open("rb", buffering=0) as file:
         if path.is_relative_to(MEMORY):
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)

@@ -1,4 +1,4 @@
-"""Tensors in contiguous buckets: each a safetensors file that any tool reads, and that needs no copy to be read."""
+"""Groups tensors into buckets: each is a safetensors file, readable without a copy."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,11 +28,11 @@ DTYPES = {
     "uint8": _DType("U8", 1),
     "bool": _DType("BOOL", 1),
 }
-"""Types that can travel: as torch calls them, and as safetensors does."""
+"""Types that can be published: torch's name -> safetensors' code and size."""
 
 
 class TensorInfo(NamedTuple):
-    """A tensor without its numbers. `hash` is over type, shape and content."""
+    """A tensor's description. `hash` is over type, shape and content."""
 
     name: str
     dtype: str
@@ -56,8 +56,8 @@ T = TypeVar("T", bound=Sized)
 
 
 def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BUCKET_BYTES) -> Iterator[list[tuple[str, T]]]:
-    """Neighbours together, up to `max_bytes`; what is larger than that has a bucket to itself. Takes one tensor after
-    another, so that only a bucket of them has to be there at once."""
+    """Puts consecutive tensors into buckets of up to `max_bytes`; a larger tensor gets its own bucket. Lazy: only one
+    bucket of tensors needs to be in memory."""
     bucket: list[tuple[str, T]] = []
     held = 0
     for name, tensor in tensors:
@@ -71,7 +71,7 @@ def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BUCKET_B
 
 
 def require_unique_names(tensors: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
-    """The same, and a ValueError where a name comes again."""
+    """The same tensors; raises ValueError at a repeated name."""
     names: set[str] = set()
     for name, tensor in tensors:
         if name in names:
@@ -85,12 +85,12 @@ def bucket_file(number: int) -> str:
 
 
 def file_order(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """Wider types first, so that everything in a file is aligned."""
+    """Wider types first, so that all tensors in a file are aligned."""
     return sorted(infos, key=lambda info: -DTYPES[info.dtype].size)
 
 
 def file_header(ordered: Sequence[TensorInfo]) -> bytes:
-    """What stands in a safetensors file before the numbers."""
+    """Header of a safetensors file."""
     entries, at = {}, 0
     for info in ordered:
         end = at + info.nbytes
@@ -106,7 +106,7 @@ def file_header(ordered: Sequence[TensorInfo]) -> bytes:
 
 
 def bucket_hash(header: bytes, ordered: Sequence[TensorInfo]) -> str:
-    """Of a whole bucket: its header, and the hashes of what it holds."""
+    """Hash of a bucket: over its header and the hashes of its tensors."""
     digest = xxhash.xxh3_64(header)
     for info in ordered:
         digest.update(info.hash.encode())

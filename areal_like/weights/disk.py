@@ -1,4 +1,4 @@
-"""Publications of weights as folders: in shared memory on one node, else on a disk that all nodes see."""
+"""Publishes and loads weights as folders: in shared memory on one node, else on a disk that all nodes see."""
 
 import os
 import re
@@ -31,12 +31,12 @@ VERSION = re.compile(r"v(\d{6,})")
 TEMPORARY = re.compile(r"\.v\d{6,}\.(\d+)\.(?:new|old)")
 
 Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""What a model wants: name -> shape and type."""
+"""Tensors of a model: name -> shape and type."""
 
 
 class LoadedWeights(NamedTuple):
-    """Weights whose hashes were found right. Where `tensors` lie in shared memory they are that memory: copy what is to
-    be changed or kept."""
+    """Weights with verified hashes. If the files are in shared memory, `tensors` are that memory: copy what is changed
+    or kept."""
 
     version: int
     run_id: str
@@ -54,13 +54,13 @@ def publish_weights(
     run_id: str,
     max_bucket_bytes: int = MAX_BUCKET_BYTES,
 ) -> Path:
-    """Writes a version under a temporary name and renames it when it is complete. Tensors are taken one bucket at a
-    time. A folder of that version that is left over from an earlier attempt is replaced."""
+    """Writes a version under a temporary name and renames it when it is complete. Tensors are read one bucket at a
+    time. A folder of that version left by an earlier attempt is replaced."""
     with new_version(folder_root, version) as folder:
         buckets: list[Bucket] = []
         for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):
             buckets.append(_write_bucket(folder / bucket_file(number), bucket))
-            bucket.clear()  # or its tensors would be there until the next bucket is
+            bucket.clear()  # or its tensors would be kept until the next bucket is complete
         write_index(folder, Index(version, run_id, buckets, probe))
     return final_folder(folder_root, version)
 
@@ -78,8 +78,8 @@ def _write_bucket(path: Path, bucket: list[tuple[str, Tensor]]) -> Bucket:
 
 
 def load_version(folder: Path, expected: Expected, newer_than: int, run_id: str | None = None) -> LoadedWeights:
-    """Reads a version, refuses it unless it is newer, of this run (None: of any) and of this model, and only returns
-    it when the hash of every tensor is right."""
+    """Reads a version and verifies the hash of every tensor. Refuses it unless it is newer, of this run (None: of any)
+    and of this model."""
     index = read_index(folder)
     verify_index(index, with_dtype_names(expected), newer_than, run_id)
     contents: dict[str, Bytes] = {}
@@ -97,23 +97,23 @@ def load_version(folder: Path, expected: Expected, newer_than: int, run_id: str 
 
 
 def with_dtype_names(expected: Expected) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The same for who has no torch."""
+    """The same without torch types."""
     return {name: (tuple(shape), dtype_name(dtype)) for name, (shape, dtype) in expected.items()}
 
 
 def as_tensor(info: TensorInfo, content: Tensor) -> Tensor:
-    """The bytes of a tensor as what they are."""
+    """Bytes as a tensor of their type and shape."""
     return content.view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
 def remove_versions(folder_root: Path, keep: set[int]) -> None:
-    """Removes the versions that are not to be kept, and what a publisher that died left half-written."""
+    """Removes all versions but those in `keep`, and incomplete folders of dead publishers."""
     if not folder_root.is_dir():
         return
     for folder in sorted(folder_root.iterdir()):
         version, temporary = VERSION.fullmatch(folder.name), TEMPORARY.fullmatch(folder.name)
         if version and int(version[1]) not in keep:
-            # Renamed first: what a reader still finds under a version's name is whole.
+            # Renamed first: readers never see an incomplete folder under a version's name.
             shutil.rmtree(folder.rename(folder_root / f".{folder.name}.{os.getpid()}.old"))
         elif temporary and int(temporary[1]) != os.getpid():
             shutil.rmtree(folder)

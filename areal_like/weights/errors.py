@@ -1,31 +1,30 @@
-"""Weights that must not be served, in words that name what is wrong with them."""
+"""Errors of weights and their transfer, and texts that name tensors by layer."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
-"""How the models of transformers number their layers."""
+"""Layer numbers in tensor names of transformers models."""
 
 MAX_NAMED = 3
 
 
 class BadWeights(ValueError):
-    """Weights of a version that are damaged, incomplete, of another model, or out of turn."""
+    """Weights that are damaged, incomplete, of another model or run, or not newer than those served."""
 
 
 class GroupBroken(RuntimeError):
-    """Weights did not come through: the group in which they were sent was broken up, or one of it is gone. Nothing is
-    wrong with the weights, and they may be sent again."""
+    """The transfer failed: its group was aborted, or a member is gone. The weights are fine and may be sent again."""
 
 
 def layer_of(name: str) -> int | None:
-    """The layer that a tensor belongs to; None for embeddings, last norm and head."""
-    found = LAYER.search(name)
-    return int(found[1]) if found else None
+    """The layer of a tensor; None for embeddings, last norm and head."""
+    match = LAYER.search(name)
+    return int(match[1]) if match else None
 
 
 def group_by_layer(names: Iterable[str]) -> dict[int | None, list[str]]:
-    """Names layer by layer; those of no layer come last."""
+    """Names by layer; those without a layer come last."""
     layers: dict[int | None, list[str]] = {}
     for name in names:
         layers.setdefault(layer_of(name), []).append(name)
@@ -35,8 +34,8 @@ def group_by_layer(names: Iterable[str]) -> dict[int | None, list[str]]:
 def count_by_layer(names: Sequence[str], what: str) -> str:
     """Such as `layer 2: 9 tensors are missing: model.layers.2.input_layernorm.weight, ... and 6 more`."""
     return "; ".join(
-        f"{_place(layer)}: {_tensors(len(found))} {what}: {_some(found)}"
-        for layer, found in group_by_layer(names).items()
+        f"{_place(layer)}: {_tensors(len(of_layer))} {what}: {_some(of_layer)}"
+        for layer, of_layer in group_by_layer(names).items()
     )
 
 

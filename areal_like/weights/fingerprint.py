@@ -1,4 +1,4 @@
-"""The numbers of torch's tensors as they lie in memory, and their hashes."""
+"""Bytes and hashes of torch tensors."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """The numbers of a tensor as they lie in memory; copied only from a GPU, or when they do not lie in a row."""
+    """The bytes of a tensor; copied only from a GPU or if it is not contiguous."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
@@ -26,7 +26,7 @@ def tensor_hash(tensor: Tensor) -> str:
 
 
 def describe_tensors(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[TensorInfo], dict[str, memoryview]]:
-    """What an index says of tensors, and their bytes by name."""
+    """Descriptions of tensors for an index, and their bytes by name."""
     infos, contents = [], {}
     for name, tensor in tensors:
         contents[name] = raw_bytes(tensor)

@@ -1,4 +1,4 @@
-"""Weights as they are sent: each bucket one row of bytes, which is what would stand in its file after the header."""
+"""Weights in the form that is sent: each bucket is one byte tensor, the content of its file after the header."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from areal_like.weights.index import Bucket, Index
 from areal_like.weights.probe import Probe
 
 MAX_SENT_BYTES = 64 * 2**20
-"""Of a bucket that is sent: as much as who receives must hold beside the weights."""
+"""Bucket size for sending: a receiver needs so much memory beside the weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class FlatWeights:
-    """A version, copied: training changes nothing of it any more. `contents[i]` are the bytes of bucket i."""
+    """A copy of a version, independent of further training. `contents[i]` are the bytes of bucket i."""
 
     index: Index
     contents: list[Tensor]
@@ -44,35 +44,34 @@ def flatten(
     room: FlatWeights | None = None,
     max_bucket_bytes: int = MAX_SENT_BYTES,
 ) -> FlatWeights:
-    """Copies tensors to the host, one bucket of them at a time. `room` is a version that nobody needs any more, whose
-    memory is taken."""
+    """Copies tensors to the host, one bucket at a time. `room`: an unused version whose memory is reused."""
     buckets, contents = [], []
     free = [] if room is None else list(room.contents)
     for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):
         content = _take(free, sum(tensor.nbytes for _, tensor in bucket), bucket[0][1].is_cuda)
         buckets.append(_fill(content, number, bucket))
         contents.append(content)
-        bucket.clear()  # or its tensors would be there until the next bucket is
+        bucket.clear()  # or its tensors would be kept until the next bucket is complete
     return FlatWeights(Index(version, run_id, buckets, probe), contents)
 
 
 def tensor_in(content: Tensor, info: TensorInfo, at: int) -> Tensor:
-    """One of a bucket's tensors, which begins after so many bytes of it."""
+    """The tensor at byte offset `at` of a bucket."""
     return content[at : at + info.nbytes].view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
 def _take(free: list[Tensor], size: int, is_pinned: bool) -> Tensor:
-    """Memory that was used before is faster to write to."""
-    found = next((number for number, content in enumerate(free) if content.nbytes == size), None)
-    return torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned) if found is None else free.pop(found)
+    """Reuses memory of the same size, which is faster to write than new memory."""
+    index = next((number for number, content in enumerate(free) if content.nbytes == size), None)
+    return torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned) if index is None else free.pop(index)
 
 
 def _fill(content: Tensor, number: int, bucket: list[tuple[str, Tensor]]) -> Bucket:
-    given = dict(bucket)
+    tensors = dict(bucket)
     infos = [TensorInfo(name, dtype_name(tensor.dtype), tuple(tensor.shape), "") for name, tensor in bucket]
     hashes, at = {}, 0
     for info in file_order(infos):
-        tensor_in(content, info, at).copy_(given[info.name].detach())
+        tensor_in(content, info, at).copy_(tensors[info.name].detach())
         part = content[at : at + info.nbytes]
         hashes[info.name] = hash_of(info.dtype, info.shape, part.numpy().data)
         at += info.nbytes

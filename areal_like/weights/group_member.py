@@ -1,8 +1,8 @@
-"""How a member of a group and the place where it meets prove to each other that they know the group's secret.
+"""Connection of a group's member to the group server, with mutual authentication.
 
-Anybody on the machine can connect there. A group's name is in two parts: its title, which is said aloud, and a secret,
-which the controller tells to those who are in it. The secret never travels here: it is the key of an HMAC over fresh
-nonces of both sides.
+Any program on the machine can connect. A group's name consists of a title, which is sent, and a secret, which the
+controller gives to the members. The secret is never sent here: it is the key of an HMAC over fresh nonces of both
+sides.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 HOST, MEMBER, PEER = "host", "member", "peer"
-"""What a proof is for; none can be used for another."""
+"""Purposes of proofs; a proof for one is invalid for another."""
 MAX_LINE_BYTES = 1 << 16
 LEAVE_MESSAGE = {"do": "leave"}
 
@@ -32,8 +32,8 @@ def new_nonce() -> str:
     return secrets.token_hex(32)
 
 
-def json_line(said: dict[str, Any]) -> bytes:
-    return json.dumps(said).encode() + b"\n"
+def json_line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def as_text(value: bytes) -> str:
@@ -45,43 +45,43 @@ def as_bytes(text: str) -> bytes:
 
 
 class Impostor(OSError):
-    """Who listens there does not know the secret."""
+    """The program that listens there does not know the secret."""
 
 
 class GroupMember:
-    """A connection to where groups meet: what is known there is asked and changed over it. It is closed when this
-    process is gone, however that ends, and so it is known there at once."""
+    """A connection to the group server, for requests to the group's store. The kernel closes it when this process ends,
+    so that the server notices at once."""
 
     def __init__(self, host: str, port: int, group: str, title: str, who: str, timeout_s: float) -> None:
-        """`group` is the secret. Comes back when the trainer is in the group, too. Raises OSError."""
-        self._turn = threading.Lock()
+        """`group`: name with the secret. Returns once the trainer has opened the group. Raises OSError."""
+        self._lock = threading.Lock()
         self._connection = socket.create_connection((host, port), timeout=timeout_s)
         self._reads = self._connection.makefile("rb")
         try:
-            mine = new_nonce()
-            self._say({"title": title, "nonce": mine})
-            shown = self._hear()
-            theirs = str(shown.get("nonce"))
-            if not is_proof(shown.get("proof"), group, HOST, mine, theirs):
-                raise Impostor(f"who listens at {host}:{port} does not know the secret of this group")
-            self._say({"who": who, "proof": make_proof(group, MEMBER, mine, theirs, who)})
-            self._hear()
+            own_nonce = new_nonce()
+            self._send({"title": title, "nonce": own_nonce})
+            shown = self._receive()
+            nonce = str(shown.get("nonce"))
+            if not is_proof(shown.get("proof"), group, HOST, own_nonce, nonce):
+                raise Impostor(f"the program at {host}:{port} does not know the secret of this group")
+            self._send({"who": who, "proof": make_proof(group, MEMBER, own_nonce, nonce, who)})
+            self._receive()
         except BaseException:
             self._close()
             raise
 
-    def ask(self, **said: Any) -> Any:
-        with self._turn:
-            self._say(said)
-            return self._hear()["is"]
+    def ask(self, **message: Any) -> Any:
+        with self._lock:
+            self._send(message)
+            return self._receive()["is"]
 
     def leave(self) -> None:
-        """In order: nobody is missed."""
-        with self._turn:
+        """Leaves in order: not reported as gone."""
+        with self._lock:
             try:
-                self._say(LEAVE_MESSAGE)
+                self._send(LEAVE_MESSAGE)
             except OSError:
-                return  # there is nobody any more to be told
+                return  # the server has ended
             finally:
                 self._close()
 
@@ -89,14 +89,14 @@ class GroupMember:
         self._reads.close()
         self._connection.close()
 
-    def _say(self, said: dict[str, Any]) -> None:
-        self._connection.sendall(json_line(said))
+    def _send(self, message: dict[str, Any]) -> None:
+        self._connection.sendall(json_line(message))
 
-    def _hear(self) -> dict[str, Any]:
-        heard = self._reads.readline(MAX_LINE_BYTES)
-        if not heard.endswith(b"\n"):
-            raise ConnectionError("the connection to where the group meets was closed")
-        said: dict[str, Any] = json.loads(heard)
-        if "refused" in said:
-            raise ConnectionError(str(said["refused"]))
-        return said
+    def _receive(self) -> dict[str, Any]:
+        line = self._reads.readline(MAX_LINE_BYTES)
+        if not line.endswith(b"\n"):
+            raise ConnectionError("the group server closed the connection")
+        message: dict[str, Any] = json.loads(line)
+        if "refused" in message:
+            raise ConnectionError(str(message["refused"]))
+        return message

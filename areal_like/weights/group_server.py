@@ -1,7 +1,7 @@
-"""Where the members of groups meet: what they tell each other by, and who is still there.
+"""Group server in the trainer's process: holds each group's key-value store, and notices members that are gone.
 
-One thread serves all connections. Libraries for collectives notice the death of a process late or never; the kernel
-closes its connections at once.
+One thread serves all connections. Collective libraries notice the death of a process late or never; the kernel closes
+its connections at once.
 """
 
 import contextlib
@@ -25,59 +25,59 @@ from areal_like.weights.group_member import (
 )
 
 MAX_UNPROVEN = 512
-"""Connections that are held of those who have not proved who they are. Anybody on the machine can open some: the oldest
-make room."""
+"""Maximum of unauthenticated connections, which any program on the machine can open: the oldest is closed for a new
+one."""
 
 
 MAX_GROUPS = 16
-"""Of the newest; who comes late to one that was broken up is told why."""
+"""Number of groups that are kept, so that late members of an aborted group get the reason."""
 
 
 class KeyValueStore:
-    """What the members of one group have told. Values are bytes, as torch's stores have them."""
+    """Key-value store of one group. Values are bytes, as in torch's stores."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def set(self, key: str, value: bytes) -> None:
-        with self._turn:
+        with self._lock:
             self._values[key] = value
 
     def get(self, key: str) -> bytes | None:
-        with self._turn:
+        with self._lock:
             return self._values.get(key)
 
     def add(self, key: str, number: int) -> int:
-        with self._turn:
+        with self._lock:
             total = int(self._values.get(key, b"0")) + number
             self._values[key] = str(total).encode()
             return total
 
-    def compare_set(self, key: str, expected: bytes, wanted: bytes) -> bytes:
-        with self._turn:
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        with self._lock:
             if self._values.get(key, b"") == expected:
-                self._values[key] = wanted
+                self._values[key] = desired
             return self._values.get(key, b"")
 
-    def answer(self, said: dict[str, Any]) -> Any:
-        """A member's question; raises KeyError or ValueError for what is none."""
-        key = str(said["key"])
-        match said["do"]:
+    def answer(self, request: dict[str, Any]) -> Any:
+        """Answers a member's request; raises KeyError or ValueError if it is malformed."""
+        key = str(request["key"])
+        match request["do"]:
             case "set":
-                return self.set(key, as_bytes(said["value"]))
+                return self.set(key, as_bytes(request["value"]))
             case "get":
                 value = self.get(key)
                 return None if value is None else as_text(value)
             case "add":
-                return self.add(key, int(said["value"]))
+                return self.add(key, int(request["value"]))
             case "compare_set":
-                return as_text(self.compare_set(key, as_bytes(said["expected"]), as_bytes(said["value"])))
-        raise ValueError(said["do"])
+                return as_text(self.compare_set(key, as_bytes(request["expected"]), as_bytes(request["value"])))
+        raise ValueError(request["do"])
 
 
 class _Caller:
-    """A connection: a stranger's, until `who` is known. `group` is what it wants to be in."""
+    """A connection; unauthenticated while `who` is empty."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.unread = connection, b""
@@ -85,12 +85,12 @@ class _Caller:
 
     @property
     def waits(self) -> bool:
-        """For its group to be opened."""
+        """Whether it waits for its group to be opened."""
         return bool(self.title) and not self.own_nonce
 
 
 class GroupServer:
-    """`on_gone(title, who)` is called for a member that went without a word."""
+    """`on_gone(title, who)` is called for a member that disconnects without leaving."""
 
     def __init__(self, host: str, port: int, on_gone: Callable[[str, str], None]) -> None:
         self._on_gone = on_gone
@@ -98,8 +98,8 @@ class GroupServer:
         self.port: int = self._listening.getsockname()[1]
         self._groups: dict[str, tuple[str, KeyValueStore]] = {}
         self._callers: dict[socket.socket, _Caller] = {}
-        self._wake, self._woken = socket.socketpair()
-        self._ends = False
+        self._wake, self._wake_receiver = socket.socketpair()
+        self._is_closed = False
         threading.Thread(target=self._serve, name="weights: meeting", daemon=True).start()
 
     def open(self, title: str, secret: str) -> KeyValueStore:
@@ -107,42 +107,42 @@ class GroupServer:
         self._groups[title] = (secret, board)
         for old in list(self._groups)[:-MAX_GROUPS]:
             del self._groups[old]
-        self._wake.send(b".")  # some may be waiting for it
+        self._wake.send(b".")  # members may be waiting for it
         return board
 
     def close(self) -> None:
-        self._ends = True
+        self._is_closed = True
         self._wake.close()
 
     def _serve(self) -> None:
-        with selectors.DefaultSelector() as selector, self._listening, self._woken:
-            for each in (self._listening, self._woken):
+        with selectors.DefaultSelector() as selector, self._listening, self._wake_receiver:
+            for each in (self._listening, self._wake_receiver):
                 selector.register(each, selectors.EVENT_READ)
             boards: dict[socket.socket, KeyValueStore] = {}
-            while not self._ends:
+            while not self._is_closed:
                 for key, _ in selector.select():
                     ready = key.fileobj
-                    if ready is self._woken:
-                        self._woken.recv(MAX_LINE_BYTES)
+                    if ready is self._wake_receiver:
+                        self._wake_receiver.recv(MAX_LINE_BYTES)
                         for caller in [caller for caller in self._callers.values() if caller.waits]:
-                            self._greet(caller)
+                            self._send_proof(caller)
                     elif ready is self._listening:
-                        self._come(selector)
+                        self._accept(selector)
                     elif isinstance(ready, socket.socket) and ready in self._callers:
                         caller = self._callers[ready]
-                        if not self._hear(caller, boards):
+                        if not self._receive(caller, boards):
                             self._forget(selector, caller, boards)
             for caller in self._callers.values():
                 caller.connection.close()
 
-    def _come(self, selector: selectors.BaseSelector) -> None:
+    def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
             connection, _ = self._listening.accept()
         except OSError:
-            return  # it has gone again
-        strangers = [caller for caller in self._callers.values() if not caller.who]
-        if len(strangers) >= MAX_UNPROVEN:
-            self._forget(selector, strangers[0], {})
+            return  # disconnected already
+        unproven = [caller for caller in self._callers.values() if not caller.who]
+        if len(unproven) >= MAX_UNPROVEN:
+            self._forget(selector, unproven[0], {})
         connection.setblocking(False)
         self._callers[connection] = _Caller(connection)
         selector.register(connection, selectors.EVENT_READ)
@@ -155,55 +155,56 @@ class GroupServer:
         selector.unregister(caller.connection)
         caller.connection.close()
 
-    def _hear(self, caller: _Caller, boards: dict[socket.socket, KeyValueStore]) -> bool:
-        """Whether there may be more to hear."""
+    def _receive(self, caller: _Caller, boards: dict[socket.socket, KeyValueStore]) -> bool:
+        """Handles received lines; False if the connection is to be closed."""
         try:
-            heard = caller.connection.recv(MAX_LINE_BYTES)
+            received = caller.connection.recv(MAX_LINE_BYTES)
         except BlockingIOError:
             return True
         except OSError:
-            heard = b""
-        *lines, caller.unread = (caller.unread + heard).split(b"\n")
+            received = b""
+        *lines, caller.unread = (caller.unread + received).split(b"\n")
         for each in lines:
             try:
                 goes_on = self._answer(caller, json.loads(each), boards)
             except (ValueError, KeyError, TypeError, RecursionError):
-                goes_on = False  # whoever speaks so is no member
+                goes_on = False  # a malformed line
             if not goes_on:
                 return False
-        if not heard and caller.who:
+        if not received and caller.who:
             self._on_gone(caller.title, caller.who)
-        return bool(heard) and len(caller.unread) <= MAX_LINE_BYTES
+        return bool(received) and len(caller.unread) <= MAX_LINE_BYTES
 
-    def _answer(self, caller: _Caller, said: dict[str, Any], boards: dict[socket.socket, KeyValueStore]) -> bool:
+    def _answer(self, caller: _Caller, request: dict[str, Any], boards: dict[socket.socket, KeyValueStore]) -> bool:
         if caller.who:
-            if said["do"] == "leave":
+            if request["do"] == "leave":
                 return False
-            return self._say(caller, {"is": boards[caller.connection].answer(said)})
+            return self._send(caller, {"is": boards[caller.connection].answer(request)})
         if not caller.title:
-            caller.title, caller.nonce = str(said["title"]), str(said["nonce"])
-            return self._greet(caller)
+            caller.title, caller.nonce = str(request["title"]), str(request["nonce"])
+            return self._send_proof(caller)
         if caller.waits or caller.title not in self._groups:
             return False
-        (secret, board), who = self._groups[caller.title], str(said["who"])
-        if not is_proof(said["proof"], secret, MEMBER, caller.nonce, caller.own_nonce, who):
+        (secret, board), who = self._groups[caller.title], str(request["who"])
+        if not is_proof(request["proof"], secret, MEMBER, caller.nonce, caller.own_nonce, who):
             return False
         caller.who, boards[caller.connection] = who, board
-        return self._say(caller, {"is": None})
+        return self._send(caller, {"is": None})
 
-    def _greet(self, caller: _Caller) -> bool:
-        """Nothing yet where the group is not open: servers may come before the trainer does."""
+    def _send_proof(self, caller: _Caller) -> bool:
+        """Sends the server's proof; nothing while the group is not open: servers may connect before the trainer opens
+        it."""
         if caller.title not in self._groups:
             return True
         secret, _ = self._groups[caller.title]
         caller.own_nonce = new_nonce()
-        return self._say(
+        return self._send(
             caller, {"nonce": caller.own_nonce, "proof": make_proof(secret, HOST, caller.nonce, caller.own_nonce)}
         )
 
-    def _say(self, caller: _Caller, said: dict[str, Any]) -> bool:
-        """One that does not read what it asked for is not answered any more."""
+    def _send(self, caller: _Caller, request: dict[str, Any]) -> bool:
+        """False if the member does not read its answers."""
         with contextlib.suppress(OSError):
-            caller.connection.sendall(json_line(said))
+            caller.connection.sendall(json_line(request))
             return True
         return False

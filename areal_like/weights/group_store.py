@@ -1,4 +1,4 @@
-"""What torch's process groups find each other by: a store, kept by the trainer and asked by the members of a group."""
+"""Store for torch's process groups: in the trainer's process, or through a member's connection."""
 
 import time
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ class KeyValues(Protocol):
     def set(self, key: str, value: bytes) -> None: ...
     def get(self, key: str) -> bytes | None: ...
     def add(self, key: str, number: int) -> int: ...
-    def compare_set(self, key: str, expected: bytes, wanted: bytes) -> bytes: ...
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes: ...
 
 
 class RemoteKeyValueStore:
-    """The same by a member's connection."""
+    """The same through a member's connection."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member = member
@@ -30,18 +30,18 @@ class RemoteKeyValueStore:
         self._member.ask(do="set", key=key, value=as_text(value))
 
     def get(self, key: str) -> bytes | None:
-        found = self._member.ask(do="get", key=key)
-        return None if found is None else as_bytes(found)
+        text = self._member.ask(do="get", key=key)
+        return None if text is None else as_bytes(text)
 
     def add(self, key: str, number: int) -> int:
         return int(self._member.ask(do="add", key=key, value=number))
 
-    def compare_set(self, key: str, expected: bytes, wanted: bytes) -> bytes:
-        return as_bytes(self._member.ask(do="compare_set", key=key, expected=as_text(expected), value=as_text(wanted)))
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        return as_bytes(self._member.ask(do="compare_set", key=key, expected=as_text(expected), value=as_text(desired)))
 
 
 class GroupStore(TorchStore):
-    """As torch wants it. Faults are RuntimeErrors, as those of torch's own stores."""
+    """Adapter to torch's Store. Errors are RuntimeErrors, as in torch's stores."""
 
     def __init__(self, values: KeyValueStore | RemoteKeyValueStore, timeout_s: float) -> None:
         super().__init__()
@@ -52,9 +52,9 @@ class GroupStore(TorchStore):
 
     def get(self, key: str) -> bytes:
         self.wait([key])
-        found = self._values.get(key)
-        assert found is not None, "nothing is ever removed"
-        return found
+        value = self._values.get(key)
+        assert value is not None, "keys are never removed"
+        return value
 
     def add(self, key: str, number: int) -> int:
         return self._values.add(key, number)
@@ -71,6 +71,6 @@ class GroupStore(TorchStore):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def compare_set(self, key: str, expected: Any, wanted: Any) -> bytes:
-        before, after = (each.encode() if isinstance(each, str) else bytes(each) for each in (expected, wanted))
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        before, after = (each.encode() if isinstance(each, str) else bytes(each) for each in (expected, desired))
         return self._values.compare_set(key, before, after)

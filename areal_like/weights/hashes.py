@@ -1,4 +1,4 @@
-"""The content of tensors as hashes, and hashes of what was published against those of what is served."""
+"""Hashes of tensors, and the comparison of published with served hashes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from areal_like.weights.errors import BadWeights, count_by_layer, with_layer
 
 
 def hash_of(dtype: str, shape: tuple[int, ...], content: Any) -> str:
-    """xxh3 over type, shape and content (anything with bytes in a row), as 16 hex digits."""
+    """xxh3 over type, shape and content (any contiguous buffer), as 16 hex digits."""
     digest = xxhash.xxh3_64(f"{dtype}{list(shape)}".encode())
     digest.update(content)
     return digest.hexdigest()
 
 
 def compare(published: Mapping[str, str], served: Mapping[str, str], version: int) -> None:
-    """Refuses hashes of what is served that are not those of what was published."""
+    """Refuses served weights whose hashes are not the published ones."""
     problems = []
     if missing := [name for name in published if name not in served]:
         problems.append(count_by_layer(missing, "missing"))

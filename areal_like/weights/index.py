@@ -1,4 +1,4 @@
-"""The index of a publication: what is in it, in which file, with which hash."""
+"""Index of a publication: its tensors with files and hashes."""
 
 import re
 from pathlib import Path
@@ -16,11 +16,11 @@ from areal_like.weights.probe import Probe
 INDEX_FILE = "index.json"
 BUCKET_FILE = re.compile(r"bucket-[0-9]{3,}\.safetensors")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Both become parts of paths, and may come from another process."""
+"""File names and run ids become parts of paths, and may come from another process."""
 
 
 class Bucket(NamedTuple):
-    """A file of the publication; `tensors` in the order in which they were given."""
+    """A file of the publication; `tensors` are in publication order."""
 
     file: str
     bytes: int
@@ -44,7 +44,7 @@ def write_index(folder: Path, index: Index) -> None:
 
 
 def dump_index(index: Index) -> dict[str, Any]:
-    """As it stands in a file, and travels."""
+    """The index as JSON values, for a file or a request."""
     tensors = [
         {**info._asdict(), "bucket": number} for number, bucket in enumerate(index.buckets) for info in bucket.tensors
     ]
@@ -63,9 +63,7 @@ def read_index(folder: Path) -> Index:
         check_run_memory_of(folder)
         text = path.read_bytes()
     except FileNotFoundError:
-        raise BadWeights(
-            f"{folder}: there is no complete publication of weights here ({INDEX_FILE} is missing)"
-        ) from None
+        raise BadWeights(f"{folder}: is not a complete publication of weights ({INDEX_FILE} is missing)") from None
     except Failure as not_ours:
         raise BadWeights(str(not_ours)) from not_ours
     try:
@@ -76,33 +74,34 @@ def read_index(folder: Path) -> Index:
 
 
 def parse_index(content: Any, where: str) -> Index:
-    """What `said` gave; `where` it is found."""
+    """Parses what `dump_index` wrote. `where`: its source, for messages."""
     try:
         return _parse(content)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BadWeights(f"{where}: is damaged: {type(error).__name__}: {error}") from error
 
 
-def _parse(said: Any) -> Index:
+def _parse(content: Any) -> Index:
     buckets = [
-        Bucket(_file(str(bucket["file"])), int(bucket["bytes"]), str(bucket["hash"]), []) for bucket in said["buckets"]
+        Bucket(_file(str(bucket["file"])), int(bucket["bytes"]), str(bucket["hash"]), [])
+        for bucket in content["buckets"]
     ]
-    for entry in said["tensors"]:
+    for entry in content["tensors"]:
         info = TensorInfo(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["hash"])
         if info.dtype not in DTYPES:
             raise ValueError(f"tensor {info.name} has the unknown type {info.dtype!r}")
         buckets[entry["bucket"]].tensors.append(info)
-    probe = None if said["probe"] is None else Probe(said["probe"]["token_ids"], said["probe"]["logprobs"])
-    return Index(int(said["version"]), _run_id(str(said["run_id"])), buckets, probe)
+    probe = None if content["probe"] is None else Probe(content["probe"]["token_ids"], content["probe"]["logprobs"])
+    return Index(int(content["version"]), _run_id(str(content["run_id"])), buckets, probe)
 
 
 def _file(name: str) -> str:
     if name in (CONFIG_FILE, TENSORS_FILE) or BUCKET_FILE.fullmatch(name):
         return name
-    raise ValueError(f"{name[:100]!r} is the name of no file of a publication")
+    raise ValueError(f"{name[:100]!r} is not a file name of a publication")
 
 
 def _run_id(name: str) -> str:
     if RUN_ID.fullmatch(name):
         return name
-    raise ValueError(f"{name[:100]!r} is no run's id")
+    raise ValueError(f"{name[:100]!r} is not a run id")

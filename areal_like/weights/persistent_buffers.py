@@ -1,4 +1,4 @@
-"""A model's tensors that are in its checkpoints and are no parameters."""
+"""Persistent buffers of a model: tensors in its checkpoints that are not parameters."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 
 def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Such as what some mixtures of experts are balanced by; not what is computed anew, as rotary frequencies are."""
+    """Such as the load-balancing bias of some mixtures of experts; not buffers that are recomputed, such as rotary
+    frequencies."""
     seen: set[int] = set()
     for owner, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):

@@ -1,4 +1,4 @@
-"""Where weights are published: in memory where trainer and servers share it, else in the run directory."""
+"""Chooses the folder for publications: shared memory if trainer and servers share it, else the run directory."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from areal_like.process.run import Run
 
 VERSIONS_AT_ONCE = 3
-"""One that is served, one being loaded, and one being written."""
+"""One served, one being loaded, one being written."""
 
 
 def publication_root(run: "Run", spans_nodes: bool, num_bytes: int) -> tuple[Path, str]:
-    """The folder for publications of `num_bytes` each, and why there."""
+    """The folder for publications of `num_bytes` each, and the reason."""
     if spans_nodes:
         return run.weights, "trainer and servers are on several nodes, which share the run directory"
     shared = run.memory.parent
@@ -21,12 +21,12 @@ def publication_root(run: "Run", spans_nodes: bool, num_bytes: int) -> tuple[Pat
         return run.weights, f"this machine has no {shared}"
     if not os.access(shared, os.W_OK):
         return run.weights, f"{shared} cannot be written to"
-    free, wanted = shutil.disk_usage(shared).free, VERSIONS_AT_ONCE * num_bytes
-    if not has_room(shared, wanted):
+    free, needed = shutil.disk_usage(shared).free, VERSIONS_AT_ONCE * num_bytes
+    if not has_room(shared, needed):
         return run.weights, (
-            f"{shared} has {_size(free)} free, and {VERSIONS_AT_ONCE} versions of the weights want {_size(wanted)}"
+            f"{shared} has {_size(free)} free, and {VERSIONS_AT_ONCE} versions of the weights need {_size(needed)}"
         )
-    return run.memory, f"trainer and servers share memory: {shared} has {_size(free)} free for {_size(wanted)}"
+    return run.memory, f"trainer and servers share memory: {shared} has {_size(free)} free for {_size(needed)}"
 
 
 def has_room(folder: Path, num_bytes: int) -> bool:

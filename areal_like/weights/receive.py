@@ -1,4 +1,4 @@
-"""The receiving side of weights that are sent: bucket by bucket, and nothing that was not found right."""
+"""Receives weights bucket by bucket, and verifies each before use."""
 
 import mmap
 import os
@@ -17,8 +17,8 @@ from areal_like.weights.verify import payload_bytes, verify_bucket
 
 
 def receive_tensors(meeting: Rendezvous, rank: int, index: Index) -> Iterator[tuple[str, Tensor]]:
-    """Tensors whose hashes were right; they stay until the next one is asked for, so copy what is to be kept. Raises
-    GroupBroken, or BadWeights with the tensor's name."""
+    """Yields tensors with verified hashes; each is valid until the next one, so copy what is kept. Raises GroupBroken,
+    or BadWeights with the tensor's name."""
     room = torch.empty(max((payload_bytes(bucket) for bucket in index.buckets), default=0), dtype=torch.uint8)
     with join_group(meeting, rank) as group:
         for bucket in index.buckets:
@@ -32,13 +32,13 @@ def receive_tensors(meeting: Rendezvous, rank: int, index: Index) -> Iterator[tu
 
 
 def receive_folder(meeting: Rendezvous, rank: int, index: Index, folder: Path) -> None:
-    """Into files as a publication has them; `folder` is there, and best in shared memory. Its index comes last. Raises
-    OSError, in words that name the folder, where it has too little room."""
+    """Receives into the files of a publication, in an existing folder, preferably in shared memory; the index is
+    written last. Raises OSError with the folder's name if it has too little space."""
     with join_group(meeting, rank) as group:
         for bucket in index.buckets:
             header = file_header(file_order(bucket.tensors))
             with (folder / bucket.file).open("w+b") as file:
-                _take_room(file.fileno(), bucket.bytes, folder, index)
+                _allocate(file.fileno(), bucket.bytes, folder, index)
                 file.write(header)
                 file.flush()
                 content = torch.frombuffer(mmap.mmap(file.fileno(), bucket.bytes), dtype=torch.uint8)[len(header) :]
@@ -47,11 +47,11 @@ def receive_folder(meeting: Rendezvous, rank: int, index: Index, folder: Path) -
     write_index(folder, index)
 
 
-def _take_room(file: int, size: int, folder: Path, index: Index) -> None:
-    """All of it at once: to write through memory where there is none ends the process without a word."""
+def _allocate(file: int, size: int, folder: Path, index: Index) -> None:
+    """Allocates the whole file: writing to mapped memory without space would kill the process (SIGBUS)."""
     try:
         os.posix_fallocate(file, 0, size)
     except OSError as fault:
-        wanted = sum(bucket.bytes for bucket in index.buckets)
-        said = f"{fault.strerror}; version {index.version} of the weights wants {wanted} bytes there"
-        raise OSError(fault.errno, said, str(folder)) from fault
+        needed = sum(bucket.bytes for bucket in index.buckets)
+        text = f"{fault.strerror}; version {index.version} of the weights needs {needed} bytes there"
+        raise OSError(fault.errno, text, str(folder)) from fault

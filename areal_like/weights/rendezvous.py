@@ -1,16 +1,16 @@
-"""Where trainer and servers meet to pass weights on without files."""
+"""Rendezvous of trainer and servers for a transfer of weights without files."""
 
 from typing import NamedTuple
 
 
 class Rendezvous(NamedTuple):
-    """One for each time that weights are sent. The trainer is rank 0 of `world`; the processes of the server that is
-    told are `first_rank` and those after it. No wait in it is longer than `timeout_s`."""
+    """One per transfer. The trainer is rank 0 of `world`; the processes of the server that gets this are `first_rank`
+    and following. `timeout_s` limits every wait."""
 
     host: str
     port: int
     group: str
-    """Its title, and after a dot a secret: who knows all of it can be in it, which is proved and never sent."""
+    """The group's title, a dot, and a secret: members prove that they know it, and never send it."""
     backend: str
     """gloo or nccl."""
     first_rank: int
@@ -19,5 +19,5 @@ class Rendezvous(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As it is called in words that others may read."""
+        """The group's name without the secret, for messages."""
         return self.group.partition(".")[0]

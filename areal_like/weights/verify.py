@@ -1,4 +1,4 @@
-"""Whether weights may be served, looked at without torch: their turn, their names and shapes, and every hash."""
+"""Verifies published weights without torch: version, names, shapes, and every hash."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,14 +12,14 @@ from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index, read_index
 
 Expected = Mapping[str, tuple[tuple[int, ...], str]]
-"""What a model wants: name -> shape and type."""
+"""Tensors of a model: name -> shape and type."""
 
 DTYPE_OF_CODE = {kind.code: name for name, kind in DTYPES.items()}
 
 
 def verify_publication(folder: Path, expected: Expected | None, newer_than: int, run_id: str | None = None) -> Index:
-    """Refuses a publication unless it is newer, of this run (None: of any), of this model (None: of any) and whole, to
-    the hash of every tensor."""
+    """Refuses a publication unless it is newer, of this run (None: of any), of this model (None: of any) and complete,
+    with the right hash of every tensor."""
     index = read_index(folder)
     verify_index(index, expected, newer_than, run_id)
     for bucket in index.buckets:
@@ -28,14 +28,14 @@ def verify_publication(folder: Path, expected: Expected | None, newer_than: int,
 
 
 def verify_index(index: Index, expected: Expected | None, newer_than: int, run_id: str | None = None) -> None:
-    """The same as far as it can be told before the numbers are there."""
+    """The same as far as the index alone can show."""
     check_version(index, newer_than, run_id)
     if expected is not None:
         _check_names(index, expected)
 
 
 def verify_bucket(bucket: Bucket, content: Bytes, version: int) -> None:
-    """Refuses a bucket that was sent, as what stands in its file after the header, unless it is what was published."""
+    """Refuses a received bucket (the content of its file after the header) unless it is what was published."""
     ordered = file_order(bucket.tensors)
     if bucket_hash(file_header(ordered), ordered) != bucket.hash:
         raise BadWeights(
@@ -46,23 +46,23 @@ def verify_bucket(bucket: Bucket, content: Bytes, version: int) -> None:
     for info in ordered:
         if hash_of(info.dtype, info.shape, content[at : at + info.nbytes].data) != info.hash:
             raise BadWeights(
-                f"version {version} of the weights: {with_layer(info.name)} is corrupted: what came of it does not "
+                f"version {version} of the weights: {with_layer(info.name)} is corrupted: what was received does not "
                 f"have the hash {info.hash} that it was published with"
             )
         at += info.nbytes
 
 
 def payload_bytes(bucket: Bucket) -> int:
-    """Of a bucket that is sent, which has no header."""
+    """Size of a bucket without the header, as it is sent."""
     return sum(info.nbytes for info in bucket.tensors)
 
 
 def checkpoint_tensors(folder: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """What a model's folder holds: name -> shape and type. Raises ValueError where it has no safetensors."""
-    found = dict(_headers(folder))
-    if not found:
-        raise ValueError(f"{folder}: holds no safetensors files, from whose headers names and shapes are known")
-    return found
+    """Tensors in a model's folder: name -> shape and type. Raises ValueError if it has no safetensors files."""
+    tensors = dict(_headers(folder))
+    if not tensors:
+        raise ValueError(f"{folder}: holds no safetensors files, whose headers have names and shapes")
+    return tensors
 
 
 def _headers(folder: Path) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
@@ -76,7 +76,7 @@ def _headers(folder: Path) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
 
 
 def _check_names(index: Index, expected: Expected) -> None:
-    """All that is wrong, at once."""
+    """Reports all mismatches at once."""
     infos = {info.name: info for info in index.tensors}
     problems = []
     if missing := [name for name in expected if name not in infos]:
@@ -93,8 +93,8 @@ def _check_names(index: Index, expected: Expected) -> None:
             problems.append(f"{with_layer(name)} is {info.dtype} and not {dtype}")
     if not problems:
         return
-    said = "; ".join(problems[:4]) + (f"; and {len(problems) - 4} more" if len(problems) > 4 else "")
+    text = "; ".join(problems[:4]) + (f"; and {len(problems) - 4} more" if len(problems) > 4 else "")
     raise BadWeights(
-        f"version {index.version} of the weights: {said}. Trainer and server must hold the same model in the same "
+        f"version {index.version} of the weights: {text}. Trainer and server must hold the same model in the same "
         "precision"
     )

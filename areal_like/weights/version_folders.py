@@ -1,4 +1,4 @@
-"""Folders of versions, which are there complete or not at all."""
+"""Creates folders of versions atomically."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ from areal_like.process.run_memory import make_folder_in_memory
 
 @contextlib.contextmanager
 def new_version(folder_root: Path, version: int) -> Iterator[Path]:
-    """Gives a folder to write a version into, and renames it to its final name when that has ended well. A folder of
-    that version that is left over from an earlier attempt is replaced."""
+    """Yields a folder to write a version into, and renames it to its final name on success. A folder of that version
+    left by an earlier attempt is replaced."""
     make_folder_in_memory(folder_root)
     final = final_folder(folder_root, version)
     new, old = (folder_root / f".{final.name}.{os.getpid()}.{suffix}" for suffix in ("new", "old"))
-    shutil.rmtree(new, ignore_errors=True)  # process ids come again
+    shutil.rmtree(new, ignore_errors=True)  # pids are reused
     new.mkdir(mode=0o700)
     try:
         yield new
@@ -24,8 +24,8 @@ def new_version(folder_root: Path, version: int) -> Iterator[Path]:
             final.rename(old)
         new.rename(final)
     except OSError as error:
-        said = error.strerror or str(error)
-        raise OSError(error.errno, f"version {version} of the weights cannot be written: {said}", str(final)) from error
+        text = error.strerror or str(error)
+        raise OSError(error.errno, f"version {version} of the weights cannot be written: {text}", str(final)) from error
     finally:
         for leftover in (new, old):
             shutil.rmtree(leftover, ignore_errors=True)

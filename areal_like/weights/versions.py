@@ -1,4 +1,4 @@
-"""Versions of weights: those of step N are version N, and what it has learnt is published as N + 1."""
+"""Versions of weights: version N is used in step N, whose result is published as version N + 1."""
 
 NO_VERSION = -1
-"""That of weights that no trainer has sent."""
+"""Version of weights that no trainer has published."""

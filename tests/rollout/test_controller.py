@@ -211,9 +211,9 @@ def test_weights_that_are_wrong_end_the_run_in_words(tmp_path, fault):
             elif fault == "other model":
                 world.servers[0].probe = [-0.5, -1.6]
             if fault == "no folder":
-                with pytest.raises(HttpError, match="no complete publication"):
+                with pytest.raises(HttpError, match="not a complete publication"):
                     await world.json("/publish", {"version": 0, "folder": str(tmp_path / "none"), "bytes": 0})
-                words = "weights v0 cannot be published: .*no complete publication"
+                words = "weights v0 cannot be published: .*not a complete publication"
             else:
                 await world.publish(0)
                 words = {

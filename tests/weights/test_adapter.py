@@ -103,7 +103,7 @@ def change_strength(folder: Path) -> None:
         (cut_short, "bucket adapter_model.safetensors has .* bytes and not"),
         (change_strength, "adapter_config.json is corrupted"),
         (lambda folder: (folder / "adapter_config.json").unlink(), "adapter_config.json is missing"),
-        (lambda folder: (folder / "index.json").unlink(), "no complete publication"),
+        (lambda folder: (folder / "index.json").unlink(), "not a complete publication"),
     ],
 )
 def test_damage_is_refused_and_named(
@@ -130,7 +130,7 @@ def test_a_version_out_of_turn_or_of_another_run_is_refused(tmp_path: Path, peft
     ("changes", "words"),
     [
         ({"num_hidden_layers": 3}, "layer 2: 14 tensors are missing"),
-        ({"num_hidden_layers": 1}, "layer 1: 14 tensors are not what target_modules promises"),
+        ({"num_hidden_layers": 1}, "layer 1: 14 tensors are not in target_modules"),
         ({"intermediate_size": 96}, r"layers\.0\.mlp\.\S+ \(layer 0\) has shape"),
     ],
 )

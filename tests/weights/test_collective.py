@@ -93,7 +93,7 @@ def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(hos
     fault = server.wait(SOON_S)
     assert isinstance(fault, OSError)
     wanted = sum(bucket.bytes for bucket in weights.index.buckets)
-    assert f"No space left on device; version 3 of the weights wants {wanted} bytes there: '{tmp_path}'" in str(fault)
+    assert f"No space left on device; version 3 of the weights needs {wanted} bytes there: '{tmp_path}'" in str(fault)
     assert isinstance(trainer.wait(SOON_S), GroupBroken)
 
 
@@ -265,7 +265,7 @@ def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host)
             thief.meet()
 
     thief = Beside(steal)
-    with host.open(at) as group, pytest.raises(GroupBroken, match="in the place of member 1 is not that member"):
+    with host.open(at) as group, pytest.raises(GroupBroken, match="connection of member 1 leads to another program"):
         group.meet()
     assert isinstance(thief.wait(SOON_S), GroupBroken)
 

@@ -37,7 +37,7 @@ def test_memory_that_is_too_small_is_left_with_the_reason(run, monkeypatch) -> N
     free(monkeypatch, 64_000_000)
     folder, reason = chosen(run, 30_000_000)
     assert folder == run.weights
-    assert reason.endswith("has 64 MB free, and 3 versions of the weights want 90 MB")
+    assert reason.endswith("has 64 MB free, and 3 versions of the weights need 90 MB")
 
 
 def test_several_nodes_share_no_memory(run, monkeypatch) -> None:

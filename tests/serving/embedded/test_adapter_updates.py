@@ -115,7 +115,7 @@ def test_a_bad_adapter_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
 
         await refused(client, {**published(tmp_path, 8, two), "version": 9}, "version 8", "9")
         whole = {**published_whole(tmp_path, 10, tiny_qwen3(1)), "transport": "adapter"}
-        await refused(client, whole, "version 10 of the weights is no adapter")
+        await refused(client, whole, "version 10 of the weights is not an adapter")
 
         assert await client.generate(group("g")) == before
         assert set(client.engine.adapters.loaded) == {"v3"}

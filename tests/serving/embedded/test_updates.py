@@ -76,7 +76,7 @@ def test_bad_weights_are_refused_and_the_old_ones_stay(tmp_path: Path) -> None:
             **published(tmp_path, 6, tiny_qwen3(2)),
             "probe": {"token_ids": PROMPT, "logprobs": [-1.0, -2.0, -3.0]},
         }
-        await refused(client, other, "the trainer says -")
+        await refused(client, other, "the trainer has -")
 
         await refused(client, {**published(tmp_path, 7, tiny_qwen3(2)), "version": 8}, "version 7", "8")
         await refused(client, {"version": 9, "folder": str(tmp_path / "v000009")}, "v000009")

@@ -134,7 +134,9 @@ def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Pa
 
         said = await refusal(client, path, published(tmp_path, 5, 2) | {"version": 6})
         assert "is of version 5 and not 6" in said.message
-        assert "no complete publication" in (await refusal(client, path, corrupted | {"folder": str(tmp_path)})).message
+        assert (
+            "not a complete publication" in (await refusal(client, path, corrupted | {"folder": str(tmp_path)})).message
+        )
         assert (await refusal(client, path, {"version": 6, "folder": None})).status == 400
         assert client.engine.log.count("commit 3") == 1 and client.engine.version == 3
         assert await client.generate(group("g")) == before
