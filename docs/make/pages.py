@@ -1,4 +1,5 @@
-"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, and the counts that `python -m launcher keys` prints.
+"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, the table of refused keys in docs/differences.md, and the
+counts that `python -m launcher keys` prints.
 
 `python -m docs.make.pages` writes them; with `--check` it names those that are out of date (exit 1).
 """
@@ -9,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from areal_like.config.describe.key_counts import COUNTS_PATH
-from docs.make import keys_page, metrics_page, reference_page
+from docs.make import keys_page, metrics_page, reference_page, refused_keys
 
 DOCS = Path(__file__).parents[1]
 
@@ -33,10 +34,12 @@ def main(argv: Sequence[str]) -> int:
 @cache
 def pages() -> dict[Path, str]:
     """File -> its content."""
+    differences = DOCS / "differences.md"
     return {
         DOCS / "reference.md": reference_page.render(),
         DOCS / "keys.md": keys_page.render(),
         DOCS / "metrics.md": metrics_page.render(),
+        differences: refused_keys.render(differences.read_text(encoding="utf-8")),
         COUNTS_PATH: keys_page.counts_json(),
     }
 
