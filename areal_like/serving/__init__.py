@@ -1,1 +1,1 @@
-"""Inference servers: what is started, fed with weights and asked for tokens."""
+"""Inference servers: they generate samples and take weight updates."""

@@ -1,4 +1,4 @@
-"""How an inference server of others is started: its command line, its environment, and what it cannot do."""
+"""The command line of an inference server, its environment, and the settings that it does not support."""
 
 import json
 from typing import Any, NamedTuple
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 from areal_like.process.identity import PORT
 
 SECRET_FLAGS = ("api_key", "admin_api_key", "hf_token")
-"""Flags whose value all users of the machine could read in the list of processes."""
+"""Flags with secrets: all users of the machine could read them in the list of processes."""
 
 
 class ServerSite(NamedTuple):
-    """One server: which of them it is, where it listens, and what it may use. `port` is 0 where one is leased,
-    `memory_bytes` what the machine has, as far as it is known."""
+    """Number, address and resources of one server. `port` is 0 if one is leased; `memory_bytes` is the machine's memory
+    or None."""
 
     number: int
     host: str
@@ -31,8 +31,8 @@ class ServerSite(NamedTuple):
 
 
 class ServerCommand:
-    """`without_effect` names hints that the engine has lost, `notes` what was decided for the user and why, and
-    `obstacles` what it cannot do at all; each of these two as a key and the reason."""
+    """`without_effect`: keys that the engine no longer supports. `notes`: keys decided for the user, with the reason.
+    `problems`: keys that the engine cannot fulfil, with the reason."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
@@ -46,7 +46,7 @@ class ServerCommand:
 
 
 def flag(name: str, value: Any) -> list[str]:
-    """`flag("max_model_len", 5)` is `--max-model-len 5`; nothing for null, false and ""; true is the bare flag."""
+    """`flag("max_model_len", 5)` is `--max-model-len 5`; empty for null, false and ""; true gives the bare flag."""
     if value is None or value is False or value == "":
         return []
     word = "--" + name.replace("_", "-")
@@ -60,23 +60,22 @@ def flag(name: str, value: Any) -> list[str]:
 
 
 def boolean_flag(name: str, value: bool) -> str:
-    """For flags that the engine sets itself where they are absent: false is said too."""
+    """For flags that the engine sets by itself if they are absent: false becomes `--no-...`."""
     return flag(name if value else f"no_{name}", True)[0]
 
 
 def add_extra_flags(section: str, extra: dict[str, Any], start: ServerCommand, two_way: bool = False) -> None:
-    """Adds a user's own flags last; one that we give ourselves is refused, as two answers to one question. `two_way`:
-    false is said as `--no-...`."""
+    """Adds the user's own flags last; one that is given already is refused. `two_way`: false becomes `--no-...`."""
     given = {word for word in start.command if word.startswith("--")}
     for name, value in extra.items():
         bare = name.removeprefix("--").replace("-", "_")
         words = [boolean_flag(bare, False)] if value is False and two_way else flag(bare, value)
         taken = given & {boolean_flag(bare, value) for value in (True, False)}
         if bare in SECRET_FLAGS:
-            reason = "would stand in the command line for all to read; give it through launcher.env_file"
+            reason = "would be readable in the command line; set it with launcher.env_file"
             start.problems.append((f"{section}.extra_args.{name}", reason))
         elif words and taken:
-            reason = f"{min(taken)} is given by the plan already; set it where that comes from"
+            reason = f"{min(taken)} is set by the plan already; set the key that it comes from"
             start.problems.append((f"{section}.extra_args.{name}", reason))
         else:
             start.command += words

@@ -1,4 +1,4 @@
-"""What the controller says to a server: in the bodies of calls to `/control/...`, alike for every engine."""
+"""The routes of every server: which paths are open to whom, and the bodies of `/control/...`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,86 +14,107 @@ from areal_like.weights.index import Index, parse_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.rendezvous import Rendezvous
 
-DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
-MAX_CALL_BYTES = 256 << 20
+HEALTH = "/health"
+QUERY_PATHS = ("/v1/models", "/metrics", "/version")
+TOKENIZE_PATHS = ("/tokenize", "/detokenize")
+GENERATE_PATHS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
+OPEN_PATHS = (HEALTH, *QUERY_PATHS)
+"""Open to all callers, always."""
+CLIENT_PATHS = (*TOKENIZE_PATHS, *GENERATE_PATHS)
+"""They cost the model's time: callers need the run's token, unless generation is open."""
+TOKEN_BYTES, PROMPTS_AT_ONCE = 16, 8
+MIB = 1 << 20
+MAX_CLIENT_BYTES = 64 * MIB
+MAX_CALL_BYTES = 256 * MIB
 """Bytes of one call of the run to a server."""
+DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
 TRANSPORTS = (DISK, COLLECTIVE, ADAPTER)
 KEEP, WAIT, ABORT, AUTO = "keep", "wait", "abort", "auto"
 MODES = (KEEP, WAIT, ABORT, AUTO)
-"""What becomes of requests under way: they stay where they are; they end first; what there is of them is taken back;
-or whichever of them the engine does best."""
+"""What a pause does with running requests: freeze them; wait for their end; abort them and continue later from their
+tokens; or `auto`, the engine's best of these."""
 
 
 @dataclass(frozen=True)
 class UpdateRequest:
-    """New weights. `folder` where they lie in files; `index` and `meeting` where the trainer sends them."""
+    """New weights: files in `folder`, or `index` and `rendezvous` if the trainer sends them."""
 
     version: int
     transport: str
     folder: Path | None
     index: Index | None
-    meeting: Rendezvous | None
+    rendezvous: Rendezvous | None
     probe: Probe | None
     mode: str
 
 
-def parse_update(said: Any) -> UpdateRequest:
-    """Raises Refused, as all of these do."""
-    transport = body_field(said, "transport", str, DISK)
+def access_paths(is_open: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The open paths, and those that need the run's token alone. `is_open`: generation is open to all callers."""
+    return ((*OPEN_PATHS, *CLIENT_PATHS), ()) if is_open else (OPEN_PATHS, CLIENT_PATHS)
+
+
+def max_client_bytes(context_length: int) -> int:
+    """The largest body of a client: some prompts as long as the context, as text or as token ids."""
+    return min(MAX_CLIENT_BYTES, MIB + PROMPTS_AT_ONCE * TOKEN_BYTES * context_length)
+
+
+def parse_update(body: Any) -> UpdateRequest:
+    """Raises HttpError, as all of these do."""
+    transport = body_field(body, "transport", str, DISK)
     if transport not in TRANSPORTS:
         raise HttpError(400, f"transport: {transport!r} is not known; there are {', '.join(TRANSPORTS)}")
-    folder, index = body_field(said, "folder", str, ""), body_field(said, "index", dict, {})
-    meeting = body_field(said, "meeting", dict, {})
-    if transport == COLLECTIVE and not (index and meeting):
-        raise HttpError(400, "transport: collective wants an index and a meeting")
+    folder, index = body_field(body, "folder", str, ""), body_field(body, "index", dict, {})
+    rendezvous = body_field(body, "meeting", dict, {})
+    if transport == COLLECTIVE and not (index and rendezvous):
+        raise HttpError(400, "transport: collective needs an index and a meeting")
     if transport != COLLECTIVE and not folder:
-        raise HttpError(400, f"folder: {transport} wants the folder of the weights")
+        raise HttpError(400, f"folder: {transport} needs the folder of the weights")
     return UpdateRequest(
-        version=body_field(said, "version", int),
+        version=body_field(body, "version", int),
         transport=transport,
         folder=Path(folder) if folder else None,
         index=_index(index) if index else None,
-        meeting=_meeting(meeting) if transport == COLLECTIVE else None,
-        probe=parse_probe(said),
-        mode=parse_mode(said),
+        rendezvous=_rendezvous(rendezvous) if transport == COLLECTIVE else None,
+        probe=parse_probe(body),
+        mode=parse_mode(body),
     )
 
 
-def parse_probe(said: Any) -> Probe | None:
-    probe = body_field(said, "probe", dict, {})
+def parse_probe(body: Any) -> Probe | None:
+    probe = body_field(body, "probe", dict, {})
     try:
         return Probe(**probe) if probe else None
-    except TypeError as misfit:
-        raise HttpError(400, f"probe: {misfit}") from misfit
+    except TypeError as fault:
+        raise HttpError(400, f"probe: {fault}") from fault
 
 
-def parse_mode(said: Any) -> str:
-    mode: str = body_field(said, "mode", str, AUTO)
+def parse_mode(body: Any) -> str:
+    mode: str = body_field(body, "mode", str, AUTO)
     if mode not in MODES:
         raise HttpError(400, f"mode: {mode!r} is not known; there are {', '.join(MODES)}")
     return mode
 
 
-def parse_ids(said: Any) -> set[str] | None:
-    """Of the groups that are meant; None is all."""
-    ids = said.get("ids") if isinstance(said, Mapping) else None
+def parse_ids(body: Any) -> set[str] | None:
+    """Ids of groups; None means all."""
+    ids = body.get("ids") if isinstance(body, Mapping) else None
     if ids != "all" and not isinstance(ids, list):
         raise HttpError(400, 'ids: give a list of ids of groups, or "all"')
     return None if ids == "all" else set(map(str, ids))
 
 
-def _index(said: Mapping[str, Any]) -> Index:
+def _index(value: Mapping[str, Any]) -> Index:
     try:
-        return parse_index(said, "index")
-    except BadWeights as misfit:
-        raise HttpError(400, str(misfit)) from misfit
+        return parse_index(value, "index")
+    except BadWeights as fault:
+        raise HttpError(400, str(fault)) from fault
 
 
-def _meeting(said: Mapping[str, Any]) -> Rendezvous:
+def _rendezvous(value: Mapping[str, Any]) -> Rendezvous:
     try:
-        return Rendezvous(**said)
-    except TypeError as misfit:
-        raise HttpError(400, f"meeting: {misfit}") from misfit
+        return Rendezvous(**value)
+    except TypeError as fault:
+        raise HttpError(400, f"meeting: {fault}") from fault
 
 
 class ServerHandlers(Protocol):
@@ -113,7 +134,7 @@ class UpdateHandlers(Protocol):
 
 
 def control_routes(server: ServerHandlers, updates: UpdateHandlers) -> list[web.RouteDef]:
-    """Those by which a run speaks with each of its servers."""
+    """The routes by which a run calls each of its servers."""
     return [
         web.get("/health", server.health),
         web.post("/generate", server.generate),

@@ -1,5 +1,5 @@
-"""What an installed engine's own parser says of a command line. It imports the engine, which takes it many seconds:
-what was taken once is remembered, by interpreter, version and flags."""
+"""Checks a command line with the installed engine's own argument parser. That imports the engine, which takes many
+seconds: accepted command lines are cached, by interpreter, version and flags."""
 
 import hashlib
 import json
@@ -15,15 +15,15 @@ from areal_like.serving.installations import TITLES, installed_version, unsuppor
 
 TIMEOUT_S = 180
 ACCEPTED, WRONG_USAGE, UNKNOWN = 0, 2, -1
-"""How a parser ends."""
+"""Exit codes of a parser."""
 FLAG = re.compile(r"--[a-z][\w-]*")
-ERROR_TEXT = re.compile(r"error: (?P<what>.*)\Z", re.DOTALL)
+ERROR_TEXT = re.compile(r"error: (?P<message>.*)\Z", re.DOTALL)
 SHARED_KEYS = {"model": "actor.path", "model-path": "actor.path"}
 
 
 class FlagParser(NamedTuple):
-    """`script` gets the flags as its arguments and ends as argparse does; `keys` says where flags come from that are
-    no key of the engine's section of the same name."""
+    """`script` gets the flags as its arguments and ends as argparse does; `keys`: flag -> key, for flags that are not a
+    key of the engine's section."""
 
     engine: str
     script: str
@@ -35,30 +35,30 @@ def refused_flags(
     python: str,
     command: Sequence[str],
     variables: Mapping[str, str] = {},
-    memory: Path | None = None,
+    cache: Path | None = None,
 ) -> list[tuple[str, str]]:
-    """Keys and reasons; nothing where the parser takes the command. `variables` are those that the server gets,
-    `memory` is the folder with what was asked before (None: the user's cache)."""
+    """Keys and reasons; empty if the parser accepts the command. `variables`: environment variables of the server;
+    `cache`: folder of accepted command lines (None: the user's cache)."""
     engine, title = parser.engine, TITLES[parser.engine]
     version = installed_version(Path(python), engine)
     if version is None:
-        reason = f"there is no {title} in the environment of {python}; `make {engine}-cpu` makes one"
+        reason = f"{title} is not installed in the environment of {python}; `make {engine}-cpu` makes one with it"
         return [(f"{engine}.python", reason)]
-    if (why := unsupported_version(engine, version)) is not None:
-        return [(f"{engine}.python", why)]
+    if (reason := unsupported_version(engine, version)) is not None:
+        return [(f"{engine}.python", reason)]
     flags = ["0" if word == PORT else word for word in _flags(command)]
-    kept = (memory or _cache()) / _name(parser, python, version, flags)
-    if kept.is_file():
+    accepted = (cache or _user_cache()) / _cache_name(parser, python, version, flags)
+    if accepted.is_file():
         return []
-    code, said = _ask(parser, python, flags, variables)
+    code, output = _run(parser, python, flags, variables)
     if code == ACCEPTED:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.touch()
-    found = ERROR_TEXT.search(said)
-    if code != WRONG_USAGE or found is None:
-        return []  # a fault that is not about the flags: the server will tell it better
-    what = found["what"].strip()
-    return [(_key(parser, what), f"{title} {version} says: {what}")]
+        accepted.parent.mkdir(parents=True, exist_ok=True)
+        accepted.touch()
+    match = ERROR_TEXT.search(output)
+    if code != WRONG_USAGE or match is None:
+        return []  # not about the flags: the server's own error is better
+    message = match["message"].strip()
+    return [(_key(parser, message), f"{title} {version} reports: {message}")]
 
 
 def _flags(command: Sequence[str]) -> list[str]:
@@ -66,8 +66,8 @@ def _flags(command: Sequence[str]) -> list[str]:
     return list(command[first:])
 
 
-def _ask(parser: FlagParser, python: str, flags: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
-    """The exit code, and what it has against the flags."""
+def _run(parser: FlagParser, python: str, flags: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
+    """The exit code and the error output."""
     try:
         done = subprocess.run(
             [python, "-c", parser.script, *flags],
@@ -81,21 +81,21 @@ def _ask(parser: FlagParser, python: str, flags: Sequence[str], variables: Mappi
     return done.returncode, done.stderr.strip()
 
 
-def _key(parser: FlagParser, said: str) -> str:
-    """Such as vllm.dtype of `argument --dtype: invalid choice: ...`."""
-    named = FLAG.search(said)
-    if named is None:
+def _key(parser: FlagParser, message: str) -> str:
+    """For example vllm.dtype for `argument --dtype: invalid choice: ...`."""
+    match = FLAG.search(message)
+    if match is None:
         return parser.engine
-    flag = named[0].removeprefix("--")
-    if said.startswith("unrecognized"):
+    flag = match[0].removeprefix("--")
+    if message.startswith("unrecognized"):
         return f"{parser.engine}.extra_args.{flag.replace('-', '_')}"
     return (SHARED_KEYS | dict(parser.keys)).get(flag, f"{parser.engine}.{flag.replace('-', '_')}")
 
 
-def _cache() -> Path:
+def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areal-like" / "parsers"
 
 
-def _name(parser: FlagParser, python: str, version: str, flags: Sequence[str]) -> str:
+def _cache_name(parser: FlagParser, python: str, version: str, flags: Sequence[str]) -> str:
     text = json.dumps([parser.script, python, version, list(flags)])
     return f"{parser.engine}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""Calls of the routes of an engine of others, and what its answers mean."""
+"""HTTP calls to an external engine, with its error responses as exceptions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,21 +12,21 @@ from areal_like.serving.external.base import EngineGone
 
 CONNECT_S = 10.0
 KEEPALIVE_S = 2.0
-"""So long a connection without work is kept: those servers close one after 5 s, and what is sent just then is lost."""
+"""Below the engines' own 5 s: a request sent just when the server closes an idle connection is lost."""
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class RefusedCall(ValueError):
-    """An answer that says no."""
+    """A response with a status from 400 to 499."""
 
-    def __init__(self, title: str, status: int, said: str) -> None:
-        super().__init__(f"{title} refuses: {said or f'status {status}'}")
+    def __init__(self, title: str, status: int, message: str) -> None:
+        super().__init__(f"{title} refuses: {message or f'status {status}'}")
         self.status = status
 
 
 class EngineClient:
-    """One server's. A connection for each request under way, since each waits for its whole answer. With `proofs` each
-    is proved before the secret goes over it."""
+    """Calls one engine server, with one connection per concurrent request. With `proofs` the server proves its identity
+    on each connection before the secret is sent."""
 
     def __init__(self, title: str, address: str, secret: str, proofs: ProofVerifier | None = None) -> None:
         self._title, self._proofs = title, proofs
@@ -41,25 +41,25 @@ class EngineClient:
         return _json(await self.read("GET", path))
 
     async def read(self, method: str, path: str, body: Any = None) -> bytes:
-        """Raises Refusal, or Stopped where the engine is gone or failed."""
+        """Raises RefusedCall, or EngineGone if the engine does not answer or failed."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
             connector = ProofConnector(self._proofs, keepalive_timeout=KEEPALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
         data = None if body is None else orjson.dumps(body)
         try:
-            async with self._session.request(method, self._root + path, data=data, headers=JSON_HEADERS) as answer:
-                content = await answer.read()
+            async with self._session.request(method, self._root + path, data=data, headers=JSON_HEADERS) as response:
+                content = await response.read()
         except (aiohttp.ClientError, OSError) as error:
             raise EngineGone(
                 f"{self._title} does not answer at {self._root}: {type(error).__name__}: {error}"
             ) from error
-        if answer.status < 400:
+        if response.status < 400:
             return content
-        said = _message(content)
-        if answer.status >= 500:
-            raise EngineGone(f"{self._title} failed at {path}: {said or f'status {answer.status}'}")
-        raise RefusedCall(self._title, answer.status, said)
+        message = _message(content)
+        if response.status >= 500:
+            raise EngineGone(f"{self._title} failed at {path}: {message or f'status {response.status}'}")
+        raise RefusedCall(self._title, response.status, message)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -72,13 +72,13 @@ def _json(content: bytes) -> Any:
 
 
 def _message(content: bytes) -> str:
-    """The engine's own words, wherever it puts them."""
+    """The engine's error message, from any of the fields that engines use."""
     try:
-        said = orjson.loads(content)
+        body = orjson.loads(content)
     except orjson.JSONDecodeError:
         return content.decode(errors="replace").strip()
     for name in ("error", "detail", "message", "error_message"):
-        said = said.get(name, said) if isinstance(said, dict) else said
-    if isinstance(said, Sequence) and not isinstance(said, str):
-        return "; ".join(str(part.get("msg", part)) if isinstance(part, dict) else str(part) for part in said)
-    return str(said)
+        body = body.get(name, body) if isinstance(body, dict) else body
+    if isinstance(body, Sequence) and not isinstance(body, str):
+        return "; ".join(str(part.get("msg", part)) if isinstance(part, dict) else str(part) for part in body)
+    return str(body)

@@ -1,4 +1,4 @@
-"""What a model's folder says of it, read without torch or transformers."""
+"""Reads facts about a model from its folder, without torch or transformers."""
 
 import json
 from pathlib import Path
@@ -10,30 +10,30 @@ def vocab_size(folder: Path) -> int:
 
 
 def max_sequence_length(folder: Path) -> int | None:
-    """Positions that the model was made for; None where it does not say, or stretches them."""
-    said = _text_config(folder)
-    if said.get("rope_scaling") or (said.get("rope_parameters") or {}).get("rope_type", "default") != "default":
+    """The model's max_position_embeddings; None if it is not set, or positions are scaled."""
+    config = _text_config(folder)
+    if config.get("rope_scaling") or (config.get("rope_parameters") or {}).get("rope_type", "default") != "default":
         return None
-    found = said.get("max_position_embeddings")
-    return None if found is None else int(found)
+    length = config.get("max_position_embeddings")
+    return None if length is None else int(length)
 
 
 def eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """Those of the generation's configuration, as transformers takes them, else of the model's."""
+    """From the generation configuration, as in transformers, else from the model's."""
     for file in ("generation_config.json", "config.json"):
         path = folder / file
-        said = _read(path).get("eos_token_id") if path.is_file() else None
-        if said is not None:
-            return tuple(said) if isinstance(said, list) else (int(said),)
+        ids = _read(path).get("eos_token_id") if path.is_file() else None
+        if ids is not None:
+            return tuple(ids) if isinstance(ids, list) else (int(ids),)
     return ()
 
 
 def _text_config(folder: Path) -> dict[str, Any]:
-    said = _read(folder / "config.json")
-    inner: dict[str, Any] = said.get("text_config") or said
-    return inner
+    config = _read(folder / "config.json")
+    text_config: dict[str, Any] = config.get("text_config") or config
+    return text_config
 
 
 def _read(path: Path) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return said
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content

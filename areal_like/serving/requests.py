@@ -1,4 +1,4 @@
-"""What is asked of the engine and what it answers. A request that it cannot keep to the letter is refused."""
+"""Requests for samples and their results. A request that cannot be fulfilled exactly is refused."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,25 +17,25 @@ from areal_like.config.sections.generation import (
 
 MAX_SEED = (1 << 64) - 1
 MAX_PRIORITY = (1 << 61) - 1
-"""That a call of the run may say."""
+"""The largest priority in a call of the run."""
 CLIENT_PRIORITY = 1 << 62
-"""Priority of clients of others: after all that the run asks for."""
+"""Priority of public clients: after all requests of the run."""
 MAX_GROUPS = 1 << 24
-"""Of one step."""
+"""Groups of one step."""
 MAX_DEADLINE_S = 1e9
 MAX_NAME_LENGTH = 512
 MAX_SHOWN = 80
-"""Characters of a value that are repeated in a complaint about it."""
+"""Characters of a value that an error message shows."""
 
 
 class BadRequest(ValueError):
-    """This group cannot be generated as it was asked for."""
+    """This group cannot be generated as requested."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen and where an answer ends; the names are those of `gconfig`, the defaults ask for nothing.
-    A `top_k` of 0 is all tokens."""
+    """How tokens are sampled and where an answer ends. Names are those of `gconfig`; the defaults change nothing. A
+    `top_k` of 0 means all tokens."""
 
     temperature: float = 1.0
     greedy: bool = False
@@ -56,11 +56,10 @@ class Sampling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether temperature is all that comes between the model and the token; leaving out unlikely tokens changes
-        nothing for who takes the likeliest."""
-        whole = self.is_greedy or (self.top_p == 1 and self.top_k == 0 and self.min_p == 0)
-        untouched = self.frequency_penalty == 0 and self.repetition_penalty == 1
-        return whole and untouched and self.min_new_tokens == 0
+        """Whether temperature alone changes the distribution; truncation has no effect on greedy sampling."""
+        untruncated = self.is_greedy or (self.top_p == 1 and self.top_k == 0 and self.min_p == 0)
+        unpenalized = self.frequency_penalty == 0 and self.repetition_penalty == 1
+        return untruncated and unpenalized and self.min_new_tokens == 0
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,8 @@ class StepSlot:
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """One prompt and how many answers it wants. `priority`: smaller goes first; `deadline_s`: seconds after which the
-    group ends without answers; `top_logprobs`: number of most likely tokens that are
-    reported for each token."""
+    """One prompt and its number of samples. `priority`: smaller goes first; `deadline_s`: then the group ends
+    without samples; `top_logprobs`: how many of the likeliest tokens are reported at each place."""
 
     id: str
     prompt: tuple[int, ...]
@@ -88,12 +86,12 @@ class GroupRequest:
     deadline_s: float | None = None
     top_logprobs: int = 0
     adapter: str | None = None
-    """The name of one that is loaded; empty is the model by itself, and None whatever the run serves."""
+    """A loaded adapter; empty means the base model, None the adapter that the run serves."""
 
 
 @dataclass(frozen=True)
 class GeneratedSample:
-    """One answer; the stop token is part of it. `versions`: the weights that made each token."""
+    """One answer, with its stop token. `versions`: the weight version of each token."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -103,14 +101,14 @@ class GeneratedSample:
 
 @dataclass(frozen=True)
 class SampleWithTopLogprobs(GeneratedSample):
-    """For groups that ask for them. `top_logprobs`: for each token the most likely ones in its place."""
+    """For groups with `top_logprobs`: at each place the likeliest tokens and their log-probabilities."""
 
     top_logprobs: list[dict[int, float]]
 
 
 @dataclass(frozen=True)
 class FinishedGroup:
-    """A group with all its answers, or why there are none. `number` is what `submit` returned."""
+    """A group with all its samples, or the error. `number` is what `submit` returned."""
 
     number: int
     id: str
@@ -119,39 +117,38 @@ class FinishedGroup:
 
 
 def parse_group(
-    said: Any, vocab_size: int, context_length: int = MAX_TOKENS, length_key: str = "embedded.context_length"
+    body: Any, vocab_size: int, context_length: int = MAX_TOKENS, length_key: str = "embedded.context_length"
 ) -> GroupRequest:
-    """A group as it comes over the wire; raises BadRequest. Every number is within what the model and its context can
-    use. `length_key` is where the context is set."""
-    if not isinstance(said, Mapping):
+    """Raises BadRequest. Every number is bounded by the model and its context, which `length_key` sets."""
+    if not isinstance(body, Mapping):
         raise BadRequest("groups: each is an object with id, prompt, n, seed and sampling")
-    unknown = set(said) - {"id", "prompt", "n", "seed", "sampling", "order", "priority", "deadline_s"}
+    unknown = set(body) - {"id", "prompt", "n", "seed", "sampling", "order", "priority", "deadline_s"}
     if unknown:
         raise BadRequest(f"{min(map(str, unknown))[:MAX_SHOWN]}: a group has no such field")
-    prompt = said.get("prompt")
+    prompt = body.get("prompt")
     if not isinstance(prompt, list) or not prompt:
         raise BadRequest("prompt: give at least one token id")
     if len(prompt) >= context_length:
         raise BadRequest(_no_room(length_key, len(prompt), context_length))
     _check_tokens("prompt", prompt, vocab_size)
     return GroupRequest(
-        id=_name("id", said.get("id", "")),
+        id=_name("id", body.get("id", "")),
         prompt=tuple(prompt),
-        n=_integer("n", said.get("n", 1), 1, MAX_SAMPLES),
-        seed=_integer("seed", said.get("seed", 0), 0, MAX_SEED),
-        sampling=parse_sampling(said.get("sampling") or {}, vocab_size, context_length),
-        order=_parse_order(said.get("order")),
-        priority=_integer("priority", said.get("priority", 0), -MAX_PRIORITY, MAX_PRIORITY),
-        deadline_s=None if said.get("deadline_s") is None else _deadline(said["deadline_s"]),
+        n=_integer("n", body.get("n", 1), 1, MAX_SAMPLES),
+        seed=_integer("seed", body.get("seed", 0), 0, MAX_SEED),
+        sampling=parse_sampling(body.get("sampling") or {}, vocab_size, context_length),
+        order=_parse_order(body.get("order")),
+        priority=_integer("priority", body.get("priority", 0), -MAX_PRIORITY, MAX_PRIORITY),
+        deadline_s=None if body.get("deadline_s") is None else _deadline(body["deadline_s"]),
     )
 
 
-def parse_sampling(said: Any, vocab_size: int, context_length: int = MAX_TOKENS) -> Sampling:
-    """Keys are those of `gconfig`; null is as good as not said."""
-    if not isinstance(said, Mapping):
-        raise BadRequest(f"sampling: {shorten(said)} is not an object with keys of gconfig")
-    values = {key: value for key, value in said.items() if value is not None}
-    known = {one.name for one in fields(Sampling)}
+def parse_sampling(body: Any, vocab_size: int, context_length: int = MAX_TOKENS) -> Sampling:
+    """Keys are those of `gconfig`; null is the same as a missing key."""
+    if not isinstance(body, Mapping):
+        raise BadRequest(f"sampling: {shorten(body)} is not an object with keys of gconfig")
+    values = {key: value for key, value in body.items() if value is not None}
+    known = {each.name for each in fields(Sampling)}
     unknown = set(values) - known
     if unknown:
         raise BadRequest(
@@ -187,23 +184,23 @@ NUMBERS: tuple[tuple[str, float, float, bool], ...] = (
     ("frequency_penalty", -2, 2, False),
     ("repetition_penalty", MIN_REPETITION_PENALTY, MAX_SAMPLING_VALUE, False),
 )
-"""Of sampling: key, least, most, and whether it must be above the least."""
+"""Key of sampling, minimum, maximum, and whether the minimum is excluded."""
 
 
-def _parse_order(said: Any) -> StepSlot | None:
-    if said is None:
+def _parse_order(value: Any) -> StepSlot | None:
+    if value is None:
         return None
-    if not isinstance(said, Mapping) or set(said) != {"key", "place", "of"}:
+    if not isinstance(value, Mapping) or set(value) != {"key", "place", "of"}:
         raise BadRequest("order: null, or an object with key, place and of")
-    place = _integer("order.place", said["place"], 0, MAX_GROUPS)
-    order = StepSlot(_name("order.key", said["key"]), place, _integer("order.of", said["of"], 1, MAX_GROUPS))
-    if order.place >= order.of:
-        raise BadRequest(f"order.place: {order.place} is not below order.of={order.of}")
-    return order
+    place = _integer("order.place", value["place"], 0, MAX_GROUPS)
+    slot = StepSlot(_name("order.key", value["key"]), place, _integer("order.of", value["of"], 1, MAX_GROUPS))
+    if slot.place >= slot.of:
+        raise BadRequest(f"order.place: {slot.place} is not below order.of={slot.of}")
+    return slot
 
 
 def shorten(value: Any) -> str:
-    """For a complaint, which should not be as long as what it complains of."""
+    """A value for an error message, cut to a readable length."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
@@ -233,16 +230,16 @@ def _number(name: str, value: Any, least: float, most: float = float("inf"), abo
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """One text or several."""
+    """One text or a list of texts."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise BadRequest(f"{name}: {shorten(value)} is not a list of texts")
     if len(texts) > MAX_STOP_TEXTS or any(len(text) > MAX_STOP_LENGTH for text in texts):
         raise BadRequest(
-            f"{name}: at most {MAX_STOP_TEXTS} texts of {MAX_STOP_LENGTH} characters are looked for; leave some out"
+            f"{name}: at most {MAX_STOP_TEXTS} texts of {MAX_STOP_LENGTH} characters are allowed; remove some"
         )
     if "" in texts:
-        raise BadRequest(f"{name}: an empty text would end every answer at once; leave it out")
+        raise BadRequest(f"{name}: an empty text would end every answer immediately; remove it")
     return tuple(texts)
 
 
@@ -259,7 +256,7 @@ def _check_tokens(name: str, tokens: Sequence[Any], vocab_size: int) -> None:
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
             raise BadRequest(
-                f"{name}: {shorten(token)} is no token of this model, whose ids go from 0 to {vocab_size - 1}"
+                f"{name}: {shorten(token)} is not a token of this model, whose ids are 0 to {vocab_size - 1}"
             )
 
 
@@ -268,8 +265,8 @@ def _no_room(key: str, num_prompt: int, most: int) -> str:
 
 
 def max_answer_tokens(sampling: Sampling, num_prompt: int, context_length: int, length_key: str) -> int:
-    """Most tokens of one answer: where the context or the request ends, an answer is cut off. A prompt that leaves no
-    room for one is refused; `length_key` is where its server's context is set."""
+    """Maximum tokens of one answer, by the request and the context. Raises BadRequest if the prompt leaves no room;
+    `length_key` is the key of the server's context."""
     most = min(sampling.max_tokens, context_length)
     if num_prompt >= most:
         key = "gconfig.max_tokens" if sampling.max_tokens < context_length else length_key

@@ -1,7 +1,7 @@
-"""Texts that end an answer, found while its tokens come one by one.
+"""Finds stop texts in answers while their tokens arrive.
 
-A text may straddle tokens, and a token may hold a part of a character: an answer's text is read as far as it is whole,
-and what is looked through is its end alone. Special tokens count with the text that stands for them.
+A stop text may straddle tokens, and a token may contain part of a character: only complete characters are searched, at
+the end of the answer. Special tokens count as their text.
 """
 
 from collections.abc import Sequence
@@ -11,101 +11,102 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-"""What the beginning of a character is read as while its other bytes are missing."""
+"""An incomplete character is decoded to this."""
 
 
 class DecodeBatch(Protocol):
-    """Tokens to text, many at once."""
+    """Decodes several token sequences to texts."""
 
     def __call__(self, sequences: Sequence[Sequence[int]]) -> list[str]: ...
 
 
 def batch_decoder(tokenizer: "Tokenizer", skip_special: bool = False) -> DecodeBatch:
-    def read(sequences: Sequence[Sequence[int]]) -> list[str]:
+    def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
         texts: list[str] = tokenizer.decode_batch(sequences, skip_special_tokens=skip_special)
         return texts
 
-    return read
+    return decode
 
 
 class StopScanner:
-    """The text of one answer as it grows.
+    """The end of one answer's text.
 
-    `_tokens` are the last ones that made text, and behind them those that did not make any yet; the first of these
-    `_num_read` made `_known`. They are read together, since what a token reads as depends on what it follows.
+    `_tokens` are the last tokens that completed characters, and those after them; the first `_num_decoded` of them gave
+    `_known`. They are decoded together, since the text of a token depends on the tokens before it.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
-        self._kept = max(map(len, self._stops)) - 1
+        self._tail_length = max(map(len, self._stops)) - 1
         self._tail = ""
         self._tokens: list[int] = []
-        self._num_read, self._known = 0, ""
-        self._looked = 0
-        """Characters behind `_tail` that were looked through and are not certain yet."""
+        self._num_decoded, self._known = 0, ""
+        self._searched = 0
+        """Characters after `_tail` that were searched and may still change."""
 
-    def _take(self, text: str, may_end: bool) -> bool:
-        """`text` is that of all tokens of the window. Whether it completes one of the texts."""
+    def _search(self, text: str, may_end: bool) -> bool:
+        """Whether `text`, of all of `_tokens`, completes a stop text."""
         new = text[len(self._known) :]
-        certain = new.rstrip(INCOMPLETE)
-        seen, fresh = self._tail + certain, len(self._tail) + self._looked
-        found = may_end and any(seen.find(stop, max(0, fresh - len(stop) + 1)) >= 0 for stop in self._stops)
-        self._looked = len(certain)
-        return found
+        complete = new.rstrip(INCOMPLETE)
+        searched, start = self._tail + complete, len(self._tail) + self._searched
+        is_stopped = may_end and any(searched.find(stop, max(0, start - len(stop) + 1)) >= 0 for stop in self._stops)
+        self._searched = len(complete)
+        return is_stopped
 
-    def _is_whole(self, text: str) -> bool:
+    def _is_complete(self, text: str) -> bool:
         return len(text) > len(self._known) and not text.endswith(INCOMPLETE)
 
-    def _settle(self, text: str) -> list[int]:
-        """All of the window's text is certain: the tokens that made it become those that the next ones follow."""
+    def _advance(self, text: str) -> list[int]:
+        """Drops the tokens whose text is final; the last ones remain, before the next tokens."""
         new = text[len(self._known) :]
-        self._tail = (self._tail + new)[-self._kept :] if self._kept else ""
-        self._looked = 0
-        self._tokens = self._tokens[self._num_read :]
-        self._num_read = len(self._tokens)
+        self._tail = (self._tail + new)[-self._tail_length :] if self._tail_length else ""
+        self._searched = 0
+        self._tokens = self._tokens[self._num_decoded :]
+        self._num_decoded = len(self._tokens)
         return self._tokens
 
 
 def scan_tokens(
-    read: DecodeBatch, readings: Sequence[StopScanner], tokens: Sequence[int], may_end: Sequence[bool] | None = None
+    decode: DecodeBatch, scanners: Sequence[StopScanner], tokens: Sequence[int], may_end: Sequence[bool] | None = None
 ) -> list[bool]:
-    """One token more for each answer: whether it completes one of its texts. Where it may not end, a text that is
-    completed is passed over."""
-    for reading, token in zip(readings, tokens, strict=True):
-        reading._tokens.append(token)
-    texts = read([reading._tokens for reading in readings])
-    allowed = may_end if may_end is not None else [True] * len(readings)
-    found = [reading._take(text, may) for reading, text, may in zip(readings, texts, allowed, strict=True)]
-    whole = [(reading, text) for reading, text in zip(readings, texts, strict=True) if reading._is_whole(text)]
-    if whole:
-        for (reading, _), known in zip(whole, read([one._settle(text) for one, text in whole]), strict=True):
-            reading._known = known
-    return found
+    """Whether the next token of each answer completes one of its stop texts. Answers that may not end yet skip it."""
+    for scanner, token in zip(scanners, tokens, strict=True):
+        scanner._tokens.append(token)
+    texts = decode([scanner._tokens for scanner in scanners])
+    allowed = may_end if may_end is not None else [True] * len(scanners)
+    stopped = [scanner._search(text, may) for scanner, text, may in zip(scanners, texts, allowed, strict=True)]
+    complete = [(scanner, text) for scanner, text in zip(scanners, texts, strict=True) if scanner._is_complete(text)]
+    if complete:
+        remaining = decode([scanner._advance(text) for scanner, text in complete])
+        for (scanner, _), known in zip(complete, remaining, strict=True):
+            scanner._known = known
+    return stopped
 
 
 class FinishedText(NamedTuple):
-    """`text` is without what ended the answer; `stop` is the text that did, or None."""
+    """`text` is without the stop text or token that ended the answer; `stop` is the stop text, or None."""
 
     text: str
     stop: str | None
 
 
 def finished_texts(
-    read: DecodeBatch, answers: Sequence[tuple[Sequence[int], str]], stops: Sequence[str]
+    decode: DecodeBatch, answers: Sequence[tuple[Sequence[int], str]], stops: Sequence[str]
 ) -> list[FinishedText]:
-    """Of answers as token ids, each with how it ended: `stop` is by a text that its last token completes, or else by
-    that token itself."""
-    wholes = read([token_ids for token_ids, _ in answers])
+    """Texts of answers, given as token ids and finish. With the finish `stop` the last token completes a stop text, or
+    is a stop token."""
+    texts = decode([token_ids for token_ids, _ in answers])
     stopped = [place for place, (_, finish) in enumerate(answers) if finish == "stop"]
-    befores = dict(zip(stopped, read([answers[place][0][:-1] for place in stopped]), strict=True))
+    befores = dict(zip(stopped, decode([answers[place][0][:-1] for place in stopped]), strict=True))
     return [
-        _ending(whole, befores[place], stops) if place in befores else FinishedText(whole, None)
-        for place, whole in enumerate(wholes)
+        _without_stop(text, befores[place], stops) if place in befores else FinishedText(text, None)
+        for place, text in enumerate(texts)
     ]
 
 
-def _ending(whole: str, before: str, stops: Sequence[str]) -> FinishedText:
-    told = len(before.rstrip(INCOMPLETE))
-    places = [(whole.find(stop, max(0, told - len(stop) + 1)), stop) for stop in stops]
-    place, found = min((found for found in places if found[0] >= 0), default=(-1, ""))
-    return FinishedText(whole[:place], found) if found else FinishedText(before, None)
+def _without_stop(text: str, before: str, stops: Sequence[str]) -> FinishedText:
+    """`before` is the text without the last token."""
+    searched = len(before.rstrip(INCOMPLETE))
+    matches = [(text.find(stop, max(0, searched - len(stop) + 1)), stop) for stop in stops]
+    place, stop = min((match for match in matches if match[0] >= 0), default=(-1, ""))
+    return FinishedText(text[:place], stop) if stop else FinishedText(before, None)

@@ -110,8 +110,8 @@ def flag_problems(plan: Plan) -> list[PlanProblem]:
     from areal_like.serving.flag_check import refused_flags
 
     if engine["name"] == "vllm":
-        from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
+        from areal_like.serving.vllm.command import FLAG_PARSER as PARSER
     else:
-        from areal_like.serving.sglang.parser import FLAG_PARSER as PARSER
+        from areal_like.serving.sglang.command import FLAG_PARSER as PARSER
     words = server.command[server.command.index(ENGINE_SEPARATOR) + 1 :]
     return [PlanProblem(key, reason) for key, reason in refused_flags(PARSER, words[0], words, server.env)]

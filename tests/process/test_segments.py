@@ -73,8 +73,8 @@ def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others
     directory, memory = with_memory(tmp_path)
     create_run_memory(memory)
     with external_server(directory, *program(MAKES), TRACKER=tracker) as one:
-        one.until_said("made ")
-        made = made_by(one.said)
+        one.until_printed("made ")
+        made = made_by(one.printed)
         assert left(made) == made
         until_written_down(memory)
         if how == "told to end":

@@ -7,7 +7,7 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.process.run import Run
-from areal_like.serving.open_paths import CLIENT_PATHS, OPEN_PATHS
+from areal_like.serving.control_protocol import CLIENT_PATHS, OPEN_PATHS
 from launcher.commands.serve import _check_key, announcement
 from tests.support.embedded_servers import SECRET, running
 from tests.support.rollout_world import grpo

@@ -14,8 +14,8 @@ from areal_like.process.proof_connector import request_proof
 from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
 from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PATH
 from areal_like.process.wait import NamedWait
+from areal_like.serving.external.attach import detect
 from areal_like.serving.external.base import EngineGone
-from areal_like.serving.external.detection import detect
 from areal_like.serving.http_calls import EngineClient
 from areal_like.serving.token_guard import RequireToken
 from tests.support.embedded_servers import SECRET as KEY

@@ -1,4 +1,4 @@
-"""Attendants as processes of a run, with engines that are small programs, or servers of ours that run already."""
+"""Server processes before external engines, which are small programs or running servers of ours."""
 
 import json
 import os
@@ -26,14 +26,14 @@ SERVER = Identity("server", 0)
 
 
 def write_run(root: Path, *overrides: str, backend: str = "vllm") -> Path:
-    """As the launcher writes it."""
+    """Writes a run directory as the launcher does."""
     model = root / "model"
     if not model.exists():
         write_tiny_model(model, max_position_embeddings=256)
     directory = root / "run"
     directory.mkdir()
-    said = [f"rollout.backend={backend}", f"actor.path={model}", f"cluster.name_resolve.nfs_record_root={root}/names"]
-    values = load(REPOSITORY / "experiments" / "grpo.yaml", ["trial_name=t", *said, *overrides]).values
+    words = [f"rollout.backend={backend}", f"actor.path={model}", f"cluster.name_resolve.nfs_record_root={root}/names"]
+    values = load(REPOSITORY / "experiments" / "grpo.yaml", ["trial_name=t", *words, *overrides]).values
     (directory / "config.yaml").write_text(yaml.safe_dump(escape_references(values)))
     facts = {"experiment": "grpo", "run_id": "run1", "folder": str(root), "cwd": str(root)}
     (directory / "run.json").write_text(json.dumps(facts))
@@ -46,7 +46,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
 
 
 class ExternalServerProcess:
-    """An attendant that runs; `said` is what it and its engine have printed."""
+    """A running server process; `printed` is its output with that of its engine."""
 
     def __init__(self, directory: Path, words: list[str], **more: str) -> None:
         self.directory = directory
@@ -57,34 +57,34 @@ class ExternalServerProcess:
         )
 
     @property
-    def said(self) -> str:
+    def printed(self) -> str:
         return (self.directory / "output").read_text(errors="replace")
 
     @property
     def note(self) -> dict[str, Any]:
-        """What it has left for the launcher."""
+        """Its failure note for the launcher."""
         path = self.directory / "logs" / "server-0.failure.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return found
+        content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return content
 
     def code(self, limit_s: float = 120.0) -> int:
         return self.process.wait(limit_s)
 
-    def until_said(self, words: str, limit_s: float = 120.0) -> None:
+    def until_printed(self, text: str, limit_s: float = 120.0) -> None:
         ends = time.monotonic() + limit_s
-        while words not in self.said:
-            assert self.process.poll() is None and time.monotonic() < ends, self.said
+        while text not in self.printed:
+            assert self.process.poll() is None and time.monotonic() < ends, self.printed
             time.sleep(0.02)
 
     def address(self, limit_s: float = 120.0) -> str:
-        """Under the server's name, when it is ready."""
+        """Waits until it is registered."""
         ends = time.monotonic() + limit_s
         with open_name_store(open_run(self.directory), Identity("test", 0)) as names:
             while True:
                 try:
                     return parse_entry(names.get(SERVER.name)).address
                 except NameMissing:
-                    assert self.process.poll() is None and time.monotonic() < ends, self.said
+                    assert self.process.poll() is None and time.monotonic() < ends, self.printed
                 time.sleep(0.02)
 
 
@@ -100,5 +100,5 @@ def external_server(directory: Path, *words: str, **more: str) -> Iterator[Exter
 
 
 def program(source: str) -> list[str]:
-    """The command of an engine that is this."""
+    """The command of an engine with this source."""
     return ["--", sys.executable, "-u", "-c", source, "--port", "<port>"]

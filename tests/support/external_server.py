@@ -27,9 +27,8 @@ from areal_like.serving.external.base import (
     Verification,
     WeightUpdate,
 )
-from areal_like.serving.external.parts import ServerParts, build_parts
 from areal_like.serving.external.public_proxy import PublicProxy
-from areal_like.serving.external.server import ExternalEngineServer
+from areal_like.serving.external.server import ExternalEngineServer, ServerParts, build_parts
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load_version, publish_weights
 from areal_like.weights.fingerprint import tensor_hash

@@ -19,7 +19,9 @@ from areal_like.serving.control_protocol import (
     AUTO,
     KEEP,
     MAX_CALL_BYTES,
+    access_paths,
     control_routes,
+    max_client_bytes,
     parse_ids,
     parse_mode,
     parse_probe,
@@ -34,7 +36,6 @@ from areal_like.serving.embedded.openai_api.completions import CompletionsRoute
 from areal_like.serving.embedded.openai_api.generate_tokens import GenerateTokensRoute
 from areal_like.serving.embedded.openai_api.tokenize import TokenizeRoutes
 from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater, NamedAdapters
-from areal_like.serving.open_paths import access_paths, max_client_bytes
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, parse_group
 from areal_like.weights.collective import gpu_ids
 from areal_like.weights.errors import GroupBroken

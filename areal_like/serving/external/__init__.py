@@ -1,1 +1,1 @@
-"""The process beside an engine of others: it starts and watches it, and speaks the run's language for it."""
+"""The server process before an external engine, vLLM or SGLang."""

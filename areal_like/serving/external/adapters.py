@@ -1,4 +1,4 @@
-"""Adapters come and go beside generation: new groups take the newest, others end on theirs."""
+"""Loads and unloads adapters during generation: new groups use the newest, running groups keep theirs."""
 
 import asyncio
 import contextlib
@@ -19,26 +19,26 @@ from areal_like.weights.probe import Probe, check_probe
 from areal_like.weights.verify import checkpoint_tensors
 
 MAX_LOADED = 2
-"""What engines of others are started with room for: the newest, and the one before it."""
+"""External engines are started with room for two: the newest adapter and the one before it."""
 PAUSE_S = 0.05
 LIMIT_KEY = "rollout.request_timeout"
 SHARE_OF_LIMIT = 0.9
-"""So that the controller, which waits for as long, still hears why there is no room."""
+"""Ends before the controller's own timeout, so that the controller gets the reason."""
 
 log = logging.getLogger(__name__)
 
 
-def adapter_name(found: LoadedAdapter) -> str:
-    """Also by what it holds: a later attempt may publish another one as the same version, and engines remember what
-    they computed of prompts by the adapter's name."""
-    digest = xxhash.xxh3_64(json.dumps(found.files.config, sort_keys=True).encode())
-    for info in sorted(found.files.infos):
+def adapter_name(adapter: LoadedAdapter) -> str:
+    """Contains a hash of the contents: a later attempt may publish other weights as the same version, and engines cache
+    prompts by the adapter's name."""
+    digest = xxhash.xxh3_64(json.dumps(adapter.files.config, sort_keys=True).encode())
+    for info in sorted(adapter.files.infos):
         digest.update(f"{info.name} {info.hash}\n".encode())
-    return f"v{found.version}-{digest.hexdigest()}"
+    return f"v{adapter.version}-{digest.hexdigest()}"
 
 
 class Adapters:
-    """Each is loaded once, under the name of its version, and never changed."""
+    """Each adapter is loaded once, under its own name, and never changed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Adapters:
         dtype: str,
         limit_s: float,
     ) -> None:
-        """`dtype`: the precision that the engine computes in. `limit_s`: how long an update is waited for."""
+        """`dtype`: the engine's precision. `limit_s`: the controller's timeout of an update."""
         self._engine, self._pauser, self._served, self._model_folder = engine, pauser, served, model_folder
         self._dtype, self._limit_s = dtype, limit_s * SHARE_OF_LIMIT
         self._unloading: asyncio.Task[None] | None = None
@@ -62,19 +62,19 @@ class Adapters:
         probe: Probe | None,
         is_wanted: Callable[[], bool],
     ) -> tuple[LoadedAdapter, list[float]]:
-        """Checked on disk, loaded, tried with the probe, and only then taken by new groups. Also returns what the
-        probe gave. Until it is taken nothing has happened, so that every fault leaves what was in use."""
+        """Checks the files, loads them, computes the probe, and only then lets new groups use the adapter. Also returns
+        the probe's log-probabilities. After a fault the old adapter stays in use."""
         newer_than = self._served.reported_version
-        found = await asyncio.to_thread(self._checked, folder, version, newer_than, run_id)
-        name = adapter_name(found)
+        adapter = await asyncio.to_thread(self._checked, folder, version, newer_than, run_id)
+        name = adapter_name(adapter)
         await self._make_room(name, version, is_wanted)
         await self._engine.load_adapter(name, folder)
         try:
             logprobs: list[float] = []
-            if (asked := probe or found.probe) is not None:
-                async with self._pauser.resumed():  # somebody may have paused it
-                    logprobs = await self._engine.logprobs(asked.token_ids, name)
-                check_probe(asked, logprobs, self._dtype)
+            if (probe := probe or adapter.probe) is not None:
+                async with self._pauser.resumed():
+                    logprobs = await self._engine.logprobs(probe.token_ids, name)
+                check_probe(probe, logprobs, self._dtype)
             if not is_wanted():
                 raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
         except Exception:
@@ -83,11 +83,10 @@ class Adapters:
             raise
         self._served.add_adapter(name, version)
         await self.unload_unused()
-        return found, logprobs
+        return adapter, logprobs
 
     async def _make_room(self, name: str, version: int, is_wanted: Callable[[], bool]) -> None:
-        """Until the last group on an older one, or of an older attempt, has ended. Where groups are paused that is not
-        before they go on."""
+        """Waits until the last group on an older adapter has ended; paused groups end only after they are resumed."""
         what = f"groups on older adapters to end before version {version} is loaded"
         waiting = NamedWait(what, self._limit_s, LIMIT_KEY)
         await self.unload_unused()
@@ -102,12 +101,12 @@ class Adapters:
             await self.unload_unused()
 
     def _checked(self, folder: Path, version: int, newer_than: int, run_id: str | None) -> LoadedAdapter:
-        found = read_adapter(folder, newer_than, run_id, version)
-        check_adapter(found, checkpoint_tensors(self._model_folder))
-        return found
+        adapter = read_adapter(folder, newer_than, run_id, version)
+        check_adapter(adapter, checkpoint_tensors(self._model_folder))
+        return adapter
 
-    def look(self) -> None:
-        """Somebody has given one back."""
+    def start_unloading(self) -> None:
+        """Called when a group has released an adapter."""
         if self._served.unused() and (self._unloading is None or self._unloading.done()):
             self._unloading = asyncio.create_task(self._unload_later())
 
@@ -115,7 +114,7 @@ class Adapters:
         for name in list(self._served.unused()):
             self._served.remove_adapter(name)
             await self._engine.unload_adapter(name)
-            log.info("adapter %s is unloaded: nobody uses it any more", name)
+            log.info("adapter %s is unloaded: no group uses it", name)
 
     async def _unload_later(self) -> None:
         try:

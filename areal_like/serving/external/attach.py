@@ -1,36 +1,41 @@
-"""An engine that somebody else has started, and that is used as if it were ours."""
+"""Attaches to a running engine: detects its kind, checks its identity, watches it, and leaves it running at the end."""
 
 import asyncio
 import contextlib
 import re
 from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import orjson
 
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
-from areal_like.process.proof_connector import request_proof
+from areal_like.process.proof_connector import ProofConnector, request_proof
 from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.serving.external.base import EngineGone, InferenceEngine
 from areal_like.serving.external.pauser import Pauser
-from areal_like.serving.external.readiness import until_ready
 from areal_like.serving.external.registry import connect
-from areal_like.serving.external.start import RunningEngine
+from areal_like.serving.external.start import RunningEngine, until_ready
 
-POLL_S = 1.0
+EMBEDDED, VLLM, SGLANG = "embedded", "vllm", "sglang"
+CALL_TIMEOUT_S = 5.0
+POLL_S, DETECT_POLL_S = 1.0, 0.5
 UNPROVEN_SERVER = (
-    "{address} answers like a server of ours and does not prove that it is one, so the key was not sent; start it with "
-    "this version (python -m launcher serve), or leave it out"
+    "{address} answers like one of our servers but does not prove that it is one, so the key was not sent; start it "
+    "with this version (python -m launcher serve), or remove the address"
 )
 MAX_MISSED_ANSWERS = 3
-"""In a row, until it counts as gone."""
+"""Consecutive failures after which the engine counts as gone."""
 CLEANUP_S = 10.0
 RUN_ADAPTER = re.compile(r"v\d+(-[0-9a-f]+)?")
-"""What adapters of runs are called."""
+"""Names of adapters that runs load."""
 
 
 class AttachedEngine:
-    """Used inside `async with`. It is left as it is at the end."""
+    """Use it with `async with`; the engine keeps running at the end."""
 
     def __init__(
         self, run: Run, kind: str, address: str, secret: str, waiting: NamedWait, proofs: ProofVerifier | None
@@ -56,36 +61,36 @@ class AttachedEngine:
 
 
 async def prove_attached(address: str, secret: str, key_variable: str, waiting: NamedWait) -> ProofVerifier | None:
-    """Before the key is sent there: a server that says to be ours has to prove that it knows the key. None for what
-    does not say so, which cannot be asked for a proof; a user who names it trusts it."""
+    """Called before the key is sent: one of our servers must prove that it knows the key. None for other servers, which
+    cannot prove it; the user who gives their address trusts them."""
     while True:
         try:
-            greeting = await request_proof(address)
+            response = await request_proof(address)
             break
-        except ProofFailed as unproven:
-            raise Failure(f"rollout.server_addresses: {unproven}") from unproven
+        except ProofFailed as fault:
+            raise Failure(f"rollout.server_addresses: {fault}") from fault
         except (OSError, TimeoutError):
             waiting.check()
         await asyncio.sleep(POLL_S)
-    if not greeting.is_ours:
+    if not response.is_ours:
         return None
-    proofs = ProofVerifier(secret, greeting.start_id)
+    proofs = ProofVerifier(secret, response.start_id)
     try:
-        proofs.check(greeting)
-    except ProofFailed as unproven:
-        known = "another one" if secret else "nothing"
+        proofs.check(response)
+    except ProofFailed as fault:
+        held = "another key" if secret else "none"
         raise Failure(
-            f"rollout.api_key_var: the server at {address} does not prove that it knows the key that this run would "
-            f"send it; either it has a key and {key_variable} holds {known}, or it is not the server that you mean, or "
-            "it does not listen on the very address and port that the connection was made to (a tunnel must keep "
-            f"both). Put the key of the serving run in {key_variable}; nothing was sent"
-        ) from unproven
+            f"rollout.api_key_var: the server at {address} does not prove that it knows the key of this run. Either it "
+            f"has a key and {key_variable} holds {held}, or it is another server, or it listens on another address or "
+            "port than the connection was made to (a tunnel must keep both). Put the key of the serving run in "
+            f"{key_variable}; nothing was sent"
+        ) from fault
     return proofs
 
 
 async def remove_leftovers(engine: InferenceEngine) -> None:
-    """Of what a run has left in it that did not come to its end in order: a pause, and adapters."""
-    with contextlib.suppress(EngineGone, ValueError, TimeoutError):  # what is wrong with it is told by who uses it
+    """Removes what a killed run has left in the engine: a pause, and adapters."""
+    with contextlib.suppress(EngineGone, ValueError, TimeoutError):  # `until_ready` reports the fault
         async with asyncio.timeout(CLEANUP_S):
             if engine.can_keep:
                 await engine.resume()
@@ -94,23 +99,75 @@ async def remove_leftovers(engine: InferenceEngine) -> None:
                     await engine.unload_adapter(name)
 
 
-async def release_pauses(pauser: Pauser, holders: Sequence[str]) -> None:
-    """It goes on where it was paused for the run, as far as it still answers."""
+async def release_pauses(pauser: Pauser, owners: Sequence[str]) -> None:
+    """Resumes what was paused for the run, if the engine still answers."""
     with contextlib.suppress(EngineGone, ValueError, TimeoutError):
         async with asyncio.timeout(CLEANUP_S):
-            for holder in holders:
-                await pauser.end(holder)
+            for owner in owners:
+                await pauser.resume(owner)
 
 
 async def watch_engine(engine: InferenceEngine, what: str) -> Failure:
-    silences = 0
-    while silences < MAX_MISSED_ANSWERS:
+    missed = 0
+    while missed < MAX_MISSED_ANSWERS:
         await asyncio.sleep(POLL_S)
         try:
             await engine.statistics()
-        except EngineGone as stop:
-            silences += 1
-            why = str(stop)
+        except EngineGone as gone:
+            missed += 1
+            reason = str(gone)
         else:
-            silences = 0
-    return Failure(f"{what} (rollout.server_addresses) does not answer any more: {why}")
+            missed = 0
+    return Failure(f"{what} (rollout.server_addresses) does not answer any more: {reason}")
+
+
+def parse_address(text: str) -> str:
+    """The host:port of an address as users write it."""
+    address = text.removeprefix("http://").partition("/")[0]
+    if text.startswith("https://"):
+        raise Failure(f"rollout.server_addresses: {text}: https is not supported; give host:port of an http server")
+    if not address.rpartition(":")[2].isdigit():
+        raise Failure(f"rollout.server_addresses: {text}: give host:port")
+    return address
+
+
+async def detect(address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait) -> str:
+    """The kind of the server at `address`; waits until it answers. With `proofs` nothing is sent before it has proved
+    its identity."""
+    key = {"Authorization": f"Bearer {secret}"} if secret else {}
+    limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+    async with aiohttp.ClientSession(connector=ProofConnector(proofs), timeout=limit) as session:
+        while True:
+            try:
+                return await _kind(session, f"http://{address}", key)
+            except (aiohttp.ClientConnectionError, TimeoutError):
+                waiting.check()
+            await asyncio.sleep(DETECT_POLL_S)
+
+
+async def _kind(session: aiohttp.ClientSession, url: str, key: dict[str, str]) -> str:
+    health = await _get(session, f"{url}/health", {})
+    if isinstance(health, dict) and {"run_id", "version"} <= health.keys():
+        return EMBEDDED  # or a server of ours before an external engine: both have the same routes
+    models = await _get(session, f"{url}/v1/models", key)
+    if isinstance(models, dict):
+        owners = {model.get("owned_by") for model in models.get("data", []) if isinstance(model, dict)}
+        if VLLM in owners:
+            return VLLM
+    for path in ("server_info", "get_server_info"):
+        if isinstance(await _get(session, f"{url}/{path}", key), dict):
+            return SGLANG
+    raise Failure(
+        f"rollout.server_addresses: the server at {url} is not recognized as one of ours, vLLM or SGLang; set "
+        "rollout.server_type, and put its key in the environment variable that rollout.api_key_var names"
+    )
+
+
+async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Any:
+    """The JSON response; None for anything else."""
+    async with session.get(url, headers=headers) as response:
+        content = await response.read()
+    try:
+        return orjson.loads(content) if response.status == 200 else None
+    except orjson.JSONDecodeError:
+        return None

@@ -1,4 +1,4 @@
-"""What an engine of others can do for a run; `vllm` and `sglang` are the kinds. One object speaks to one server."""
+"""The interface of an external engine, which vLLM and SGLang implement; one object per engine server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,27 +7,27 @@ from typing import Any, NamedTuple, Protocol
 
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.index import Index
-from areal_like.weights.rendezvous import Rendezvous as Meeting
+from areal_like.weights.rendezvous import Rendezvous
 
 MAX_IN_FLIGHT = 1024
-"""Requests that one engine is asked at the same time, each on a connection of its own; further ones wait here."""
+"""Concurrent requests to one engine, each on its own connection; further requests wait in the queue."""
 
 
 class NotReady(Exception):
-    """It does not answer yet; ask again."""
+    """The engine does not answer yet; try again."""
 
 
 class IncompatibleEngine(ValueError):
-    """What answers is not what was asked for: another model, another run, a version that is not supported."""
+    """The engine has another model, belongs to another run, or has an unsupported version."""
 
 
 class EngineGone(Exception):
-    """The engine no longer answers, or has thrown away what it was asked for."""
+    """The engine no longer answers, or failed at a request."""
 
 
 class GenerateRequest(NamedTuple):
-    """Answers to one prompt. `id` names the request to the engine; `sampling` has the keys of `gconfig`, with
-    max_new_tokens as what is still wanted; `adapter` is None for the model by itself."""
+    """`n` samples of one prompt. `sampling` has the keys of `gconfig`; its max_new_tokens counts the tokens that are
+    still missing. `adapter` is None for the base model."""
 
     id: str
     prompt: Sequence[int]
@@ -39,12 +39,12 @@ class GenerateRequest(NamedTuple):
 
 
 class NotStaged(Exception):
-    """The engine has not begun to take new weights into use, and still has all of the old ones."""
+    """The engine did not start to load the new weights and still serves the old ones."""
 
 
 class GenerateOutput(NamedTuple):
-    """A whole answer, or as much of it as there was when the request was aborted. `versions` is None where the engine
-    cannot tell which weights made which token."""
+    """A complete sample, or its part that existed when the request was aborted. `versions` is None if the engine does
+    not report the weight version of each token."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -54,7 +54,7 @@ class GenerateOutput(NamedTuple):
 
 
 class EngineInfo(NamedTuple):
-    """What a server says of itself."""
+    """What an engine reports about itself."""
 
     engine: str
     version: str
@@ -63,23 +63,23 @@ class EngineInfo(NamedTuple):
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     processes: int = 1
-    """How many of them take part when weights are sent to it."""
+    """Ranks that receive weights sent to this server."""
 
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """Weights on their way: `folder` where they lie in files, `meeting` where they are sent."""
+    """New weights: in files in `folder`, or sent by the trainer at `rendezvous`."""
 
     version: int
     index: Index
     folder: Path | None = None
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
 
 
 @dataclass
 class Verification:
-    """What is in use after a load. `wrong`: tensor -> what is the matter with it; `uncovered`: tensors (or parts of
-    them) that the engine has no public way to show; `hashes` of those that it shows whole."""
+    """The served weights compared with the published ones. `hashes`: tensors that the engine shows completely;
+    `wrong`: tensor -> difference; `uncovered`: tensors that the engine does not show, or only in part."""
 
     hashes: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
@@ -87,50 +87,49 @@ class Verification:
 
 
 class InferenceEngine(Protocol):
-    """All methods but `ready` raise Stopped where the engine is gone, and ValueError with what it refuses."""
+    """All methods but `ready` raise EngineGone, or ValueError with what the engine refuses."""
 
     can_keep: bool
-    """Whether requests can stay in it while weights change, and it tells the version of every token."""
+    """Whether requests can stay in the engine during a weight update, with the version of each token reported."""
 
     async def ready(self) -> EngineInfo:
-        """Has a token generated, and says what answers; raises NotReady or Unfit."""
+        """Generates one token and returns what the engine is; raises NotReady or IncompatibleEngine."""
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]: ...
 
     async def abort(self, ids: Sequence[str] | None) -> None:
-        """Requests end with what they have (finish `abort`); None means all."""
+        """Ends requests with their tokens so far (finish `abort`); None means all."""
 
     async def pause(self) -> None:
-        """Nothing is generated until `resume`; running requests stay where they are. Only where `can_keep`."""
+        """Freezes running requests until `resume`. Only with `can_keep`."""
 
     async def resume(self) -> None: ...
 
     async def stage(self, update: WeightUpdate) -> None:
-        """Brings new weights near, beside generation as far as the engine allows; raises BadWeights."""
+        """Loads new weights beside the live ones, during generation if the engine can; raises BadWeights."""
 
     async def commit(self, update: WeightUpdate) -> None:
-        """Makes them the live ones, and drops what was computed with the old ones. Nothing is being generated: running
-        requests were paused (`can_keep`) or aborted. When this fails the engine may hold a mixture, unless it raises
-        Untouched."""
+        """Makes the staged weights live and drops caches of the old ones. Called while nothing is generated: running
+        requests are paused (`can_keep`) or aborted. After a failure other than NotStaged the weights may be mixed."""
 
     async def discard(self) -> None:
-        """What was staged is not wanted any more."""
+        """Drops the staged weights."""
 
     async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
-        """Compares what is in use with what was published."""
+        """Compares the served weights with the published ones."""
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
-        """Of each token after the first, at temperature 1, computed anew."""
+        """The log-probability of each token after the first, at temperature 1, computed without a cache."""
 
     async def loaded_adapters(self) -> list[str]:
-        """The names of those that are loaded, whoever has done it."""
+        """The names of all loaded adapters, including those of other runs."""
 
     async def load_adapter(self, name: str, folder: Path) -> None: ...
 
     async def unload_adapter(self, name: str) -> None: ...
 
     async def statistics(self) -> dict[str, Any]:
-        """At least `running` and `waiting`, requests."""
+        """At least `running` and `waiting`, in requests."""
 
     async def close(self) -> None:
-        """Lets connections go."""
+        """Closes the connections."""

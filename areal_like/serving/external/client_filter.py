@@ -1,5 +1,5 @@
-"""What a client of others may say to an engine of others: what to generate, within what the model and its context can
-use, and nothing of whose request it is, where its parts are kept, or when it is its turn."""
+"""Filters the request bodies of public clients: bounds numbers and lengths by the model and its context, and drops keys
+that name requests, places, processes or programs."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,14 +22,14 @@ DROPPED_KEYS = frozenset(
         *("custom_logit_processor", "custom_params", "vllm_xargs", "extra_args"),
     )
 )
-"""Keys of vLLM's and SGLang's bodies that name a request, a place, another process or a program."""
+"""Dropped keys of vLLM's and SGLang's bodies: they name a request, a place, another process or a program."""
 GRAMMAR_KEYS = frozenset(
     (
         *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag"),
         *("json_schema", "regex", "ebnf", "prompt_embeds", "input_embeds"),
     )
 )
-"""Programs for the engine: compiling a hostile one can end it."""
+"""Programs for the engine: compiling a hostile one can crash it."""
 LENGTH_KEYS = (
     "max_tokens",
     "max_completion_tokens",
@@ -55,7 +55,7 @@ SAMPLING_PARAMS = "sampling_params"
 MIN_TEMPERATURE = 0.01
 MAX_ANSWERS, MAX_LOGPROBS, MAX_PROMPTS, MAX_BIASES = 128, 20, 256, 1024
 MAX_CHARACTERS = 32
-"""Of a text, or of all texts in a list of messages, for each token of the context."""
+"""Characters per token of the context, in a text or in all texts of a list of messages."""
 MAX_DEPTH, MAX_NUMBER = 16, 1 << 31
 
 
@@ -64,12 +64,12 @@ class ModelLimits(NamedTuple):
     context_length: int
 
 
-def filter_body(said: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
+def filter_body(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
     """The rest of a body; raises Refused where it is none, or holds what nobody can use. `is_known`: the client has the
     key."""
-    if not isinstance(said, dict):
-        raise HttpError(400, "the body is an object")
-    kept = {key: value for key, value in said.items() if key not in DROPPED_KEYS}
+    if not isinstance(body, dict):
+        raise HttpError(400, "the body must be an object")
+    kept = {key: value for key, value in body.items() if key not in DROPPED_KEYS}
     if isinstance(inner := kept.get(SAMPLING_PARAMS), dict):
         kept[SAMPLING_PARAMS] = {key: value for key, value in inner.items() if key not in DROPPED_KEYS}
     for part in (kept, kept.get(SAMPLING_PARAMS) or {}):
@@ -81,19 +81,19 @@ def filter_body(said: Any, model: ModelLimits, is_known: bool = False) -> dict[s
     return kept
 
 
-def filter_generation(said: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
-    """What is to be generated when the run wants nothing."""
-    return filter_body(said, model, is_known) | {"priority": CLIENT_PRIORITY}
+def filter_generation(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
+    """With the lowest priority, after all requests of the run."""
+    return filter_body(body, model, is_known) | {"priority": CLIENT_PRIORITY}
 
 
-def count_sequences(said: Mapping[str, Any]) -> int:
-    """How many answers a body that is allowed asks for."""
-    prompts = max(_prompts(said.get(key)) for key in PROMPT_KEYS)
-    answers: int = max(how.get(key) or 1 for how in (said, said.get(SAMPLING_PARAMS) or {}) for key in COUNT_KEYS)
+def count_sequences(body: Mapping[str, Any]) -> int:
+    """The number of answers that a filtered body requests."""
+    prompts = max(_count_prompts(body.get(key)) for key in PROMPT_KEYS)
+    answers: int = max(part.get(key) or 1 for part in (body, body.get(SAMPLING_PARAMS) or {}) for key in COUNT_KEYS)
     return prompts * answers
 
 
-def _prompts(value: Any) -> int:
+def _count_prompts(value: Any) -> int:
     return len(value) if isinstance(value, list) and value and isinstance(value[0], str | list) else 1
 
 
@@ -121,7 +121,7 @@ def _bounded(key: str, value: Any, model: ModelLimits, is_known: bool) -> Any:
     if key == SAMPLING_PARAMS:
         return value
     if not is_known and (key in GRAMMAR_KEYS or (key == "response_format" and "schema" in str(value))):
-        raise HttpError(400, f"{key}: only callers with the key may send programs for the engine")
+        raise HttpError(400, f"{key}: only clients with the key may send programs for the engine")
     characters = _check_rest(key, value, 0)
     if characters > MAX_CHARACTERS * model.context_length:
         raise HttpError(400, f"{key}: {characters} characters do not fit into {model.context_length} tokens of context")
@@ -148,12 +148,12 @@ def _tokens(key: str, value: Any, model: ModelLimits, most: int) -> Any:
         raise HttpError(400, f"{key}: give a list of at most {most} token ids")
     for token in value:
         if type(token) is not int or not 0 <= token < model.vocab_size:
-            raise HttpError(400, f"{key}: {shorten(token)} is no token of this model (0 to {model.vocab_size - 1})")
+            raise HttpError(400, f"{key}: {shorten(token)} is not a token of this model (0 to {model.vocab_size - 1})")
     return value
 
 
 def _prompt(key: str, value: Any, model: ModelLimits) -> Any:
-    """A text, token ids, or several of either."""
+    """A text, token ids, or a list of either."""
     if isinstance(value, str):
         if len(value) > MAX_CHARACTERS * model.context_length:
             raise HttpError(
@@ -162,11 +162,11 @@ def _prompt(key: str, value: Any, model: ModelLimits) -> Any:
         return value
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         if len(value) > MAX_PROMPTS:
-            raise HttpError(400, f"{key}: {len(value)} prompts are too many; send at most {MAX_PROMPTS} at once")
+            raise HttpError(400, f"{key}: {len(value)} prompts are too many; send at most {MAX_PROMPTS} in one request")
         if any(isinstance(one, list) and one and isinstance(one[0], str | list) for one in value):
-            raise HttpError(400, f"{key}: lists of lists of token ids go no deeper")
+            raise HttpError(400, f"{key}: a list of prompts contains no further lists of lists")
         if len({type(one) for one in value}) > 1:
-            raise HttpError(400, f"{key}: give texts, or lists of token ids, and not both")
+            raise HttpError(400, f"{key}: give either texts or lists of token ids")
         return [_prompt(key, one, model) for one in value]
     return _tokens(key, value, model, model.context_length)
 
@@ -181,10 +181,10 @@ def _texts(key: str, value: Any) -> Any:
 
 
 def _check_rest(key: str, value: Any, depth: int) -> int:
-    """What is not known here (messages, tools, ...) is passed on as it is, as long as its numbers are small and it is
-    not deep. How many characters are in it: any text may get into the prompt by the chat template."""
+    """Bounds depth and numbers of other values (messages, tools, ...). Returns their number of characters: the chat
+    template may put any text into the prompt."""
     if depth > MAX_DEPTH:
-        raise HttpError(400, f"{key}: it goes deeper than {MAX_DEPTH} levels")
+        raise HttpError(400, f"{key}: it is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

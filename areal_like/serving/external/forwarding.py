@@ -1,4 +1,4 @@
-"""Another server of ours, of a run that only serves: it speaks our language already, and every call is passed on."""
+"""Forwards every call to one of our servers that runs elsewhere (`serve`)."""
 
 import asyncio
 import os
@@ -21,23 +21,21 @@ from areal_like.process.proof_connector import ProofConnector
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.request_checks import BodyLimits
 from areal_like.process.wait import NamedWait
-from areal_like.serving.control_protocol import MAX_CALL_BYTES
+from areal_like.serving.control_protocol import CLIENT_PATHS, HEALTH, MAX_CALL_BYTES, OPEN_PATHS, QUERY_PATHS
 from areal_like.serving.external.public_proxy import while_connected
-from areal_like.serving.open_paths import CLIENT_PATHS, HEALTH, OPEN_PATHS, QUERY_PATHS
 
 CONTROL_POST = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
 CONTROL_GET = ("fingerprint", "statistics")
 PAUSE_S = 0.5
 POLL_S = 1.0
 MAX_MISSED_ANSWERS = 3
-"""In a row, until it counts as gone."""
+"""Consecutive failures after which the server counts as gone."""
 CALL_TIMEOUT_S = 10.0
 
 
 class ForwardingServer:
-    """Who attached last owns the server: calls carry a number of attempts above what the server knows of, as the run's
-    own could be smaller than that of the run before. `secret` is the key of the other side, which proves itself
-    first."""
+    """The run that attached last owns the server: calls carry an attempt number above the server's newest, as the run's
+    own could be below that of the previous run. `secret` is the key of the other server, which proves its identity."""
 
     def __init__(
         self, address: str, secret: str, proofs: ProofVerifier, guard: CallGuard, run_id: str, key_variable: str
@@ -46,7 +44,7 @@ class ForwardingServer:
         self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
         self._session: aiohttp.ClientSession | None = None
         self._attempt: int | None = None
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         guard.on_new_attempt = self._on_new_attempt
         self._guard = guard
 
@@ -65,11 +63,11 @@ class ForwardingServer:
         return app
 
     def _route(self, method: str, path: str) -> web.RouteDef:
-        """The other side is asked by our own words for the path, and shown the key only by who has shown ours: whatever
-        is not open here."""
+        """The forwarded path is this constant, not the client's spelling. The other server's key is sent only on paths
+        that are not open here."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await self._pass_on(request, method, path)
+            return await self._forward(request, method, path)
 
         return web.route(method, path, handle)
 
@@ -78,68 +76,68 @@ class ForwardingServer:
             await self._session.close()
 
     async def ready(self, me: Identity, waiting: NamedWait) -> None:
-        """Takes the server over: what it held of another run is forgotten."""
+        """Waits for the server and takes it over; it forgets the weights of another run."""
         while True:
             try:
                 attempt = await self._newest_attempt()
-                said = call_headers(Identity(me.role, me.index, attempt, me.incarnation), self._secret)
-                status, content = await self._ask("/control/statistics", said)
+                headers = call_headers(Identity(me.role, me.index, attempt, me.incarnation), self._secret)
+                status, content = await self._get("/control/statistics", headers)
                 break
             except (aiohttp.ClientConnectionError, TimeoutError):
                 waiting.check()
             await asyncio.sleep(PAUSE_S)
         if status == 401:
-            known = "another one" if os.environ.get(self._key_variable) else "nothing"
+            held = "another token" if os.environ.get(self._key_variable) else "none"
             raise Failure(
                 f"rollout.api_key_var: the server at {self._address} wants its run's token, and "
-                f"{self._key_variable} holds {known}; put the token of the serving run there"
+                f"{self._key_variable} holds {held}; put the token of the serving run there"
             )
         if status >= 400:
             raise Failure(f"rollout.server_addresses: {self._address} refuses this run: {error_message(content)}")
 
     async def _newest_attempt(self) -> int:
-        """Ours: one more than the server knew when this run began to use it, or was recovered."""
-        async with self._asking:
+        """One above the server's attempt when this run attached or was recovered."""
+        async with self._lock:
             if self._attempt is None:
-                _, content = await self._ask(HEALTH, {})
+                _, content = await self._get(HEALTH, {})
                 self._attempt = 1 + int(orjson.loads(content).get("attempt", 0))
             return self._attempt
 
     async def gone(self) -> Failure:
-        """Ends when it does not answer any more."""
-        silences, why = 0, ""
-        while silences < MAX_MISSED_ANSWERS:
+        """Returns when the server does not answer any more."""
+        missed, reason = 0, ""
+        while missed < MAX_MISSED_ANSWERS:
             await asyncio.sleep(POLL_S)
             try:
-                await self._ask(HEALTH, {})
+                await self._get(HEALTH, {})
             except (aiohttp.ClientError, TimeoutError) as fault:
-                silences += 1
-                why = str(fault) or type(fault).__name__
+                missed += 1
+                reason = str(fault) or type(fault).__name__
             else:
-                silences = 0
-        return Failure(f"the server at {self._address} (rollout.server_addresses) does not answer any more: {why}")
+                missed = 0
+        return Failure(f"the server at {self._address} (rollout.server_addresses) does not answer any more: {reason}")
 
     async def health(self, request: web.Request) -> web.Response:
         try:
-            status, content = await self._ask("/health", {})
+            status, content = await self._get("/health", {})
         except (aiohttp.ClientError, TimeoutError) as fault:
             raise HttpError(503, f"{self._address} does not answer: {fault}") from fault
         return json_response({**orjson.loads(content), "run_id": self._run_id}, status)
 
-    async def _pass_on(self, request: web.Request, method: str, path: str) -> web.StreamResponse:
-        """The body as it comes, in both directions."""
-        said = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+    async def _forward(self, request: web.Request, method: str, path: str) -> web.StreamResponse:
+        """Bodies are unchanged in both directions."""
+        headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
         if path not in OPEN_PATHS:
-            said["Authorization"] = f"Bearer {self._secret}"
+            headers["Authorization"] = f"Bearer {self._secret}"
         body = await request.read()
         try:
             if path not in (*OPEN_PATHS, *CLIENT_PATHS):
-                said |= {
+                headers |= {
                     PROCESS_HEADER: request.headers.get(PROCESS_HEADER, "?"),
                     ATTEMPT_HEADER: str(await self._newest_attempt()),
                     INCARNATION_HEADER: request.headers.get(INCARNATION_HEADER, "1"),
                 }
-            call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=said)
+            call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=headers)
             source = await while_connected(request, call)
         except (aiohttp.ClientError, TimeoutError) as fault:
             raise HttpError(503, f"{self._address} does not answer: {fault or type(fault).__name__}") from fault
@@ -152,14 +150,14 @@ class ForwardingServer:
                     await response.write(part)
             except aiohttp.ClientError:
                 if request.transport is not None:
-                    request.transport.abort()  # the client must not take this for the end of the answer
+                    request.transport.abort()  # a regular end would look like the end of the answer
             except ConnectionError:
-                pass  # the client is gone, and so will this call be
+                pass  # the client is gone
         return response
 
-    async def _ask(self, path: str, said: dict[str, str]) -> tuple[int, bytes]:
+    async def _get(self, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
         limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
-        async with self._open().get(f"http://{self._address}{path}", headers=said, timeout=limit) as response:
+        async with self._open().get(f"http://{self._address}{path}", headers=headers, timeout=limit) as response:
             return response.status, await response.read()
 
     def _open(self) -> aiohttp.ClientSession:

@@ -1,4 +1,4 @@
-"""Groups become requests to the engine, and its pieces become answers. What is wrong with one group harms no other."""
+"""Turns groups into engine requests and continues interrupted samples; an invalid group affects no other group."""
 
 import asyncio
 import contextlib
@@ -15,9 +15,9 @@ from areal_like.serving.external.served_weights import ServedWeights, ServerBrok
 from areal_like.serving.requests import BadRequest, GroupRequest, Sampling, max_answer_tokens, parse_group
 
 MAX_EMPTY_OUTPUTS = 8
-"""So often in a row an engine may end a request without a token, and without being told to."""
+"""Consecutive times that an engine may end a request without a token, and without an abort."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 2.0
-"""Before it is asked again; twice as long each time."""
+"""Pause before the request is repeated, doubled each time."""
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class GroupInFlight:
-    """A group under way. `ended_by`: why it was ended from outside."""
+    """A group being generated. `ended_by`: the reason for which `end` cancelled it."""
 
     group: GroupRequest
     number: int
@@ -37,7 +37,7 @@ class GroupInFlight:
 
 @dataclass
 class GenerationCounts:
-    """What was generated since this process began."""
+    """Totals since this process started."""
 
     groups: int = 0
     samples: int = 0
@@ -47,14 +47,14 @@ class GenerationCounts:
 
 
 class Generation:
-    """`length_key` is what the configuration calls the longest sequence of this engine."""
+    """`length_key` is the configuration key of this engine's context length."""
 
     def __init__(
         self, engine: InferenceEngine, info: EngineInfo, queue: RequestQueue, served: ServedWeights, length_key: str
     ) -> None:
         self.counts = GenerationCounts()
         self.on_adapter_released: Callable[[], None] = lambda: None
-        """Told whenever a group has given an adapter back."""
+        """Called when a group releases its adapter."""
         self._engine, self._info, self._queue, self._served = engine, info, queue, served
         self._length_key = length_key
         self._numbers = itertools.count()
@@ -62,12 +62,12 @@ class Generation:
         self._in_flight: set[GroupInFlight] = set()
         self._aborts: set[asyncio.Task[None]] = set()
 
-    async def line(self, said: Any, attempt: int) -> dict[str, Any]:
-        """What is answered of one group: its samples, or why there are none. Raises Stopped where the engine is gone,
-        which says nothing about the group."""
-        name = str(said.get("id", "")) if isinstance(said, dict) else ""
+    async def generate_group(self, body: Any, attempt: int) -> dict[str, Any]:
+        """The response line of one group: its samples, or an error. Raises EngineGone, for which the group is not the
+        reason."""
+        name = str(body.get("id", "")) if isinstance(body, dict) else ""
         try:
-            parsed = self._parse(said)
+            parsed = self._parse(body)
         except BadRequest as refusal:
             return {"id": name, "error": str(refusal)}
         in_flight = GroupInFlight(parsed.group, next(self._numbers), attempt, asyncio.current_task())
@@ -97,55 +97,58 @@ class Generation:
         else:
             self.counts.groups += 1
             self.counts.samples += len(answers)
-            return {"id": name, "samples": [answer.said() for answer in answers]}
+            return {"id": name, "samples": [answer.to_json() for answer in answers]}
         finally:
             self._in_flight.discard(in_flight)
         return {"id": name, "error": error}
 
-    def end(self, reason: str, is_meant: Callable[[GroupInFlight], bool] = lambda in_flight: True) -> int:
-        """Ends groups without answers; returns how many."""
-        meant = [in_flight for in_flight in self._in_flight if in_flight.ended_by is None and is_meant(in_flight)]
-        for in_flight in meant:
+    def end(self, reason: str, matches: Callable[[GroupInFlight], bool] = lambda in_flight: True) -> int:
+        """Ends matching groups without samples; returns how many."""
+        ended = [in_flight for in_flight in self._in_flight if in_flight.ended_by is None and matches(in_flight)]
+        for in_flight in ended:
             in_flight.ended_by = reason
             if in_flight.task is not None:
                 in_flight.task.cancel()
-        return len(meant)
+        return len(ended)
 
-    async def settled(self) -> None:
-        """Until the engine was told of all that was given up."""
+    async def aborts_sent(self) -> None:
+        """Waits until the engine got the aborts of all cancelled requests."""
         if self._aborts:
             await asyncio.wait(self._aborts)
 
-    def _parse(self, said: Any) -> ParsedGroup:
-        """Checks what can be known before the engine sees it; raises BadRequest."""
+    def _parse(self, body: Any) -> ParsedGroup:
+        """Checks all that is known before the engine sees the group; raises BadRequest."""
         info = self._info
-        group = parse_group(said, info.vocab_size, info.context_length, self._length_key)
-        how = group.sampling
-        limit = max_answer_tokens(how, len(group.prompt), self._info.context_length, self._length_key)
-        asked = said.get("sampling") or {}
-        known = [one.name for one in fields(Sampling) if one.name != "max_tokens" and asked.get(one.name) is not None]
+        group = parse_group(body, info.vocab_size, info.context_length, self._length_key)
+        sampling = group.sampling
+        limit = max_answer_tokens(sampling, len(group.prompt), info.context_length, self._length_key)
+        given = body.get("sampling") or {}
+        names = [
+            each.name for each in fields(Sampling) if each.name != "max_tokens" and given.get(each.name) is not None
+        ]
         return ParsedGroup(
             group=group,
-            sampling={name: getattr(how, name) for name in known},
+            sampling={name: getattr(sampling, name) for name in names},
             limit=limit,
-            stops=frozenset((*how.stop_token_ids, *self._info.eos_token_ids)),
+            stops=frozenset((*sampling.stop_token_ids, *info.eos_token_ids)),
         )
 
     async def _answers(self, parsed: ParsedGroup, in_flight: GroupInFlight) -> list[PartialSample]:
-        """All samples in one request; those that were interrupted go on by themselves."""
-        adapter = self._served.take()
+        """All samples in one request; each interrupted one is continued in a request of its own."""
+        adapter = self._served.acquire_adapter()
         try:
             answers = [PartialSample(parsed, number) for number in range(parsed.group.n)]
-            outputs, version = await self._ask(parsed.first(self._name(in_flight), adapter), in_flight)
+            outputs, version = await self._send(parsed.first_request(self._name(in_flight), adapter), in_flight)
             if len(outputs) != len(answers):
-                raise BadOutput(f"the engine gave {len(outputs)} samples where {len(answers)} were asked for")
+                raise BadOutput(f"the engine gave {len(outputs)} samples instead of {len(answers)}")
+
             self.counts.prompt_tokens += len(parsed.group.prompt)
             for answer, output in zip(answers, outputs, strict=True):
                 self._add(answer, output, version, adapter)
             await gather_all(self._finish(answer, in_flight, adapter) for answer in answers if answer.finish == ABORT)
             return answers
         finally:
-            self._served.give_back(adapter)
+            self._served.release_adapter(adapter)
             if adapter is not None:
                 self.on_adapter_released()
 
@@ -153,7 +156,7 @@ class Generation:
         empty = 0
         while answer.finish == ABORT:
             self.counts.continued += 1
-            (output,), version = await self._ask(answer.continuation(self._name(in_flight), adapter), in_flight)
+            (output,), version = await self._send(answer.continuation(self._name(in_flight), adapter), in_flight)
             self._add(answer, output, version, adapter)
             if output.token_ids or answer.finish != ABORT:
                 empty = 0
@@ -167,20 +170,19 @@ class Generation:
         answer.add(output, version, override_versions=adapter is not None)
         self.counts.tokens += len(output.token_ids)
 
-    async def _ask(self, asked: GenerateRequest, in_flight: GroupInFlight) -> tuple[list[GenerateOutput], int]:
-        """The pieces, and the version of the weights when they were begun."""
-        async with self._queue.turn(asked.priority, in_flight.number):
-            version = self._served.version_of(asked.adapter)
+    async def _send(self, request: GenerateRequest, in_flight: GroupInFlight) -> tuple[list[GenerateOutput], int]:
+        """The outputs, and the version of the weights when the request started."""
+        async with self._queue.slot(request.priority, in_flight.number):
+            version = self._served.version_of(request.adapter)
             try:
-                return await self._engine.generate(asked), version
+                return await self._engine.generate(request), version
             except asyncio.CancelledError:
-                telling = asyncio.create_task(self._abort(asked.id))
-                self._aborts.add(telling)
-                telling.add_done_callback(self._aborts.discard)
+                abort = asyncio.create_task(self._abort(request.id))
+                self._aborts.add(abort)
+                abort.add_done_callback(self._aborts.discard)
                 raise
 
     async def _abort(self, name: str) -> None:
-        """Nobody wants it any more. An engine that is gone has nothing to end."""
         with contextlib.suppress(EngineGone):
             await self._engine.abort([name])
 
@@ -188,9 +190,9 @@ class Generation:
         return f"g{in_flight.number}-{next(self._names)}"
 
 
-async def gather_all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All at once; when one fails the others are given up."""
-    tasks = [asyncio.create_task(part) for part in parts]
+async def gather_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs all concurrently; a failure of one cancels the others."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:

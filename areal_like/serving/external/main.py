@@ -1,4 +1,4 @@
-"""The life of an attendant: an engine is there, is entered under the server's name, and is gone at the end."""
+"""A server process before an external engine: starts or attaches the engine, serves, and ends it."""
 
 import asyncio
 import logging
@@ -16,13 +16,19 @@ from areal_like.process.http import run_async, serve
 from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
-from areal_like.serving.external.attach import UNPROVEN_SERVER, AttachedEngine, prove_attached, release_pauses
-from areal_like.serving.external.detection import EMBEDDED, detect, parse_address
+from areal_like.serving.external.attach import (
+    EMBEDDED,
+    UNPROVEN_SERVER,
+    AttachedEngine,
+    detect,
+    parse_address,
+    prove_attached,
+    release_pauses,
+)
 from areal_like.serving.external.forwarding import ForwardingServer
-from areal_like.serving.external.parts import build_parts
 from areal_like.serving.external.public_proxy import PublicProxy
 from areal_like.serving.external.registry import kind_of
-from areal_like.serving.external.server import CONTROLLER, ExternalEngineServer
+from areal_like.serving.external.server import CONTROLLER, ExternalEngineServer, build_parts
 from areal_like.serving.external.start import LaunchedEngine, RunningEngine
 from areal_like.serving.external.updates import UPDATE
 
@@ -30,40 +36,40 @@ log = logging.getLogger(__name__)
 
 
 class ServerProcess:
-    """`attach` is the address of an engine that runs already, else `command` starts one."""
+    """`attach` is the address of a running engine; without it `command` starts one."""
 
     def __init__(self, run: Run, me: Identity, attach: str | None, kind: str | None, command: Sequence[str]) -> None:
         self._run, self._me, self._attach, self._kind, self._command = run, me, attach, kind, command
         self._guard = CallGuard(token(), me.attempt)
 
-    def live(self) -> None:
-        """Until told to end; raises the Failure that ends it otherwise."""
-        run_async(self._until_told())
+    def run(self) -> None:
+        """Until SIGTERM; raises the Failure that ends it otherwise."""
+        run_async(self._until_sigterm())
 
-    async def _until_told(self) -> None:
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-        life, ending = asyncio.create_task(self._live()), asyncio.create_task(told.wait())
-        await asyncio.wait([life, ending], return_when=asyncio.FIRST_COMPLETED)
-        if not life.done():
-            life.cancel()
+    async def _until_sigterm(self) -> None:
+        terminated = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+        serving, ending = asyncio.create_task(self._serve()), asyncio.create_task(terminated.wait())
+        await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            serving.cancel()
         ending.cancel()
         try:
-            await life
+            await serving
         except asyncio.CancelledError:
-            log.info("ended, as told")
+            log.info("ended by SIGTERM")
 
-    async def _live(self) -> None:
+    async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
             if self._attach is None:
                 kind = self._kind or kind_of(self._run)
-                own = await stack.enter_async_context(LaunchedEngine(self._run, kind, self._command))
-                failure = await self._translate(stack, kind, await own.start(), token())
+                launched = await stack.enter_async_context(LaunchedEngine(self._run, kind, self._command))
+                failure = await self._serve_engine(stack, kind, await launched.start(), token())
             else:
-                failure = await self._attached(stack, parse_address(self._attach))
+                failure = await self._serve_attached(stack, parse_address(self._attach))
         raise failure
 
-    async def _attached(self, stack: AsyncExitStack, address: str) -> Failure:
+    async def _serve_attached(self, stack: AsyncExitStack, address: str) -> Failure:
         rollout = self._run.config.rollout
         secret = os.environ.get(rollout.api_key_var, "")
         what = f"the server at {address} (rollout.server_addresses)"
@@ -76,38 +82,38 @@ class ServerProcess:
         if kind != EMBEDDED:
             engine = AttachedEngine(self._run, kind, address, secret, waiting, proofs)
             attached = await stack.enter_async_context(engine)
-            return await self._translate(stack, kind, await attached.start(), secret)
+            return await self._serve_engine(stack, kind, await attached.start(), secret)
         if proofs is None:
             raise Failure(f"rollout.server_addresses: {UNPROVEN_SERVER.format(address=address)}")
-        passing = ForwardingServer(address, secret, proofs, self._guard, self._run.run_id, rollout.api_key_var)
-        stack.push_async_callback(passing.close)
-        await passing.ready(self._me, waiting)
-        await self._enter(stack, passing.application())
-        return await passing.gone()
+        server = ForwardingServer(address, secret, proofs, self._guard, self._run.run_id, rollout.api_key_var)
+        stack.push_async_callback(server.close)
+        await server.ready(self._me, waiting)
+        await self._register(stack, server.application())
+        return await server.gone()
 
-    async def _translate(self, stack: AsyncExitStack, kind: str, started: RunningEngine, secret: str) -> Failure:
-        """Speaks for an engine of others, until it or this process is at an end."""
-        engine, info = started.engine, started.info
+    async def _serve_engine(self, stack: AsyncExitStack, kind: str, running: RunningEngine, secret: str) -> Failure:
+        """Serves until the engine or this process ends."""
+        engine, info = running.engine, running.info
         stack.push_async_callback(engine.close)
         parts = build_parts(self._run, kind, engine, info)
         if self._attach is not None:
             stack.push_async_callback(release_pauses, parts.pauser, (CONTROLLER, UPDATE))
-        proxy = PublicProxy(started.address, secret, parts.queue, parts.pauser, parts.served, info, started.proofs)
+        proxy = PublicProxy(running.address, secret, parts.queue, parts.pauser, parts.served, info, running.proofs)
         stack.push_async_callback(proxy.close)
         name = display_name(self._run.config.actor.path)
         guard, opens = self._guard, self._run.opens_generation
-        server = ExternalEngineServer(engine, info, started.gone, parts, proxy, guard, self._run.run_id, name, opens)
+        server = ExternalEngineServer(engine, info, running.gone, parts, proxy, guard, self._run.run_id, name, opens)
         log.info(
             "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length
         )
-        await self._enter(stack, server.application())
-        done, _ = await asyncio.wait([started.gone, server.fatal], return_when=asyncio.FIRST_COMPLETED)
+        await self._register(stack, server.application())
+        done, _ = await asyncio.wait([running.gone, server.fatal], return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()
 
-    async def _enter(self, stack: AsyncExitStack, app: web.Application) -> None:
+    async def _register(self, stack: AsyncExitStack, app: web.Application) -> None:
         rollout = self._run.config.rollout
-        served = await serve(app, self._run.host, rollout.port + self._me.index if rollout.port else 0)
-        stack.push_async_callback(served.close)
+        server = await serve(app, self._run.host, rollout.port + self._me.index if rollout.port else 0)
+        stack.push_async_callback(server.close)
         names = stack.enter_context(open_name_store(self._run, self._me))
-        announce(names, self._me, served.address)
-        log.info("ready at %s", served.address)
+        announce(names, self._me, server.address)
+        log.info("ready at %s", server.address)

@@ -1,4 +1,4 @@
-"""One answer as it grows: what the engine gave of it so far, and how the rest is asked for. No IO."""
+"""A sample that grows over interrupted requests: its tokens so far, and the request for the others."""
 
 import math
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ ABORT, STOP, LENGTH = "abort", "stop", "length"
 
 
 class BadOutput(Exception):
-    """The engine's answer is not one to what was asked."""
+    """The engine's output does not fit the request."""
 
 
 @dataclass
 class ParsedGroup:
-    """A group as the engine is asked for it. `limit`: most tokens of one answer; `stops`: tokens that end it."""
+    """A group with the sampling keys that it sets. `limit`: maximum tokens per sample; `stops`: tokens that end one."""
 
     group: GroupRequest
     sampling: Mapping[str, Any]
@@ -27,13 +27,13 @@ class ParsedGroup:
 
     @property
     def depends_on_output(self) -> bool:
-        """Whether what comes next depends on the answer so far in a way that an engine does not see in a prompt. Such
-        an answer begins again when it was interrupted."""
-        how = self.group.sampling
-        return bool(how.frequency_penalty != 0 or how.repetition_penalty != 1 or how.stop)
+        """Whether sampling depends on the output so far, which an engine cannot tell from the prompt. Such a sample
+        starts again after an interruption."""
+        sampling = self.group.sampling
+        return bool(sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1 or sampling.stop)
 
-    def first(self, name: str, adapter: str | None) -> GenerateRequest:
-        """All samples together."""
+    def first_request(self, name: str, adapter: str | None) -> GenerateRequest:
+        """For all samples."""
         group = self.group
         sampling = {**self.sampling, "max_new_tokens": self.limit}
         if group.sampling.min_new_tokens > self.limit:
@@ -43,7 +43,7 @@ class ParsedGroup:
 
 @dataclass
 class PartialSample:
-    """Sample number `number` of a group. Tokens that were had are kept: `rest` asks for those after them."""
+    """Sample number `number` of a group. Its tokens are kept: `continuation` requests those after them."""
 
     parsed: ParsedGroup
     number: int
@@ -53,7 +53,8 @@ class PartialSample:
     finish: str = ABORT
 
     def add(self, output: GenerateOutput, version: int, override_versions: bool = False) -> None:
-        """`version`: of the weights that were in use, where the engine does not say it, or where `knows_better`."""
+        """`version`: of the weights when the request started; used if the engine reports none, or with
+        `override_versions`."""
         versions = output.versions
         if versions is None or override_versions:
             versions = [version] * len(output.token_ids)
@@ -68,17 +69,17 @@ class PartialSample:
         have = len(self.token_ids)
         if have + len(output.token_ids) > self.parsed.limit:
             raise BadOutput(
-                f"the engine gave {len(output.token_ids)} tokens where at most {self.parsed.limit - have} were wanted"
+                f"the engine gave {len(output.token_ids)} tokens; at most {self.parsed.limit - have} were requested"
             )
         self.token_ids += output.token_ids
         self.logprobs += output.logprobs
         self.versions += versions
         self.finish = output.finish
         if output.finish == ABORT:
-            self._see_whether_done(have)
+            self._check_finished(have)
 
     def continuation(self, name: str, adapter: str | None) -> GenerateRequest:
-        """What is still to be generated of it."""
+        """The request for the missing tokens."""
         if self.parsed.depends_on_output:
             self.token_ids, self.logprobs, self.versions = [], [], []
         group, have = self.parsed.group, len(self.token_ids)
@@ -88,7 +89,7 @@ class PartialSample:
         seed = derive_seed(group.seed, "continued", self.number, have)
         return GenerateRequest(name, [*group.prompt, *self.token_ids], 1, seed, sampling, adapter, group.priority)
 
-    def said(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "token_ids": self.token_ids,
             "logprobs": self.logprobs,
@@ -96,8 +97,9 @@ class PartialSample:
             "finish": self.finish,
         }
 
-    def _see_whether_done(self, since: int) -> None:
-        """It may have been interrupted just when it ended, and before the engine saw that."""
+    def _check_finished(self, since: int) -> None:
+        """The abort may have come after the last token, and before the engine noticed that it was the last."""
+
         least = max(since, self.parsed.group.sampling.min_new_tokens)
         end = next((at for at in range(least, len(self.token_ids)) if self.token_ids[at] in self.parsed.stops), None)
         if end is not None:

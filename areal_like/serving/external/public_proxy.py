@@ -1,5 +1,5 @@
-"""The engine's own interface for clients of others: what only asks is passed on, with the token that the engine wants.
-Everything else that an engine can do stays behind this process."""
+"""The engine's public routes for clients outside the run: filtered requests are forwarded with the engine's token;
+every other route of the engine is unreachable."""
 
 import asyncio
 import itertools
@@ -15,25 +15,97 @@ from areal_like.process.http import read_json
 from areal_like.process.proof_connector import ProofConnector
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.client_queue import ClientQueue
+from areal_like.serving.control_protocol import GENERATE_PATHS, QUERY_PATHS, TOKENIZE_PATHS
 from areal_like.serving.external.base import MAX_IN_FLIGHT, EngineInfo
 from areal_like.serving.external.client_filter import ModelLimits, count_sequences, filter_body, filter_generation
 from areal_like.serving.external.pauser import Pauser
-from areal_like.serving.external.relay import StreamRelay
 from areal_like.serving.external.request_queue import RequestQueue
 from areal_like.serving.external.served_weights import ServedWeights
-from areal_like.serving.open_paths import GENERATE_PATHS, QUERY_PATHS, TOKENIZE_PATHS
 from areal_like.serving.requests import CLIENT_PRIORITY
 
 FORWARDED_HEADER = "Accept"
-"""Of a client's request. Others could command the engine, or name a request of somebody else."""
+"""The only header forwarded from a client: others could control the engine, or name another client's request."""
 STREAMED = "text/event-stream"
 DISCONNECT_CHECK_S = 0.25
+WRITE_TIMEOUT_S = 10.0
+"""A client that reads nothing of its answer for that long is cut off."""
+MAX_UNREAD_BYTES = 16 << 20
+"""A client that lags that many bytes behind is cut off."""
 
 T = TypeVar("T")
 
 
+class StreamRelay:
+    """A streamed answer for a slow client: read as fast as the engine sends it, and buffered until the client reads it.
+    `take` ends with the engine's answer, `finish` when the client has all of it."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+        self._request, self._response = request, response
+        self._parts: asyncio.Queue[bytes] = asyncio.Queue()
+        self._unread = 0
+        self._writing = asyncio.create_task(self._write())
+
+    async def take(self, source: aiohttp.ClientResponse) -> None:
+        """Ends early, and with it the engine's work, if the client is gone."""
+        reading = asyncio.create_task(self._read(source))
+        try:
+            while not (reading.done() or self._writing.done() or self._is_gone):
+                await asyncio.wait(
+                    [reading, self._writing], timeout=DISCONNECT_CHECK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+            if reading.done():
+                reading.result()
+        except (aiohttp.ClientError, BufferError):
+            self._cut_off()
+        except BaseException:
+            self._writing.cancel()
+            raise
+        finally:
+            reading.cancel()
+        if self._is_gone:
+            self._writing.cancel()
+
+    async def finish(self) -> web.StreamResponse:
+        try:
+            await asyncio.wait([self._writing])
+        finally:
+            self._writing.cancel()
+        return self._response
+
+    async def _read(self, source: aiohttp.ClientResponse) -> None:
+        async for part in source.content.iter_any():
+            self._unread += len(part)
+            if self._unread > MAX_UNREAD_BYTES:
+                raise BufferError
+            if part:
+                self._parts.put_nowait(part)
+        self._parts.put_nowait(b"")
+
+    async def _write(self) -> None:
+        try:
+            await asyncio.wait_for(self._response.prepare(self._request), WRITE_TIMEOUT_S)
+            while part := await self._parts.get():
+                await asyncio.wait_for(self._response.write(part), WRITE_TIMEOUT_S)
+                self._unread -= len(part)
+            await asyncio.wait_for(self._response.write_eof(), WRITE_TIMEOUT_S)
+        except TimeoutError:
+            self._cut_off()
+        except ConnectionError:
+            pass  # the client is gone
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._request.transport is None or self._request.transport.is_closing()
+
+    def _cut_off(self) -> None:
+        """Aborts the connection: a regular end would look like the end of the answer."""
+        self._writing.cancel()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
 class PublicProxy:
-    """`address` is the engine's. Generation takes its turn with what the run asks for, and rests when it does."""
+    """`address` is the engine's. Generation waits in the run's queue, and is paused with it."""
 
     def __init__(
         self,
@@ -51,14 +123,14 @@ class PublicProxy:
         self._session: aiohttp.ClientSession | None = None
         self._numbers = itertools.count(1 << 40)
         self.knows: Callable[[Mapping[str, str]], bool] = lambda headers: False
-        """Whether a client shows the key."""
-        self._model = ModelLimits(info.vocab_size, info.context_length)
-        self._turns = ClientQueue(MAX_IN_FLIGHT, lambda: queue.is_used_by_run)
+        """Whether a client's headers have the key."""
+        self._limits = ModelLimits(info.vocab_size, info.context_length)
+        self._clients = ClientQueue(MAX_IN_FLIGHT, lambda: queue.is_used_by_run)
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            *(web.get(path, self.ask) for path in QUERY_PATHS),
-            *(web.post(path, self.read) for path in TOKENIZE_PATHS),
+            *(web.get(path, self.query) for path in QUERY_PATHS),
+            *(web.post(path, self.tokenize) for path in TOKENIZE_PATHS),
             *(web.post(path, self.generate) for path in GENERATE_PATHS),
         ]
 
@@ -66,53 +138,53 @@ class PublicProxy:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, request: web.Request) -> web.StreamResponse:
-        return await self._asked(request, b"")
+    async def query(self, request: web.Request) -> web.StreamResponse:
+        return await self._forward_once(request, b"")
 
-    async def read(self, request: web.Request) -> web.StreamResponse:
-        said = filter_body(await read_json(request), self._model, self.knows(request.headers))
-        return await self._asked(request, orjson.dumps(said))
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        body = filter_body(await read_json(request), self._limits, self.knows(request.headers))
+        return await self._forward_once(request, orjson.dumps(body))
 
-    async def _asked(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        answer = await self._pass_on(request, body)
-        assert answer is not None, "only an interrupted one gives none"
+    async def _forward_once(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        answer = await self._forward(request, body)
+        assert answer is not None, "None is for interrupted generation alone"
         return await answer.finish() if isinstance(answer, StreamRelay) else answer
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """An answer that was interrupted for new weights is asked for again, if none of it is at the client yet. The
-        turn is as long as the engine is busy with it, however slowly the client speaks or listens."""
-        said = filter_generation(await read_json(request), self._model, self.knows(request.headers))
-        async with self._turns.take(count_sequences(said), lambda: is_disconnected(request)):
-            answer = await self._generated(request, orjson.dumps(said))
+        """Repeats an answer that a weight update interrupted if the client has none of it yet. Holds the slot while the
+        engine works, not while the client reads or writes."""
+        body = filter_generation(await read_json(request), self._limits, self.knows(request.headers))
+        async with self._clients.take(count_sequences(body), lambda: is_disconnected(request)):
+            answer = await self._generate(request, orjson.dumps(body))
         return await answer.finish() if isinstance(answer, StreamRelay) else answer
 
-    async def _generated(self, request: web.Request, body: bytes) -> web.Response | StreamRelay:
+    async def _generate(self, request: web.Request, body: bytes) -> web.Response | StreamRelay:
         while True:
-            async with self._queue.turn(CLIENT_PRIORITY, next(self._numbers)):
+            async with self._queue.slot(CLIENT_PRIORITY, next(self._numbers)):
                 if self._served.fault is not None:
                     raise HttpError(503, f"this server is broken: {self._served.fault}")
-                answer = await self._pass_on(request, body, self._pauser.num_aborts)
+                answer = await self._forward(request, body, self._pauser.num_aborts)
             if answer is not None:
                 return answer
 
-    async def _pass_on(
+    async def _forward(
         self, request: web.Request, body: bytes, num_aborts: int | None = None
     ) -> web.Response | StreamRelay | None:
-        """None where all that ran was interrupted since."""
+        """None if all requests were aborted since `num_aborts` was read."""
         if self._session is None:
             connector = ProofConnector(self._proofs)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
-        said = {FORWARDED_HEADER: request.headers[FORWARDED_HEADER]} if FORWARDED_HEADER in request.headers else {}
+        headers = {FORWARDED_HEADER: request.headers[FORWARDED_HEADER]} if FORWARDED_HEADER in request.headers else {}
         if body:
-            said["Content-Type"] = "application/json"
+            headers["Content-Type"] = "application/json"
         url = f"http://{self._address}{request.path}"
         try:
-            call = self._session.request(request.method, url, data=body, headers={**said, **self._headers})
+            call = self._session.request(request.method, url, data=body, headers={**headers, **self._headers})
             response = await while_connected(request, call)
             async with response:
                 kind = response.headers.get("Content-Type", "application/octet-stream")
                 if kind.startswith(STREAMED):
-                    return await _relayed(request, response, kind)
+                    return await _relay(request, response, kind)
                 content = await while_connected(request, response.read())
         except aiohttp.ClientError as fault:
             raise HttpError(503, f"the engine does not answer: {fault or type(fault).__name__}") from fault
@@ -121,7 +193,7 @@ class PublicProxy:
         return web.Response(body=content, status=response.status, headers={"Content-Type": kind})
 
 
-async def _relayed(request: web.Request, source: aiohttp.ClientResponse, kind: str) -> StreamRelay:
+async def _relay(request: web.Request, source: aiohttp.ClientResponse, kind: str) -> StreamRelay:
     relay = StreamRelay(request, web.StreamResponse(status=source.status, headers={"Content-Type": kind}))
     await relay.take(source)
     return relay
@@ -131,9 +203,9 @@ def is_disconnected(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 
-async def while_connected(request: web.Request, doing: Awaitable[T]) -> T:
-    """Gives up when the client has gone: the other side then sees that nobody waits for its answer."""
-    task = asyncio.ensure_future(doing)
+async def while_connected(request: web.Request, call: Awaitable[T]) -> T:
+    """Cancels the call when the client has disconnected."""
+    task = asyncio.ensure_future(call)
     try:
         while not task.done():
             await asyncio.wait([task], timeout=DISCONNECT_CHECK_S)

@@ -1,4 +1,4 @@
-"""The kinds of engines: which one a run has, and who speaks to it."""
+"""External engines by kind: the class that drives each, and its configuration key of the context length."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ from areal_like.process.run import Run
 from areal_like.serving.external.base import InferenceEngine
 
 LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
-"""By kind: how its section of the configuration calls what limits prompt and answer together."""
+"""By kind: the key of its section that limits prompt and answer together."""
 
 
 def connect(
     kind: str, address: str, secret: str, run: Run, folder: Path, proofs: ProofVerifier | None
 ) -> InferenceEngine:
-    """One that speaks to the engine at `address`, which has to prove itself where that can be asked of it."""
+    """The client of the engine at `address`. With `proofs` the engine must prove its identity on each connection."""
     if kind == "vllm":
         from areal_like.serving.vllm.engine import VLLMEngine
 
@@ -26,7 +26,7 @@ def connect(
 
 
 def kind_of(run: Run) -> str:
-    """Of the servers that the run starts. The key may say how many there are, too."""
+    """The kind of the servers that the run starts; the key may also contain their number."""
     return str(run.config.rollout.backend).partition(":")[0]
 
 

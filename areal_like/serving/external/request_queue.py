@@ -1,4 +1,4 @@
-"""Who may ask the engine now: so many at once, the most urgent first, and nobody while it is held."""
+"""The queue before an engine: limits concurrent requests, orders them by priority, and can be held."""
 
 import asyncio
 import heapq
@@ -14,27 +14,27 @@ from areal_like.serving.requests import CLIENT_PRIORITY
 
 
 class RequestQueue:
-    """`running` requests are in the engine, `waiting` ones before it."""
+    """`running` requests are in the engine, `waiting` ones in the queue."""
 
-    def __init__(self, most: int = MAX_IN_FLIGHT) -> None:
+    def __init__(self, max_running: int = MAX_IN_FLIGHT) -> None:
         self.running = 0
-        self._most = most
+        self._max_running = max_running
         self._holders: set[str] = set()
         self._queue: list[tuple[int, int, int, asyncio.Future[None]]] = []
         self._ties = itertools.count()
         self._empty = asyncio.Event()
         self._empty.set()
         self._busy_s, self._busy_since = 0.0, 0.0
-        self._last_of_run = -math.inf
+        self._last_run_request = -math.inf
 
     @property
     def is_used_by_run(self) -> bool:
-        """Whether one has asked for something lately."""
-        return time.monotonic() - self._last_of_run < RUN_ACTIVE_S
+        """Whether a run sent a request recently."""
+        return time.monotonic() - self._last_run_request < RUN_ACTIVE_S
 
     @property
     def waiting(self) -> int:
-        return sum(not turn.done() for *_, turn in self._queue)
+        return sum(not slot.done() for *_, slot in self._queue)
 
     @property
     def is_open(self) -> bool:
@@ -42,54 +42,54 @@ class RequestQueue:
 
     @property
     def busy_s(self) -> float:
-        """For how long in all something was running."""
+        """Total time with at least one running request."""
         return self._busy_s + (time.monotonic() - self._busy_since if self.running else 0.0)
 
     @asynccontextmanager
-    async def turn(self, priority: int, number: int) -> AsyncIterator[None]:
+    async def slot(self, priority: int, number: int) -> AsyncIterator[None]:
         """Smaller priorities go first, and among equal ones smaller numbers."""
         if priority < CLIENT_PRIORITY:
-            self._last_of_run = time.monotonic()
-        mine = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (priority, number, next(self._ties), mine))
-        self._let_in()
+            self._last_run_request = time.monotonic()
+        slot = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (priority, number, next(self._ties), slot))
+        self._admit()
         try:
-            await mine
+            await slot
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
-                self._leave()  # it was let in at the moment when it gave up
+            if slot.done() and not slot.cancelled():
+                self._leave()  # cancelled just after it was admitted
             raise
         try:
             yield
         finally:
             self._leave()
 
-    def close(self, holder: str) -> None:
+    def hold(self, holder: str) -> None:
         self._holders.add(holder)
 
-    def open(self, holder: str) -> None:
-        """Has no effect while others hold it."""
+    def release(self, holder: str) -> None:
+        """Has no effect while another holder remains."""
         self._holders.discard(holder)
-        self._let_in()
+        self._admit()
 
     async def drained(self) -> None:
-        """Until what was let in is done. Only sensible while it is closed."""
+        """Waits until no request is running. Only useful while the queue is held."""
         await self._empty.wait()
 
-    def _let_in(self) -> None:
-        while self._queue and self.is_open and self.running < self._most:
-            *_, turn = heapq.heappop(self._queue)
-            if turn.done():
+    def _admit(self) -> None:
+        while self._queue and self.is_open and self.running < self._max_running:
+            *_, slot = heapq.heappop(self._queue)
+            if slot.done():
                 continue
             if not self.running:
                 self._busy_since = time.monotonic()
                 self._empty.clear()
             self.running += 1
-            turn.set_result(None)
+            slot.set_result(None)
 
     def _leave(self) -> None:
         self.running -= 1
         if not self.running:
             self._busy_s += time.monotonic() - self._busy_since
             self._empty.set()
-        self._let_in()
+        self._admit()

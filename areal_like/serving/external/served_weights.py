@@ -1,4 +1,4 @@
-"""Which weights the engine generates with, and whether they may be trusted."""
+"""The weights that the engine serves: version, adapter, and whether they are verified or broken."""
 
 import asyncio
 from collections import Counter
@@ -8,39 +8,38 @@ from areal_like.weights.versions import NO_VERSION
 
 
 class ServerBroken(Exception):
-    """What is in the engine is not what it should be, and must not be served."""
+    """The engine has wrong weights, which must not be served."""
 
 
 class ServedWeights:
-    """`version` is that of the newest weights. `adapter` is the name of the one that new groups take, None for the
-    model by itself."""
+    """`version` is that of the newest weights; `adapter` is used by new groups, None for the base model."""
 
     def __init__(self) -> None:
         self.version = NO_VERSION
         self.is_current = False
-        """Whether the weights in use are those of the run as it is now."""
+        """Whether the served weights belong to the run's current attempt."""
         self.adapter: str | None = None
         self.fault: str | None = None
         self._versions: dict[str, int] = {}
         self._users: Counter[str] = Counter()
         self._verified_version = NO_VERSION
-        """The newest version that was looked at and found good."""
+        """The newest verified version."""
         self._verified = asyncio.Event()
         self._verified.set()
 
     @property
     def reported_version(self) -> int:
-        """What may be said to be served: never what is in the engine and was not looked at yet."""
+        """The version reported as served: never one that is loaded and not verified yet."""
         return self._verified_version if self.is_current else NO_VERSION
 
     def forget(self) -> None:
-        """The run went back to a checkpoint: what is in use is none of its weights, and an older version may come."""
+        """The run went back to a checkpoint: the loaded weights are none of its own, and an older version may come."""
         self.is_current, self.adapter = False, None
 
     # Base weights.
 
     def mark_swapped(self, version: int) -> None:
-        """New ones are live, and nobody has looked at them yet: answers are held back until `trusted` or `broke`."""
+        """New weights are live. Answers are held back until `mark_verified` or `mark_broken`."""
         self._verified.clear()
         self.version, self.adapter = version, None
 
@@ -53,7 +52,7 @@ class ServedWeights:
         self._verified.set()
 
     async def verified(self) -> None:
-        """Until it is known whether what was generated is good; raises Broken where it is not."""
+        """Waits until the weights are verified; raises ServerBroken if they are wrong."""
         await self._verified.wait()
         if self.fault is not None:
             raise ServerBroken(self.fault)
@@ -64,13 +63,13 @@ class ServedWeights:
         self._versions[name] = version
         self.version, self.adapter, self.is_current, self._verified_version = version, name, True, version
 
-    def take(self) -> str | None:
-        """The adapter that a group uses until it gives it back."""
+    def acquire_adapter(self) -> str | None:
+        """The adapter that a group uses until it releases it."""
         if self.adapter is not None:
             self._users[self.adapter] += 1
         return self.adapter
 
-    def give_back(self, adapter: str | None) -> None:
+    def release_adapter(self, adapter: str | None) -> None:
         if adapter is not None:
             self._users[adapter] -= 1
 
@@ -79,14 +78,15 @@ class ServedWeights:
 
     @property
     def num_adapters(self) -> int:
-        """That are loaded."""
+        """Loaded adapters."""
         return len(self._versions)
 
     def has(self, adapter: str) -> bool:
         return adapter in self._versions
 
     def unused(self) -> Sequence[str]:
-        """Adapters that are loaded, and that no group needs any more."""
+        """Loaded adapters that no group needs any more."""
+
         return [name for name in self._versions if name != self.adapter and not self._users[name]]
 
     def remove_adapter(self, name: str) -> None:

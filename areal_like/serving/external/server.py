@@ -1,45 +1,84 @@
-"""The attendant's routes: those of every server of a run. What commands or trains wants the run's token."""
+"""The HTTP server before an external engine: the routes that every server of a run has."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from aiohttp import web
 
+from areal_like.models import model_folder
 from areal_like.process.errors import Failure, HttpError
 from areal_like.process.http import application, body_field, json_response, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, CallGuard
 from areal_like.process.request_checks import BodyLimits
+from areal_like.process.run import Run
 from areal_like.serving.control_protocol import (
     MAX_CALL_BYTES,
+    access_paths,
     control_routes,
+    max_client_bytes,
     parse_ids,
     parse_mode,
     parse_probe,
     parse_update,
 )
+from areal_like.serving.external.adapters import Adapters
 from areal_like.serving.external.base import EngineGone, EngineInfo, InferenceEngine
-from areal_like.serving.external.parts import ServerParts
+from areal_like.serving.external.expected_tensors import ExpectedTensors
+from areal_like.serving.external.generation import Generation
+from areal_like.serving.external.pauser import Pauser
 from areal_like.serving.external.public_proxy import PublicProxy
-from areal_like.serving.open_paths import access_paths, max_client_bytes
+from areal_like.serving.external.registry import length_key
+from areal_like.serving.external.request_queue import RequestQueue
+from areal_like.serving.external.served_weights import ServedWeights
+from areal_like.serving.external.updates import WeightUpdater
 from areal_like.weights.errors import GroupBroken
+from areal_like.weights.probe import TOLERANCES
 
 DISCONNECT_CHECK_S = 0.25
-"""How often it is looked whether a client that waits is still there."""
+"""Interval at which it is checked whether a waiting client is still connected."""
 EXIT_DETECTED_S = 4.0
-"""Until then it is known whether an engine that did not answer is gone."""
-CONTROLLER = "told"
-"""Whose rest it is that the controller asks for."""
+"""Time after a failed call within which the end of the engine's process is noticed."""
+CONTROLLER = "controller"
+"""Pause owner: the controller."""
+DTYPE_ALIASES = {"half": "float16", "float": "float32", "fp16": "float16", "fp32": "float32", "bf16": "bfloat16"}
+COARSEST = "bfloat16"
 
 log = logging.getLogger(__name__)
 
 
+class ServerParts(NamedTuple):
+    queue: RequestQueue
+    pauser: Pauser
+    served: ServedWeights
+    generation: Generation
+    updates: WeightUpdater
+
+
+def build_parts(run: Run, kind: str, engine: InferenceEngine, info: EngineInfo) -> ServerParts:
+    queue, served = RequestQueue(), ServedWeights()
+    pauser = Pauser(engine, queue)
+    generation = Generation(engine, info, queue, served, length_key(kind))
+    folder = model_folder(run.config.actor.path, run.cwd)
+    dtype = engine_dtype(getattr(run.config, kind).dtype)
+    adapters = Adapters(engine, pauser, served, folder, dtype, run.config.rollout.request_timeout)
+    run_id = None if run.serves else run.run_id
+    updates = WeightUpdater(engine, generation, queue, pauser, served, ExpectedTensors(folder), adapters, run_id, dtype)
+    return ServerParts(queue, pauser, served, generation, updates)
+
+
+def engine_dtype(value: Any) -> str:
+    """The precision of an engine; the coarsest if the engine chooses it itself."""
+    name = DTYPE_ALIASES.get(str(value), str(value))
+    return name if name in TOLERANCES else COARSEST
+
+
 class ExternalEngineServer:
-    """`gone` ends when the engine has; `fatal` is set when this process has to end for another reason. `model` is the
-    name under which clients of others ask for it; `is_open`: everybody may generate."""
+    """`gone` ends when the engine ends; `fatal` is set when this process must end for another reason. `model` is the
+    name that public clients use; `is_open`: generation needs no token."""
 
     def __init__(
         self,
@@ -73,19 +112,15 @@ class ExternalEngineServer:
         paused = self._pauser.mode(CONTROLLER) is not None
         status = "broken" if self._served.fault is not None else "paused" if paused else "ok"
         engine = {"engine": self._info.engine, "engine_version": self._info.version}
-        said = {
-            "status": status,
-            "run_id": self._run_id,
-            "model": self._model,
-            "version": self._served.reported_version,
-        }
-        return json_response({**said, **engine, "processes": self._info.processes})
+        server = {"status": status, "run_id": self._run_id, "model": self._model}
+        version = {"version": self._served.reported_version}
+        return json_response({**server, **version, **engine, "processes": self._info.processes})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """One line for each group, as soon as it is finished."""
+        """One response line per group, as soon as it is finished."""
         self._refuse_where_broken()
         if not self._served.is_current:
-            raise HttpError(503, "this server was given no weights by the run yet")
+            raise HttpError(503, "this server has no weights of the run yet")
         groups = body_field(await read_json(request), "groups", list)
         attempt = int(request.headers[ATTEMPT_HEADER])
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
@@ -96,83 +131,84 @@ class ExternalEngineServer:
             task.add_done_callback(done.put_nowait)
         try:
             await _write(request, response, done, len(tasks))
-        except EngineGone as stop:
-            log.warning("answers are cut off: %s", stop)
+        except EngineGone as gone:
+            log.warning("answers are cut off: %s", gone)
             if request.transport is not None:
-                request.transport.abort()  # so that a client sees no end to it, and asks another server
+                request.transport.abort()  # a regular end would keep the client from asking another server
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return response
 
-    async def _line(self, said: Any, attempt: int) -> dict[str, Any]:
-        """A group that the engine failed at has an error; one whose engine is gone has no answer at all."""
+    async def _line(self, group: Any, attempt: int) -> dict[str, Any]:
+        """If the engine failed at a group, its line has an error; if the engine is gone, there is no line."""
         try:
-            return await self._generation.line(said, attempt)
-        except EngineGone as stop:
+            return await self._generation.generate_group(group, attempt)
+        except EngineGone as gone:
             await asyncio.wait([self._gone, self.fatal], timeout=EXIT_DETECTED_S, return_when=asyncio.FIRST_COMPLETED)
             if self._gone.done() or self.fatal.done():
                 raise
-            return {"id": str(said.get("id", "")), "error": str(stop)}
+            return {"id": str(group.get("id", "")), "error": str(gone)}
 
     async def update_weights(self, request: web.Request) -> web.Response:
-        order = parse_update(await read_json(request))
+        update = parse_update(await read_json(request))
         attempt = self._guard.attempt
-        with self._told_in_words():
-            return json_response(await self._updates.update(order, lambda: self._guard.attempt == attempt))
+        with self._http_errors():
+            return json_response(await self._updates.update(update, lambda: self._guard.attempt == attempt))
 
     async def stage_weights(self, request: web.Request) -> web.Response:
-        with self._told_in_words():
+        with self._http_errors():
             return json_response(await self._updates.stage(parse_update(await read_json(request))))
 
     async def commit_weights(self, request: web.Request) -> web.Response:
-        said = await read_json(request)
+        body = await read_json(request)
         attempt = self._guard.attempt
-        version = body_field(said, "version", int)
-        mode = parse_mode(said) if said.get("mode") else None  # else as it was staged
-        with self._told_in_words():
-            done = await self._updates.commit(version, mode, parse_probe(said), lambda: self._guard.attempt == attempt)
-            return json_response(done)
+        version = body_field(body, "version", int)
+        mode = parse_mode(body) if body.get("mode") else None  # else as it was staged
+        with self._http_errors():
+            return json_response(
+                await self._updates.commit(version, mode, parse_probe(body), lambda: self._guard.attempt == attempt)
+            )
 
     async def pause(self, request: web.Request) -> web.Response:
         mode = parse_mode(await read_json(request))
-        with self._told_in_words():
-            mode = self._pauser.settled(mode)
-            await self._pauser.begin(CONTROLLER, mode)
+        with self._http_errors():
+            mode = self._pauser.resolve_mode(mode)
+            await self._pauser.pause(CONTROLLER, mode)
         return json_response({"paused": True, "mode": mode, "running": self._queue.running})
 
     async def resume(self, request: web.Request) -> web.Response:
-        with self._told_in_words():
-            await self._pauser.end(CONTROLLER)
+        with self._http_errors():
+            await self._pauser.resume(CONTROLLER)
         return json_response({"paused": False})
 
     async def abort(self, request: web.Request) -> web.Response:
-        meant = parse_ids(await read_json(request))
-        count = self._generation.end("aborted: as told", lambda in_flight: meant is None or in_flight.group.id in meant)
+        ids = parse_ids(await read_json(request))
+        count = self._generation.end("aborted: on request", lambda in_flight: ids is None or in_flight.group.id in ids)
         return json_response({"aborted": count})
 
     async def fingerprint(self, request: web.Request) -> web.Response:
-        with self._told_in_words():
+        with self._http_errors():
             return json_response(await self._updates.fingerprint())
 
     async def statistics(self, request: web.Request) -> web.Response:
-        with self._told_in_words():
-            found = await self._engine.statistics()
+        with self._http_errors():
+            statistics = await self._engine.statistics()
         counts = {**vars(self._generation.counts), "busy_s": self._queue.busy_s}
-        waiting = found.get("waiting", 0) + self._queue.waiting
-        return json_response({**found, **counts, "waiting": waiting, "version": self._served.reported_version})
+        waiting = statistics.get("waiting", 0) + self._queue.waiting
+        return json_response({**statistics, **counts, "waiting": waiting, "version": self._served.reported_version})
 
     @contextlib.contextmanager
-    def _told_in_words(self) -> Iterator[None]:
-        """What an engine does not do is refused; what leaves it unusable ends this process."""
+    def _http_errors(self) -> Iterator[None]:
+        """Turns refusals of the engine into HTTP errors; a Failure also ends this process."""
         self._refuse_where_broken()
         try:
             yield
         except ValueError as refusal:
             raise HttpError(409, str(refusal)) from refusal
-        except (EngineGone, GroupBroken) as stop:
-            raise HttpError(503, str(stop)) from stop
+        except (EngineGone, GroupBroken) as fault:
+            raise HttpError(503, str(fault)) from fault
         except Failure as failure:
             if not self.fatal.done():
                 self.fatal.set_result(failure)
@@ -184,9 +220,9 @@ class ExternalEngineServer:
 
     def _on_new_attempt(self, attempt: int) -> None:
         self._updates.forget()
-        why = f"aborted: this is of an earlier attempt, and the run is at attempt {attempt}"
-        self._generation.end(why, lambda in_flight: in_flight.attempt < attempt)
-        task = asyncio.create_task(self._pauser.end(CONTROLLER))
+        reason = f"aborted: the group is of an earlier attempt; the run is at attempt {attempt}"
+        self._generation.end(reason, lambda in_flight: in_flight.attempt < attempt)
+        task = asyncio.create_task(self._pauser.resume(CONTROLLER))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -197,7 +233,7 @@ async def _write(
     done: "asyncio.Queue[asyncio.Task[dict[str, Any]]]",
     missing: int,
 ) -> None:
-    """Whatever is finished, in one piece. Ends early when the client is gone."""
+    """Writes all finished lines at once. Ends early if the client is gone."""
     while missing:
         try:
             finished = [await asyncio.wait_for(done.get(), DISCONNECT_CHECK_S)]

@@ -1,1 +1,1 @@
-"""SGLang: how it is started, spoken to, guarded, and given new weights."""
+"""SGLang as an inference engine."""

@@ -1,4 +1,4 @@
-"""What SGLang's /weights_checker says of tensors that were published: names as SGLang holds them, and its own hash."""
+"""Compares SGLang's /weights_checker with the published tensors: SGLang has its own names and hashes."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,70 +16,70 @@ FUSED = (
     (("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     (("gate_proj", "up_proj"), "gate_up_proj"),
 )
-"""Tensors of a checkpoint that SGLang's models hold as one, first rows first."""
+"""Checkpoint tensors that SGLang's models concatenate by rows, in this order."""
 PADDED = ("embed_tokens.weight", "lm_head.weight")
 VOCABULARY_MULTIPLE = 64
-"""A vocabulary is filled up with rows of zeros to a multiple of this."""
+"""A vocabulary is padded with rows of zeros to a multiple of this."""
 
 
 class FusedTensor(NamedTuple):
-    """A tensor in SGLang: the published ones that it is made of, and the hashes that it may then have."""
+    """A tensor in SGLang: the published tensors in it, and the hashes that it may have."""
 
-    made_of: tuple[str, ...]
+    parts: tuple[str, ...]
     hashes: frozenset[str]
 
 
 def fused_tensors(
     infos: Sequence[TensorInfo], contents: Mapping[str, Bytes], digest: Callable[[Iterator[Bytes]], str]
 ) -> dict[str, FusedTensor]:
-    """Every tensor that SGLang should hold after loading these."""
+    """Every tensor that SGLang should have after it loaded these."""
     by_name = {info.name: info for info in infos}
-    found = {}
+    tensors = {}
     for name in by_name:
         target, parts = _fused_name(name)
-        if target in found or any(part not in by_name for part in parts):
+        if target in tensors or any(part not in by_name for part in parts):
             continue
         hashes = {digest(contents[part] for part in parts)}
         if name.endswith(PADDED) and (missing := -by_name[name].shape[0] % VOCABULARY_MULTIPLE):
-            filling = np.zeros(missing * (by_name[name].nbytes // by_name[name].shape[0]), np.uint8)
-            hashes.add(digest(iter((contents[name], filling))))
-        found[target] = FusedTensor(parts, frozenset(hashes))
-    return found
+            padding = np.zeros(missing * (by_name[name].nbytes // by_name[name].shape[0]), np.uint8)
+            hashes.add(digest(iter((contents[name], padding))))
+        tensors[target] = FusedTensor(parts, frozenset(hashes))
+    return tensors
 
 
 def _fused_name(name: str) -> tuple[str, tuple[str, ...]]:
     for parts, target in FUSED:
         for part in parts:
-            before, found, after = name.partition(f".{part}.")
-            if found:
-                return f"{before}.{target}.{after}", tuple(f"{before}.{one}.{after}" for one in parts)
+            before, separator, after = name.partition(f".{part}.")
+            if separator:
+                return f"{before}.{target}.{after}", tuple(f"{before}.{each}.{after}" for each in parts)
     return name, (name,)
 
 
 def compare(
     expected: Mapping[str, FusedTensor], ranks: Sequence[Mapping[str, str]], infos: Sequence[TensorInfo]
 ) -> Verification:
-    """What SGLang holds beside what was published. Of several ranks each may hold a part of a tensor, so that another
-    hash says nothing: such tensors are uncovered."""
-    found = Verification()
-    known = {info.name: info.hash for info in infos}
+    """With several ranks each may have a part of a tensor, so that a different hash proves nothing: such tensors are
+    uncovered."""
+    check = Verification()
+    published = {info.name: info.hash for info in infos}
     served: dict[str, set[str]] = {}
     for rank in ranks:
         for name, checksum in rank.items():
             served.setdefault(name.replace(".base_layer.", "."), set()).add(checksum)
-    for target, (made_of, hashes) in expected.items():
-        said = served.get(target)
-        if said is not None and said <= hashes:
-            found.hashes |= {name: known[name] for name in made_of}
-        elif said is not None and len(ranks) == 1:
-            other = f"what is served as {target} (checksum {min(said)}) is not what was published ({min(hashes)})"
-            found.wrong |= dict.fromkeys(made_of, other)
-    found.uncovered = [name for name in known if name not in found.hashes and name not in found.wrong]
-    return found
+    for target, (parts, hashes) in expected.items():
+        checksums = served.get(target)
+        if checksums is not None and checksums <= hashes:
+            check.hashes |= {name: published[name] for name in parts}
+        elif checksums is not None and len(ranks) == 1:
+            difference = f"the served {target} (checksum {min(checksums)}) is not the published one ({min(hashes)})"
+            check.wrong |= dict.fromkeys(parts, difference)
+    check.uncovered = [name for name in published if name not in check.hashes and name not in check.wrong]
+    return check
 
 
 def digest_on_cpu(parts: Iterator[Bytes]) -> str:
-    """SGLang hashes what is in main memory with SHA-256, and keeps 64 bits of it."""
+    """SGLang's hash of a tensor in main memory: the first 64 bits of SHA-256."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.data)

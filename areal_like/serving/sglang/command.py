@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.command_line import ServerCommand, ServerSite, add_extra_flags
+from areal_like.serving.flag_check import FlagParser
 from areal_like.serving.model_files import max_sequence_length
 from areal_like.serving.requests import parse_sampling
 from areal_like.serving.sglang.auto_values import resolved_value
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from areal_like.config.sections.engines.sglang import SGLangConfig
 
 MODULE = "areal_like.serving.sglang.launch"
-"""SGLang's own launcher, behind our guard."""
+"""SGLang's launcher with our token guard."""
 
 SAME_NAME = (
     "skip_tokenizer_init",
@@ -52,85 +53,98 @@ SAME_NAME = (
     "enable_metrics",
     "decode_log_interval",
 )
-"""Keys that are flags of the same name. Each of SGLang's switches is off where it is absent, so false is said by
-silence."""
+"""Keys that are flags with the same name. SGLang's boolean flags are false if absent."""
 RENAMED = {"cuda_graph_max_bs": "cuda_graph_max_bs_decode", "cuda_graph_bs": "cuda_graph_bs_decode"}
 NAN_CHECK = "SGLANG_SANITIZE_NAN_LOGITS"
 GPU_MEMORY_FRACTION = 0.9
 CPU_MEMORY_FRACTION = 0.2
-"""On a CPU SGLang computes a negative share itself and dies; the schema's 0.9 is meant for a GPU of its own."""
+"""On a CPU SGLang's own default is negative and crashes it; the schema's 0.9 is for a GPU."""
 CPU_CHOICES = {"attention_backend": "torch_native", "sampling_backend": "pytorch", "grammar_backend": "none"}
 ON_CPU = {"attention_backend": ("torch_native", "intel_amx"), "sampling_backend": ("pytorch",)}
-"""Kernels that SGLang has without a GPU."""
+"""Kernels that SGLang has for CPUs."""
 GPU_LORA_BACKEND, CPU_LORA_BACKEND = "triton", "torch_native"
 ADAPTERS_AT_ONCE = 2
 ALL_TOKENS = 1 << 20
-"""More than any vocabulary: of a request that leaves tokens out, SGLang may list all that are left."""
+"""More than any vocabulary: SGLang may list all remaining tokens of a truncated distribution."""
 RESERVED_TOKENS = 8
-"""SGLang takes prompts of 6 tokens less than its context, and ends answers 2 before it."""
+"""SGLang accepts prompts of 6 tokens less than its context, and ends answers 2 tokens before it."""
 PRIORITY_POLICIES = ("fcfs", "lof")
-"""Policies under which a request can have a priority."""
+"""Policies that support priorities of requests."""
 UNGUARDED_FLAGS = {
     "tokenizer_worker_num": "several HTTP processes",
     "enable_http2": "another HTTP server",
-    "grpc_port": "a second door beside HTTP",
-    "grpc_mode": "a second door beside HTTP",
-    "smg_grpc_mode": "a second door beside HTTP",
+    "grpc_port": "a second port beside HTTP",
+    "grpc_mode": "a second port beside HTTP",
+    "smg_grpc_mode": "a second port beside HTTP",
     "encoder_only": "another HTTP server",
     "use_ray": "another HTTP server",
-    "disaggregation_mode": "a server beside it where prompts are passed on",
-    "disaggregation_bootstrap_port": "a server beside it where prompts are passed on",
-    "encoder_bootstrap_port": "a server beside it where images are passed on",
-    "engine_info_bootstrap_port": "a server beside it that tells where its weights lie",
+    "disaggregation_mode": "another server, for prompts",
+    "disaggregation_bootstrap_port": "another server, for prompts",
+    "encoder_bootstrap_port": "another server, for images",
+    "engine_info_bootstrap_port": "another server, for the addresses of weights",
 }
-"""By flag. A parser takes the beginning of a flag for the flag where no other begins so."""
+"""Flag -> reason. Unambiguous prefixes of a flag count as the flag."""
 ANY_VOCABULARY = 1 << 31
+PARSER_SCRIPT = """
+import sys
+from sglang.srt.server_args import prepare_server_args
+prepare_server_args(sys.argv[1:])
+"""
+FLAG_KEYS = {
+    "tp-size": "rollout.backend",
+    "pp-size": "rollout.backend",
+    "trust-remote-code": "actor.trust_remote_code",
+    "cuda-graph-max-bs-decode": "sglang.cuda_graph_max_bs",
+    "cuda-graph-bs-decode": "sglang.cuda_graph_bs",
+    "model-loader-extra-config": "sglang.enable_multithread_load",
+}
+FLAG_PARSER = FlagParser("sglang", PARSER_SCRIPT, FLAG_KEYS)
 
 
-def sglang_command(config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
+def sglang_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     sglang = config.sglang
-    start = ServerCommand([sglang.python or spec.python, "-m", MODULE])
-    start.command += ["--host", LOOPBACK, "--port", spec.port_argument]
-    start.add("model_path", spec.model)
-    start.add("random_seed", sglang.random_seed + spec.number)
-    start.add("tp_size", spec.tensor)
-    start.add("pp_size", spec.pipeline)
+    start = ServerCommand([sglang.python or site.python, "-m", MODULE])
+    start.command += ["--host", LOOPBACK, "--port", site.port_argument]
+    start.add("model_path", site.model)
+    start.add("random_seed", sglang.random_seed + site.number)
+    start.add("tp_size", site.tensor)
+    start.add("pp_size", site.pipeline)
     start.add("trust_remote_code", config.actor.trust_remote_code)
     for name in SAME_NAME:
         start.add(name, getattr(sglang, name))
-    start.add("disable_radix_cache", resolved_value(sglang, "disable_radix_cache", spec.on_gpu))
-    _context(sglang, spec, start)
-    _renamed(sglang, spec, start)
-    _device(sglang, spec, start)
-    _policy(sglang, spec, start)
-    _sampling(config, spec, start)
-    _lora(config, spec, start)
+    start.add("disable_radix_cache", resolved_value(sglang, "disable_radix_cache", site.on_gpu))
+    _context(sglang, site, start)
+    _renamed(sglang, site, start)
+    _device(sglang, site, start)
+    _policy(sglang, site, start)
+    _sampling(config, site, start)
+    _lora(config, site, start)
     _training_flags(start)
     _extra(sglang, start)
     return start
 
 
-def _context(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
-    """SGLang refuses to start with a context longer than the model's; the schema's default is for large models. It
-    keeps the last places of a context for itself, so it is told of a few more: who asks it keeps to the true ones."""
-    wanted, folder = sglang.context_length, Path(spec.model)
+def _context(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
+    """SGLang refuses a context longer than the model's; the schema's default is for large models. SGLang reserves the
+    last places of a context, so it gets a few more; requests keep to the true length."""
+    configured, folder = sglang.context_length, Path(site.model)
     longest = max_sequence_length(folder) if (folder / "config.json").is_file() else None
     if longest is None:
-        start.add("context_length", wanted)
+        start.add("context_length", configured)
         return
-    if wanted is not None and wanted > longest:
-        start.notes.append(("sglang.context_length", f"{longest} and not {wanted}, as the model was made for no more"))
-    start.add("context_length", min(wanted or longest, longest) + RESERVED_TOKENS)
+    if configured is not None and configured > longest:
+        start.notes.append(("sglang.context_length", f"{longest} instead of {configured}, the maximum of the model"))
+    start.add("context_length", min(configured or longest, longest) + RESERVED_TOKENS)
     start.env["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
 
 
-def _renamed(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
-    """What SGLang has under another name now, and what it has no more."""
+def _renamed(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
+    """Keys that SGLang has renamed or removed."""
     for name, flag_name in RENAMED.items():
         start.add(flag_name, getattr(sglang, name))
     if sglang.disable_cuda_graph:
         start.command += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
-    start.add("ep_size", spec.tensor if sglang.enable_ep_moe and sglang.ep_size == 1 else sglang.ep_size)
+    start.add("ep_size", site.tensor if sglang.enable_ep_moe and sglang.ep_size == 1 else sglang.ep_size)
     if sglang.enable_multithread_load:
         start.add("model_loader_extra_config", {"enable_multithread_load": True})
     if sglang.enable_nan_detection:
@@ -139,21 +153,21 @@ def _renamed(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> 
         start.without_effect.append("sglang.enable_fast_load")
 
 
-def _device(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
-    """On a CPU, compiling what the penalties need would take a first request half a minute, and a server that looks for
-    requests without a pause would take a core from those that train."""
+def _device(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
+    """On a CPU, compiling the penalties would delay the first request by half a minute, and a server that polls for
+    requests without a pause would take a core from the trainer."""
     fraction: Any = sglang.mem_fraction_static
     kernels = {name: getattr(sglang, name, None) for name in CPU_CHOICES}
     overlap_off = sglang.disable_overlap_schedule
-    if not spec.on_gpu:
+    if not site.on_gpu:
         start.env |= {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
         start.command += ["--device", "cpu", "--sleep-on-idle"]
         fraction = CPU_MEMORY_FRACTION if fraction in (None, GPU_MEMORY_FRACTION) else fraction
         kernels = {name: value or CPU_CHOICES[name] for name, value in kernels.items()}
         overlap_off = True
-        for name, there in ON_CPU.items():
-            if kernels[name] not in there:
-                reason = f"{kernels[name]} needs a GPU; leave it out, or take {' or '.join(there)}"
+        for name, supported in ON_CPU.items():
+            if kernels[name] not in supported:
+                reason = f"{kernels[name]} needs a GPU; remove it, or use {' or '.join(supported)}"
                 start.problems.append((f"sglang.{name}", reason))
     start.add("mem_fraction_static", fraction)
     start.add("disable_overlap_schedule", overlap_off)
@@ -161,10 +175,10 @@ def _device(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> N
         start.add(name, value)
 
 
-def _policy(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> None:
-    """Without its cache of prompts SGLang knows no longest prefix, and takes requests as they come."""
-    policy = resolved_value(sglang, "schedule_policy", spec.on_gpu)
-    if policy == "lpm" and resolved_value(sglang, "disable_radix_cache", spec.on_gpu):
+def _policy(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
+    """Without its prompt cache SGLang cannot order requests by the longest prefix."""
+    policy = resolved_value(sglang, "schedule_policy", site.on_gpu)
+    if policy == "lpm" and resolved_value(sglang, "disable_radix_cache", site.on_gpu):
         policy = "fcfs"
     start.add("schedule_policy", policy)
     if policy in PRIORITY_POLICIES:
@@ -172,31 +186,30 @@ def _policy(sglang: "SGLangConfig", spec: ServerSite, start: ServerCommand) -> N
         start.command += ["--disable-priority-preemption", "--default-priority-value", "0"]
 
 
-def _sampling(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
-    """SGLang knows seeds of requests only in a mode that is slower, and that its attention on a CPU lacks."""
+def _sampling(config: "GRPOConfig", site: ServerSite, start: ServerCommand) -> None:
+    """SGLang supports seeds of requests only in a slower mode, which does not exist on a CPU."""
     by_seed = config.gconfig.seed is not None
-    if by_seed and spec.on_gpu:
+    if by_seed and site.on_gpu:
         start.add("enable_deterministic_inference", True)
-        reason = "slower: gconfig.seed is set, and SGLang samples by seeds only so"
+        reason = "slower: gconfig.seed is set, and SGLang follows seeds only in this mode"
         start.notes.append(("sglang.enable_deterministic_inference", reason))
     elif by_seed:
         reason = (
-            "on a CPU SGLang's answers do not follow a seed; leave it out (sglang.random_seed is the whole server's), "
-            "or take rollout=embedded or rollout=vllm"
+            "on a CPU SGLang's answers do not follow a seed; remove it (sglang.random_seed is the server's), or use "
+            "rollout=embedded or rollout=vllm"
         )
         start.problems.append(("gconfig.seed", reason))
-    said = asdict(config.gconfig)
-    known = {name: said[name] for name in said if name not in ("n_samples", "seed")}
+    sampling = {name: value for name, value in asdict(config.gconfig).items() if name not in ("n_samples", "seed")}
     able = Capabilities(has_tokenizer=not config.sglang.skip_tokenizer_init, by_seed=by_seed)
-    for name, reason in unsupported_sampling(parse_sampling(known, ANY_VOCABULARY), able):
+    for name, reason in unsupported_sampling(parse_sampling(sampling, ANY_VOCABULARY), able):
         start.problems.append((f"gconfig.{name}", reason))
 
 
-def _lora(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
+def _lora(config: "GRPOConfig", site: ServerSite, start: ServerCommand) -> None:
     sglang, actor = config.sglang, config.actor
     enabled = actor.use_lora if sglang.enable_lora is None else sglang.enable_lora
     start.add("enable_lora", enabled)
-    on_cpu = not spec.on_gpu and sglang.lora_backend == GPU_LORA_BACKEND
+    on_cpu = not site.on_gpu and sglang.lora_backend == GPU_LORA_BACKEND
     start.add("lora_backend", CPU_LORA_BACKEND if on_cpu else sglang.lora_backend)
     own = actor if actor.use_lora else None
     start.add("max_lora_rank", sglang.max_lora_rank or (own.lora_rank if own and enabled else None))
@@ -204,35 +217,35 @@ def _lora(config: "GRPOConfig", spec: ServerSite, start: ServerCommand) -> None:
     start.add("lora_target_modules", ["all" if module == "all-linear" else module for module in modules])
     attention = {"q_proj", "k_proj", "v_proj"} & set(actor.target_modules)
     if own and actor.weight_update_mode == "adapter" and attention and not {"q_proj", "v_proj"} <= attention:
-        reason = "SGLang takes adapters of q_proj and v_proj only together; name both, or leave the key out for all"
+        reason = "SGLang supports adapters of q_proj and v_proj only together; give both, or remove the key for all"
         start.problems.append(("actor.target_modules", reason))
     for name in ("max_loaded_loras", "max_loras_per_batch"):
-        wanted = getattr(sglang, name)
-        if own and enabled and wanted < ADAPTERS_AT_ONCE:
+        limit = getattr(sglang, name)
+        if own and enabled and limit < ADAPTERS_AT_ONCE:
             reason = (
-                f"{ADAPTERS_AT_ONCE}, as an adapter serves until its requests are done while the next one is in use"
+                f"{ADAPTERS_AT_ONCE}, as an adapter stays loaded until its requests are done, beside the newest one"
             )
             start.notes.append((f"sglang.{name}", reason))
-            wanted = ADAPTERS_AT_ONCE
-        start.add(name, wanted)
+            limit = ADAPTERS_AT_ONCE
+        start.add(name, limit)
 
 
 def _training_flags(start: ServerCommand) -> None:
-    """Log-probabilities among the tokens that are left, and no calls of its own: a first generation is what we ask
-    for, and /health, which is open to all, generates nothing."""
+    """Log-probabilities over the remaining tokens, and no generation by SGLang itself: not for a warm-up, and not for
+    /health, which is open to all callers."""
     start.add("sampling_mask_max_tokens", ALL_TOKENS)
     start.add("skip_server_warmup", True)
     start.env["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
 
 
 def _extra(sglang: "SGLangConfig", start: ServerCommand) -> None:
-    passed = {}
+    allowed = {}
     for name, value in sglang.extra_args.items():
-        said = name.lstrip("-").replace("-", "_").partition("=")[0]
-        why = next((why for flag, why in UNGUARDED_FLAGS.items() if flag.startswith(said)), None)
-        if why is None:
-            passed[name] = value
+        given = name.lstrip("-").replace("-", "_").partition("=")[0]
+        opened = next((opened for flag, opened in UNGUARDED_FLAGS.items() if flag.startswith(given)), None)
+        if opened is None:
+            allowed[name] = value
         else:
-            reason = f"{why}, which the run's token does not guard; leave it out"
+            reason = f"{opened}, which the run's token does not guard; remove it"
             start.problems.append((f"sglang.extra_args.{name}", reason))
-    add_extra_flags("sglang", passed, start)
+    add_extra_flags("sglang", allowed, start)

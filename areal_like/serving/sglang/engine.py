@@ -1,4 +1,4 @@
-"""SGLang as an engine of a run: what an attendant asks of it, in the words of SGLang's routes (0.5.21)."""
+"""The SGLang engine of a run, driven by SGLang's routes (0.5.21)."""
 
 import asyncio
 import itertools
@@ -27,13 +27,13 @@ from areal_like.serving.sglang.weights import WeightLoader
 from areal_like.weights.buckets import TensorInfo
 
 START_HINT = "start it as `python -m areal_like.serving.sglang.launch` with --sampling-mask-max-tokens"
-KEEP_REFUSED = "SGLang's requests cannot be kept while its weights change; take abort or wait"
+KEEP_REFUSED = "SGLang's requests cannot be kept while its weights change; use abort or wait"
 GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_tokens": "num_used_tokens"}
 
 
 class SGLangEngine:
     can_keep = False
-    """Its requests are aborted, and go on after the change from the tokens that they have."""
+    """Its requests are aborted, and continued after the update from their tokens."""
 
     def __init__(
         self,
@@ -44,50 +44,48 @@ class SGLangEngine:
         on_disk: Path,
         proofs: ProofVerifier | None = None,
     ) -> None:
-        """`on_disk`: where weights that are sent lie for a moment, where shared memory is too small for them."""
+        """`on_disk`: folder for sent weights if shared memory is too small for them."""
         self._calls = EngineClient("SGLang", address, secret, proofs)
-        self._folder, self._longest = model_folder, config.sglang.context_length
+        self._folder, self._context_length = model_folder, config.sglang.context_length
         port = address.rstrip("/").rpartition(":")[2]
         self._weights = WeightLoader(self._calls, WeightReceiver(port, config.sglang.python, on_disk))
         self._info: EngineInfo | None = None
         self._able = Capabilities(has_tokenizer=True, by_seed=False)
         self._numbers = itertools.count()
         self._names: dict[str, list[str]] = {}
-        """SGLang's names of the requests under way, by ours."""
+        """Our id -> SGLang's names of running requests."""
 
     async def ready(self) -> EngineInfo:
         try:
             await self._calls.read("GET", "/health")
-            info = await self._ask()
+            info = await self._read_info()
             await self.generate(GenerateRequest("ready", [min(5, info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
-            await self._calls.read("POST", "/freeze_gc")  # or it looks through all its memory at each update
+            await self._calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update
         except RefusedCall as refusal:
             if refusal.status == 401:
-                raise IncompatibleEngine(
-                    "the server that answers there is not of this run: it wants another token"
-                ) from refusal
+                raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
-        except EngineGone as stopped:
-            raise NotReady(str(stopped)) from stopped
+        except EngineGone as gone:
+            raise NotReady(str(gone)) from gone
         return info
 
-    async def _ask(self) -> EngineInfo:
-        said = await self._calls.get("/server_info")
+    async def _read_info(self) -> EngineInfo:
+        server = await self._calls.get("/server_info")
         model = await self._calls.get("/model_info")
-        if (why := unsupported_version("sglang", said["version"])) is not None:
-            raise IncompatibleEngine(f"sglang.python: {why}")
+        if (reason := unsupported_version("sglang", server["version"])) is not None:
+            raise IncompatibleEngine(f"sglang.python: {reason}")
         if not model["is_generation"]:
             raise IncompatibleEngine(f"actor.path: {model['model_path']} generates no text")
-        self._weights.shows_checksums = said["device"] == "cpu"
-        self._able = Capabilities(not said["skip_tokenizer_init"], bool(said["enable_deterministic_inference"]))
-        limits = (self._longest, said["context_length"], max_sequence_length(self._folder))
+        self._weights.shows_checksums = server["device"] == "cpu"
+        self._able = Capabilities(not server["skip_tokenizer_init"], bool(server["enable_deterministic_inference"]))
+        limits = (self._context_length, server["context_length"], max_sequence_length(self._folder))
         context = min((limit for limit in limits if limit), default=None)
         if context is None:
-            raise IncompatibleEngine("sglang.context_length: neither the server nor the model says it; set it")
+            raise IncompatibleEngine("sglang.context_length: unknown for this server and model; set it")
         self._info = EngineInfo(
             engine="sglang",
-            version=said["version"],
-            model=model["tokenizer_path"],  # the other path is that of the newest weights
+            version=server["version"],
+            model=model["tokenizer_path"],  # model_path is that of the newest weights
             context_length=context,
             vocab_size=vocab_size(self._folder),
             eos_token_ids=eos_token_ids(self._folder),
@@ -95,25 +93,25 @@ class SGLangEngine:
         return self._info
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
-        info = self._info or await self._ask()
+        info = self._info or await self._read_info()
         sampling = parse_sampling(request.sampling, info.vocab_size)
-        alike = sampling.is_greedy and request.n > 1
-        native = request._replace(n=1) if alike else request
+        are_equal = sampling.is_greedy and request.n > 1
+        native = request._replace(n=1) if are_equal else request
         number = next(self._numbers)
-        # SGLang aborts all whose names begin with the one that is given: none of these is the beginning of another.
+        # SGLang aborts all requests whose names start with the given one: no name here is the start of another.
         names = [f"{request.id}#{number}#{sample}#" for sample in range(native.n)]
         self._names.setdefault(request.id, []).extend(names)
         try:
-            said = await self._calls.post("/generate", request_body(native, names, info, self._able))
+            responses = await self._calls.post("/generate", request_body(native, names, info, self._able))
         except asyncio.CancelledError:
-            raise  # it is still under way there, until it is aborted by its name
+            raise  # SGLang still generates it, until it is aborted by its name
         except BaseException:
             self._forget(request.id, names)
             raise
         self._forget(request.id, names)
-        cut = is_truncated(sampling)
-        outputs = [parse_output(one, cut) for one in said]
-        return outputs * request.n if alike else outputs
+        truncated = is_truncated(sampling)
+        outputs = [parse_output(response, truncated) for response in responses]
+        return outputs * request.n if are_equal else outputs
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         if ids is None:
@@ -149,8 +147,8 @@ class SGLangEngine:
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
         body: dict[str, Any] = {"input_ids": list(token_ids), "sampling_params": sampling}
         body |= {"return_logprob": True, "logprob_start_len": 0}
-        said = await self._calls.post("/generate", body if adapter is None else body | {"lora_path": adapter})
-        return prompt_logprobs(said)
+        response = await self._calls.post("/generate", body if adapter is None else body | {"lora_path": adapter})
+        return prompt_logprobs(response)
 
     async def loaded_adapters(self) -> list[str]:
         cards = (await self._calls.get("/v1/models"))["data"]

@@ -1,6 +1,6 @@
-"""SGLang's own launcher behind our guard: `python -m areal_like.serving.sglang.launch`, and SGLang's flags.
+"""Runs SGLang's launcher with our token guard: `python -m areal_like.serving.sglang.launch`, and SGLang's flags.
 
-SGLang has a key of its own, but takes it from the command line, where all can read it."""
+SGLang's own API key is a flag, which all users of the machine can read."""
 
 import runpy
 from typing import Any
@@ -20,8 +20,8 @@ def main() -> None:
 
 
 def _do_nothing(*_: Any) -> None:
-    """SGLang would call its own route /freeze_gc here, without the token; who starts it does that."""
+    """SGLang would call its route /freeze_gc here, without the token; the engine's client calls it."""
 
 
-if __name__ == "__main__":  # SGLang's other processes import this module too
+if __name__ == "__main__":  # SGLang's child processes import this module too
     main()

@@ -1,9 +1,9 @@
-"""Receives weights that are sent, in SGLang's environment and beside SGLang: into files, from which it loads them.
+"""Receives sent weights into files for SGLang, in a process beside it and in SGLang's environment.
 
-SGLang has a way to receive them by itself, but loads each bucket into the live model as it comes: nothing could be
-checked before, nothing is generated meanwhile, and when the sender dies in between, a half-loaded model is left.
+SGLang's own way loads each bucket into the live model: nothing can be checked before, nothing is generated meanwhile,
+and a sender that dies leaves a half-loaded model.
 
-One line of JSON comes in for each time, and one goes out when it is done. Ends with its input.
+Reads one line of JSON per transfer, and writes one when it is done. Ends with its input.
 """
 
 import json
@@ -17,14 +17,15 @@ from areal_like.weights.rendezvous import Rendezvous
 
 
 def receive(line: str) -> dict[str, str]:
-    said = json.loads(line)
-    meeting = Rendezvous(**said["meeting"])
+    message = json.loads(line)
+    rendezvous = Rendezvous(**message["meeting"])
     try:
-        receive_folder(meeting, meeting.first_rank, parse_index(said["index"], "index"), Path(said["folder"]))
-    except BadWeights as refusal:
-        return {"refused": str(refusal)}
-    except GroupBroken as broken:
-        return {"group_broken": str(broken)}
+        index, folder = parse_index(message["index"], "index"), Path(message["folder"])
+        receive_folder(rendezvous, rendezvous.first_rank, index, folder)
+    except BadWeights as fault:
+        return {"refused": str(fault)}
+    except GroupBroken as fault:
+        return {"group_broken": str(fault)}
     except Exception as fault:
         return {"failed": f"{type(fault).__name__}: {fault}"}
     return {}

@@ -1,4 +1,4 @@
-"""The process that receives weights for SGLang, as seen from the attendant."""
+"""Runs the process that receives weights for SGLang, and owns the folders that it writes."""
 
 import asyncio
 import contextlib
@@ -26,41 +26,40 @@ log = logging.getLogger(__name__)
 
 MODULE = "areal_like.serving.sglang.receive"
 FOLDER_PREFIX, LOCK_FILE, FOLDER_LOCK = "sglang-", "in-use", ".receivers"
-"""How the folders of receivers begin, the file in each that its receiver keeps locked as long as it lives, and the one
-beside them that is locked by whoever makes or clears them. Who holds the lock of the run's folder uses that."""
+"""Prefix of receivers' folders; the file in each that its receiver keeps locked; the file beside them that is locked
+while folders are made or removed."""
 
 
 class WeightReceiver:
-    """Started when the first weights are sent, and kept: it takes seconds to start. `name` tells the folders of
-    several servers apart; `python` is what the configuration says. Weights are received into the shared memory of the
-    run that sends them, or into `on_disk` where that is too small. Folders that receivers which are gone have left
-    there are cleared away before a new one is made."""
+    """Started with the first weights and kept running, as it takes seconds to start. `name` distinguishes the folders
+    of several servers; `python` is the configured one. Weights are received into the sending run's shared memory, or
+    into `on_disk` if that is too small. Folders of dead receivers are removed before a new one is made."""
 
     def __init__(self, name: str, python: str | None, on_disk: Path) -> None:
-        self._name, self._said_python, self._on_disk = name, python, on_disk
+        self._name, self._python, self._on_disk = name, python, on_disk
         self._root: Path | None = None
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def receive(self, update: WeightUpdate) -> Path:
-        """The folder with all that was sent, when every hash was right. Raises BadWeights, also where there is no place
-        for weights, or GroupBroken."""
-        assert update.meeting is not None, "who sends nothing is not received from"
+        """The folder with the received weights, whose hashes are verified. Raises BadWeights, also if there is no room,
+        or GroupBroken."""
+        assert update.rendezvous is not None, "these weights are in files"
         try:
             folder = self._folder_in(self._place(update.index)) / f"v{update.version:06d}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
         except (OSError, Failure) as fault:
             raise BadWeights(f"weights could not be received for SGLang: {fault}") from fault
-        order = {
-            "meeting": update.meeting._asdict(),
+        message = {
+            "meeting": update.rendezvous._asdict(),
             "index": dump_index(update.index),
             "folder": str(folder),
         }
         try:
-            answer = await asyncio.to_thread(self._exchange, json.dumps(order).encode() + b"\n")
+            answer = await asyncio.to_thread(self._exchange, json.dumps(message).encode() + b"\n")
         except BaseException:
-            self._end()  # it may still be waiting for the sender
+            self._end()  # it may still wait for the sender
             self.forget()
             raise
         if not answer:
@@ -73,7 +72,7 @@ class WeightReceiver:
         raise BadWeights(f"weights could not be received for SGLang: {answer['failed']}")
 
     def forget(self) -> None:
-        """Nobody needs what was received."""
+        """Removes the received weights."""
         if self._root is not None:
             for folder in self._root.glob("v*"):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -87,15 +86,17 @@ class WeightReceiver:
         self._root = self._lock = None
 
     def _place(self, index: Index) -> Path:
-        memory, wanted = memory_folder(index.run_id), sum(bucket.bytes for bucket in index.buckets)
-        if has_room(memory.parent, wanted):
+        memory, num_bytes = memory_folder(index.run_id), sum(bucket.bytes for bucket in index.buckets)
+        if has_room(memory.parent, num_bytes):
             return memory
         if self._root is None or self._root.parent != self._on_disk:
-            log.warning("weights are received in %s: %s has no room for %d bytes", self._on_disk, memory.parent, wanted)
+            log.warning(
+                "weights are received in %s: %s has no room for %d bytes", self._on_disk, memory.parent, num_bytes
+            )
         return self._on_disk
 
     def _folder_in(self, place: Path) -> Path:
-        """Its own, made anew for each run whose weights come."""
+        """The receiver's folder, a new one for each sending run."""
         if self._root is not None and self._root.parent == place and self._root.is_dir():
             return self._root
         self.close()
@@ -104,40 +105,40 @@ class WeightReceiver:
         else:
             ensure_run_memory(place)
         with _locked(place):
-            for left in place.glob(f"{FOLDER_PREFIX}*"):
-                if not _is_in_use(left):
-                    shutil.rmtree(left, ignore_errors=True)
+            for other in place.glob(f"{FOLDER_PREFIX}*"):
+                if not _is_in_use(other):
+                    shutil.rmtree(other, ignore_errors=True)
             self._root = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{self._name}-", dir=place))
             self._lock = os.open(self._root / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self._root
 
     def _exchange(self, line: bytes) -> dict[str, str]:
-        """Blocks until the answer; ends when the process is killed meanwhile."""
+        """Blocks until the answer, or until the process is killed."""
         process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None, "it was started with both"
+        assert process.stdin is not None and process.stdout is not None, "_start gives both"
         try:
             process.stdin.write(line)
             process.stdin.flush()
-            said = process.stdout.readline()
+            output = process.stdout.readline()
         except (OSError, ValueError):  # it has ended, or was killed
-            said = b""
-        if not said:
-            raise GroupBroken("the process that receives weights for SGLang has ended; its log says why")
-        answer: dict[str, str] = json.loads(said)
+            output = b""
+        if not output:
+            raise GroupBroken("the process that receives weights for SGLang has ended; its log has the reason")
+        answer: dict[str, str] = json.loads(output)
         return answer
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        assert self._root is not None, "known since the first arrival"
+        assert self._root is not None, "receive has made it"
         imports = self._root / "imports"
         imports.mkdir(parents=True, exist_ok=True)
         link = imports / areal_like.__name__
         if not link.is_symlink():
             link.symlink_to(Path(areal_like.__file__).resolve().parent)
         try:
-            python = find_installation("sglang", self._said_python, Path.cwd()).python
-        except ValueError as unknown:
-            raise BadWeights(f"weights cannot be received for SGLang: {unknown}") from unknown
+            python = find_installation("sglang", self._python, Path.cwd()).python
+        except ValueError as fault:
+            raise BadWeights(f"weights cannot be received for SGLang: {fault}") from fault
         self._process = spawn(
             [python, "-m", MODULE],
             {**os.environ, "PYTHONPATH": str(imports)},
@@ -154,30 +155,30 @@ class WeightReceiver:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(OSError):  # what was not written yet
+                    with contextlib.suppress(OSError):  # unwritten data
                         pipe.close()
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One at a time makes folders in it or clears them away."""
-    held = os.open(folder / FOLDER_LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    """Excludes other processes that make or remove folders in it."""
+    lock = os.open(folder / FOLDER_LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 def _is_in_use(root: Path) -> bool:
     try:
-        held = os.open(root / LOCK_FILE, os.O_RDWR)
+        lock = os.open(root / LOCK_FILE, os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(held)
+        os.close(lock)
     return False

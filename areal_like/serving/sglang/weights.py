@@ -1,4 +1,4 @@
-"""New weights for SGLang: near it, into it, and read back from it."""
+"""Stages, loads and verifies new weights in SGLang."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Index
 
 IDLE_TIMEOUT_S = 10
-"""For so long SGLang may take to see that all its requests have ended."""
+"""Time for SGLang to notice that all its requests have ended."""
 
 
 class StagedFiles(NamedTuple):
-    """`expected`: what SGLang will hold, None where that cannot be told."""
+    """`expected`: SGLang's tensors after the load, None if its checksums cannot be computed."""
 
     version: int
     folder: Path
@@ -27,26 +27,26 @@ class StagedFiles(NamedTuple):
 
 
 class WeightLoader:
-    """SGLang loads from files; what is sent becomes files first, so that its hashes are known before the load."""
+    """SGLang loads from files; sent weights are written to files first, so that their hashes are checked before."""
 
     def __init__(self, calls: EngineClient, receiver: WeightReceiver) -> None:
         self._calls, self._receiver = calls, receiver
         self._staged: StagedFiles | None = None
         self._live: dict[str, FusedTensor] | None = None
         self.shows_checksums = False
-        """Whether SGLang's checksums are those that we can compute: of tensors in main memory."""
+        """Whether SGLang's tensors are in main memory: only those checksums can be computed here."""
 
     async def stage(self, update: WeightUpdate) -> None:
-        folder = await self._receiver.receive(update) if update.meeting is not None else update.folder
-        assert folder is not None, "weights come in files or by a meeting"
+        folder = await self._receiver.receive(update) if update.rendezvous is not None else update.folder
+        assert folder is not None, "weights are in files or sent"
         expected = None
         if self.shows_checksums:
             expected = await asyncio.to_thread(_expected, folder, update.index)
         self._staged = StagedFiles(update.version, folder, expected)
 
     async def commit(self, update: WeightUpdate) -> None:
-        """SGLang dies when it is told to load while a request is still ending, so it is asked to be idle first; what
-        it remembers of prompts goes with it."""
+        """SGLang crashes if it loads while a request is still ending, so /flush_cache waits for that first, and drops
+        cached prompts."""
         staged = self._staged
         if staged is None or staged.version != update.version:
             raise NotStaged(f"version {update.version} of the weights was not staged here")
@@ -54,10 +54,10 @@ class WeightLoader:
         try:
             await self._calls.read("POST", f"/flush_cache?timeout={IDLE_TIMEOUT_S}")
         except RefusedCall as refusal:
-            raise NotStaged(f"SGLang does not come to rest: {refusal}") from refusal
-        order = {"model_path": str(staged.folder), "load_format": "safetensors", "flush_cache": True}
+            raise NotStaged(f"SGLang does not become idle: {refusal}") from refusal
+        body = {"model_path": str(staged.folder), "load_format": "safetensors", "flush_cache": True}
         try:
-            await self._calls.post("/update_weights_from_disk", order | {"weight_version": str(update.version)})
+            await self._calls.post("/update_weights_from_disk", body | {"weight_version": str(update.version)})
         except RefusedCall as refusal:
             raise BadWeights(f"version {update.version} of the weights: {refusal}") from refusal
         self._live, self._staged = staged.expected, None
@@ -73,16 +73,16 @@ class WeightLoader:
     async def verify(self, infos: Sequence[TensorInfo]) -> Verification:
         if self._live is None:
             return Verification(uncovered=[info.name for info in infos])
-        said = await self._calls.post("/weights_checker", {"action": "checksum"})
-        return compare(self._live, [rank["checksums"] for rank in said["ranks"]], infos)
+        response = await self._calls.post("/weights_checker", {"action": "checksum"})
+        return compare(self._live, [rank["checksums"] for rank in response["ranks"]], infos)
 
 
 def _check_files(folder: Path, index: Index) -> None:
-    """A path that is not there would leave SGLang with another model's name; it is looked at as late as possible."""
+    """A missing path would leave SGLang with another model's name; it is checked as late as possible."""
     for bucket in index.buckets:
         path = folder / bucket.file
         if not path.is_file() or path.stat().st_size != bucket.bytes:
-            raise NotStaged(f"version {index.version} of the weights: {path} is gone or cut short since it was checked")
+            raise NotStaged(f"version {index.version} of the weights: {path} was removed or truncated after the check")
 
 
 def _expected(folder: Path, index: Index) -> dict[str, FusedTensor]:

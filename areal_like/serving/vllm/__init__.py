@@ -1,1 +1,1 @@
-"""vLLM: how it is started, spoken to, guarded, and given new weights."""
+"""vLLM as an inference engine."""

@@ -1,4 +1,4 @@
-"""What `auto` becomes for vLLM's switches: on a GPU what serves groups of samples fast, on a CPU what runs at all."""
+"""Values of vLLM's `auto` keys: on a GPU fast for groups of samples, on a CPU what works."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,14 +7,14 @@ if TYPE_CHECKING:
 
 ON_GPU: dict[str, tuple[bool, str]] = {
     "enforce_eager": (False, "on a GPU: compiled, and decoding replays CUDA graphs"),
-    "enable_chunked_prefill": (True, "on a GPU: long prompts are read between decoding steps"),
+    "enable_chunked_prefill": (True, "on a GPU: long prompts are computed between decoding steps"),
     "enable_prefix_caching": (True, "on a GPU: the samples of a group share one prompt; each weight update empties it"),
 }
-"""Switch -> its value and the reason."""
+"""Key -> value and reason."""
 ON_CPU: dict[str, tuple[bool, str]] = {
     "enforce_eager": (True, "on a CPU: compiling takes longer than it saves"),
-    "enable_chunked_prefill": (False, "on a CPU vLLM 0.32 dies of it with seeded requests"),
-    "enable_prefix_caching": (False, "on a CPU: as AReaL has it"),
+    "enable_chunked_prefill": (False, "on a CPU: vLLM 0.32 crashes with it and seeded requests"),
+    "enable_prefix_caching": (False, "on a CPU: AReaL's default"),
 }
 
 
@@ -23,6 +23,6 @@ def auto_values(on_gpu: bool) -> dict[str, tuple[bool, str]]:
 
 
 def resolved_value(vllm: "vLLMConfig", name: str, on_gpu: bool) -> bool:
-    """The value of a switch, decided where it is left open."""
+    """The configured value, or that of `auto`."""
     value: Any = getattr(vllm, name)
     return auto_values(on_gpu)[name][0] if value == "auto" else bool(value)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.command_line import ServerCommand, ServerSite, add_extra_flags, boolean_flag
+from areal_like.serving.flag_check import FlagParser
 from areal_like.serving.vllm.auto_values import resolved_value
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ MIDDLEWARE = "areal_like.serving.token_guard.RequireToken"
 WORKER_EXTENSION = "areal_like.serving.vllm.worker.WorkerExtension"
 ADAPTERS_AT_ONCE = 2
 GIB, CACHE_SHARE = 2**30, 8
-"""On a CPU vLLM wants its cache sized: this part of the machine's memory, of which it takes only what it fills."""
+"""On a CPU vLLM needs a cache size: this fraction of the machine's memory, of which it uses only what it fills."""
 MAX_CACHE_GIB, DEFAULT_CACHE_GIB = 32, 4
 CPU_BLOCK = 32
-"""On a CPU vLLM's attention takes blocks of a multiple of this and refuses others."""
+"""On a CPU vLLM's attention needs a block size that is a multiple of this."""
 
 SAME_NAME = (
     "skip_tokenizer_init",
@@ -31,33 +32,50 @@ SAME_NAME = (
     "uvicorn_log_level",
     "trust_remote_code",
 )
-"""Keys that are flags of the same name."""
+"""Keys that are flags with the same name."""
 AUTO_FLAGS = ("enforce_eager", "enable_prefix_caching")
-"""Flags that say no as well as yes, and are decided here where they are left open."""
+"""Flags with a `--no-` form, resolved here if they are `auto`."""
 REMOVED_KEYS = {"swap_space": 4, "max_seq_len_to_capture": 32768}
-"""Hints that vLLM no longer takes, with the defaults of the schema."""
+"""Keys that vLLM no longer has, with the defaults of the schema."""
 GPU_MEMORY = 0.9
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+PARSER_SCRIPT = """
+import sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+arguments = parser.parse_args(sys.argv[1:])
+try:
+    validate_parsed_serve_args(arguments)
+except (TypeError, KeyError, ValueError) as fault:
+    parser.error(str(fault))
+"""
+FLAG_KEYS = {
+    "tensor-parallel-size": "rollout.backend",
+    "pipeline-parallel-size": "rollout.backend",
+    "max-lora-rank": "actor.lora_rank",
+}
+FLAG_PARSER = FlagParser("vllm", PARSER_SCRIPT, FLAG_KEYS)
 
 
-def vllm_command(config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
+def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     vllm = config.vllm
-    start = ServerCommand([vllm.python or spec.python, "-m", MODULE])
-    start.command += ["--host", LOOPBACK, "--port", spec.port_argument]
-    start.add("model", spec.model)
-    start.add("seed", vllm.seed + spec.number)
-    start.add("tensor_parallel_size", spec.tensor)
-    start.add("pipeline_parallel_size", spec.pipeline)
+    start = ServerCommand([vllm.python or site.python, "-m", MODULE])
+    start.command += ["--host", LOOPBACK, "--port", site.port_argument]
+    start.add("model", site.model)
+    start.add("seed", vllm.seed + site.number)
+    start.add("tensor_parallel_size", site.tensor)
+    start.add("pipeline_parallel_size", site.pipeline)
     for name in SAME_NAME:
         start.add(name, getattr(vllm, name))
-    start.command += [boolean_flag(name, resolved_value(vllm, name, spec.on_gpu)) for name in AUTO_FLAGS]
+    start.command += [boolean_flag(name, resolved_value(vllm, name, site.on_gpu)) for name in AUTO_FLAGS]
     start.command.append(boolean_flag("disable_sliding_window", vllm.disable_sliding_window))
     if vllm.enable_auto_tool_choice:
         start.command += ["--enable-auto-tool-choice", "--tool-call-parser", vllm.tool_call_parser]
-    if spec.on_gpu:
+    if site.on_gpu:
         _on_gpu(vllm, start)
     else:
-        _on_cpu(vllm, spec, start)
+        _on_cpu(vllm, site, start)
     _training_flags(config, start)
     start.without_effect += [f"vllm.{name}" for name, default in REMOVED_KEYS.items() if getattr(vllm, name) != default]
     add_extra_flags("vllm", vllm.extra_args, start, two_way=True)
@@ -71,21 +89,21 @@ def _on_gpu(vllm: "vLLMConfig", start: ServerCommand) -> None:
     start.command.append(boolean_flag("enable_chunked_prefill", resolved_value(vllm, "enable_chunked_prefill", True)))
 
 
-def _on_cpu(vllm: "vLLMConfig", spec: ServerSite, start: ServerCommand) -> None:
-    """There vLLM wants its cores and the size of its cache told; compiling its first request would take it 18 s."""
+def _on_cpu(vllm: "vLLMConfig", site: ServerSite, start: ServerCommand) -> None:
+    """vLLM needs to know its cores and the size of its cache; compiling its first request would take 18 s."""
     start.add("block_size", -(-vllm.block_size // CPU_BLOCK) * CPU_BLOCK)
     start.command.append(boolean_flag("enable_chunked_prefill", False))
     start.env["TORCHDYNAMO_DISABLE"] = "1"
     if "kv_cache_memory_bytes" not in {name.replace("-", "_") for name in vllm.extra_args}:
-        start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(spec.memory_bytes))
-    if spec.cores:
-        start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in spec.cores)
+        start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(site.memory_bytes))
+    if site.cores:
+        start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in site.cores)
     if resolved_value(vllm, "enable_chunked_prefill", False):
-        start.without_effect.append("vllm.enable_chunked_prefill (on a CPU vLLM dies of it with seeded requests)")
+        start.without_effect.append("vllm.enable_chunked_prefill (on a CPU vLLM crashes with it and seeded requests)")
     if vllm.gpu_memory_utilization != GPU_MEMORY:
         start.without_effect.append("vllm.gpu_memory_utilization (there is no GPU)")
     if vllm.enable_sleep_mode:
-        reason = "on a CPU vLLM cannot sleep; leave it out, or let it generate on a GPU"
+        reason = "vLLM does not support sleep mode on a CPU; remove it, or generate on a GPU"
         start.problems.append(("vllm.enable_sleep_mode", reason))
 
 
@@ -96,8 +114,8 @@ def _gib_of_cache(memory_bytes: int | None) -> int:
 
 
 def _training_flags(config: "GRPOConfig", start: ServerCommand) -> None:
-    """Token ids in and out, log-probabilities of what was sampled from, requests in the order of their priority,
-    control routes behind the run's token, and a way in for new weights."""
+    """Token ids in and out, log-probabilities of the sampled distribution, priorities, control routes behind the run's
+    token, and the extension that loads new weights."""
     start.env |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HOST_IP": LOOPBACK, "VLLM_NO_USAGE_STATS": "1"}
     start.command += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--middleware", MIDDLEWARE]
     start.command += ["--scheduling-policy", "priority"]
@@ -106,10 +124,10 @@ def _training_flags(config: "GRPOConfig", start: ServerCommand) -> None:
         start.env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         start.command += ["--enable-lora", "--max-lora-rank", str(_lora_rank(config.actor.lora_rank))]
         start.command += ["--max-loras", str(ADAPTERS_AT_ONCE)]
-        reason = f"{ADAPTERS_AT_ONCE}, as an adapter serves until its requests are done while the next one is in use"
+        reason = f"{ADAPTERS_AT_ONCE}, as an adapter stays loaded until its requests are done, beside the newest one"
         start.notes.append(("vllm.max_loras", reason))
 
 
 def _lora_rank(rank: int) -> int:
-    """vLLM knows only some sizes: the smallest that holds the rank."""
+    """The smallest of vLLM's sizes that holds the rank."""
     return next((size for size in LORA_RANKS if size >= rank), rank)

@@ -1,4 +1,4 @@
-"""vLLM as an engine of a run: what an attendant asks of it, in the words of vLLM's routes (0.32)."""
+"""The vLLM engine of a run, driven by vLLM's routes (0.32)."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ from areal_like.serving.model_files import eos_token_ids, vocab_size
 from areal_like.serving.vllm.requests import is_greedy, logprob_of, parse_output, prompt_logprobs, request_body
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.index import dump_index as said_index
+from areal_like.weights.index import dump_index
 
 GENERATE = "/inference/v1/generate"
 REQUEST_PREFIX = "generate-tokens-"
-"""vLLM puts this before the ids of requests to that route, and wants it where they are aborted."""
+"""vLLM's prefix of request ids on that route; `/abort_requests` needs it."""
 MIN_POLL_S, MAX_POLL_S = 0.002, 0.05
 GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
 COUNTERS = {
@@ -51,36 +51,34 @@ class VLLMEngine:
         self._calls = EngineClient("vLLM", address, secret, proofs)
         self._folder = model_folder
         self._info: EngineInfo | None = None
-        self._is_told = False
-        """Whether vLLM knows the version of its weights."""
+        self._has_version = False
+        """Whether vLLM was given the version of its weights."""
 
     async def ready(self) -> EngineInfo:
         try:
-            self._info = await self._ask()
+            self._info = await self._read_info()
             await self._check_extension()
             await self.generate(
                 GenerateRequest("ready", [min(5, self._info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
             )
         except RefusedCall as refusal:
             if refusal.status == 401:
-                raise IncompatibleEngine(
-                    "the server that answers there is not of this run: it wants another token"
-                ) from refusal
+                raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
-        except EngineGone as stopped:
-            raise NotReady(str(stopped)) from stopped
+        except EngineGone as gone:
+            raise NotReady(str(gone)) from gone
         return self._info
 
     async def _check_extension(self) -> None:
         try:
             await self._workers("areal_discard")
-        except EngineGone as stopped:
-            raise IncompatibleEngine(f"it cannot be given weights ({stopped}); {START_HINT}") from stopped
+        except EngineGone as gone:
+            raise IncompatibleEngine(f"it cannot take new weights ({gone}); {START_HINT}") from gone
 
-    async def _ask(self) -> EngineInfo:
+    async def _read_info(self) -> EngineInfo:
         version = str((await self._calls.get("/version"))["version"])
-        if (why := unsupported_version("vllm", version)) is not None:
-            raise IncompatibleEngine(f"vllm.python: {why}")
+        if (reason := unsupported_version("vllm", version)) is not None:
+            raise IncompatibleEngine(f"vllm.python: {reason}")
         cards = (await self._calls.get("/v1/models"))["data"]
         card = next(card for card in cards if card.get("parent") is None)
         return EngineInfo(
@@ -95,13 +93,13 @@ class VLLMEngine:
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
         if self._info is None:
-            self._info = await self._ask()
-        is_told, is_adapter = self._is_told, request.adapter is not None
-        said = await self._calls.post(GENERATE, request_body(request, self._info))
-        found = {choice["index"]: parse_output(choice, is_adapter, is_told) for choice in said["choices"]}
+            self._info = await self._read_info()
+        has_version, is_adapter = self._has_version, request.adapter is not None
+        response = await self._calls.post(GENERATE, request_body(request, self._info))
+        outputs = {choice["index"]: parse_output(choice, is_adapter, has_version) for choice in response["choices"]}
         if is_greedy(request):
-            return [found[0]] * request.n
-        return [found.get(index, GenerateOutput([], [], "abort", [])) for index in range(request.n)]
+            return [outputs[0]] * request.n
+        return [outputs.get(index, GenerateOutput([], [], "abort", [])) for index in range(request.n)]
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         body = {} if ids is None else {"request_ids": [REQUEST_PREFIX + id for id in ids]}
@@ -115,49 +113,48 @@ class VLLMEngine:
         await self._calls.post("/resume")
 
     async def stage(self, update: WeightUpdate) -> None:
-        order = {
-            "index": said_index(update.index),
+        message = {
+            "index": dump_index(update.index),
             "folder": None if update.folder is None else str(update.folder),
-            "meeting": None if update.meeting is None else update.meeting._asdict(),
+            "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
         }
-        await self._workers("areal_stage", json.dumps(order))
+        await self._workers("areal_stage", json.dumps(message))
         await self._results("areal_staged")
 
     async def commit(self, update: WeightUpdate) -> None:
-        """Requests that were kept had their keys and values computed by the old weights: they are thrown away, and
-        vLLM computes them anew when it goes on."""
+        """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after
+        the pause."""
         for result in await self._workers("areal_commit", str(update.version)):
             _check(result)
         await self._calls.post("/update_weight_version", {"new_version": str(update.version)})
-        self._is_told = True
+        self._has_version = True
         done = await self._calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
         if not done["success"]:
-            raise EngineGone("vLLM did not throw away what it had computed with the old weights")
+            raise EngineGone("vLLM did not drop its cache of the old weights")
 
     async def discard(self) -> None:
         await self._workers("areal_discard")
 
     async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
-        said = json.dumps([list(info) for info in infos])
-        await self._workers("areal_read_back", said)
-        found = Verification()
+        await self._workers("areal_read_back", json.dumps([list(info) for info in infos]))
+        check = Verification()
         for result in await self._results("areal_seen"):
-            found.hashes |= result["hashes"]
-            found.wrong |= result["wrong"]
-        found.uncovered = [info.name for info in infos if info.name not in found.hashes]
-        return found
+            check.hashes |= result["hashes"]
+            check.wrong |= result["wrong"]
+        check.uncovered = [info.name for info in infos if info.name not in check.hashes]
+        return check
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
         if adapter is not None:
             places = range(1, len(token_ids))
             return await asyncio.gather(*(self._next_logprob(token_ids[:at], token_ids[at], adapter) for at in places))
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        said = await self._calls.post(GENERATE, {"token_ids": list(token_ids), "sampling_params": sampling})
-        return prompt_logprobs(said["prompt_logprobs"], list(token_ids))
+        response = await self._calls.post(GENERATE, {"token_ids": list(token_ids), "sampling_params": sampling})
+        return prompt_logprobs(response["prompt_logprobs"], list(token_ids))
 
     async def _next_logprob(self, prompt: Sequence[int], token: int, adapter: str) -> float:
-        """With an adapter each is asked for as that of a first token of an answer: asked for those of a prompt, vLLM
-        applies the adapter's head to rows of other requests, and on a CPU it dies of that."""
+        """With an adapter each is requested as that of the first token of an answer: for those of a prompt vLLM applies
+        the adapter's head to rows of other requests, and crashes on a CPU."""
         sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "detokenize": False}
         sampling |= {"logprobs": 2, "logprob_token_ids": [token, token]}  # the sampled one counts as one of the two
         body = {"token_ids": list(prompt), "sampling_params": sampling, "model": adapter}
@@ -180,14 +177,14 @@ class VLLMEngine:
     async def close(self) -> None:
         await self._calls.close()
 
-    async def _workers(self, method: str, *words: str) -> list[dict[str, Any]]:
+    async def _workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls a method of our extension in every worker."""
-        said = await self._calls.post("/collective_rpc", {"method": method, "args": words})
-        results: list[dict[str, Any]] = said["results"]
+        response = await self._calls.post("/collective_rpc", {"method": method, "args": arguments})
+        results: list[dict[str, Any]] = response["results"]
         return results
 
     async def _results(self, method: str) -> list[dict[str, Any]]:
-        """Of what was begun in the workers, when it is done in all of them."""
+        """Polls until the work started before is done in all workers."""
         pause_s = MIN_POLL_S
         while True:
             results = await self._workers(method)

@@ -1,4 +1,4 @@
-"""A request in vLLM's words, and its answer in ours."""
+"""Converts requests to vLLM's format and its responses to ours."""
 
 import math
 from collections.abc import Mapping
@@ -9,29 +9,29 @@ from areal_like.serving.external.partial_sample import BadOutput
 from areal_like.serving.requests import max_answer_tokens, parse_sampling
 
 MIN_TEMPERATURE = 0.01
-"""Below it vLLM would raise the temperature to this, without a word."""
+"""vLLM silently raises a lower temperature to this."""
 NO_VERSION = -1
 NOT_A_NUMBER = -9999.0
-"""What vLLM makes of a log-probability that is none, or of a token that cannot be: no sampled one is so unlikely."""
+"""vLLM's log-probability of an impossible token, or instead of a NaN; no sampled token is so unlikely."""
 
 
 def is_greedy(request: GenerateRequest) -> bool:
-    """Its answers are all alike, and vLLM computes them one by one: one of them will do."""
+    """Its samples are all equal, and vLLM would compute each: one is requested."""
     sampling = request.sampling
     return bool(sampling.get("greedy")) or sampling.get("temperature") == 0
 
 
 def request_body(request: GenerateRequest, info: EngineInfo) -> dict[str, Any]:
-    """For `/inference/v1/generate`. Where an answer ends is said in full, as vLLM would ask the tokenizer, and a
-    trainer asks the model's configuration. Raises ValueError with what vLLM would do differently."""
+    """For `/inference/v1/generate`, with all end tokens: vLLM would take them from the tokenizer, a trainer takes them
+    from the model's configuration. Raises ValueError for what vLLM does differently."""
     sampling = parse_sampling(request.sampling, info.vocab_size)
     if 0 < sampling.temperature < MIN_TEMPERATURE and not sampling.is_greedy:
         raise ValueError(
-            f"gconfig.temperature: {sampling.temperature:g} is less than vLLM can do; take 0 (the likeliest token), or "
-            f"{MIN_TEMPERATURE} and more"
+            f"gconfig.temperature: {sampling.temperature:g} is below vLLM's minimum; use 0 (the likeliest token), or "
+            f"at least {MIN_TEMPERATURE}"
         )
-    longest = max_answer_tokens(sampling, len(request.prompt), info.context_length, "vllm.max_model_len")
-    said = {
+    max_tokens = max_answer_tokens(sampling, len(request.prompt), info.context_length, "vllm.max_model_len")
+    parameters = {
         "n": 1 if sampling.is_greedy else request.n,
         "seed": request.seed % 2**63,
         "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
@@ -40,8 +40,8 @@ def request_body(request: GenerateRequest, info: EngineInfo) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,
-        "max_tokens": longest,
-        "min_tokens": min(sampling.min_new_tokens, longest),
+        "max_tokens": max_tokens,
+        "min_tokens": min(sampling.min_new_tokens, max_tokens),
         "ignore_eos": True,
         "stop_token_ids": [*info.eos_token_ids, *sampling.stop_token_ids],
         "stop": list(sampling.stop),
@@ -51,23 +51,22 @@ def request_body(request: GenerateRequest, info: EngineInfo) -> dict[str, Any]:
         "detokenize": bool(sampling.stop),
         "logprobs": 0,
     }
-    body: dict[str, Any] = {"request_id": request.id, "token_ids": list(request.prompt), "sampling_params": said}
+    body: dict[str, Any] = {"request_id": request.id, "token_ids": list(request.prompt), "sampling_params": parameters}
     if request.adapter is not None:
         body["model"] = request.adapter
     return body | {"priority": request.priority}
 
 
-def parse_output(choice: Mapping[str, Any], is_adapter: bool, is_told: bool = False) -> GenerateOutput:
-    """vLLM's label of versions is that of the model without adapters. `is_told`: it was given a version before this was
-    asked for, so every token has one. Raises Unreadable where it has none: it would count as not generated."""
+def parse_output(choice: Mapping[str, Any], is_adapter: bool, has_version: bool = False) -> GenerateOutput:
+    """vLLM's versions are those of the base model. `has_version`: vLLM was given a version before the request, so every
+    token has one. Raises BadOutput if one has none: it would count as not generated."""
     token_ids = choice["token_ids"] or []
     content = (choice["logprobs"] or {}).get("content") or []
     logprobs = [math.nan if entry["logprob"] == NOT_A_NUMBER else entry["logprob"] for entry in content]
     versions = None if is_adapter else _versions(choice["weight_versions"] or [], len(token_ids))
-    if is_told and versions is not None and NO_VERSION in versions:
+    if has_version and versions is not None and NO_VERSION in versions:
         raise BadOutput(
-            f"vLLM does not say of {versions.count(NO_VERSION)} of {len(versions)} tokens by which version of the "
-            "weights they were generated"
+            f"vLLM does not report the weight version of {versions.count(NO_VERSION)} of {len(versions)} tokens"
         )
     return GenerateOutput(token_ids, logprobs, choice["finish_reason"], versions)
 
@@ -80,19 +79,19 @@ def _versions(spans: list[dict[str, Any]], num_tokens: int) -> list[int]:
     return versions
 
 
-def prompt_logprobs(said: list[dict[str, Any] | None], token_ids: list[int]) -> list[float]:
-    """Of each token after the first."""
-    found = []
-    for token, entries in zip(token_ids[1:], said[1:], strict=True):
-        assert entries is not None, "vLLM gives them for all tokens but the first"
-        found.append(float(entries[str(token)]["logprob"]))
-    return found
+def prompt_logprobs(entries: list[dict[str, Any] | None], token_ids: list[int]) -> list[float]:
+    """Log-probabilities of all tokens but the first."""
+    logprobs = []
+    for token, entry in zip(token_ids[1:], entries[1:], strict=True):
+        assert entry is not None, "vLLM reports all tokens but the first"
+        logprobs.append(float(entry[str(token)]["logprob"]))
+    return logprobs
 
 
-def logprob_of(token: int, said: Mapping[str, Any]) -> float:
-    """Of a token that was asked for in the first place of an answer."""
-    (first,) = said["choices"][0]["logprobs"]["content"]
-    found = [entry["logprob"] for entry in first["top_logprobs"] if entry["token_id"] == token]
-    if not found:
-        raise BadOutput(f"vLLM does not say how likely token {token} was, though it was asked for it")
-    return math.nan if found[0] == NOT_A_NUMBER else float(found[0])
+def logprob_of(token: int, response: Mapping[str, Any]) -> float:
+    """The log-probability of a token at the first place of an answer, which the request asked for."""
+    (first,) = response["choices"][0]["logprobs"]["content"]
+    logprobs = [entry["logprob"] for entry in first["top_logprobs"] if entry["token_id"] == token]
+    if not logprobs:
+        raise BadOutput(f"vLLM does not report the log-probability of token {token}, which was requested")
+    return math.nan if logprobs[0] == NOT_A_NUMBER else float(logprobs[0])

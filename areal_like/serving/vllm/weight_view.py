@@ -1,5 +1,4 @@
-"""The weights that a vLLM model computes with, put together again under the names of its checkpoint. Runs in vLLM's
-worker; R rows (outputs) and C columns (inputs) of a matrix."""
+"""The served weights of a vLLM model, under the names of its checkpoint. Runs in vLLM's worker."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,20 +8,20 @@ import torch
 from torch import Tensor, nn
 
 BLOCK = 1024
-"""Columns that are asked for at once."""
+"""Columns per multiplication."""
 MAX_PRODUCTS = 1e9
-"""Multiplications that one look may cost, as generation waits for them; some hundredths of a second."""
+"""Multiplications in one call, some hundredths of a second: generation waits for them."""
 
 
 class ServedTensor(NamedTuple):
-    """A tensor as it is in use; `signs_lost` where a -0 shows as 0."""
+    """A tensor as the model uses it; with `signs_lost` a -0 appears as 0."""
 
     tensor: Tensor
     signs_lost: bool = False
 
 
 class _ModuleTensor(NamedTuple):
-    """Where a tensor of the checkpoint went: a module's parameter, or `rows` of one that several were fused into."""
+    """The place of a checkpoint tensor in the model: a parameter, or part number `part` of a fused parameter."""
 
     module: nn.Module
     parameter: str
@@ -30,7 +29,7 @@ class _ModuleTensor(NamedTuple):
 
 
 def plain_tensors(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, ServedTensor]]:
-    """Those of the named tensors that this process shows whole, as they lie in memory."""
+    """The named tensors that are readable in this process's memory."""
     for name, shape in shapes.items():
         place = _find_tensor(model, name)
         if place is None or _is_packed(place, shape):
@@ -43,9 +42,9 @@ def plain_tensors(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> It
 def packed_tensors(
     model: nn.Module, shapes: Mapping[str, tuple[int, ...]], turn: int
 ) -> Iterator[tuple[str, ServedTensor]]:
-    """Those that a CPU's kernels packed for themselves, heads that are tied to the embeddings too: they are asked for
-    by multiplying with a unit matrix. There is time for some of these; `turn` says with which to begin. Only between
-    two steps of the worker and in its own thread, as these kernels share their memory."""
+    """Tensors that CPU kernels have packed, with heads tied to the embeddings: read by multiplying with a unit matrix.
+    One call reads some of them, from number `turn` on. Call it between two steps of the worker and in its own thread,
+    as these kernels share their memory."""
     places = []
     for name, shape in shapes.items():
         place = _find_tensor(model, name)
@@ -67,8 +66,8 @@ def packed_tensors(
 
 
 def repack_tied(model: nn.Module) -> None:
-    """vLLM 0.32 passes over a head that shares its numbers with the embeddings when it reloads weights, as none come
-    under the head's name; on a CPU the head then goes on with its packed copy of the old ones."""
+    """vLLM 0.32 does not reload a head that is tied to the embeddings, as no weights have its name; on a CPU the head
+    would keep its packed copy of the old weights."""
     for module in model.modules():
         for head in _tied(model, module):
             head.quant_method.process_weights_after_loading(head)
@@ -80,14 +79,14 @@ def _is_packed(place: _ModuleTensor, shape: tuple[int, ...]) -> bool:
 
 
 def _embeds(module: nn.Module) -> bool:
-    """Whether rows are looked up in it, and nothing is multiplied."""
+    """Whether it is an embedding and no output head."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     return isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)
 
 
 def _tied(model: nn.Module, module: nn.Module) -> list[Any]:
-    """Heads that multiply with the numbers of these embeddings, packed for a CPU."""
+    """Heads that are tied to these embeddings and packed for a CPU."""
     if not _embeds(module):
         return []
     modules = (other for other in model.modules() if other is not module and hasattr(other, "cpu_linear"))
@@ -112,8 +111,8 @@ def _module(model: nn.Module, path: str) -> nn.Module | None:
         module: Any = model.get_submodule(path)
     except AttributeError:
         return None
-    inner: nn.Module = getattr(module, "base_layer", module)  # what an adapter was wrapped around
-    return inner
+    base: nn.Module = getattr(module, "base_layer", module)  # inside the wrapper of an adapter
+    return base
 
 
 def _rows(place: _ModuleTensor, whole: Tensor) -> Tensor | None:
@@ -126,8 +125,7 @@ def _rows(place: _ModuleTensor, whole: Tensor) -> Tensor | None:
 
 
 def _unpadded(tensor: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-    """Vocabularies are filled up with rows that mean nothing. A part of a tensor that is spread over processes is not
-    shown."""
+    """Without the padding rows of a vocabulary; None for a part of a tensor that is split over processes."""
     if tuple(tensor.shape) == shape:
         return tensor
     if tensor.dim() == len(shape) and tensor.shape[1:] == shape[1:] and tensor.shape[0] > shape[0]:
@@ -136,7 +134,7 @@ def _unpadded(tensor: Tensor, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def _unpacked(place: _ModuleTensor, columns: int) -> Tensor:
-    """The layer's answers to unit vectors are its columns, to the last bit: all other products are 0."""
+    """The layer's outputs for unit vectors are its columns, exactly: all other products are 0."""
     module: Any = place.module
     dtype = getattr(module, place.parameter).dtype
     parts = []

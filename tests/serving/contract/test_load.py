@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from areal_like.process.identity import call_headers
-from areal_like.serving.open_paths import CLIENT_PATHS, GENERATE_PATHS, OPEN_PATHS
+from areal_like.serving.control_protocol import CLIENT_PATHS, GENERATE_PATHS, OPEN_PATHS
 from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, largest_gap, long_groups
 from tests.support.engines import SECRET, LiveServer, started
 from tests.support.hostile_requests import COUNT, FULL, bad, throw_all

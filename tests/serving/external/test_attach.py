@@ -1,4 +1,4 @@
-"""Servers that run already: found out what they are, used as if they were the run's own, and missed when they go."""
+"""Servers that run already are detected, used like the run's own, and reported when they end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ CONTROLLER = Identity("rollout", 0, attempt=1)
 
 
 class Attacher:
-    """What processes of a run say to the attendant."""
+    """Calls of the run's processes to the server."""
 
     def __init__(self, one: ExternalServerProcess, address: str, caller: HttpClient) -> None:
         self.one, self.address, self.caller = one, address, caller
@@ -51,22 +51,22 @@ def attached(root: Path, test: Callable[[Attacher, Client], Awaitable[None]], *w
 
 
 def failed(root: Path, address: str, *overrides: str, **more: str) -> dict[str, Any]:
-    """The note of an attendant that cannot attach."""
+    """The failure note of a server that cannot attach."""
     with external_server(write_run(root, *overrides), "--attach", address, **more) as one:
-        assert one.code() == 1, one.said
+        assert one.code() == 1, one.printed
         return one.note
 
 
 @pytest.mark.shows("rollout.api_key_var")
-def test_a_server_of_ours_is_recognized_and_serves_the_run_under_its_own_key(tmp_path: Path) -> None:
+def test_a_server_of_ours_is_detected_and_serves_the_run_with_the_runs_token(tmp_path: Path) -> None:
     async def test(mine: Attacher, theirs: Client) -> None:
-        assert "is embedded" in mine.one.said
+        assert "is embedded" in mine.one.printed
         health = await mine.call("GET", "/health")
         assert health["run_id"] == "run1" and health["version"] == -1
         body = published(tmp_path, 1, tiny_qwen3(1))
         assert (await mine.call("POST", "/control/update_weights", body))["version"] == 1
-        found = await mine.generate(*(group(str(n), seed=n) for n in range(20)))
-        assert len(found) == 20 and all(len(line["samples"]) == 2 for line in found.values())
+        lines = await mine.generate(*(group(str(n), seed=n) for n in range(20)))
+        assert len(lines) == 20 and all(len(line["samples"]) == 2 for line in lines.values())
         assert (await mine.call("GET", "/control/statistics"))["version"] == 1
         assert (await mine.call("GET", "/control/fingerprint"))["version"] == 1
         with pytest.raises(HttpError, match="stale") as refusal:
@@ -82,7 +82,7 @@ def test_a_server_of_ours_is_recognized_and_serves_the_run_under_its_own_key(tmp
     attached(tmp_path, test)
 
 
-def test_answers_come_as_they_are_finished_and_a_client_that_goes_ends_its_groups_there(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_ends_its_groups_at_the_other_server(tmp_path: Path) -> None:
     async def test(mine: Attacher, theirs: Client) -> None:
         await mine.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await mine.call("POST", "/control/pause")
@@ -110,14 +110,14 @@ def test_a_server_that_served_another_run_forgets_its_weights(tmp_path: Path) ->
                         health = await caller.json("GET", address, "/health")
                         assert health["version"] == -1
                         body = published(tmp_path / str(number), 0, tiny_qwen3(number))
-                        said = await caller.json("POST", address, "/control/update_weights", body)
-                        assert said["version"] == 0
+                        done = await caller.json("POST", address, "/control/update_weights", body)
+                        assert done["version"] == 0
                 await asyncio.sleep(1)
 
     asyncio.run(main())
 
 
-def test_a_server_that_goes_away_is_missed_by_its_address(tmp_path: Path) -> None:
+def test_a_server_that_ends_is_reported_with_its_address(tmp_path: Path) -> None:
     directory = write_run(tmp_path, "rollout.api_key_var=THEIR_KEY")
 
     async def main() -> None:
@@ -126,10 +126,8 @@ def test_a_server_that_goes_away_is_missed_by_its_address(tmp_path: Path) -> Non
             await asyncio.to_thread(one.address)
         try:
             assert await asyncio.to_thread(one.code, 20) == 1
-            said = one.note["message"]
-            assert said.startswith(
-                f"the server at {theirs.address} (rollout.server_addresses) does not answer any more"
-            )
+            start = f"the server at {theirs.address} (rollout.server_addresses) does not answer any more"
+            assert one.note["message"].startswith(start)
         finally:
             one.process.kill()
             one.output.close()
@@ -138,35 +136,35 @@ def test_a_server_that_goes_away_is_missed_by_its_address(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "the wrong one"])
-def test_a_key_that_does_not_fit_is_told_by_the_name_of_its_variable(tmp_path: Path, key: str) -> None:
+def test_a_wrong_key_is_reported_with_the_name_of_its_variable(tmp_path: Path, key: str) -> None:
     async def main() -> None:
         async with running() as theirs:
-            said = await asyncio.to_thread(
+            note = await asyncio.to_thread(
                 failed, tmp_path, theirs.address, "rollout.api_key_var=THEIR_KEY", THEIR_KEY=key
             )
-            holds = "another one" if key else "nothing"
-            assert said["message"].startswith("rollout.api_key_var: ")
-            assert f"THEIR_KEY holds {holds}" in said["message"]
+            held = "another key" if key else "none"
+            assert note["message"].startswith("rollout.api_key_var: ")
+            assert f"THEIR_KEY holds {held}" in note["message"]
 
     asyncio.run(main())
 
 
-def test_a_server_that_never_answers_is_given_up_after_the_named_limit(tmp_path: Path) -> None:
-    said = failed(tmp_path, "127.0.0.1:9", "rollout.setup_timeout=1")
-    assert said["kind"] == "timeout"
-    assert said["message"].startswith("rollout.setup_timeout: waited 1 s for the server at 127.0.0.1:9")
+def test_attaching_to_a_silent_server_ends_after_the_named_limit(tmp_path: Path) -> None:
+    note = failed(tmp_path, "127.0.0.1:9", "rollout.setup_timeout=1")
+    assert note["kind"] == "timeout"
+    assert note["message"].startswith("rollout.setup_timeout: waited 1 s for the server at 127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
-    ("address", "words"), [("https://example.org:1", "https is not spoken here"), ("somewhere", "give host:port")]
+    ("address", "words"), [("https://example.org:1", "https is not supported"), ("somewhere", "give host:port")]
 )
-def test_an_address_that_is_none_is_refused(tmp_path: Path, address: str, words: str) -> None:
-    said = failed(tmp_path, address)["message"]
-    assert said.startswith("rollout.server_addresses: ") and words in said
+def test_an_invalid_address_is_refused(tmp_path: Path, address: str, words: str) -> None:
+    message = failed(tmp_path, address)["message"]
+    assert message.startswith("rollout.server_addresses: ") and words in message
 
 
 def answering(root: Path, routes: dict[str, object], *overrides: str) -> str:
-    """What is said of a server that answers these paths and no others."""
+    """The failure message about a server with these paths and no others."""
 
     async def main() -> str:
         async def say(request: web.Request) -> web.Response:
@@ -186,13 +184,13 @@ def answering(root: Path, routes: dict[str, object], *overrides: str) -> str:
     return asyncio.run(main())
 
 
-def test_what_is_no_inference_server_is_told_so(tmp_path: Path) -> None:
-    said = answering(tmp_path, {"/": "a web site"})
-    assert "is neither a server of ours nor vLLM nor SGLang" in said and "rollout.server_type" in said
+def test_a_server_that_is_no_inference_server_is_refused(tmp_path: Path) -> None:
+    message = answering(tmp_path, {"/": "a web site"})
+    assert "is not recognized as one of ours, vLLM or SGLang" in message and "rollout.server_type" in message
 
 
-def test_a_vllm_that_cannot_be_given_weights_is_refused_with_what_to_start_it_with(tmp_path: Path) -> None:
+def test_a_vllm_that_cannot_take_weights_is_refused_with_the_flags_that_it_needs(tmp_path: Path) -> None:
     card = {"id": "m", "root": "m", "owned_by": "vllm", "max_model_len": 512, "parent": None}
     routes = {"/version": {"version": "0.32.0"}, "/v1/models": {"data": [card]}}
-    said = answering(tmp_path, routes)
-    assert "VLLM_SERVER_DEV_MODE=1" in said and "--worker-extension-cls" in said
+    message = answering(tmp_path, routes)
+    assert "VLLM_SERVER_DEV_MODE=1" in message and "--worker-extension-cls" in message

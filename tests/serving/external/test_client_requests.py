@@ -13,10 +13,10 @@ from aiohttp import web
 
 from areal_like.process.http import serve
 from areal_like.serving.client_queue import CLIENT_SHARE
-from areal_like.serving.external import relay
+from areal_like.serving.control_protocol import GENERATE_PATHS, TOKENIZE_PATHS
+from areal_like.serving.external import public_proxy
 from areal_like.serving.external.base import MAX_IN_FLIGHT
 from areal_like.serving.external.client_filter import count_sequences
-from areal_like.serving.open_paths import GENERATE_PATHS, TOKENIZE_PATHS
 from areal_like.serving.requests import CLIENT_PRIORITY
 from tests.support.external_server import Client, TinyEngine, group, running, until
 
@@ -132,15 +132,15 @@ def test_a_client_that_does_not_read_its_answer_holds_up_no_update_and_has_it_la
 
 
 def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "WRITE_TIMEOUT_S", 0.3)
-    cut = relay.StreamRelay._cut_off
-    cut_off: list[relay.StreamRelay] = []
+    monkeypatch.setattr(public_proxy, "WRITE_TIMEOUT_S", 0.3)
+    cut = public_proxy.StreamRelay._cut_off
+    cut_off: list[public_proxy.StreamRelay] = []
 
-    def noted(self: relay.StreamRelay) -> None:
+    def noted(self: public_proxy.StreamRelay) -> None:
         cut_off.append(self)
         cut(self)
 
-    monkeypatch.setattr(relay.StreamRelay, "_cut_off", noted)
+    monkeypatch.setattr(public_proxy.StreamRelay, "_cut_off", noted)
 
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 100
@@ -154,7 +154,7 @@ def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, mo
 
 
 def test_what_is_kept_for_a_slow_client_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "MAX_UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(public_proxy, "MAX_UNREAD_BYTES", 1 << 20)
 
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 10**6
@@ -211,11 +211,11 @@ def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_pa
         assert await post(client, GENERATE_PATHS[0], many) == 200
         await client.update(tmp_path, 1, 1)
         await client.generate(group("g", max_new_tokens=1))
-        turns = client.server._proxy._turns
-        assert turns.most == MAX_IN_FLIGHT // CLIENT_SHARE
+        clients = client.server._proxy._clients
+        assert clients.limit == MAX_IN_FLIGHT // CLIENT_SHARE
         for n, status in ((128, 400), (9, 400), (8, 200)):
             assert await post(client, GENERATE_PATHS[0], many | {"n": n}) == status, n
-        assert len(engine.bodies) == 2 and (turns.running, turns.waiting) == (0, 0)
+        assert len(engine.bodies) == 2 and (clients.running, clients.waiting) == (0, 0)
 
     before_one(tmp_path, test)
 
@@ -223,7 +223,7 @@ def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_pa
 def test_the_run_goes_before_strangers_who_came_first(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         await client.update(tmp_path, 1, 1)
-        client.parts.queue._most = 1
+        client.parts.queue._max_running = 1
         await client.call("POST", "/control/pause", {"mode": "wait"})
         ends: list[str] = []
         strangers = [asyncio.create_task(post(client, GENERATE_PATHS[0], {})) for _ in range(3)]

@@ -102,29 +102,29 @@ def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -
             await resume()
 
         engine.resume = slowly  # type: ignore[method-assign]
-        await pauser.begin("one", KEEP)
-        changing = asyncio.create_task(pauser.begin("one", ABORT))
+        await pauser.pause("one", KEEP)
+        changing = asyncio.create_task(pauser.pause("one", ABORT))
         await begins.wait()
-        freezing = asyncio.create_task(pauser.begin("other", KEEP))
+        freezing = asyncio.create_task(pauser.pause("other", KEEP))
         for _ in range(10):
             await asyncio.sleep(0)
         goes_on.set()
         await freezing
         await changing
         assert not engine._runs.is_set()
-        await pauser.end("one")
+        await pauser.resume("one")
         assert not engine._runs.is_set()
-        await pauser.end("other")
+        await pauser.resume("other")
         assert engine._runs.is_set()
 
     asyncio.run(test())
 
 
 class NoCalls:
-    """Of SGLang, which must not be asked anything."""
+    """An SGLang that must not be called."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"SGLang was asked: {name}")
+        raise AssertionError(f"SGLang was called: {name}")
 
 
 def test_sglang_is_told_nothing_of_files_that_are_gone(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_sglang_is_told_nothing_of_files_that_are_gone(tmp_path: Path) -> None:
             await weights.commit(arrival)
         await weights.stage(arrival)
         (folder / arrival.index.buckets[0].file).unlink()
-        with pytest.raises(NotStaged, match="is gone or cut short"):
+        with pytest.raises(NotStaged, match="was removed or truncated"):
             await weights.commit(arrival)
 
     asyncio.run(test())

@@ -1,4 +1,4 @@
-"""What an attendant makes of groups: answers that are whole whatever happened on the way, and errors for one alone."""
+"""Groups before an external engine: complete samples after every interruption, and errors for single groups."""
 
 import asyncio
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path)
     }
     words = {
         "empty": "prompt: give at least one token id",
-        "no token": f"{VOCAB} is no token of this model",
+        "no token": f"{VOCAB} is not a token of this model",
         "too long": "vllm.max_model_len: the prompt has 64 tokens",
         "past the run's limit": "gconfig.max_tokens: the prompt has 4 tokens, and 3 leave no room",
         "of another kind": "surprise",
@@ -168,7 +168,7 @@ def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
         assert await client.call("POST", "/control/abort", {"ids": ["a", "nobody"]}) == {"aborted": 1}
         await until(lambda: len(client.engine.in_flight) == 2)
         found = await asking
-        assert found["a"]["error"] == "aborted: as told"
+        assert found["a"]["error"] == "aborted: on request"
         assert all("samples" in found[name] for name in "bc")
         with pytest.raises(HttpError, match="ids: give"):
             await client.call("POST", "/control/abort", {"ids": 3})
@@ -191,7 +191,7 @@ def test_a_client_that_goes_away_takes_its_groups_along(tmp_path: Path) -> None:
 def test_the_urgent_go_first_where_not_all_can_go_at_once(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        client.parts.queue._most = 1
+        client.parts.queue._max_running = 1
         asked = [group(str(n), max_new_tokens=1) | {"priority": n % 3} for n in range(9)]
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(client.generate(*asked))
@@ -315,7 +315,7 @@ def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
         monkeypatch.setattr(client.engine, "_is_over", lambda in_flight: False)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.in_flight) == 1)
-        with pytest.raises(HttpError, match=r"told to stop 1 requests, and has not done so within 0\.2 s") as refusal:
+        with pytest.raises(HttpError, match=r"did not end 1 aborted requests within 0\.2 s") as refusal:
             await client.call("POST", "/control/pause", {"mode": "abort"})
         assert refusal.value.status == 503 and client.parts.queue.is_open
         assert "samples" in (await asking)["g"]

@@ -65,11 +65,11 @@ def test_a_run_that_ends_in_a_pause_leaves_the_engine_awake(tmp_path: Path) -> N
     async def main() -> None:
         engine = TinyEngine(can_keep=True)
         pauser = Pauser(engine, RequestQueue())
-        await pauser.begin(CONTROLLER, KEEP)
-        await pauser.begin(UPDATE, KEEP)
+        await pauser.pause(CONTROLLER, KEEP)
+        await pauser.pause(UPDATE, KEEP)
         await release_pauses(pauser, (CONTROLLER, UPDATE))
         assert engine.log == ["pause", "resume"]
-        await pauser.begin(CONTROLLER, KEEP)
+        await pauser.pause(CONTROLLER, KEEP)
         engine.stopped = True
         await release_pauses(pauser, (CONTROLLER, UPDATE))
 

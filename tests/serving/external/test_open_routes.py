@@ -13,8 +13,8 @@ from areal_like.process.http import HttpClient, application, serve
 from areal_like.process.identity import CallGuard, Identity
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.wait import NamedWait
+from areal_like.serving.control_protocol import CLIENT_PATHS, OPEN_PATHS, QUERY_PATHS
 from areal_like.serving.external.forwarding import ForwardingServer
-from areal_like.serving.open_paths import CLIENT_PATHS, OPEN_PATHS, QUERY_PATHS
 from tests.support import embedded_servers, external_server
 from tests.support.raw_http import DISGUISES, METHODS, status_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from areal_like.serving.open_paths import OPEN_PATHS
+from areal_like.serving.control_protocol import OPEN_PATHS
 from tests.support import embedded_servers as embedded
 from tests.support.external_server import Client, TinyEngine, running
 from tests.support.tiny_models import write_tiny_model

@@ -1,4 +1,4 @@
-"""An engine that does not come up, or goes down, is told of at once and in its own words; nothing is left of it."""
+"""An engine that does not start, or ends, is reported at once with its own error, and all its processes end."""
 
 import io
 import os
@@ -27,10 +27,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
     do_POST = do_GET
-    def log_message(self, *said): pass
+    def log_message(self, *arguments): pass
 PORT = int(sys.argv[sys.argv.index("--port") + 1])
 """
-"""A server that knows no route of any engine."""
+"""A server without any engine's routes."""
 
 
 def is_alive(pid: int) -> bool:
@@ -48,7 +48,7 @@ def dead_within(pid: int, limit_s: float) -> bool:
     return not is_alive(pid)
 
 
-def test_an_engine_that_dies_at_its_start_is_reported_at_once_by_its_own_error(tmp_path: Path) -> None:
+def test_an_engine_that_dies_at_its_start_is_reported_at_once_with_its_error(tmp_path: Path) -> None:
     source = """
     print("INFO loading the weights")
     def load(): raise ValueError("the file /models/x is damaged")
@@ -64,39 +64,41 @@ def test_an_engine_that_dies_at_its_start_is_reported_at_once_by_its_own_error(t
         assert one.note["message"] == (
             "the vllm engine ended with exit code 3: ValueError: the file /models/x is damaged"
         )
-        assert "INFO loading the weights" in one.said and "goodbye" in one.said
+        assert "INFO loading the weights" in one.printed and "goodbye" in one.printed
 
 
-def test_an_engine_that_is_killed_is_reported_by_the_signal_and_not_by_what_it_said_before(tmp_path: Path) -> None:
+def test_a_killed_engine_is_reported_by_the_signal_and_not_by_its_last_output(tmp_path: Path) -> None:
     source = "import os, signal; print('an error long ago'); os.kill(os.getpid(), signal.SIGKILL)"
     with external_server(write_run(tmp_path), *program(source)) as one:
         assert one.code() == 1
-        assert one.note["message"].startswith("the vllm engine was killed by signal 9 (SIGKILL), by somebody else or ")
+        assert one.note["message"].startswith(
+            "the vllm engine was killed by signal 9 (SIGKILL), by another process or "
+        )
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with external_server(write_run(tmp_path), "--", "/nowhere/python", "--port", "<port>") as one:
         assert one.code() == 1
         assert one.note["message"] == "/nowhere/python cannot be started: No such file or directory"
 
 
-def test_an_engine_that_never_answers_is_given_up_after_the_named_limit_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_silent_engine_is_ended_after_the_named_limit_with_all_its_processes(tmp_path: Path) -> None:
     source = (
         "import os, time; print('pid', os.getpid(), flush=True); print('still loading', flush=True); time.sleep(600)"
     )
     with external_server(write_run(tmp_path, "rollout.setup_timeout=2"), *program(source)) as one:
         assert one.code() == 1
         assert one.note["kind"] == "timeout"
-        said = one.note["message"]
-        assert said.startswith("rollout.setup_timeout: waited 2 s for vllm to generate its first token")
-        assert said.endswith("The last that it said: still loading")
-        assert dead_within(int(one.said.split("pid ")[1].split()[0]), 1)
+        message = one.note["message"]
+        assert message.startswith("rollout.setup_timeout: waited 2 s for vllm to generate its first token")
+        assert message.endswith("Its last output: still loading")
+        assert dead_within(int(one.printed.split("pid ")[1].split()[0]), 1)
 
 
 TAKEN = """
 import socket, sys
 port = int(sys.argv[sys.argv.index("--port") + 1])
-print("asked for", port)
+print("port", port)
 first = socket.create_server(("127.0.0.1", port))
 try:
     socket.create_server(("127.0.0.1", port))
@@ -105,12 +107,13 @@ except OSError:
 """
 
 
-def test_another_port_is_tried_a_few_times_where_one_is_taken(tmp_path: Path) -> None:
+def test_another_port_is_tried_a_few_times_if_one_is_taken(tmp_path: Path) -> None:
     with external_server(write_run(tmp_path), *program(TAKEN)) as one:
         assert one.code() == 1
-        ports = {line for line in one.said.splitlines() if line.startswith("asked for")}
-        assert len(ports) == 4 and "is started again on another port (start 2 of 4)" in one.said
-        assert one.note["message"] == "vllm: somebody else took each of 4 ports that were free a moment before"
+        ports = {line for line in one.printed.splitlines() if line.startswith("port")}
+        assert len(ports) == 4 and "is started again on another port (start 2 of 4)" in one.printed
+        message = one.note["message"]
+        assert message == "vllm: each of 4 free ports was taken by another process before the engine used it"
 
 
 @pytest.mark.parametrize(
@@ -122,19 +125,19 @@ def test_another_port_is_tried_a_few_times_where_one_is_taken(tmp_path: Path) ->
     ],
     ids=["foreign", "another run", "a liar"],
 )
-def test_a_server_that_is_not_the_one_started_here_is_not_taken_for_it(tmp_path: Path, headers: str) -> None:
+def test_another_server_at_the_port_is_not_taken_for_the_engine(tmp_path: Path, headers: str) -> None:
     server = ANSWERS + f"HEADERS = {headers}\nHTTPServer(('127.0.0.1', PORT), Handler).serve_forever()\n"
     with external_server(write_run(tmp_path), *program(server)) as one:
         assert one.code() == 1
-        assert "somebody else took each of 4 ports" in one.note["message"]
+        assert "each of 4 free ports was taken by another process" in one.note["message"]
 
 
-def test_a_port_that_the_command_names_is_not_exchanged_for_another(tmp_path: Path) -> None:
+def test_a_port_in_the_command_is_not_replaced(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mine:
         words = [*program(TAKEN)[:-1], str(mine.getsockname()[1])]
         with external_server(write_run(tmp_path), *words) as one:
             assert one.code() == 1
-            assert f"port {mine.getsockname()[1]}, which it was told to take, is taken" in one.note["message"]
+            assert f"port {mine.getsockname()[1]} of its command is taken" in one.note["message"]
 
 
 STUBBORN = """
@@ -147,10 +150,10 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_an_engine_that_will_not_end_is_killed_with_all_that_it_started(tmp_path: Path, how: signal.Signals) -> None:
+def test_an_engine_that_does_not_end_is_killed_with_all_its_processes(tmp_path: Path, how: signal.Signals) -> None:
     with external_server(write_run(tmp_path), *program(STUBBORN)) as one:
-        one.until_said("pids")
-        engine, below = (int(word) for word in one.said.split("pids ")[1].split()[:2])
+        one.until_printed("pids")
+        engine, below = (int(word) for word in one.printed.split("pids ")[1].split()[:2])
         one.process.send_signal(how)
         if how == signal.SIGTERM:
             assert one.code(10) == 0
@@ -160,19 +163,19 @@ def test_an_engine_that_will_not_end_is_killed_with_all_that_it_started(tmp_path
             os.kill(below, signal.SIGKILL)  # an orphan of another session: the launcher, its subreaper, ends that
 
 
-def test_an_engine_that_is_told_to_end_may_end_by_itself(tmp_path: Path) -> None:
+def test_an_engine_gets_time_to_end_by_itself(tmp_path: Path) -> None:
     source = """
     import signal, sys, time
-    def end(*said):
+    def end(*arguments):
         print("closing my files", flush=True); sys.exit(0)
     signal.signal(signal.SIGTERM, end)
     print("up", flush=True)
     time.sleep(600)
     """
     with external_server(write_run(tmp_path), *program(textwrap.dedent(source))) as one:
-        one.until_said("up\n")
+        one.until_printed("up\n")
         one.process.terminate()
-        assert one.code(10) == 0 and "closing my files" in one.said
+        assert one.code(10) == 0 and "closing my files" in one.printed
 
 
 def test_an_engine_sees_our_package_and_none_of_our_libraries(tmp_path: Path) -> None:
@@ -180,17 +183,17 @@ def test_an_engine_sees_our_package_and_none_of_our_libraries(tmp_path: Path) ->
     import os, sys, areal_like
     from areal_like.process.identity import start_id
     path = os.environ["PYTHONPATH"]
-    print("found", os.listdir(path), start_id(), os.environ["AREAL_LIKE_TOKEN"] == %r)
+    print("sees", os.listdir(path), start_id(), os.environ["AREAL_LIKE_TOKEN"] == %r)
     raise SystemExit(1)
     """
     directory = write_run(tmp_path)
     with external_server(directory, *program(textwrap.dedent(source % SECRET))) as one:
         assert one.code() == 1
-        assert "found ['areal_like'] run1 server/0 1.1 True" in one.said
+        assert "sees ['areal_like'] run1 server/0 1.1 True" in one.printed
     assert import_folder(directory) == import_folder(directory)
 
 
-def test_nothing_heavy_is_imported_by_an_attendant() -> None:
+def test_the_server_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "hydra", "omegaconf", "safetensors")
     source = f"import sys, areal_like.serving.external.main;print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", source], env=environment(Path()), capture_output=True, text=True)
@@ -272,7 +275,7 @@ EOFError
         ("usage: api_server [-h]\nserver: error: unrecognized arguments: --flag\n", "server: error: unrecognized"),
         ("hello\n\n", "hello"),
         ("loading 1%\rloading 2%\r\n", "loading 2%"),
-        ("", "it said nothing"),
+        ("", "it printed nothing"),
     ],
     ids=[
         "vllm",
@@ -288,5 +291,5 @@ EOFError
         "nothing",
     ],
 )
-def test_the_telling_words_are_those_of_the_process_that_failed_first(printed: str, word: str) -> None:
+def test_the_error_is_that_of_the_process_that_failed_first(printed: str, word: str) -> None:
     assert find_error([decode_line(line) for line in io.BytesIO(printed.encode())]).startswith(word)

@@ -10,8 +10,8 @@ import pytest
 
 from areal_like.serving.command_line import ServerCommand, ServerSite, flag
 from areal_like.serving.flag_check import refused_flags
+from areal_like.serving.sglang.command import FLAG_PARSER as PARSER
 from areal_like.serving.sglang.command import sglang_command
-from areal_like.serving.sglang.parser import FLAG_PARSER as PARSER
 from tests.support.planning import BIG_MODEL, loaded
 from tests.support.sglang_servers import sglang_python
 

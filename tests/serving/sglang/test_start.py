@@ -210,15 +210,15 @@ def test_an_answer_ends_where_the_models_does_and_within_the_context():
 
 
 def test_what_a_request_asks_in_vain_is_refused_in_words():
-    with pytest.raises(ValueError, match=r"^gconfig\.min_p: SGLang dies"):
+    with pytest.raises(ValueError, match=r"^gconfig\.min_p: SGLang crashes"):
         body(able=Capabilities(True, by_seed=True), min_p=0.2)
     with pytest.raises(ValueError, match=r"^gconfig\.beams"):
         body(beams=3)
 
 
 def test_an_answer_that_was_aborted_before_it_began_is_empty():
-    said = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}
-    assert parse_output(said, cut=False) == ([], [], "abort", None)
+    response = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}
+    assert parse_output(response, truncated=False) == ([], [], "abort", None)
 
 
 def _info(name: str, *shape: int) -> TensorInfo:

@@ -19,9 +19,9 @@ from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.command_line import ServerSite
 from areal_like.serving.external.base import GenerateOutput, IncompatibleEngine, WeightUpdate
 from areal_like.serving.flag_check import refused_flags
+from areal_like.serving.vllm.command import FLAG_PARSER as PARSER
 from areal_like.serving.vllm.command import vllm_command
 from areal_like.serving.vllm.engine import VLLMEngine
-from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
 from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.rendezvous import Rendezvous
@@ -121,7 +121,7 @@ def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
 def test_a_flag_that_vllm_does_not_know_is_refused_by_the_key_it_came_from(tmp_path):
     vllm = python()
     command = [vllm, "-m", "x", "--model", "some/model", "--port", "<port>", "--swap-space", "4"]
-    ((key, reason),) = refused_flags(PARSER, vllm, command, memory=tmp_path)
+    ((key, reason),) = refused_flags(PARSER, vllm, command, cache=tmp_path)
     assert key == "vllm.extra_args.swap_space"
     assert "unrecognized" in reason
     assert [*tmp_path.iterdir()] == []

@@ -11,8 +11,8 @@ from areal_like.serving.command_line import ServerSite
 from areal_like.serving.external.partial_sample import BadOutput
 from areal_like.serving.flag_check import refused_flags
 from areal_like.serving.installations import find_installation, unsupported_version, version_range
+from areal_like.serving.vllm.command import FLAG_PARSER as PARSER
 from areal_like.serving.vllm.command import vllm_command
-from areal_like.serving.vllm.parser import FLAG_PARSER as PARSER
 from areal_like.serving.vllm.requests import parse_output
 from tests.support.planning import BIG_MODEL, loaded, plan_of
 
@@ -106,7 +106,7 @@ def test_room_for_a_second_adapter_is_said_with_its_reason():
     start = started("actor.use_lora=true", "actor.lora_rank=8")
     assert value(start, "--max-loras") == "2"
     ((key, reason),) = start.notes
-    assert key == "vllm.max_loras" and "next one" in reason
+    assert key == "vllm.max_loras" and "beside the newest" in reason
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", "actor.use_lora=true", gpus=1)
     assert any(warning.startswith("vllm.max_loras: 2, as") for warning in plan.warnings)
     assert not started().notes
@@ -135,10 +135,10 @@ def test_it_is_found_by_the_key_then_the_variable_then_where_make_puts_it(tmp_pa
 
 def test_an_environment_without_it_is_refused_by_what_named_it(tmp_path, monkeypatch):
     empty = environment(tmp_path / "empty", "vllm_cpu_tools-1.0")
-    with pytest.raises(ValueError, match=r"vllm\.python says .* there is no vLLM"):
+    with pytest.raises(ValueError, match=r"vllm\.python: vLLM is not installed in the environment of "):
         find_installation("vllm", str(empty), tmp_path)
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", "/nowhere/python")
-    with pytest.raises(ValueError, match="AREAL_LIKE_VLLM_PYTHON says /nowhere/python, which is no Python"):
+    with pytest.raises(ValueError, match="AREAL_LIKE_VLLM_PYTHON: /nowhere/python is not a Python"):
         find_installation("vllm", None, tmp_path)
 
 
@@ -168,8 +168,8 @@ def test_a_command_that_was_taken_is_not_asked_for_again(tmp_path):
     python = environment(tmp_path / "env", "vllm-0.32.0")
     for _ in range(2):
         command = [str(python), "--model", "m", "--port", "<port>"]
-        assert refused_flags(PARSER, str(python), command, memory=tmp_path / "memory") == []
-    assert len([*(tmp_path / "memory").iterdir()]) == 1
+        assert refused_flags(PARSER, str(python), command, cache=tmp_path / "cache") == []
+    assert len([*(tmp_path / "cache").iterdir()]) == 1
 
 
 def test_the_command_line_needs_neither_torch_nor_vllm():
@@ -189,12 +189,12 @@ def choice(spans):
     [(None, 3), ([], 3), ([{"version": "4", "start": 0, "end": 2}], 1), ([{"version": "a", "start": 0, "end": 3}], 3)],
 )
 def test_tokens_whose_version_vllm_does_not_say_never_pass_for_not_generated(spans, without):
-    with pytest.raises(BadOutput, match=f"vLLM does not say of {without} of 3 tokens by which version"):
-        parse_output(choice(spans), is_adapter=False, is_told=True)
-    assert parse_output(choice(spans), is_adapter=True, is_told=True).versions is None
+    with pytest.raises(BadOutput, match=f"vLLM does not report the weight version of {without} of 3 tokens"):
+        parse_output(choice(spans), is_adapter=False, has_version=True)
+    assert parse_output(choice(spans), is_adapter=True, has_version=True).versions is None
     assert (parse_output(choice(spans), is_adapter=False).versions or []).count(-1) == without
 
 
 def test_each_token_has_the_version_that_vllm_says():
     spans = [{"version": "3", "start": 0, "end": 1}, {"version": "4", "start": 1, "end": 3}]
-    assert parse_output(choice(spans), is_adapter=False, is_told=True).versions == [3, 4, 4]
+    assert parse_output(choice(spans), is_adapter=False, has_version=True).versions == [3, 4, 4]

@@ -158,10 +158,10 @@ class EmbeddedWeightUpdater:
     def _load(self, request: UpdateRequest) -> LoadedWeights:
         """Into the standby buffer."""
         buffer = self._engine.weights
-        if (index := request.index) is not None and (meeting := request.meeting) is not None:
+        if (index := request.index) is not None and (rendezvous := request.rendezvous) is not None:
             _check_version(index.version, request.version)
             verify_index(index, with_dtype_names(buffer.expected()), self._newer_than, self._run_id)
-            buffer.fill(receive_tensors(meeting, meeting.first_rank, index))
+            buffer.fill(receive_tensors(rendezvous, rendezvous.first_rank, index))
             hashes = {info.name: info.hash for info in index.tensors}
             num_bytes = sum(info.nbytes for info in index.tensors)
             return LoadedWeights(index.version, index.run_id, {}, hashes, index.probe, num_bytes)
