@@ -42,10 +42,10 @@ def refused_flags(
     engine, title = parser.engine, TITLES[parser.engine]
     version = installed_version(Path(python), engine)
     if version is None:
-        reason = f"{title} is not installed in the environment of {python}; `make {engine}-cpu` makes one with it"
-        return [(f"{engine}.python", reason)]
-    if (reason := unsupported_version(engine, version)) is not None:
-        return [(f"{engine}.python", reason)]
+        missing = f"{title} is not installed in the environment of {python}; `make {engine}-cpu` makes one with it"
+        return [(f"{engine}.python", missing)]
+    if (unsupported := unsupported_version(engine, version)) is not None:
+        return [(f"{engine}.python", unsupported)]
     flags = ["0" if word == PORT else word for word in _flags(command)]
     accepted = (cache or _user_cache()) / _cache_name(parser, python, version, flags)
     if accepted.is_file():

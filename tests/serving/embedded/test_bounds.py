@@ -116,7 +116,7 @@ def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> No
 def test_clients_have_a_share_during_a_run_and_everything_otherwise(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         openai_serving = client.server.openai
-        assert openai_serving.turns.most == client.engine.max_running == 64
+        assert openai_serving.turns.limit == client.engine.max_running == 64
 
         def many(n: int) -> dict[str, Any]:
             return {"token_ids": [5, 9], "sampling_params": {"max_tokens": 2, "n": n}}
@@ -124,9 +124,9 @@ def test_clients_have_a_share_during_a_run_and_everything_otherwise(tmp_path: Pa
         assert (await client.open("POST", TOKENS, many(17)))[0] == 200
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
         await client.generate(group("a"))
-        assert openai_serving.turns.most == 16
+        assert openai_serving.turns.limit == 16
         status, response = await client.open("POST", TOKENS, many(17))
-        assert status == 400 and "ask for at most 16 at once" in response["error"]["message"]
+        assert status == 400 and "ask for at most 16 (prompts" in response["error"]["message"]
         assert (await client.open("POST", TOKENS, many(16)))[0] == 200
 
     over_http(test)

@@ -171,7 +171,7 @@ def test_a_group_of_the_run_waits_for_at_most_one_chunk_of_a_clients_prompt(
 def test_scoring_a_prompt_waits_for_its_turn_and_for_the_end_of_a_pause() -> None:
     async def test(client: Client) -> None:
         openai_serving = client.server.openai
-        openai_serving.turns._whole = 1
+        openai_serving.turns._capacity = 1
 
         async def scored(seed: int) -> int:
             ids = prompt(30, seed)

@@ -533,7 +533,7 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         sender = threading.Thread(target=_send, args=(host, meeting, arrival))
         sender.start()
         running = asyncio.create_task(engine.generate(asked("during", PROMPT, max_new_tokens=300)))
-        sent = dataclasses.replace(arrival, folder=None, meeting=meeting)
+        sent = dataclasses.replace(arrival, folder=None, rendezvous=meeting)
         await engine.stage(sent)
         sender.join()
         host.close()
