@@ -1,7 +1,7 @@
 """What all tests share: how hard the property tests search.
 
-HYPOTHESIS_PROFILE=ci (the default) tries the same hundred examples every time; full tries thousands of new ones, night tens of
-thousands.
+HYPOTHESIS_PROFILE=ci (the default) tries the same hundred examples every time; full tries thousands of new ones,
+night tens of thousands.
 """
 
 import os

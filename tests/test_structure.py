@@ -1,0 +1,215 @@
+"""The rules of the layout: imports go down and never in circles, a class name means one class, an engine is named in its
+rooms only.
+
+Each rule has a list of today's exceptions. It may only shrink: an exception that is no longer needed fails as well.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+# From the top down; rooms of one row do not import each other.
+ROWS = (
+    ("launcher",),
+    ("areal_like.api",),
+    ("areal_like.rollout",),
+    ("areal_like.serving",),
+    ("areal_like.training",),
+    ("areal_like.observe", "areal_like.weights"),
+    ("areal_like.data", "areal_like.discovery"),
+    ("areal_like.process",),
+    ("areal_like.config",),
+    ("areal_like.algorithms", "areal_like.models"),
+)
+UPWARD: set[tuple[str, str]] = set()
+CIRCLES = {
+    tuple(f"areal_like.rollout.{name}" for name in ("async_order", "loop", "outcomes", "sync_order")),
+}
+ENGINES = re.compile(r"vllm|sglang", re.IGNORECASE)
+OWN_ROOMS = ("areal_like/serving/vllm/", "areal_like/serving/sglang/", "areal_like/config/sections/engines/")
+# Files outside of an engine's own rooms whose code names it.
+NAME_AN_ENGINE = {
+    "areal_like/config/allocation/auto.py",
+    "areal_like/config/allocation/base.py",
+    "areal_like/config/allocation/compatibility.py",
+    "areal_like/config/allocation/grammar.py",
+    "areal_like/config/allocation/machine.py",
+    "areal_like/config/allocation/models.py",
+    "areal_like/config/allocation/resolution.py",
+    "areal_like/config/checks/agreement.py",
+    "areal_like/config/checks/not_built.py",
+    "areal_like/config/checks/refused.py",
+    "areal_like/config/dialects/areal.py",
+    "areal_like/config/dialects/prime_rl/keys.py",
+    "areal_like/config/experiment.py",
+    "areal_like/config/names.py",
+    "areal_like/config/sections/rollout.py",
+    "areal_like/config/suggest.py",
+    "areal_like/process/shared_segments.py",
+    "areal_like/serving/external/__main__.py",
+    "areal_like/serving/external/client_filter.py",
+    "areal_like/serving/external/detection.py",
+    "areal_like/serving/external/registry.py",
+    "areal_like/serving/installations.py",
+    "launcher/checks/engines.py",
+    "launcher/checks/oversubscription.py",
+    "launcher/checks/warnings.py",
+    "launcher/commands/help.py",
+    "launcher/plan/hub.py",
+    "launcher/plan/lengths.py",
+    "launcher/plan/memory.py",
+    "launcher/plan/processes.py",
+}
+LONGEST = 350
+
+
+@cache
+def sources() -> dict[str, Path]:
+    files = [*(ROOT / "areal_like").rglob("*.py"), *(ROOT / "launcher").rglob("*.py")]
+    return {module_name(file): file for file in sorted(files)}
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(sources()[module].read_text(encoding="utf-8"))
+
+
+def imports(module: str) -> Iterator[str]:
+    """Modules of the product that it imports, also inside functions and for types alone."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in sources())
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in sources():
+                    yield inner
+                elif node.module in sources():
+                    yield node.module
+                # The packages on the way are run as well.
+                yield from (package for package in packages(node.module) if not module.startswith(package))
+
+
+def packages(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    for end in range(1, len(parts)):
+        if ".".join(parts[:end]) in sources():
+            yield ".".join(parts[:end])
+
+
+def row(module: str) -> int | None:
+    for number, rooms in enumerate(ROWS):
+        if any(module == room or module.startswith(room + ".") for room in rooms):
+            return number
+    return None
+
+
+def room(module: str) -> str:
+    number = row(module)
+    assert number is not None
+    return next(room for room in ROWS[number] if module == room or module.startswith(room + "."))
+
+
+def compare(rule: str, occurring: set[Any], excepted: set[Any]) -> None:
+    assert not occurring - excepted, f"{rule}: {sorted(occurring - excepted)}"
+    assert not excepted - occurring, f"no longer exceptions, take them off the list: {sorted(excepted - occurring)}"
+
+
+def test_imports_go_down():
+    upward = set()
+    for module in sources():
+        mine = row(module)
+        for other in imports(module):
+            theirs = row(other)
+            if mine is None or theirs is None or room(module) == room(other):
+                continue
+            if theirs <= mine:
+                upward.add((module, other))
+    compare("imports that go up or sideways", upward, UPWARD)
+
+
+def circles() -> list[list[str]]:
+    """Sets of modules that import each other, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in set(imports(module)):
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            position = stack.index(module)
+            if len(stack) - position > 1:
+                found.append(sorted(stack[position:]))
+            del stack[position:]
+
+    for module in sources():
+        if module not in index:
+            visit(module)
+    return found
+
+
+def test_no_modules_import_each_other():
+    compare("modules that import each other", {tuple(modules) for modules in circles()}, CIRCLES)
+
+
+def test_a_class_name_means_one_class():
+    homes: dict[str, list[str]] = {}
+    for module in sources():
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def code_words(module: str) -> Iterator[str]:
+    """Names and strings of a module; docstrings and comments are no code."""
+    docstrings = set()
+    for node in ast.walk(tree(module)):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            # Also the strings below fields, which are their help texts.
+            docstrings |= {id(item.value) for item in body if isinstance(item, ast.Expr)}
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+
+
+def test_an_engine_is_named_in_its_own_rooms():
+    naming = {
+        str(file.relative_to(ROOT))
+        for module, file in sources().items()
+        if not str(file.relative_to(ROOT)).startswith(OWN_ROOMS)
+        and any(ENGINES.search(word) for word in code_words(module))
+    }
+    compare("files that name an engine", naming, NAME_AN_ENGINE)
+
+
+def test_no_file_is_too_long_to_be_read_at_once():
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in sources().values()}
+    assert {file: length for file, length in lengths.items() if length > LONGEST} == {}
