@@ -1,5 +1,5 @@
-"""The rules of the layout: imports go down and never in circles, a class name means one class, an engine is named in its
-rooms only.
+"""The rules of the layout: imports go down and never in circles, a class name means one class, an engine is
+named in its rooms only.
 
 Each rule has a list of today's exceptions. It may only shrink: an exception that is no longer needed fails as well.
 """
