@@ -100,8 +100,8 @@ class _RowCheck:
             lengths_R = self._with_row_error(converted, lambda: self._examples.longest(tokens or converted))
             short_R = np.flatnonzero(lengths_R <= most)
             if len(short_R) < len(lengths_R):
-                text = f"{len(lengths_R) - len(short_R)} of {len(lengths_R)} rows of {source} are left out"
-                log.info("%s: they have more than %d tokens (%s.max_length)", text, most, self._section)
+                dropped = f"{len(lengths_R) - len(short_R)} of {len(lengths_R)} rows of {source}"
+                log.info("dropped %s with more than %d tokens (%s.max_length)", dropped, most, self._section)
                 converted, hashes = ConvertedRows(rows, self._format, short_R), hashes[short_R]
                 tokens = tokens and tokens.take(sequences_of(short_R, self._examples.per_row))
         if not len(converted):
@@ -154,7 +154,7 @@ class _RowCheck:
     def _warn_unlocated(self, tokens: TokenSequences) -> None:
         if tokens.num_unlocated:
             log.warning(
-                "%s: the loss is not on %d answers of %s: the chat template gives all but the last of a conversation "
-                "in another form than the model writes them in",
+                "%s: %d answers of %s are not in the loss: the chat template changes all answers of a conversation but "
+                "the last",
                 *(self._section, tokens.num_unlocated, self._raw.source),
             )

@@ -1,10 +1,9 @@
-"""Widens the attention heads of a Qwen3 model without changing its function: pads weights with zeros, and adjusts
-norms, attention scale and rotary base.
+"""Widens the attention heads of a Qwen3 model without changing its function.
 
     python -m areal_like.models.widen_heads FOLDER NEW_FOLDER 32
 
-Kernels of inference engines support some head sizes only (vLLM on a CPU: 32, 64, 80, 96 and more). The zeros stay zeros
-in training, since they get no gradient.
+Pads weights with zeros, and adjusts norms, attention scale and rotary base. Kernels of inference engines support some
+head sizes only (vLLM on a CPU: 32, 64, 80, 96 and more). The zeros stay zeros in training, since they get no gradient.
 """
 
 import argparse

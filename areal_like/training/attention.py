@@ -33,13 +33,13 @@ MAX_HEAD_SIZE = 256
 log = logging.getLogger(__name__)
 
 
-def resolve_attention(config: TrainEngineConfig, where: str, device: torch.device) -> str:
+def resolve_attention(config: TrainEngineConfig, section: str, device: torch.device) -> str:
     """The value of `attn_impl`; logs what `auto` resolves to, and why."""
     if config.attn_impl != "auto":
         return config.attn_impl
     gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     value, reason = choose_attention(config.dtype, gpus, installed_packages())
-    log.info("%s.attn_impl is %s: %s", where, value, reason)
+    log.info("%s.attn_impl is %s: %s", section, value, reason)
     return value
 
 

@@ -248,7 +248,7 @@ def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
 def check_complete(checkpoint: Path) -> None:
     """A damaged checkpoint is a failure that names what is wrong with it."""
     if wrong := resume_problem(checkpoint, with_hashes=True):
-        raise Failure(f"resume: nothing can go on from {checkpoint}: {wrong}; choose another with resume_step")
+        raise Failure(f"resume: cannot resume from {checkpoint}: {wrong}; choose another with resume_step")
 
 
 def _remove(folder: Path) -> None:

@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 
 
 class TrainEngine:
-    """`where` is the key of the section with `config`, for messages."""
+    """`section` is the key of `config`, for messages."""
 
     def __init__(
         self,
         config: TrainEngineConfig,
-        where: str,
+        section: str,
         folder: Path,
         world: World,
         seed: int,
@@ -62,22 +62,22 @@ class TrainEngine:
     ) -> None:
         """`folder` contains the model and its tokenizer; `checkpoint` later weights to resume from. Those of an adapter
         are in the resume state only."""
-        self.config, self.where, self.folder, self.world = config, where, folder, world
+        self.config, self.section, self.folder, self.world = config, section, folder, world
         is_adapted = config.use_lora and config.optimizer is not None
         # An adapter resumes on its original base: checkpoints hold the base with the adapter merged.
         loads_original = checkpoint is None or is_adapted
         init_seed = derive_seed(seed, "init") if config.init_from_scratch and loads_original else None
         source = folder if checkpoint is None or loads_original else checkpoint
-        attention = resolve_attention(config, where, world.device)
+        attention = resolve_attention(config, section, world.device)
 
         def build(is_empty: bool) -> "tuple[PreTrainedModel, LoraAdapter | None]":
             with torch.device("meta") if is_empty else contextlib.nullcontext():
-                model = load_model(config, where, source, init_seed, attention, is_empty)
+                model = load_model(config, section, source, init_seed, attention, is_empty)
                 if not is_adapted:
                     return model, None
                 from areal_like.training import lora  # importing peft takes seconds
 
-                return model, lora.add_adapter(model, config, where, derive_seed(seed, "lora"))
+                return model, lora.add_adapter(model, config, section, derive_seed(seed, "lora"))
 
         uses_meta = config.fsdp.load_using_meta
         loaded = named_tensors(PackedModel(build(is_empty=False)[0])) if uses_meta and world.is_first else None
@@ -85,7 +85,7 @@ class TrainEngine:
         self.vocab_size = self.model.config.get_text_config().vocab_size
         self.consecutive_skips = 0
         self.schedule_start = 0
-        self.module = shard(PackedModel(self.model), self.model, config, where, world)
+        self.module = shard(PackedModel(self.model), self.model, config, section, world)
         if uses_meta:
             load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
@@ -109,7 +109,7 @@ class TrainEngine:
         units: NDArray[np.int64] | None = None,
     ) -> list[MicroBatch]:
         """Micro-batches of these rows by this model's `mb_spec`: see `micro_batches.make_micro_batches`."""
-        return make_micro_batches(sequences, rows, self.config, self.where, self.world.device, units)
+        return make_micro_batches(sequences, rows, self.config, self.section, self.world.device, units)
 
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         """Of every target token, without gradient. All ranks must call it."""
@@ -186,12 +186,12 @@ class TrainEngine:
     def _count_skipped(self, is_finite: bool, loss: float, norm: float) -> None:
         self.consecutive_skips = 0 if is_finite else self.consecutive_skips + 1
         if not is_finite:
-            log.warning("%s: update skipped: its loss is %s and its gradient norm %s", self.where, loss, norm)
+            log.warning("%s: update skipped: its loss is %s and its gradient norm %s", self.section, loss, norm)
         assert self.config.optimizer is not None
         if self.consecutive_skips >= self.config.optimizer.max_skipped_in_a_row:
-            key, hint = f"{self.where}.optimizer.lr", "lower the learning rate, or resume from an older checkpoint"
+            key, hint = f"{self.section}.optimizer.lr", "lower the learning rate, or resume from an older checkpoint"
             if isinstance(self.config, PPOActorConfig) and not is_built_in(self.config.loss):
-                key = f"{self.where}.loss, {key}"
+                key = f"{self.section}.loss, {key}"
                 hint = f"check {self.config.loss}, your own loss, for values that are not finite, or {hint}"
             raise FinalFailure(
                 f"{key}: {self.consecutive_skips} updates in a row had a loss or gradient that is not finite; {hint}"

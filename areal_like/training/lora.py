@@ -40,16 +40,16 @@ def is_adapter_parameter(name: str) -> bool:
     return ADAPTER_PARAMETER.search(name) is not None
 
 
-def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, where: str, seed: int) -> "LoraAdapter":
+def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, section: str, seed: int) -> "LoraAdapter":
     """Adds adapters to the linear layers of the model, in place, and freezes all other weights. New adapters change no
     output."""
-    saved = modules_to_save(model, config, where)
+    saved = modules_to_save(model, config, section)
     alpha: Any = config.lora_alpha  # peft declares an int, but accepts any number
     settings = LoraConfig(
         r=config.lora_rank,
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,
         lora_dropout=config.lora_dropout,
-        target_modules=target_modules(model, config, where, saved),
+        target_modules=target_modules(model, config, section, saved),
         modules_to_save=saved or None,
     )
     with torch.random.fork_rng(devices=()):
@@ -57,7 +57,7 @@ def add_adapter(model: PreTrainedModel, config: TrainEngineConfig, where: str, s
         get_peft_model(model, settings)
     if any(isinstance(module, ParamWrapper) for module in model.modules()):
         message = "matches experts that the model keeps in one tensor; their adapters cannot be merged yet"
-        raise config_error(f"{where}.target_modules", f"{message}; name layers of attention only, such as [o_proj]")
+        raise config_error(f"{section}.target_modules", f"{message}; name layers of attention only, such as [o_proj]")
     # Set late: with it get_peft_model would wrap the model in a task class.
     settings.task_type = "SEQ_CLS" if config.is_critic else "CAUSAL_LM"
     settings.base_model_name_or_path = config.path  # peft warns where this differs from the folder

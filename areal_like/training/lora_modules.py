@@ -13,9 +13,9 @@ from areal_like.training.model import VALUE_HEAD, output_head
 ALL_LINEAR = "all-linear"
 
 
-def target_modules(model: PreTrainedModel, config: TrainEngineConfig, where: str, saved: Sequence[str]) -> list[str]:
+def target_modules(model: PreTrainedModel, config: TrainEngineConfig, section: str, saved: Sequence[str]) -> list[str]:
     """The layers that get an adapter: by their last name component where that is unambiguous, as servers expect."""
-    key = f"{where}.target_modules"
+    key = f"{section}.target_modules"
     modules = dict(model.named_modules())
     head = output_head(model)
     heads = {name for name, module in modules.items() if module is head or name == VALUE_HEAD}
@@ -25,16 +25,16 @@ def target_modules(model: PreTrainedModel, config: TrainEngineConfig, where: str
     for pattern in config.target_modules or [ALL_LINEAR]:
         matches = linear if pattern == ALL_LINEAR else [name for name in modules if _matches(name, pattern)]
         if not set(matches) & set(linear):
-            raise config_error(key, _mismatch_message(pattern, matches, heads, modules, linear, where))
+            raise config_error(key, _mismatch_message(pattern, matches, heads, modules, linear, section))
         chosen |= set(matches) & set(linear)
     last = {name.rpartition(".")[2] for name in chosen}
     is_unambiguous = chosen == {name for name in linear if name.rpartition(".")[2] in last}
     return sorted(last if is_unambiguous else chosen)
 
 
-def modules_to_save(model: PreTrainedModel, config: TrainEngineConfig, where: str) -> list[str]:
+def modules_to_save(model: PreTrainedModel, config: TrainEngineConfig, section: str) -> list[str]:
     """Modules that are fully trained; the head of a value model always is, since it starts at zero."""
-    key = f"{where}.lora_modules_to_save"
+    key = f"{section}.lora_modules_to_save"
     modules = {name: module for name, module in model.named_modules() if name}
     tied = set(model.all_tied_weights_keys) | set(model.all_tied_weights_keys.values())
     chosen: set[str] = set()
@@ -59,13 +59,13 @@ def _mismatch_message(
     heads: set[str],
     modules: dict[str, nn.Module],
     linear: Sequence[str],
-    where: str,
+    section: str,
 ) -> str:
     if set(matches) & heads:
-        return f"{pattern} is the model's head, which gets no adapter; use {where}.lora_modules_to_save for it"
+        return f"{pattern} is the model's head, which gets no adapter; use {section}.lora_modules_to_save for it"
     known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
     if any(isinstance(modules[name], nn.Linear) for name in matches):
-        return f"{pattern} is fully trained by {where}.lora_modules_to_save already; name it only once"
+        return f"{pattern} is fully trained by {section}.lora_modules_to_save already; name it only once"
     if matches:
         kind = type(modules[matches[0]]).__name__
         return f"{pattern} is not a linear layer but {kind}; linear layers are {known}"

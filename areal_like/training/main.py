@@ -113,7 +113,7 @@ def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelRefere
 
 
 def load_trained_engine(
-    run: Run, config: "TrainEngineConfig", where: str, world: "World", part: str | None = None
+    run: Run, config: "TrainEngineConfig", section: str, world: "World", part: str | None = None
 ) -> "TrainEngine":
     """The engine of a trained model, from the attempt's checkpoint where there is one (in its subfolder `part`, if
     given), else from the configuration. A frozen model is not in checkpoints."""
@@ -130,9 +130,9 @@ def load_trained_engine(
         root, checkpoint = checkpoint, checkpoint / part
         if not checkpoint.is_dir():
             raise Failure(
-                f"resume: {root} was written by a run without a {where}; resume with a configuration like that run's"
+                f"resume: {root} was written by a run without a {section}; resume with a configuration like that run's"
             )
-    return TrainEngine(config, where, model_folder(config.path, run.cwd), world, run.config.seed, checkpoint)
+    return TrainEngine(config, section, model_folder(config.path, run.cwd), world, run.config.seed, checkpoint)
 
 
 if __name__ == "__main__":

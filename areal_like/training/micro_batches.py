@@ -19,12 +19,12 @@ def make_micro_batches(
     sequences: Sequences,
     rows: Sequence[int] | NDArray[np.int64],
     config: TrainEngineConfig,
-    where: str,
+    section: str,
     device: torch.device,
     units: NDArray[np.int64] | None = None,
 ) -> list[MicroBatch]:
-    """Of these rows; none for no rows. `config` is the section `where`. Rows of one unit stay together: by default
-    `mb_spec.granularity` neighbouring rows are a unit."""
+    """Of these rows; none for no rows. `section` is the key of `config`, for messages. Rows of one unit stay together:
+    by default `mb_spec.granularity` neighbouring rows are a unit."""
     rows_N, spec = np.asarray(rows, dtype=np.int64), config.mb_spec
     if not len(rows_N):
         return []
@@ -34,7 +34,7 @@ def make_micro_batches(
             n_mbs=spec.n_mbs,
             units=(rows_N // spec.granularity if units is None else units).tolist(),
             max_tokens=spec.max_tokens_per_mb,
-            key=f"{where}.mb_spec.max_tokens_per_mb",
+            key=f"{section}.mb_spec.max_tokens_per_mb",
         )
     except ValueError as misfit:
         raise Failure(str(misfit)) from misfit

@@ -55,21 +55,21 @@ class PackedModel(nn.Module):
 
 def load_model(
     config: TrainEngineConfig,
-    where: str,
+    section: str,
     folder: Path,
     seed: int | None,
     attention: str = "sdpa",
     is_empty: bool = False,
 ) -> PreTrainedModel:
     """The model in `folder`, with weights in the dtype of their storage: its own weights, random ones with `seed`, or
-    none yet (`is_empty`, for the meta device). `where` is the section of `config`, `attention` its resolved
+    none yet (`is_empty`, for the meta device). `section` is the key of `config`, `attention` its resolved
     `attn_impl`."""
     is_frozen = config.optimizer is None or config.use_lora
     dtype = getattr(torch, config.dtype if is_frozen else config.master_dtype)
     code_settings = {"trust_remote_code": config.trust_remote_code}
     shared: dict[str, Any] = {"attn_implementation": REGISTERED_NAMES.get(attention, attention), **code_settings}
     model_config = AutoConfig.from_pretrained(folder, local_files_only=True, **code_settings)
-    _check_head(model_config.get_text_config(), where, config.path)
+    _check_head(model_config.get_text_config(), section, config.path)
     if config.debug is not None and config.debug.num_layers is not None:
         _truncate_layers(model_config.get_text_config(), config.debug.num_layers)
     if not config.moe_use_grouped_mm:
@@ -94,17 +94,17 @@ def load_model(
             missing.discard(f"{VALUE_HEAD}.weight")
         if missing:
             raise config_error(
-                f"{where}.path",
+                f"{section}.path",
                 f"{folder} lacks {len(missing)} of the model's weights, such as {min(missing)}; use a complete "
-                f"checkpoint, or {where}.init_from_scratch=true for random weights",
+                f"checkpoint, or {section}.init_from_scratch=true for random weights",
             )
     model.config.architectures = [type(model).__name__]
-    _check_head(model.config.get_text_config(), where, config.path)
+    _check_head(model.config.get_text_config(), section, config.path)
     if not config.is_critic and output_head(model).bias is not None:
-        raise config_error(f"{where}.path", f"{config.path} has an output head with a bias, which is not supported")
+        raise config_error(f"{section}.path", f"{config.path} has an output head with a bias, which is not supported")
     if config.disable_dropout:
         remove_dropout(model)
-    _check_dropout(model, attention, where)
+    _check_dropout(model, attention, section)
     return model
 
 
@@ -149,11 +149,11 @@ def output_head(model: PreTrainedModel) -> nn.Linear:
     return head
 
 
-def _check_head(model_config: Any, where: str, path: str) -> None:
+def _check_head(model_config: Any, section: str, path: str) -> None:
     for name in LOGIT_SCALES:
         if getattr(model_config, name, None) not in (None, 1.0):
             raise config_error(
-                f"{where}.path", f"{path} scales its logits ({name} in its config.json), which is not supported yet"
+                f"{section}.path", f"{path} scales its logits ({name} in its config.json), which is not supported yet"
             )
 
 
@@ -167,8 +167,8 @@ def remove_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def _check_dropout(model: nn.Module, attention: str, where: str) -> None:
+def _check_dropout(model: nn.Module, attention: str, section: str) -> None:
     drops = any(getattr(module, "attention_dropout", 0.0) for module in model.modules())
     if attention == "flex_attention" and drops:
         message = "flex_attention does not support this model's attention_dropout"
-        raise config_error(f"{where}.attn_impl", f"{message}; use sdpa, or set {where}.disable_dropout=true")
+        raise config_error(f"{section}.attn_impl", f"{message}; use sdpa, or set {section}.disable_dropout=true")

@@ -13,15 +13,15 @@ from areal_like.training.sequences import MicroBatch, Sequences
 
 
 class BaseModelReference:
-    """The engine's model with its adapter disabled: no second model is loaded. `config` is the section `where`, with
-    the settings of the forward pass."""
+    """The engine's model with its adapter disabled: no second model is loaded. `config` is that of the reference, at
+    the key `section`."""
 
-    def __init__(self, engine: TrainEngine, config: TrainEngineConfig, where: str) -> None:
-        self._engine, self._config, self._where = engine, config, where
+    def __init__(self, engine: TrainEngine, config: TrainEngineConfig, section: str) -> None:
+        self._engine, self._config, self._section = engine, config, section
 
     def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
         """See `TrainEngine.cut`."""
-        return make_micro_batches(sequences, rows, self._config, self._where, self._engine.world.device)
+        return make_micro_batches(sequences, rows, self._config, self._section, self._engine.world.device)
 
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         """See `TrainEngine.logprobs`."""

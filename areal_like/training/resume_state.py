@@ -37,7 +37,7 @@ def restore_engine(engine: TrainEngine, folder: Path, facts: dict[str, Any]) -> 
     checkpoint = folder.parent.parent
     if facts["optimizer"] != (name := type(engine.optimizer).__name__):
         raise Failure(
-            f"{engine.where}.optimizer.type: the checkpoint {checkpoint} was written by {facts['optimizer']}, and "
+            f"{engine.section}.optimizer.type: the checkpoint {checkpoint} was written by {facts['optimizer']}, and "
             f"this run has {name}; resume with the same optimizer"
         )
     engine.consecutive_skips, engine.schedule_start = facts["skipped_in_a_row"], facts["schedule_start"]
@@ -57,10 +57,10 @@ def restore_engine(engine: TrainEngine, folder: Path, facts: dict[str, Any]) -> 
                 targets[key] = engine.optimizer.state[parameter][kind] = _empty_state(engine, parameter, shape, dtype)
         load_into(folder, targets)
     except StateMismatch as mismatch:
-        hint = f"resume with the model and settings of the run that wrote it ({engine.where})"
+        hint = f"resume with the model and settings of the run that wrote it ({engine.section})"
         if engine.adapter is not None or any(".lora_A." in key for key in stored):
             keys = ("use_lora", "lora_rank", "target_modules", "lora_modules_to_save")
-            hint = f"set {', '.join(f'{engine.where}.{key}' for key in keys)} as in that run"
+            hint = f"set {', '.join(f'{engine.section}.{key}' for key in keys)} as in that run"
         raise Failure(f"resume: {folder} does not match: {mismatch}; {hint}") from mismatch
 
 

@@ -21,13 +21,13 @@ from areal_like.training.world import World
 
 
 def shard(
-    module: PackedModel, model: PreTrainedModel, config: TrainEngineConfig, where: str, world: World
+    module: PackedModel, model: PreTrainedModel, config: TrainEngineConfig, section: str, world: World
 ) -> PackedModel:
     """Shards layer by layer, then the rest. Gradients are summed, not averaged: losses are already divided."""
     if world.size % config.fsdp.dp_replicate:
         message = f"{config.fsdp.dp_replicate} replicas cannot be made of {world.size} ranks; use a divisor"
-        raise config_error(f"{where}.fsdp.dp_replicate", message)
-    units = sharding_units(model, _wrap_policy(config), where)
+        raise config_error(f"{section}.fsdp.dp_replicate", message)
+    units = sharding_units(model, _wrap_policy(config), section)
     if config.gradient_checkpointing and config.optimizer is not None:
         freq = config.activation_checkpointing.freq if config.activation_checkpointing else 1
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -35,7 +35,7 @@ def shard(
         for number, layer in enumerate(layers):
             layer.gradient_checkpointing = number % freq == 0
     if config.compile is not None:
-        compile_layers(model, units, config.compile, where, world.device)
+        compile_layers(model, units, config.compile, section, world.device)
     precision = MixedPrecisionPolicy(
         param_dtype=getattr(torch, config.dtype), reduce_dtype=getattr(torch, config.grad_reduce_dtype)
     )
@@ -64,14 +64,14 @@ def forward_context(config: TrainEngineConfig) -> contextlib.AbstractContextMana
     )
 
 
-def sharding_units(model: PreTrainedModel, class_names: list[str] | None, where: str) -> list[nn.Module]:
+def sharding_units(model: PreTrainedModel, class_names: list[str] | None, section: str) -> list[nn.Module]:
     """The layers that are sharded separately: those in `fsdp.wrap_policy`, else the model's `_no_split_modules`."""
     names = set(class_names or model._no_split_modules or ())
     units = [module for module in model.modules() if type(module).__name__ in names]
     if class_names and len(names) > len(matched := {type(unit).__name__ for unit in units}):
         known = sorted({type(module).__name__ for module in model.modules()})
         raise config_error(
-            f"{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap",
+            f"{section}.fsdp.wrap_policy.transformer_layer_cls_to_wrap",
             f"{', '.join(sorted(names - matched))} is not a module of this model; its modules are {', '.join(known)}",
         )
     return units

@@ -26,15 +26,17 @@ OPAQUE_ATTENTION = "areal_like_packed_hidden"
 
 
 def compile_layers(
-    model: PreTrainedModel, layers: list[nn.Module], config: CompileConfig, where: str, device: torch.device
+    model: PreTrainedModel, layers: list[nn.Module], config: CompileConfig, section: str, device: torch.device
 ) -> None:
-    """In place and before sharding: FSDP's hooks around a layer are not compiled. `where` is the key of the section
-    with `config`."""
+    """In place and before sharding: FSDP's hooks around a layer are not compiled. `section` is the key of the engine's
+    section, for messages."""
     if device.type == "cpu" and not has_compiler():
-        message = f"torch.compile needs a C++ compiler on a CPU, such as g++; install one, or set {where}.compile=null"
-        raise config_error(f"{where}.compile", message)
+        message = (
+            f"torch.compile needs a C++ compiler on a CPU, such as g++; install one, or set {section}.compile=null"
+        )
+        raise config_error(f"{section}.compile", message)
     if device.type == "cpu" and model.config._attn_implementation == REGISTERED_NAMES["sdpa"]:
-        _check_supported(model, where)
+        _check_supported(model, section)
         model.set_attn_implementation(OPAQUE_ATTENTION)
     for layer in layers:
         # Lengths differ from one micro-batch to the next.
@@ -45,16 +47,16 @@ def has_compiler() -> bool:
     return "CXX" in os.environ or any(map(shutil.which, COMPILERS))
 
 
-def _check_supported(model: PreTrainedModel, where: str) -> None:
+def _check_supported(model: PreTrainedModel, section: str) -> None:
     """Refuses models with options that the opaque operation lacks."""
     missing = None
     if any(getattr(module, "attention_dropout", 0.0) for module in model.modules()):
-        missing = f"dropout, which this model uses: set {where}.disable_dropout=true, or"
+        missing = f"dropout, which this model uses: set {section}.disable_dropout=true, or"
     elif getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
         missing = "capped scores, which this model uses:"
     if missing:
         raise config_error(
-            f"{where}.compile", f"on a CPU compiled attention does not support {missing} set {where}.compile=null"
+            f"{section}.compile", f"on a CPU compiled attention does not support {missing} set {section}.compile=null"
         )
 
 

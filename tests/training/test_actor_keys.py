@@ -401,7 +401,7 @@ def test_the_reference_cuts_micro_batches_as_its_own_section_says(root, monkeypa
     calls, logprobs = [], TrainEngine.logprobs
 
     def noted(self: TrainEngine, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
-        calls.append((self.where, len(micros)))
+        calls.append((self.section, len(micros)))
         return logprobs(self, micros, temperature)
 
     monkeypatch.setattr(TrainEngine, "logprobs", noted)
