@@ -1,4 +1,4 @@
-"""The table of learning curves: what it makes of runs, and (slowly) that every algorithm learns by the real command."""
+"""The table of learning curves, and (slow) that every algorithm learns with the real command."""
 
 import json
 import sys

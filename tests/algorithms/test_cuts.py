@@ -1,4 +1,4 @@
-"""However a batch is cut into micro-batches and ranks, its gradient is the same."""
+"""The gradient of a batch does not depend on its split into micro-batches and ranks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Log-probabilities in chunks are those of all logits at once, in less memory."""
+"""Log-probabilities in chunks equal those from all logits at once, with less memory."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Normalization of rewards and advantages: the numbers of AReaL, and where it is wrong and we are not."""
+"""Normalization of rewards and advantages: AReaL's numbers, except where they are wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What holds for every loss and every estimator of advantages: masks, padding, gradients, and the order of groups."""
+"""Properties of every loss and advantage estimator: masks, padding, gradients, and the order of groups."""
 
 from collections.abc import Callable
 from functools import partial

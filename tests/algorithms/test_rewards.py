@@ -1,4 +1,4 @@
-"""Shaping of rewards, KL estimates and advantages: known numbers, and where AReaL and prime-rl are wrong."""
+"""Reward shaping, KL estimates and advantages: known numbers, except where AReaL and prime-rl are wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The addition task: all pairs, cut in two once and for ever, and what an answer is worth."""
+"""The addition task: all pairs in a fixed split, and rewards."""
 
 import pytest
 

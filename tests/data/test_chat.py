@@ -1,4 +1,4 @@
-"""A chat template makes the same text here as in transformers, and tells what the assistant wrote from the rest."""
+"""Chat templates render as in transformers, and locate the assistant's messages."""
 
 import json
 from datetime import datetime

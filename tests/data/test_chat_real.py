@@ -1,4 +1,4 @@
-"""The chat templates of real models make the same text and the same tokens here as in transformers."""
+"""Chat templates of real models give the text and tokens of transformers."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""Rows become tokens: which ones, and which of them are learnt."""
+"""Rows become tokens and loss masks."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The same rows, whatever they are stored in: JSON, parquet, folders of `datasets`, the cache of the Hub."""
+"""The same rows from JSON, parquet, folders of `datasets`, and the cache of the Hub."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Plans of what goes together: known numbers, limits kept, nothing lost, no torch."""
+"""Packing plans: known numbers, limits, completeness, no torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Rows come from a task or a file, are the same for everybody, and an error in them says where it is."""
+"""Rows of tasks and files: the same in all processes, and errors with their place."""
 
 from types import SimpleNamespace
 

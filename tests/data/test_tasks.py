@@ -1,4 +1,4 @@
-"""The tasks that come with the package: rows that are always the same, and what an answer to one is worth."""
+"""Built-in tasks: fixed rows, and rewards."""
 
 import inspect
 import itertools

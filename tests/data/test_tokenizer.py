@@ -1,4 +1,4 @@
-"""The tokenizer without transformers says the same as the one with them; folders of models are found."""
+"""Tokenizers without transformers give the same results as with it; folders of models."""
 
 import json
 import shutil

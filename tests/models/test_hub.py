@@ -1,4 +1,4 @@
-"""A model by its name on the Hub: one snapshot for all roles, fetched before anything starts, or one clear refusal."""
+"""Models of the Hub: one snapshot for all roles, downloaded before the start, or one clear error."""
 
 import json
 import os

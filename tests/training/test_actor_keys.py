@@ -1,4 +1,4 @@
-"""What each key of the actor's algorithm does to a batch: to its rewards, to its advantages, to its update."""
+"""Effects of the actor's algorithm keys on rewards, advantages and updates."""
 
 import math
 from collections.abc import Sequence

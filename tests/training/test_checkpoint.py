@@ -1,4 +1,4 @@
-"""Checkpoints come back bit for bit, a damaged one is named, and old ones go as the configuration says."""
+"""Checkpoints are restored bit for bit, damage is reported, and old ones are deleted as configured."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A checkpoint of any number of ranks is gone on from by any other number."""
+"""A checkpoint of any number of ranks can be resumed by any other number."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What an engine exports, and what it does with a gradient that is not finite."""
+"""What an engine exports, and how it handles gradients that are not finite."""
 
 import logging
 from pathlib import Path

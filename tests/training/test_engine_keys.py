@@ -1,4 +1,4 @@
-"""What keys of a model do, for each model that a trainer holds: where it comes from, and how it computes."""
+"""Effects of model keys, for each model of a trainer: loading and computation."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every sequence of a step as a line of JSON: what a reader finds in it is what the step computed."""
+"""Token exports: each JSON line contains what the step computed."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Random tokens in place of data: a trainer by itself makes its steps, and nothing else is started."""
+"""Random tokens in place of data: the trainer runs alone."""
 
 from types import SimpleNamespace
 from typing import Any

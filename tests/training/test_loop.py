@@ -1,4 +1,4 @@
-"""The trainer in the ring: it pulls batches, publishes what it learnt, tells the controller, and leaves checkpoints."""
+"""The trainer in a run: gets batches, publishes weights, notifies the controller, and writes checkpoints."""
 
 import itertools
 import signal

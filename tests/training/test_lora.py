@@ -1,4 +1,4 @@
-"""Adapters: what is trained, what is exported, and that the model they stand in stays as it was."""
+"""LoRA: what is trained and exported, with an unchanged base model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A loss of one's own: it is given what it asks for, tried out before the first step, and treated like ours."""
+"""User losses: inputs by name, checks before the first step, and the same treatment as built-in losses."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""Training in float16: losses are scaled so that gradients stay within its range."""
+"""Loss scaling in float16."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""What keys of optimizers, of sharding and of memory do, for each model that a trainer holds."""
+"""Effects of the keys of optimizers, sharding and memory, for each model of a trainer."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Optimizers: what each does to weights, how much it holds, and that it goes on after a resume."""
+"""Optimizers: updates, memory, and resume."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Packed sequences are what they are by themselves: the same log-probabilities, and the same gradients."""
+"""Packed sequences have the log-probabilities and gradients of single ones."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""What a trainer records of itself: a timeline, and what its GPU's memory holds."""
+"""Traces and memory snapshots of a trainer."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Several trainer ranks are one: the same losses, gradients, metrics, weights and optimizer."""
+"""Several trainer ranks give the losses, gradients, metrics, weights and optimizer state of one."""
 
 import json
 from pathlib import Path

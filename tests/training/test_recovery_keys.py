@@ -1,4 +1,4 @@
-"""What the keys of recovery and of the saver do: what is kept of checkpoints, and what a start leaves out."""
+"""Effects of the keys of recovery and saver: what checkpoints keep, and what a resume skips."""
 
 import json
 import threading

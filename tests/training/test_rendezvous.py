@@ -1,4 +1,4 @@
-"""Trainer ranks of one machine meet on loopback, and nowhere else."""
+"""Trainer ranks of one machine listen on loopback only."""
 
 import json
 import os

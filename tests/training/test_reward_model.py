@@ -1,4 +1,4 @@
-"""A reward model learns from pairs: both answers of one in one micro-batch, the same numbers however they are cut."""
+"""Reward models: both answers of a pair in one micro-batch, the same result for any split."""
 
 from copy import deepcopy
 from pathlib import Path

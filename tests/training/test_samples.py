@@ -1,4 +1,4 @@
-"""What trackers are shown of a training step and of an evaluation: some samples as text, and how numbers are spread."""
+"""Samples and distributions of training steps and evaluations for trackers."""
 
 from pathlib import Path
 from typing import Any

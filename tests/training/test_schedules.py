@@ -1,4 +1,4 @@
-"""Learning rates and clocks."""
+"""Learning rate schedules and interval timers."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The model that comes with the package: half trained, and made by a command that is written down beside it."""
+"""The built-in model: partly trained, and created by a recorded command."""
 
 import json
 import subprocess

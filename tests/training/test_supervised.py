@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: it learns, it resumes bit for bit, and it deals rows as the seed says."""
+"""Supervised fine-tuning: learning, bit-exact resume, and seeded row order."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A trainer without a launcher: any run directory, under plain torchrun."""
+"""A trainer without a launcher: a run directory under plain torchrun."""
 
 import os
 import subprocess

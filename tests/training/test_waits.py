@@ -1,5 +1,4 @@
-"""How long a trainer waits for the controller: the limit is on waiting for nothing, and an evaluation that goes on is
-something."""
+"""Timeouts of the trainer's requests to the controller; progress of an evaluation restarts them."""
 
 import time
 from types import SimpleNamespace
