@@ -15,7 +15,7 @@ def test_all_pairs_are_in_one_of_the_two_splits_and_none_in_both():
 
 
 def test_the_split_of_a_pair_never_changes():
-    """Whoever trained yesterday must not be tested on what was trained on."""
+    """The split never changes, or training rows would become test rows."""
     splits = [split_of_sum(a, b, 2) for a, b in [(0, 0), (0, 7), (12, 34), (34, 12), (50, 50), (99, 97), (99, 99)]]
     assert splits == ["train", "train", "train", "test", "train", "test", "train"]
     assert (len(Addition().rows("train")), len(Addition(1).rows("train"))) == (8036, 78)

@@ -74,7 +74,7 @@ def test_the_built_in_models_tokenizer_and_positions_are_enough():
     ],
 )
 def test_the_rows_never_change(made, split, rows):
-    """Whoever trained yesterday must not be tested on what was trained on."""
+    """The split never changes, or training rows would become test rows."""
     assert {row["prompt"]: row["answer"] for row in made.rows(split)[:2]} == rows
 
 
@@ -160,7 +160,7 @@ def test_a_part_for_what_is_nearly_right_and_the_rest_for_the_whole(task, answer
 
 
 def test_the_configuration_knows_every_task_and_its_arguments():
-    """It reads no code of tasks: a list says what there is."""
+    """It reads a list, not the code of tasks."""
     taken = {name: frozenset(inspect.signature(kind).parameters) for name, kind in BUILT_IN.items()}
     assert user_code.BUILT_IN["task"] == taken
 

@@ -208,7 +208,7 @@ def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(r
 
 
 def test_a_checkpoint_is_synced_before_its_mark_and_before_older_ones_are_deleted(run, monkeypatch):
-    """What a loss of power leaves cannot be caused here, so the order of the calls that decide it is looked at."""
+    """A power failure cannot be simulated: the order of the sync calls is checked instead."""
     events: list[str] = []
     fsync, rename, remove = os.fsync, os.rename, shutil.rmtree
 
@@ -338,7 +338,7 @@ def test_what_a_killed_process_had_half_written_is_removed(run):
 
 
 def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monkeypatch):
-    """Here another one, that tells this one so."""
+    """Here another rank, which reports the failure."""
     monkeypatch.setattr(RankVote, "all_succeeded", lambda self, succeeded: False)
     with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
         written(run, make_engine(Path(run.config.model.path)), 2)

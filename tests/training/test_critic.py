@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def judge_folder(folder: Path) -> Path:
-    """The same with a head that says something."""
+    """The same with a random value head."""
     actual = folder.with_name("judge")
     torch.manual_seed(4)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
@@ -129,7 +129,7 @@ def _gae(rewards: list[float], values: list[float], discount: float, gae_lambda:
 
 
 def test_it_learns_what_is_to_be_expected(tmp_path, folder):
-    """The same answers again and again, as far as the clip lets it go in a step."""
+    """The same answers in every step."""
     run = ppo_run(tmp_path, folder, "critic.optimizer.lr=0.01")
     critic, config, metrics = critic_of(run), run.config.actor, []
     for step in range(60):

@@ -195,7 +195,7 @@ def test_transformers_loads_a_value_model_and_gives_the_same_numbers(tmp_path, n
 
 
 def test_a_value_is_that_of_the_text_before_the_token(tmp_path):
-    """What was known when the token was chosen: as the score of the text up to there."""
+    """The value of the state in which the token was chosen: the score of the text up to there."""
     engine, _ = learnt_value_model(tmp_path, "qwen3")
     each = engine.values([placeholder([[5, 6, 7, 8]], at_the_end=False)])[0]
     parts = [engine.values([placeholder([[5, 6, 7, 8][:end]], at_the_end=True)])[0] for end in (1, 2, 3)]

@@ -261,7 +261,7 @@ def test_a_batch_in_four_parts_makes_four_updates_against_the_policy_it_began_wi
 
 @pytest.mark.parametrize("groups", [slice(0, 4), slice(3, 4)], ids=["with-signal", "all-equal"])
 def test_what_the_updates_of_a_step_change_is_no_gap_between_sampler_and_trainer(run, groups):
-    """The loss does without the policy at the start of the step, which nobody computes then."""
+    """The loss does not need the policy at the start of the step, which is then not computed."""
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run, use_decoupled_loss=False, recompute_logprob=False, ppo_n_minibatches=4, entropy_coef=0.01)
 

@@ -19,7 +19,7 @@ HALF: dict[str, Any] = {"dtype": "float16", "initial_loss_scale": 1024.0}
 
 
 def values(scale: LossScale, outcomes: str) -> list[float]:
-    """What it is after each step: `.` was good, `x` overflowed."""
+    """The scale after each step: `.` is finite, `x` an overflow."""
     actual = []
     for letter in outcomes:
         scale.good() if letter == "." else scale.overflow()

@@ -198,7 +198,7 @@ def of_decay_steps_proportion(where: str) -> None:
 
 
 def of_offload(where: str) -> None:
-    """On a CPU the state is in host memory anyway: that it would be brought in and taken back can be seen."""
+    """On a CPU the state is in host memory anyway: only the moves are checked."""
     calls: list[str] = []
 
     def noted(optimizer: torch.optim.Optimizer) -> None:
@@ -300,7 +300,7 @@ def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
 
 
 def test_dp_replicate_must_divide_the_ranks(tmp_path):
-    """Two of a single rank there cannot be."""
+    """A single rank cannot have two."""
     with pytest.raises(ConfigError, match=r"actor\.fsdp\.dp_replicate.*2 replicas cannot be made of 1 ranks"):
         engine_of(tmp_path, "actor", folder(), **{"fsdp.dp_replicate": 2})
 

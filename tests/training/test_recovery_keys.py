@@ -56,7 +56,7 @@ class Seen:
 
     @property
     def batches(self) -> int:
-        """How many had been dealt before the first."""
+        """Batches drawn before the first step."""
         return self.data.batch_sampler.batches_drawn(self.first)
 
     @property

@@ -82,7 +82,7 @@ def test_a_share_of_warm_up_counts_where_no_steps_are_said():
 
 
 def fired(steps: int, **settings) -> list[int]:
-    """The steps, counted from 0, at whose end a timer strikes; an epoch has 4."""
+    """Steps, from 0, at whose end a timer is due; an epoch has 4."""
     timer = IntervalTimer(section(FrequencyConfig, **settings), steps_per_epoch=4, now=lambda: 0.0)
     return [step for step in range(steps) if timer.is_due(step + 1)]
 

@@ -113,7 +113,7 @@ def test_a_model_built_without_memory_and_filled_later_is_the_same_to_the_last_b
 
 
 def test_only_the_first_rank_reads_weights(tmp_path):
-    """The others are given a folder without any. (That they are sent them is in the tests of several ranks.)"""
+    """The others are given a folder without any. (Tests of several ranks check the transfer.)"""
     folder = model_folder(tmp_path, "qwen3")
     bare = Path(shutil.copytree(folder, tmp_path / "bare"))
     (bare / "model.safetensors").unlink()
@@ -186,7 +186,7 @@ def test_experts_are_multiplied_at_once_or_one_by_one(tmp_path):
 
 
 class Watched(HostActivations):
-    """Takes host memory for that of a GPU."""
+    """Treats host memory as that of a GPU."""
 
     def __init__(self, pin_memory: bool, max_in_flight: int) -> None:
         super().__init__(pin_memory, max_in_flight)
@@ -262,7 +262,7 @@ def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEn
 
 @looks_at_gradients
 def test_compiled_layers_are_one_graph_for_micro_batches_of_any_cut(tmp_path, as_captured):
-    """Also where layers see a window alone, and where they compute their activations again."""
+    """With sliding windows and activation checkpointing."""
     from torch._dynamo.utils import counters
 
     counters.clear()

@@ -143,7 +143,7 @@ def test_the_loss_counts_the_answer_and_its_end(tmp_path):
 
 
 def test_loss_on_says_which_tokens_are_learnt(tmp_path):
-    """With the tokens of the prompt, but for the first, which nothing foretells."""
+    """With the tokens of the prompt except the first, which nothing predicts."""
     counts = {}
     for loss_on in ("answers", "all"):
         run = make_run(tmp_path / loss_on, "sft", *SETTINGS, f"train_dataset.loss_on={loss_on}")
@@ -196,7 +196,7 @@ def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
 
 
 def test_how_many_steps_there_are_is_told_before_the_first(tmp_path):
-    """Where epochs end the run, the data alone knows."""
+    """If epochs end the run, only the data has the number of steps."""
     run = make_run(tmp_path / "run", "sft", *SETTINGS, "total_train_steps=null", "train_dataset.batch_size=4000")
     totals: list[int] = []
     observer = Observer(run, on_total=totals.append)

@@ -28,7 +28,7 @@ PROBE = Probe([1, 2], [-0.5])
 
 
 class Controller:
-    """Answers the sending thread: `meetings` are given out one by one, and each is over when a test says so."""
+    """Answers the sending thread: hands out `meetings` one by one; a test ends each."""
 
     def __init__(self) -> None:
         self.meetings: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ ROWS_LEFT = (9, 7, 4, 3, 1, 0)
 
 
 class Clock:
-    """`looks` counts who asked what time it is."""
+    """`looks` counts reads of the clock."""
 
     def __init__(self) -> None:
         self.now, self.looks = 0.0, 0
