@@ -61,8 +61,8 @@ def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostI
     """What the allocation lacks, apart from what no machine could give. This machine is one of its nodes."""
     total, here = allocation.num_gpus, gpus_per_node(config, host.machine)
     place = host.machine.place
-    said = f"wants {plural(here, 'GPU')} on {place}"
-    better = f"wants {plural(total, 'GPU')}, {here} of them on {place}" if total > here else said
+    said = f"needs {plural(here, 'GPU')} on {place}"
+    better = f"needs {plural(total, 'GPU')}, {here} of them on {place}" if total > here else said
     return [
         PlanProblem(finding.key, finding.message.replace(said, better))
         for finding in allocation.needs

@@ -14,7 +14,7 @@ from launcher.plan.plural import plural
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-OVER_NODES = "a server does not reach over nodes"
+OVER_NODES = "a server cannot span nodes"
 
 
 def parallel_size_problems(

@@ -31,7 +31,7 @@ def only(text: str | bytes, tmp_path: Path, *overrides: str) -> str:
 
 class TestValues:
     @pytest.mark.parametrize(
-        ("override", "said"),
+        ("override", "message"),
         [
             ("actor.use_lora=yes", "'yes' is not a boolean; write true"),
             ("actor.use_lora=1", "1 is not a boolean"),
@@ -58,13 +58,13 @@ class TestValues:
             ("rollout.max_head_offpolicyness=-1", "out of range"),
         ],
     )
-    def test_a_value_that_does_not_fit_says_what_would(self, tmp_path: Path, override: str, said: str) -> None:
+    def test_a_value_that_does_not_fit_says_what_would(self, tmp_path: Path, override: str, message: str) -> None:
         text = only(GOOD, tmp_path, override)
-        assert said in text
+        assert message in text
         assert f"[override {override}]" in text
 
     @pytest.mark.parametrize(
-        ("line", "said"),
+        ("line", "message"),
         [
             ("use_lora: yes", "'yes' is not a boolean; write true"),
             ("use_lora: off", "write false"),
@@ -74,9 +74,9 @@ class TestValues:
             ("dtype: 12:30", "'12:30' is not one of"),
         ],
     )
-    def test_a_file_says_the_line(self, tmp_path: Path, line: str, said: str) -> None:
+    def test_a_file_says_the_line(self, tmp_path: Path, line: str, message: str) -> None:
         text = only(f"experiment_name: e\nactor:\n  path: m\n  {line}\n", tmp_path)
-        assert said in text
+        assert message in text
         assert "f.yaml:4]" in text
 
     @pytest.mark.parametrize(("written", "value"), [("1e-4", 1e-4), ("1", 1.0), (".5", 0.5), ("1E2", 100.0)])
@@ -194,8 +194,8 @@ class TestReferences:
         monkeypatch.setenv("MY_SEED", "seven")
         assert "'seven' is not an integer" in only(GOOD + "seed: ${oc.env:MY_SEED}\n", tmp_path)
         monkeypatch.delenv("MY_SEED")
-        said = only(GOOD + "seed: ${oc.env:MY_SEED}\n", tmp_path)
-        assert "the environment variable MY_SEED is not set; write ${oc.env:MY_SEED,default}" in said
+        message = only(GOOD + "seed: ${oc.env:MY_SEED}\n", tmp_path)
+        assert "the environment variable MY_SEED is not set; write ${oc.env:MY_SEED,default}" in message
 
     def test_a_section_can_refer_to_another_but_not_be_set_below_it(self, tmp_path: Path) -> None:
         file = tmp_path / "f.yaml"
@@ -207,7 +207,7 @@ class TestReferences:
 
 class TestFiles:
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [
             ("", "is empty"),
             ("# only a comment\n", "is empty"),
@@ -230,9 +230,9 @@ class TestFiles:
         ],
     )
     def test_a_file_that_cannot_be_read_is_one_clear_problem(
-        self, tmp_path: Path, content: str | bytes, said: str
+        self, tmp_path: Path, content: str | bytes, message: str
     ) -> None:
-        assert said in only(content, tmp_path)
+        assert message in only(content, tmp_path)
 
     def test_a_key_that_stands_twice_is_refused_with_both_lines(self, tmp_path: Path) -> None:
         text = only("experiment_name: e\nactor:\n  path: m\n  lr: 1\n  lr: 2\n", tmp_path)
@@ -306,9 +306,9 @@ class TestContradictions:
     ) -> None:
         lines = [one.text() for one in problems(GOOD + f"gconfig: {json.dumps({key: value})}\n", tmp_path)]
         assert any(line.startswith(f"gconfig.{key}") and words in line for line in lines), lines
-        said = {"n": value} if key == "n_samples" else {"sampling": {key: value}}
+        fields = {"n": value} if key == "n_samples" else {"sampling": {key: value}}
         with pytest.raises(BadRequest):
-            parse_group({"prompt": [5], **said}, vocab_size=60)
+            parse_group({"prompt": [5], **fields}, vocab_size=60)
 
     def test_so_do_limits_that_leave_nothing_between_them(self, tmp_path: Path) -> None:
         text = only(GOOD, tmp_path, "actor.behav_imp_weight_floor=3", "actor.behav_imp_weight_cap=2")

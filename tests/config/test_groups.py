@@ -47,7 +47,7 @@ def flat(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 
 @cache
-def said(option: Option) -> dict[str, Any]:
+def option_keys(option: Option) -> dict[str, Any]:
     """What an option sets, by full path, as read from its own YAML and from those that it builds on."""
     file = read_yaml(CONF / option.group / f"{option.name}.yaml", str(option))
     assert file.root is not None and not file.problems
@@ -55,7 +55,7 @@ def said(option: Option) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for below in body.pop("defaults", []):
         if below != "_self_":
-            keys |= said(Option(option.group, below))
+            keys |= option_keys(Option(option.group, below))
     package = file.header.get("package", option.group.replace("/", "."))
     return keys | flat(body, "" if package == "_global_" else package + ".")
 
@@ -66,7 +66,7 @@ def fits(option: Option, kind: str) -> bool:
     if option.group == "experiment":
         return option.name == kind
     schema = Schema.of(EXPERIMENTS[kind])
-    return all(path in schema.keys or schema.map_above(path) is not None for path in said(option))
+    return all(path in schema.keys or schema.map_above(path) is not None for path in option_keys(option))
 
 
 def suitable(option: Option) -> str:
@@ -90,7 +90,7 @@ def test_every_shipped_experiment_composes_and_can_be_planned(file: Path) -> Non
 
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_every_key_of_a_shipped_option_exists(option: Option) -> None:
-    assert said(option), "sets nothing"
+    assert option_keys(option), "sets nothing"
     assert any(fits(option, kind) for kind in EXPERIMENTS)
 
 
@@ -158,7 +158,7 @@ def test_every_two_options_compose_and_both_have_their_say(tmp_path: Path, row: 
     loaded = composed(file, *on_the_command_line(row))
     assert loaded.experiment == row["experiment"]
     for option in row.items():
-        wanted = said(Option(*option))
+        wanted = option_keys(Option(*option))
         assert {path: loaded.get_raw(path, "absent") for path in wanted} == wanted
 
 
@@ -173,7 +173,7 @@ def test_options_mean_the_same_in_the_defaults_of_a_file_and_on_the_command_line
 def test_no_two_groups_set_the_same_key_so_that_their_order_says_nothing() -> None:
     for left, right in combinations(OPTIONS, 2):
         if left.group != right.group:
-            assert not said(left).keys() & said(right).keys(), f"{left} and {right}"
+            assert not option_keys(left).keys() & option_keys(right).keys(), f"{left} and {right}"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_an_option_for_another_kind_of_experiment_is_refused(experiment: str, ch
 
 
 @pytest.mark.parametrize(("choice", "kind"), [("algorithm=dapo", "grpo"), ("rollout=vllm", "grpo")])
-def test_a_section_of_another_kind_of_experiment_is_not_taken_for_one_of_the_users_own(choice: str, kind: str) -> None:
+def test_a_section_of_another_kind_of_experiment_is_not_a_users_section(choice: str, kind: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load("sft", [choice])
     (problem,) = raised.value.problems
@@ -226,7 +226,7 @@ HEADS: dict[str, Any] = {
     **dict.fromkeys(("actor.is_critic", "ref.is_critic", "critic.mask_no_eos_with_zero"), False),
     "critic.is_critic": True,
 }
-"""Keys that can be said, but not otherwise."""
+"""Keys with a single possible value."""
 NAMED: dict[str, Any] = {
     **HEADS,
     **dict.fromkeys(("actor.loss", "ref.loss", "task.name", "workflow.name", "reward.name"), "mine.py:thing"),
@@ -279,7 +279,7 @@ def filled(option: Option) -> tuple[dict[str, Any], set[str]]:
     """A file's body that says every key of every section that the option touches, and the paths of these."""
     kind = suitable(option)
     schema = Schema.of(EXPERIMENTS[kind])
-    touched = {path.split(".")[0] for path in said(option)}
+    touched = {path.split(".")[0] for path in option_keys(option)}
     body = {name: dict(value) if isinstance(value, dict) else value for name, value in AGREEING.items()}
     body = {name: value for name, value in body.items() if name in schema.keys or name in schema.sections}
     if kind in ("sft", "reward_model"):
@@ -290,7 +290,7 @@ def filled(option: Option) -> tuple[dict[str, Any], set[str]]:
     written = set()
     for path, key in schema.keys.items():
         if path.split(".")[0] in touched and "[]" not in path and not (key.kind.item and key.kind.item.cls):
-            put(body, path, other_value(key, said(option).get(path)))
+            put(body, path, other_value(key, option_keys(option).get(path)))
             written.add(path)
     return body, written
 
@@ -303,7 +303,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
-def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_and_no_other(
+def test_an_option_on_the_command_line_changes_only_its_keys_of_a_filled_section(
     tmp_path: Path, option: Option
 ) -> None:
     body, written = filled(option)
@@ -315,7 +315,7 @@ def test_an_option_on_the_command_line_changes_its_own_keys_of_a_filled_section_
     assert {path for path in unfilled if before.schema.keys[path].kind.name != "map"} == set()
     old, new = flat(before.raw), flat(after.raw)
     changed = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
-    own = said(option)
+    own = option_keys(option)
     assert changed <= own.keys()
     assert {path: new[path] for path in own} == own
     assert changed, "a file that says everything otherwise is not touched by the choice"
@@ -339,7 +339,7 @@ def test_a_base_sets_nothing_that_a_users_file_sets() -> None:
         written |= flat({name: value for name, value in root.plain().items() if name != "defaults"}).keys()
     for option in OPTIONS:
         if option.name == "base" or option.name.startswith("base_"):
-            assert not said(option).keys() & written, f"{option} sets what a file sets"
+            assert not option_keys(option).keys() & written, f"{option} sets what a file sets"
 
 
 # A user's own groups

@@ -109,7 +109,7 @@ def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: 
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["reward.name=additon"], "'additon' is not built in; did you mean addition?"),
         (["task.name=nothing_like_it"], "is not built in. There are: addition, counting,"),
@@ -150,8 +150,8 @@ def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: 
         (["actor.loss=ppo", "+actor.loss_args.beta=1"], "ppo takes no such argument"),
     ],
 )
-def test_what_is_not_there_or_does_not_fit_is_refused(tmp_path: Path, overrides: list[str], said: str) -> None:
-    assert said in refused(tmp_path, *overrides)
+def test_what_is_not_there_or_does_not_fit_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+    assert message in refused(tmp_path, *overrides)
 
 
 def test_code_that_is_no_python_says_the_line(tmp_path: Path) -> None:

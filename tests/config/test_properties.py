@@ -1,4 +1,4 @@
-"""The promise: whatever is in a file or on the command line, either all problems are told or nothing is wrong.
+"""The promise: whatever is in a file or on the command line, either all problems are reported or nothing is wrong.
 
 Never another exception, never an unknown key that passes, and what `--cfg` prints loads back to the same values.
 """
@@ -179,7 +179,7 @@ def test_overrides_load_or_say_why(words: list[tuple[str, str, Any]]) -> None:
 
 
 def _typed(value: Any) -> str:
-    """A value as somebody might type it: sometimes in Hydra's grammar, sometimes not."""
+    """A value as typed by a user: sometimes in Hydra's grammar, sometimes not."""
     if isinstance(value, list):
         return "[" + ",".join(_typed(item) for item in value) + "]"
     if isinstance(value, dict):

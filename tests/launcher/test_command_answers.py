@@ -50,7 +50,7 @@ class TestHelp:
         for path in loaded.schema.keys:
             if path.startswith("actor.optimizer."):
                 assert f"\n{path} = " in text
-        assert "actor.optimizer.lr = 2e-05\n    a number >= 0\n    Learning rate" in text
+        assert "actor.optimizer.lr = 2e-05\n    a number >= 0\n    Peak learning rate" in text
         assert "one of adam, sgd, adam_bf16, muon" in text
 
     def test_help_of_a_section_names_the_sections_below_it(self, run: Run) -> None:

@@ -147,7 +147,7 @@ class _AllowedTerms:
 
     def __str__(self) -> str:
         servers = [name for name in self.engines if name in SERVERS]
-        trainers = [name for name in self.engines if name in TRAINERS] + ["sizes alone"] * self.sizes_alone
+        trainers = [name for name in self.engines if name in TRAINERS] + ["sizes only"] * self.sizes_alone
         roles = [f"servers ({', '.join(servers)})"] if servers else []
         roles += [f"a trainer ({', '.join(trainers)})"] if trainers else []
         return "expected " + " or ".join([*roles, *self.words])

@@ -141,7 +141,7 @@ def _models(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
                 yield key, message
             first.add(same)
         if name == "actor" and starts_servers(config) and engine.debug is not None and engine.debug.num_layers:
-            hint = "make such a model with sft.yaml and model.debug.num_layers, and use it as actor.path"
+            hint = "use sft.yaml with model.debug.num_layers to make such a model, and then that as actor.path"
             yield "actor.debug.num_layers", f"serving only the first layers of a model {NOT_YET}; {hint}"
 
 

@@ -153,10 +153,10 @@ def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Itera
         if argument in LOSS_INPUTS:
             yield (f"actor.loss_args.{argument}",), "is passed by the trainer; leave it out"
     if missing := sorted(signature.required - set(LOSS_INPUTS) - set(arguments)):
-        wants = f"{name} needs {', '.join(missing)}, but a loss gets {', '.join(LOSS_INPUTS)}, by these names"
+        needs = f"{name} needs {', '.join(missing)}, but a loss gets {', '.join(LOSS_INPUTS)}, by these names"
         yield (
             ("actor.loss", "actor.loss_args"),
-            f"{wants}; rename parameters that mean one of them, and give your own parameters a default, or a value in "
+            f"{needs}; rename parameters that mean one of them, and give your own parameters a default, or a value in "
             "actor.loss_args",
         )
 

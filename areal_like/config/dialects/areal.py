@@ -29,7 +29,7 @@ DROPPED_KEYS: dict[str, str] = {
     "out for false",
     "group_reward_norm": "set actor.reward_norm.mean_level=group and actor.reward_norm.std_level=group for true, and "
     "leave it out for false",
-    "server_only": "leave it out; `python -m launcher serve --config FILE` starts the servers alone",
+    "server_only": "leave it out; `python -m launcher serve --config FILE` starts only the servers",
 }
 """Last part of keys that AReaL has removed -> what to write instead."""
 

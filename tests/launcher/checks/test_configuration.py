@@ -68,7 +68,7 @@ def test_a_trainer_of_another_kind_is_given_one_remedy_that_can_start(mode):
 def test_what_is_refused_is_not_missed_as_well(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     (problem,) = [problem for problem in plan_of("grpo", "cluster=slurm").problems if problem.key == "cluster.type"]
-    assert "take local" in problem.message
+    assert "use local" in problem.message
     nodes = plan_of("grpo", "cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "actor.backend=fsdp:d3", gpus=2)
     (problem,) = [problem for problem in nodes.problems if problem.key == "cluster.type"]
     assert "slurm" not in problem.message
@@ -80,7 +80,7 @@ def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
     (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).problems if each.key.startswith("cluster.")]
     remedies = {"cluster.type": "cluster.n_nodes=1", "cluster.n_nodes": "set it to 1"}
     assert problem.key == ("cluster.type" if gpus else "cluster.n_nodes")
-    assert "(this machine)" in problem.message and remedies[problem.key] in problem.message
+    assert "this machine" in problem.message and remedies[problem.key] in problem.message
 
 
 def test_a_name_of_the_machines_is_said_to_be_for_people():

@@ -125,6 +125,6 @@ def test_a_layout_of_several_nodes_is_not_all_on_this_machine():
     text = render(plan, width=500)
     assert "this machine on 2 nodes" not in text
     assert "processes on 2 nodes:" in text
-    assert "wants 16 GPUs, 8 of them on this machine" in text
+    assert "needs 16 GPUs, 8 of them on this machine" in text
     assert not warned(plan, "actor.dtype")
     assert warned(plan_of("grpo", *BIG_MODEL, "rollout=embedded", host=machine_with()), "actor.dtype")
