@@ -184,7 +184,7 @@ def test_in_half_precision_one_token_may_be_off_and_all_of_them_may_not() -> Non
     check_probe(probe, [-1.4, *[-1.0] * 9], "bfloat16")
     with pytest.raises(BadWeights, match=r"on average over the probe, which is 0\.06\)"):
         check_probe(probe, [-1.06] * 10, "bfloat16")
-    with pytest.raises(BadWeights, match=r"says -1 and the server -1\.6, and bfloat16 allows 0\.5"):
+    with pytest.raises(BadWeights, match=r"has -1 and the server -1\.6; bfloat16 allows a difference of 0\.5"):
         check_probe(probe, [-1.6, *[-1.0] * 9], "bfloat16")
 
 
