@@ -43,26 +43,26 @@ for line in sys.stdin:
 
 
 class Worker:
-    """Another process that adds names when it is told to."""
+    """Another process that adds names on request."""
 
     def __init__(self, root, owner, ttl_s=30.0):
         command = [sys.executable, "-c", WORKER, str(root), PREFIX, owner, str(ttl_s)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdin and self.process.stdout
-        self.tell, self.said = self.process.stdin, self.process.stdout
+        self.tell, self.output = self.process.stdin, self.process.stdout
 
     def add(self, name, moment=0.0):
         self.tell.write(json.dumps([name, moment]) + "\n")
         self.tell.flush()
 
     def answer(self):
-        return json.loads(self.said.readline())
+        return json.loads(self.output.readline())
 
     def end(self):
         self.process.kill()
         self.process.wait()
         self.tell.close()
-        self.said.close()
+        self.output.close()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def names(root):
 
 
 class Clock:
-    """By which the counters of others are looked at: it goes on when it is told to."""
+    """A clock for counters that a test moves forward."""
 
     def __init__(self):
         self.now = 100.0
@@ -231,7 +231,7 @@ def test_a_process_is_told_by_number_and_start():
     assert started_at(2**22 + 1) is None
 
 
-def test_an_entry_from_another_host_is_taken_over_when_its_counter_stands_still_by_our_clock(root, names, caplog):
+def test_an_entry_of_another_host_is_taken_over_when_its_counter_stands_still(root, names, caplog):
     caplog.set_level(logging.INFO)
     Stranger(root, "server/0")
     began = time.monotonic()
@@ -432,7 +432,7 @@ def test_folders_and_files_are_their_users_alone(root, names):
             found = [root, *root.rglob("*")]
             modes = {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()}
             assert modes == {0o600}
-            # What stands above the root of names is somebody's folder of runs and stays as the user's umask wants it.
+            # Folders above the root belong to the user, and keep the mode of the umask.
             named = [path for path in found if path.is_dir() and path != root / "deep"]
             assert {stat.S_IMODE(path.stat().st_mode) for path in named} == {0o700}
     finally:

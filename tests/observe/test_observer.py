@@ -29,34 +29,34 @@ def make_run(folder: Path, cls: type = GRPOConfig) -> Run:
 
 
 class Kept(Tracker):
-    """Remembers what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     def log(self, step: int, values: Any) -> None:
-        self.told.append((step, sorted(values)))
+        self.calls.append((step, sorted(values)))
 
     def log_extras(self, extras: Extras) -> None:
-        self.told.append((extras.purpose, extras.step))
+        self.calls.append((extras.purpose, extras.step))
 
     def show(self, extras: Extras) -> None:
         raise NotImplementedError
 
     def rewind(self, step: int) -> None:
-        self.told.append(("rewind", step))
+        self.calls.append(("rewind", step))
 
     def close(self) -> None:
-        self.told.append("closed")
+        self.calls.append("closed")
 
 
 class Scene:
-    """A run with its writers, and an observer that looks when it is told to."""
+    """A run with its writers, and an observer that reads on request."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, cls: type = GRPOConfig) -> None:
         self.run = make_run(folder / "run", cls)
-        self.heard: list[Any] = []
-        self.said: list[str] = []
+        self.received: list[Any] = []
+        self.warnings: list[str] = []
         self.trackers: list[Kept] = []
         monkeypatch.setattr(Trackers, "of", self._opened)
         self.observer = self.begin()
@@ -69,9 +69,9 @@ class Scene:
         """As after a restart of the launcher."""
         self.observer = Observer(
             self.run,
-            on_step=lambda step, values: self.heard.append(("step", step, values)),
-            on_eval=lambda step, values: self.heard.append(("eval", step, values)),
-            warn=self.said.append,
+            on_step=lambda step, values: self.received.append(("step", step, values)),
+            on_eval=lambda step, values: self.received.append(("eval", step, values)),
+            warn=self.warnings.append,
         )
         self.observer._remember()
         return self.observer
@@ -105,8 +105,8 @@ def test_a_step_is_one_line_when_trainer_and_controller_have_spoken(scene: Scene
     (line,) = scene.look()
     assert (line["step"], line["attempt"], line["reward/mean"], line["train/loss"]) == (1, 1, 0.5, 1.5)
     assert scene.look() == [line]
-    assert scene.heard == [("step", 1, {"reward/mean": 0.5, "train/loss": 1.5})]
-    assert scene.trackers[0].told == [(1, ["reward/mean", "train/loss"])]
+    assert scene.received == [("step", 1, {"reward/mean": 0.5, "train/loss": 1.5})]
+    assert scene.trackers[0].calls == [(1, ["reward/mean", "train/loss"])]
 
 
 def test_without_a_controller_the_trainer_alone_makes_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_an_evaluation_is_a_line_of_its_own_whenever_it_comes(scene: Scene) -> N
     scene.look()
     scene.write("rollout", 1, eval__score=0.6)
     assert [line["step"] for line in scene.look()] == [0, 1, 2, 1]
-    assert [(kind, step) for kind, step, _ in scene.heard] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
+    assert [(kind, step) for kind, step, _ in scene.received] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
     assert read_metrics(scene.run.directory)[1]["eval/score"] == 0.6
 
 
@@ -149,7 +149,7 @@ def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene
     scene.look()
     (merged,) = read_metrics(scene.run.directory)
     assert merged["perf/checkpoint_s"] == 0.3 and merged["train/loss"] == 1.0
-    assert len(scene.heard) == 1
+    assert len(scene.received) == 1
 
 
 def test_a_step_that_one_process_skipped_does_not_wait_for_ever(scene: Scene) -> None:
@@ -163,7 +163,7 @@ def test_half_a_step_is_written_at_the_end(scene: Scene) -> None:
     scene.write("rollout", 2, reward__mean=0.7)
     scene.observer.drain()
     assert [line["step"] for line in scene.lines()] == [1, 2]
-    assert scene.trackers[0].told[-1] == "closed"
+    assert scene.trackers[0].calls[-1] == "closed"
 
 
 def test_an_observer_that_begins_again_goes_on_after_what_is_there(scene: Scene) -> None:
@@ -178,8 +178,8 @@ def test_an_observer_that_begins_again_goes_on_after_what_is_there(scene: Scene)
     scene.step(3)
     lines = scene.look()
     assert [(line["step"], "eval/score" in line) for line in lines] == [(1, False), (1, True), (2, False), (3, False)]
-    assert [step for _, step, _ in scene.heard] == [1, 1, 2, 3]
-    assert scene.trackers[1].told[0] == ("rewind", 1)
+    assert [step for _, step, _ in scene.received] == [1, 1, 2, 3]
+    assert scene.trackers[1].calls[0] == ("rewind", 1)
 
 
 def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) -> None:
@@ -196,9 +196,9 @@ def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) ->
         scene.step(step, attempt=2, loss=0.5)
     assert [(line["step"], line["attempt"]) for line in scene.look()] == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 2)]
     assert scene.lines()[-1]["reward/mean"] == 0.5, "the controller's earlier word on step 4 is of a life that is over"
-    told = scene.trackers[0].told
-    assert [step for step, _ in told[:4]] == [1, 2, 2, 3] and told[4] == ("rewind", 2)
-    assert [step for step, _ in told[5:]] == [3, 4]
+    calls = scene.trackers[0].calls
+    assert [step for step, _ in calls[:4]] == [1, 2, 2, 3] and calls[4] == ("rewind", 2)
+    assert [step for step, _ in calls[5:]] == [3, 4]
 
 
 def test_a_line_of_a_later_attempt_replaces_the_earlier_one() -> None:
@@ -230,9 +230,9 @@ def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(scene: Scene)
     scene.step(1)
     scene.observer._try(scene.observer._look)
     assert isinstance(scene.observer.failure, IsADirectoryError)
-    assert len(scene.said) == 1 and "metrics are no longer joined" in scene.said[0]
+    assert len(scene.warnings) == 1 and "metrics are no longer joined" in scene.warnings[0]
     scene.observer.drain()
-    assert len(scene.said) == 1
+    assert len(scene.warnings) == 1
 
 
 def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,12 +250,12 @@ def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None:
-    told: list[tuple[str, float]] = []
+    calls: list[tuple[str, float]] = []
     ledger = tmp_path / "ledger.jsonl"
     earlier = json.dumps({"event": "submitted", "attempt": 1, "time": 1.0}) + "\n"
     ledger.write_text(earlier + '{"event":"half of a li')
     totals: list[int] = []
-    milestones = Milestones(ledger, lambda what, when: told.append((what, when)), totals.append)
+    milestones = Milestones(ledger, lambda what, when: calls.append((what, when)), totals.append)
     ledger.write_text(earlier)  # as a controller leaves it that begins
     milestones.look()
     events = [
@@ -269,7 +269,7 @@ def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None
     with ledger.open("a") as file:
         file.write('hed","attempt":2,"time":4.0}\n{"event":"batched","attempt":2,"time":5.0}\n')
     milestones.look()
-    assert told == [("weights are served", 2.0), ("first batch", 4.0)]
+    assert calls == [("weights are served", 2.0), ("first batch", 4.0)]
     assert totals == [40]
 
 
@@ -283,8 +283,8 @@ def test_samples_are_passed_on_once_over_recoveries_and_resumes(scene: Scene) ->
     scene.observer.rewind(1, 1)
     write(2, 2)
     scene.observer._look()
-    assert scene.trackers[0].told == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]
+    assert scene.trackers[0].calls == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]
     scene.begin()
     write(3, 3)
     scene.observer._look()
-    assert scene.trackers[1].told == [("train", 3)]
+    assert scene.trackers[1].calls == [("train", 3)]

@@ -303,8 +303,8 @@ def test_groups_without_spread_are_no_sign_where_the_baseline_is_not_the_group()
 def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
     health = RunDiagnosis(config(actor__reward_norm=group_baseline()))
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0}
-    said = [step for step in range(1, 121) if health.check(step, equal)]
-    assert said == [5, 55, 105]
+    reported = [step for step in range(1, 121) if health.check(step, equal)]
+    assert reported == [5, 55, 105]
     assert health.check(121, equal | {"reward/groups_without_spread": 7.0}) == []
     assert [step for step in range(122, 130) if health.check(step, equal)] == []
 

@@ -104,7 +104,7 @@ def test_a_run_that_failed_says_why_and_how_to_go_on(ended: Any) -> None:
     assert "--multirun" not in text
 
 
-def test_what_to_change_after_going_on_begins_with_the_command_of_the_file_that_began_it(ended: Any) -> None:
+def test_suggestions_after_a_resume_start_with_the_first_command(ended: Any) -> None:
     run = ended()
     run.learnt()
     (run.folder / "command.txt").rename(run.folder / "command.until-attempt-1.txt")
@@ -169,8 +169,8 @@ def test_what_random_tokens_made_is_offered_to_nobody(ended: Any) -> None:
     (run.folder / "config.yaml").write_text(text.replace("  fake: null\n", fake, 1))
     run.metrics({"step": 1, "train/loss": 2.0, "perf/tokens_per_s": 50.0})
     run.checkpoint(1)
-    summary, told = run.finish()
-    assert summary["model"] is None and "model" not in told and "Hugging Face" not in told
+    summary, text = run.finish()
+    assert summary["model"] is None and "model" not in text and "Hugging Face" not in text
 
 
 @pytest.mark.parametrize(("steps", "shown"), [(1, "3"), (2, "3 -> 1.5"), (3, "3 -> 1"), (5, "2.25 -> 0.675")])
@@ -219,7 +219,7 @@ def evaluated(
     return {"step": step, "eval/due_step": float(step), **versions, **counts, "eval/score": score, **more}
 
 
-def test_after_a_recovery_an_evaluation_that_comes_again_takes_the_place_of_the_first() -> None:
+def test_after_a_recovery_a_repeated_evaluation_replaces_the_first() -> None:
     lines = [
         *(evaluated(10, 0.2, newest=12), {"step": 12, "train/loss": 1.0}, evaluated(15, 0.1)),
         *(evaluated(15, 0.5, attempt=2), {"step": 30, "eval/loss": 0.8}),

@@ -1,4 +1,4 @@
-"""What each key of a tracker does: it reaches the tracker's package as it was said."""
+"""Effect of each tracker key: its value reaches the tracker's package."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ NAMES = ("experiment_name=adding", "trial_name=t1")
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Opens a tracker by settings from a command line; returns what its package was told."""
+    """Opens a tracker by settings from a command line; returns the calls of its package."""
     for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -65,28 +65,28 @@ WANDB: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.shows("stats_logger.wandb.{key}")
 @pytest.mark.parametrize("key", WANDB)
 def test_a_key_of_wandb_is_what_its_run_is_opened_with(opened, key: str) -> None:
-    setting, wanted = WANDB[key]
+    setting, expected = WANDB[key]
     mode = [] if key == "mode" else ["mode=offline"]
-    (said,) = opened("wandb", *mode, setting).named("init")
-    assert {name: said[name] for name in wanted} == wanted
+    (arguments,) = opened("wandb", *mode, setting).named("init")
+    assert {name: arguments[name] for name in expected} == expected
     if key != "mode":
         (usual,) = opened("wandb", *mode).named("init")
-        assert all(usual[name] != value for name, value in wanted.items())
+        assert all(usual[name] != value for name, value in expected.items())
         assert {name: usual[name] for name in USUAL} == USUAL
 
 
 @pytest.mark.shows("stats_logger.wandb.{key}")
 @pytest.mark.parametrize(("key", "option"), [("wandb_base_url", "base_url"), ("wandb_api_key", "api_key")])
 def test_the_server_and_the_key_of_wandb_are_settings_of_its_run(opened, key: str, option: str) -> None:
-    (said,) = opened("wandb", "mode=offline", f"{key}='https://own.example'").named("init")
-    assert getattr(said["settings"], option) == "https://own.example"
+    (arguments,) = opened("wandb", "mode=offline", f"{key}='https://own.example'").named("init")
+    assert getattr(arguments["settings"], option) == "https://own.example"
     (usual,) = opened("wandb", "mode=offline").named("init")
     assert not hasattr(usual["settings"], option)
 
 
 def test_an_id_of_wandb_may_end_with_the_time(opened) -> None:
-    (said,) = opened("wandb", "mode=offline", "id_suffix=timestamp").named("init")
-    assert said["id"].startswith(f"adding_t1_{time.strftime('%Y')}")
+    (arguments,) = opened("wandb", "mode=offline", "id_suffix=timestamp").named("init")
+    assert arguments["id"].startswith(f"adding_t1_{time.strftime('%Y')}")
 
 
 @pytest.mark.shows("stats_logger.wandb.id")
@@ -111,14 +111,14 @@ EXTRAS: dict[str, tuple[str, int, set[str]]] = {
 @pytest.mark.parametrize("key", EXTRAS)
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
 def test_a_key_of_log_extras_says_what_is_sent_besides_metrics(opened, key: str, name: str) -> None:
-    setting, step, wanted = EXTRAS[key]
+    setting, step, expected = EXTRAS[key]
     extras = Extras(step, "train", [{"prompt": "1+1=", "reward": 1.0}], {"reward": [1.0]})
 
     def sent(*settings: str) -> set[str]:
         calls = opened(name, "mode=offline", *settings, extras=extras).named("log")
         return {each for call in calls for each in call[0]} - {"step"}
 
-    assert sent(f"log_extras.{setting}") == wanted
+    assert sent(f"log_extras.{setting}") == expected
     assert sent() == ({"samples/train", "distributions/train/reward"} if step == 10 else set())
 
 
@@ -134,12 +134,12 @@ SWANLAB: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.shows("stats_logger.swanlab.{key}")
 @pytest.mark.parametrize("key", SWANLAB)
 def test_a_key_of_swanlab_is_what_its_run_is_opened_with(opened, key: str) -> None:
-    setting, wanted = SWANLAB[key]
+    setting, expected = SWANLAB[key]
     mode = [] if key == "mode" else ["mode=offline"]
-    (said,) = opened("swanlab", *mode, setting).named("init")
-    assert {name: said[name] for name in wanted} == wanted
+    (arguments,) = opened("swanlab", *mode, setting).named("init")
+    assert {name: arguments[name] for name in expected} == expected
     (usual,) = opened("swanlab", "mode=offline").named("init")
-    assert all(usual[name] != value for name, value in wanted.items())
+    assert all(usual[name] != value for name, value in expected.items())
 
 
 @pytest.mark.shows("stats_logger.swanlab.api_key")

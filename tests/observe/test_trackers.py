@@ -86,11 +86,16 @@ def test_wandb_gets_what_the_configuration_says_and_our_step(run: Run, monkeypat
     tracker.log(3, {"train/loss": 0.5})
     tracker.log(2, {"train/loss": 0.6})
     tracker.close()
-    (said,) = package.named("init")
-    assert (said["mode"], said["project"], said["name"], said["group"]) == ("online", "adding", "r0001", "adding_r0001")
-    assert (said["id"], said["resume"], said["tags"]) == ("adding_r0001_train", "never", ["tiny"])
-    assert said["config"] == {"seed": 7, "note": 1} and said["dir"] == str(run.directory)
-    assert (said["settings"].api_key, said["settings"].base_url) == ("a-key", "https://own.example")
+    (arguments,) = package.named("init")
+    assert (arguments["mode"], arguments["project"], arguments["name"], arguments["group"]) == (
+        "online",
+        "adding",
+        "r0001",
+        "adding_r0001",
+    )
+    assert (arguments["id"], arguments["resume"], arguments["tags"]) == ("adding_r0001_train", "never", ["tiny"])
+    assert arguments["config"] == {"seed": 7, "note": 1} and arguments["dir"] == str(run.directory)
+    assert (arguments["settings"].api_key, arguments["settings"].base_url) == ("a-key", "https://own.example")
     assert {0: "*", "step_metric": "step"} in package.named("define_metric")
     assert package.named("log") == [{0: {"step": 3, "train/loss": 0.5}}, {0: {"step": 2, "train/loss": 0.6}}]
     assert package.named("finish")
@@ -107,10 +112,15 @@ def test_swanlab_gets_what_the_configuration_says_and_our_step(run: Run, monkeyp
     tracker.log(3, {"train/loss": 0.5})
     tracker.close()
     assert package.named("login") == [{"api_key": "a-key", "save": False}]
-    (said,) = package.named("init")
-    assert (said["mode"], said["project"], said["name"], said["config"]) == ("online", "adding", "mine", {"seed": 7})
-    assert said["log_dir"] == str(run.directory / "swanlab")
-    assert (said["id"], said["resume"]) == ("adding_r0001_abc", "allow")
+    (arguments,) = package.named("init")
+    assert (arguments["mode"], arguments["project"], arguments["name"], arguments["config"]) == (
+        "online",
+        "adding",
+        "mine",
+        {"seed": 7},
+    )
+    assert arguments["log_dir"] == str(run.directory / "swanlab")
+    assert (arguments["id"], arguments["resume"]) == ("adding_r0001_abc", "allow")
     assert package.named("log") == [{0: {"train/loss": 0.5}, "step": 3}]
     assert package.named("finish")
 

@@ -30,9 +30,9 @@ class TestGuard:
     def test_lets_in_who_knows_the_token(self):
         assert CallGuard("secret").refuse(call_headers(TRAINER, "secret")) is None
 
-    @pytest.mark.parametrize("said", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
-    def test_refuses_who_does_not(self, said):
-        refused = CallGuard("secret").refuse({**call_headers(TRAINER, "secret"), "Authorization": "", **said})
+    @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
+    def test_refuses_who_does_not(self, headers):
+        refused = CallGuard("secret").refuse({**call_headers(TRAINER, "secret"), "Authorization": "", **headers})
         assert refused is not None and refused[0] == 401
 
     def test_refuses_an_older_attempt_of_anybody(self):
@@ -107,10 +107,10 @@ class TestCalls:
         app = application(CallGuard("secret"), open_paths=("/health",))
 
         async def double(request: web.Request) -> web.Response:
-            said = await read_json(request)
-            if said["x"] < 0:
+            body = await read_json(request)
+            if body["x"] < 0:
                 raise HttpError(409, "x: must not be negative")
-            return json_response({"x": 2 * said["x"]})
+            return json_response({"x": 2 * body["x"]})
 
         async def echo(request: web.Request) -> web.Response:
             return binary_response(pack({"n": 1}, [await request.read()]))
@@ -212,7 +212,7 @@ class TestCalls:
 
 
 class TestBody:
-    """How a process ends is told by its exit code and by the note that it leaves."""
+    """A process ends with an exit code and a failure note."""
 
     def run(self, folder: Path, text: str) -> tuple[int, str, dict[str, object] | None]:
         from areal_like.config.load import load

@@ -124,7 +124,7 @@ def test_who_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
     serving(test)
 
 
-def test_callers_without_the_token_hold_so_many_connections_and_the_run_keeps_its_own(
+def test_unknown_callers_have_a_connection_limit_and_the_run_keeps_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_limits, "MAX_UNKNOWN", 16)
@@ -193,7 +193,7 @@ def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_l
         app = application(None)
         app.add_routes([web.post("/hold", hold)])
         served = await serve(app, "127.0.0.1")
-        asked = asyncio.create_task(status(served.address, asking(served.address, "/hold")))
+        request = asyncio.create_task(status(served.address, asking(served.address, "/hold")))
         await begun.wait()
         closing = asyncio.create_task(served.close())
         server: Any = served._runner._server
@@ -201,7 +201,7 @@ def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_l
             await asyncio.sleep(0)
         goes_on.set()
         closing.cancel()
-        await asyncio.wait([closing, asked])
+        await asyncio.wait([closing, request])
 
     asyncio.run(main())
     assert not [record for record in caplog.records if record.exc_info], caplog.text

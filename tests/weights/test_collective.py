@@ -92,8 +92,8 @@ def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(hos
     trainer = Beside(lambda: send(host, at, weights.contents))
     fault = server.wait(SOON_S)
     assert isinstance(fault, OSError)
-    wanted = sum(bucket.bytes for bucket in weights.index.buckets)
-    assert f"No space left on device; version 3 of the weights needs {wanted} bytes there: '{tmp_path}'" in str(fault)
+    needed = sum(bucket.bytes for bucket in weights.index.buckets)
+    assert f"No space left on device; version 3 of the weights needs {needed} bytes there: '{tmp_path}'" in str(fault)
     assert isinstance(trainer.wait(SOON_S), GroupBroken)
 
 
@@ -207,7 +207,7 @@ def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_
     assert "s3cret" not in str(broken.value)
 
 
-def test_who_does_not_know_the_secret_of_a_group_cannot_be_in_it_and_learns_nothing_of_it(host) -> None:
+def test_a_program_without_the_secret_cannot_join_a_group_or_learn_anything(host) -> None:
     """Titles can be guessed. Neither a stranger's word nor its end means anything to the group."""
     weights = flat()
     at = meeting(host, world=2, group="g.s3cret")
@@ -293,7 +293,7 @@ def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words
     assert server.wait().keys() == model().keys()
 
 
-def test_strangers_who_say_nothing_make_room_for_each_other_and_never_push_a_member_out(host, monkeypatch) -> None:
+def test_silent_unknown_connections_never_displace_a_member(host, monkeypatch) -> None:
     monkeypatch.setattr(group_server, "MAX_UNPROVEN", 3)
     at = meeting(host, world=2)
     weights = flat()

@@ -192,7 +192,7 @@ def test_completions_use_the_adapter_that_they_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("v12", "version of the run"), (BASE, "cannot name"), ("two", "loaded already"), ("three", "no adapter here")],
+    [("v12", "version of the run"), (BASE, "cannot name"), ("two", "loaded already"), ("three", "is not an adapter")],
 )
 def test_bad_adapter_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
     async def test(client: Client) -> None:

@@ -66,7 +66,7 @@ def test_a_folder_that_a_stranger_makes_once_the_run_s_is_gone_is_not_cleared(fo
     code = f"""
 import os, pathlib, sys
 from launcher.supervisor.guardian import run_guarded
-from tests.process.test_abandoned import by_stranger
+from tests.process.test_abandoned_memory import by_stranger
 folder = pathlib.Path({str(folder)!r})
 def launch():
     folder.rmdir()

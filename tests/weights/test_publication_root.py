@@ -1,4 +1,4 @@
-"""Weights go through memory where that is shared and large enough, and it is said why."""
+"""Publications go to shared memory if it is shared and large enough, and the reason is given."""
 
 from collections import namedtuple
 from pathlib import Path

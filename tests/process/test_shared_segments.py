@@ -63,12 +63,12 @@ def left(names: list[str]) -> list[str]:
     return [name for name in names if (SHARED_MEMORY / name).exists()]
 
 
-def made_by(said: str) -> list[str]:
-    return said.split("made ")[1].splitlines()[0].split()
+def made_by(output: str) -> list[str]:
+    return output.split("made ")[1].splitlines()[0].split()
 
 
 @pytest.mark.parametrize("tracker", ["alive", "killed"])
-@pytest.mark.parametrize("how", ["told to end", "the engine is killed"])
+@pytest.mark.parametrize("how", ["terminated", "the engine is killed"])
 def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others: list[str], how: str, tracker: str):
     directory, memory = with_memory(tmp_path)
     create_run_memory(memory)
@@ -77,12 +77,12 @@ def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others
         made = made_by(one.printed)
         assert left(made) == made
         until_written_down(memory)
-        if how == "told to end":
+        if how == "terminated":
             one.process.terminate()
         else:
             (engine,) = Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()
             os.kill(int(engine), signal.SIGKILL)
-        assert one.code() == (0 if how == "told to end" else 1)
+        assert one.code() == (0 if how == "terminated" else 1)
         assert (left(made), left(others), list(memory.iterdir())) == ([], others, [])
     memory.rmdir()
 

@@ -69,7 +69,7 @@ def test_who_took_the_port_of_a_server_hears_nothing_of_the_run(caller: Any, rep
 
 
 @CALLERS
-def test_who_takes_the_port_of_a_server_that_died_after_a_call_hears_nothing_of_the_run(caller: Any) -> None:
+def test_a_program_that_takes_a_dead_server_s_port_gets_nothing_of_the_run(caller: Any) -> None:
     async def main() -> None:
         served = await ours()
         port = int(served.address.rpartition(":")[2])
