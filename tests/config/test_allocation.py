@@ -1,4 +1,4 @@
-"""Allocation: every form of the string, every reason to refuse one, and what the machine fills in."""
+"""Allocation: every form of the string, every reason to refuse one, and defaults from the machine."""
 
 import subprocess
 import sys

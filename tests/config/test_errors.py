@@ -1,4 +1,4 @@
-"""The promise: every problem at once, each with its key, its place, what is allowed and what was meant; exit 2."""
+"""All problems at once, each with key, place, allowed values and suggestion; exit code 2."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The promise: `--schema` is JSON Schema that an editor can use, and says of a file what our own checks say.
+"""`--schema` prints JSON Schema that an editor can use, and that agrees with the checks of a file.
 
 What it refuses is refused here as well. Turned round this holds for types, choices and names: ranges of references,
 contradictions and what is not there are beyond it.
@@ -175,7 +175,7 @@ RIGHT: dict[str, Any] = {
     "valid_dataset": {"path": "p.jsonl"},
     "vllm.extra_args": {"flag": True, "list": [1, 2], "none": None},
 }
-"""Files that are right: a key, and what stands there."""
+"""Valid files: a key and its value."""
 WRITTEN_NONE: dict[str, Any] = {"total_train_steps": "None", "actor.optimizer": "None", "gconfig.stop": "None"}
 """Null as AReaL's users write it."""
 WRONG: dict[str, Any] = {
@@ -226,7 +226,7 @@ WRONG: dict[str, Any] = {
     "nothing_like_it": 1,
     "valid_dataset.fake.seqlen": 4,
 }
-"""Files that are wrong in a type, a choice or a name."""
+"""Files with a wrong type, choice or name."""
 OUT_OF_RANGE: dict[str, Any] = {
     "gconfig.n_samples": 0,
     "gconfig.top_p": 1.5,
@@ -237,7 +237,7 @@ OUT_OF_RANGE: dict[str, Any] = {
     "trial_name": "a/b",
     "environments.train": [{"args": {}}],
 }
-"""What both know as well: ranges, patterns, and what an item of a list must have."""
+"""Errors that both detect: ranges, patterns, required keys of list items."""
 
 
 def mutated(path: str, value: Any) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def mutated(path: str, value: Any) -> dict[str, Any]:
 
 
 def judged(tmp_path: Path, path: str, value: Any) -> tuple[list[str], Loaded | ConfigError]:
-    """What JSON Schema has against a mutated file, and what becomes of it here."""
+    """The errors of JSON Schema for a mutated file, and the result of loading it."""
     file = tmp_path / "mutated.yaml"
     file.write_text(to_yaml(mutated(path, value)), encoding="utf-8")
     try:
@@ -293,7 +293,7 @@ def test_a_value_out_of_range_is_refused_by_both(tmp_path: Path, path: str) -> N
 
 
 def test_every_choice_and_no_other_is_taken() -> None:
-    """For each key with choices: the schema names the very same ones."""
+    """For each key with choices: the schema has the same ones."""
     there = dict(nodes(everything()))
     for cls in EXPERIMENTS.values():
         for path, key in Schema.of(cls).keys.items():
@@ -309,7 +309,7 @@ def test_every_choice_and_no_other_is_taken() -> None:
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)
 def test_every_default_is_valid_where_it_stands(kind: str) -> None:
-    """An editor offers the default: it must not then underline it."""
+    """A default that an editor offers must be valid in the schema."""
     schema = Schema.of(EXPERIMENTS[kind])
     there = dict(nodes(everything()))
     for path, key in schema.keys.items():

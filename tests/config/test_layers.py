@@ -1,4 +1,4 @@
-"""The promise: one order of layers, weakest first, whoever sets a key. One table over every pair of them."""
+"""One order of layers, weakest first, for every key and every pair of layers."""
 
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +10,7 @@ from areal_like.config.load import load
 KEY = "model.mb_spec.granularity"
 LAYERS = ["default", "group of the schema", "group of the file", "file", "group of the command line", "override"]
 VALUES = {name: index + 3 for index, name in enumerate(LAYERS)}
-"""The value that a layer sets; what the schema and its group set is theirs to say."""
+"""The value that each layer sets, except the schema and its group."""
 VALUES["default"] = 1
 VALUES["group of the schema"] = 2
 

@@ -1,4 +1,4 @@
-"""The promise: what is named (task, workflow, reward, loss) is there and takes its arguments; nothing is imported."""
+"""User code that a key names (task, workflow, reward, loss) exists and takes its arguments; nothing is imported."""
 
 from pathlib import Path
 

@@ -121,7 +121,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def attempt(text: str | bytes, overrides: list[str]) -> Loaded | ConfigError:
-    """Loads; anything but a configuration or its problems fails the test by itself."""
+    """Loads; any other exception than ConfigError fails the test."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "f.yaml"
         file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""What an unknown key is taken for: the right key where that is clear, and nothing where it is not."""
+"""Suggestions for unknown keys: the right key if it is clear, else none."""
 
 import pytest
 

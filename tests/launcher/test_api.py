@@ -19,7 +19,7 @@ WORDS = ["tracker=none", "recover.mode=auto"]
 
 @pytest.fixture
 def standing_in(tmp_path, monkeypatch):
-    """The door leads to a command whose processes are stand-ins."""
+    """The API starts a command whose processes are stand-ins."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "COMMAND", (sys.executable, "-m", "tests.support.standing_in"))
 
