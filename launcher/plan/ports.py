@@ -44,13 +44,13 @@ def plan_ports(
 
 
 def _server_ports(process: Process, host: str, first: int, backend: str | None) -> Iterator[Port]:
-    """Behind an attendant that starts an engine of others that engine listens too, for it alone."""
+    """The port of a server, and that of an external engine behind it."""
     if first:
         yield Port(process.name, "http", host, "fixed", first + process.index, "counts up from rollout.port")
     else:
         yield Port(process.name, "http", host, "bound", None, PUBLISHED)
     if backend in EXTERNAL_ENGINES:
-        yield Port(process.name, backend, LOOPBACK, "leased", None, f"for its attendant alone; {LEASED}")
+        yield Port(process.name, backend, LOOPBACK, "leased", None, f"for its server alone; {LEASED}")
 
 
 def _weights_port(config: GRPOConfig) -> Port:

@@ -119,11 +119,11 @@ def _supervision(site: ProcessContext) -> Iterator[Process]:
 
 
 def _servers(site: ProcessContext, starts: list[ServerCommand]) -> Iterator[Process]:
-    """A server of ours speaks for itself, and an attendant for one of others, which it starts."""
+    """Embedded servers, and server processes that start external engines."""
     for index, (seat, start) in enumerate(zip(site.placement.servers, starts, strict=True)):
         backend = site.allocation.rollout.backend if site.allocation.rollout else ""
         command = (
-            [*_attendant(site, index), ENGINE_SEPARATOR, *start.command]
+            [*_external_server(site, index), ENGINE_SEPARATOR, *start.command]
             if backend in EXTERNAL_ENGINES
             else start.command
         )
@@ -131,16 +131,16 @@ def _servers(site: ProcessContext, starts: list[ServerCommand]) -> Iterator[Proc
 
 
 def _attached(site: ProcessContext) -> Iterator[Process]:
-    """Attendants of servers that run already."""
+    """Server processes before servers that run already."""
     if not generates(site.config) or starts_servers(site.config):
         return
     rollout, seat = site.config.rollout, site.placement.controller
     for index, address in enumerate(rollout.server_addresses):
-        command = [*_attendant(site, index), "--attach", address.strip()]
+        command = [*_external_server(site, index), "--attach", address.strip()]
         yield site.process(SERVER, index, seat, command, {rollout.api_key_var: SECRET})
 
 
-def _attendant(site: ProcessContext, index: int) -> list[str]:
+def _external_server(site: ProcessContext, index: int) -> list[str]:
     module = [site.host.python, "-m", "areal_like.serving.external"]
     return [*module, "--run-dir", site.run_dir, "--index", str(index)]
 

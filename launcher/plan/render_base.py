@@ -70,7 +70,7 @@ class PlanPage:
 
     def noun(self, role: str) -> str:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
-        return NOUNS[role].format(backend=backend) if backend or role != "server" else "attendant"
+        return NOUNS[role].format(backend=backend) if backend or role != "server" else "attached server"
 
     def place(self) -> str:
         """On which machines the processes are."""

@@ -118,17 +118,17 @@ command = [sys.executable, "-m", "areal_like.serving.external", "--run-dir", str
 
 def launch():
     with (directory / "output").open("wb") as output:
-        attendant = subprocess.Popen([*command, *sys.argv[4:]], stdout=output, stderr=output, start_new_session=True)
+        server = subprocess.Popen([*command, *sys.argv[4:]], stdout=output, stderr=output, start_new_session=True)
     while b"made " not in (directory / "output").read_bytes():
-        assert attendant.poll() is None
+        assert server.poll() is None
         time.sleep(0.01)
     while sum(len(json.loads(path.read_text())) for path in memory.glob("segments-*.json")) < 3:
         time.sleep(0.01)
-    victims = {"attendant": attendant.pid, "guardian": os.getppid(), "launcher": os.getpid()}
+    victims = {"server": server.pid, "guardian": os.getppid(), "launcher": os.getpid()}
     for pid in victims.values() if victim == "all" else [victims[victim]]:
         os.kill(pid, signal.SIGKILL)
-    if victim == "attendant":
-        attendant.wait()
+    if victim == "server":
+        server.wait()
         return 0
     time.sleep(600)
 
@@ -136,7 +136,7 @@ sys.exit(run_guarded(launch, memory))
 """
 
 
-@pytest.mark.parametrize("victim", ["attendant", "launcher", "guardian", "all"])
+@pytest.mark.parametrize("victim", ["server", "launcher", "guardian", "all"])
 def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, others: list[str], victim: str):
     directory, memory = with_memory(tmp_path)
     words = [str(directory), str(memory), victim, *program(MAKES)]
@@ -151,7 +151,7 @@ def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, o
     if victim == "all":
         until_none_lives(memory)
         remove_abandoned_memory()  # as every start does, of whatever run
-    assert started.returncode == {"attendant": 0, "launcher": 1}.get(victim, -signal.SIGKILL), errors
+    assert started.returncode == {"server": 0, "launcher": 1}.get(victim, -signal.SIGKILL), errors
     assert (left(made), left(others), memory.exists()) == ([], others, False)
 
 

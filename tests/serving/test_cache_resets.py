@@ -35,7 +35,7 @@ def arrival(folder) -> WeightUpdate:
     return WeightUpdate(3, read_index(made), made)
 
 
-def test_vllm_forgets_its_prompts_after_the_new_weights_are_in(tmp_path):
+def test_vllm_drops_cached_prompts_after_an_update(tmp_path):
     engine, calls = VLLMEngine("127.0.0.1:1", "", loaded("grpo").config, tmp_path), Calls()
     engine._calls = calls  # type: ignore[assignment]
     asyncio.run(engine.commit(arrival(tmp_path)))
@@ -44,7 +44,7 @@ def test_vllm_forgets_its_prompts_after_the_new_weights_are_in(tmp_path):
     assert paths[-1] == "/reset_prefix_cache?reset_running_requests=true&reset_external=true"
 
 
-def test_sglang_forgets_its_prompts_with_the_load(tmp_path):
+def test_sglang_drops_cached_prompts_with_the_load(tmp_path):
     engine, calls = SGLangEngine("127.0.0.1:1", "", loaded("grpo").config, tmp_path, tmp_path), Calls()
     engine._calls = engine._weights._calls = calls  # type: ignore[assignment]
     new = arrival(tmp_path)

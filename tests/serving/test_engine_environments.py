@@ -61,7 +61,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_is_made_once_and_anew_when_its_lock_file_changes(checkout):
+def test_an_environment_is_made_once_and_again_when_its_lock_file_changes(checkout):
     checkout.offer("0.32.0")
     first = checkout.make()
     assert first.returncode == 0, first.stderr
@@ -77,7 +77,7 @@ def test_it_is_made_once_and_anew_when_its_lock_file_changes(checkout):
 
 
 @pytest.mark.slow
-def test_one_that_cannot_be_imported_or_was_not_finished_is_none(checkout):
+def test_a_broken_or_unfinished_environment_is_not_used(checkout):
     checkout.offer("0.32.0", "raise ImportError('a library of the system is missing')")
     broken = checkout.make()
     assert broken.returncode == 1

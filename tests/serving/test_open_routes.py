@@ -27,18 +27,18 @@ def run_of(*words: str, serves: bool = True) -> Run:
         (("rollout.open_generation=never",), False),
     ],
 )
-def test_serve_generates_for_everybody_on_loopback_or_as_the_key_says(words: tuple[str, ...], is_open: bool) -> None:
+def test_serve_is_open_on_loopback_or_as_configured(words: tuple[str, ...], is_open: bool) -> None:
     assert run_of(*words).opens_generation is is_open
     assert not run_of(*words, "rollout.open_generation=always", serves=False).opens_generation
 
 
-def test_the_curl_that_is_shown_has_the_key_where_one_is_wanted() -> None:
+def test_the_printed_curl_has_the_key_if_it_is_needed() -> None:
     for words, wants in (((), False), (("rollout.open_generation=never",), True)):
         shown = "\n".join(announcement(run_of(*words), ["127.0.0.1:1"], True, "launcher serve"))
         assert ('-H "Authorization: Bearer $OPENAI_API_KEY"' in shown) is wants
 
 
-def test_servers_that_nobody_could_use_are_refused_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_without_possible_clients_are_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     config = run_of("rollout.host=0.0.0.0").config
     with pytest.raises(ConfigError, match=r"rollout\.open_generation: .*OPENAI_API_KEY .* is not set"):
@@ -46,7 +46,7 @@ def test_servers_that_nobody_could_use_are_refused_before_they_start(monkeypatch
     _check_key(config, {"OPENAI_API_KEY": "k"})
 
 
-def test_a_server_that_trains_generates_for_its_run_alone() -> None:
+def test_a_server_of_a_training_run_generates_for_its_run_alone() -> None:
     asyncio.run(_for_its_run_alone())
 
 

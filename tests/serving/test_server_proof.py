@@ -64,7 +64,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_server_proves_itself_and_only_then_hears_the_token() -> None:
+def test_a_server_proves_its_identity_before_it_gets_the_token() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
@@ -80,7 +80,7 @@ def test_a_server_proves_itself_and_only_then_hears_the_token() -> None:
 
 
 @pytest.mark.parametrize("reply", [foreign, replays])
-def test_who_took_the_port_hears_no_token(reply: Any) -> None:
+def test_another_process_at_the_port_gets_no_token(reply: Any) -> None:
     async def main() -> None:
         stranger = await Listener(reply).start()
         address = f"127.0.0.1:{stranger.port}"
@@ -96,7 +96,7 @@ def test_who_took_the_port_hears_no_token(reply: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_server_s_port() -> None:
+def test_a_forwarded_proof_request_is_answered_for_the_servers_own_port() -> None:
     async def main() -> None:
         server = await ours()
 
@@ -116,7 +116,7 @@ def test_a_question_that_is_passed_on_to_the_right_server_is_answered_for_that_s
     asyncio.run(main())
 
 
-def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run() -> None:
+def test_a_process_at_the_port_of_a_dead_engine_gets_nothing_of_the_run() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
@@ -138,7 +138,7 @@ def test_who_takes_the_port_of_an_engine_that_has_died_hears_nothing_of_the_run(
     asyncio.run(main())
 
 
-def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
+def test_each_connection_is_proved_before_anything_else_is_sent() -> None:
     async def main() -> None:
         server = await ours()
         address = f"127.0.0.1:{server.port}"
@@ -152,7 +152,7 @@ def test_each_connection_is_proved_before_anything_else_goes_over_it() -> None:
     asyncio.run(main())
 
 
-def test_a_proof_over_another_connection_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_of_another_connection_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger lets the port go when it has been called, and the right server takes it."""
 
     async def main() -> None:
@@ -185,7 +185,7 @@ def test_a_proof_over_another_connection_is_none(monkeypatch: pytest.MonkeyPatch
     asyncio.run(main())
 
 
-def test_what_answers_like_an_engine_is_not_asked_with_the_key_what_it_is() -> None:
+def test_detection_does_not_send_the_key_to_an_unproven_server() -> None:
     """It has taken the place of a server that had proved itself."""
 
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_what_answers_like_an_engine_is_not_asked_with_the_key_what_it_is() -> N
 
 
 @pytest.mark.parametrize("nonce", ["", "x", "0" * 63, "0" * 65, "G" * 64, "\xe9" * 64])
-def test_what_is_no_nonce_gets_no_proof(nonce: str) -> None:
+def test_an_invalid_nonce_gets_no_proof(nonce: str) -> None:
     async def main() -> None:
         server = await ours()
         own = await serve(application(CallGuard(SECRET)), "127.0.0.1")
@@ -228,13 +228,13 @@ def attached_to(root: Path, reply: Any, *words: str) -> tuple[str, bytes]:
     return asyncio.run(main())
 
 
-def test_a_server_that_only_claims_to_be_ours_is_not_sent_the_key(tmp_path: Path) -> None:
+def test_a_server_that_only_claims_to_be_ours_does_not_get_the_key(tmp_path: Path) -> None:
     message, heard = attached_to(tmp_path, replays)
     assert message.startswith("rollout.api_key_var: ") and message.endswith("nothing was sent")
     assert KEY.encode() not in heard and RUN_SECRET.encode() not in heard
 
 
-def test_a_server_that_talks_like_ours_without_a_proof_is_not_sent_the_key(tmp_path: Path) -> None:
+def test_a_server_that_answers_like_ours_without_a_proof_does_not_get_the_key(tmp_path: Path) -> None:
     async def healthy(request: bytes) -> bytes:
         if not request.startswith(b"GET /health"):
             return http()
@@ -246,7 +246,7 @@ def test_a_server_that_talks_like_ours_without_a_proof_is_not_sent_the_key(tmp_p
     assert KEY.encode() not in heard
 
 
-def test_a_server_of_ours_proves_itself_on_its_port(tmp_path: Path) -> None:
+def test_a_server_of_ours_proves_its_identity_on_its_port(tmp_path: Path) -> None:
     async def main() -> None:
         async with running() as server:
             greeting = await request_proof(server.address)

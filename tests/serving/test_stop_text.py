@@ -82,7 +82,7 @@ def simply(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) ->
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("number", [1, 3, len(STOPS)])
-def test_the_token_is_found_that_completes_a_text(kind: str, number: int) -> None:
+def test_the_token_that_completes_a_stop_text_is_found(kind: str, number: int) -> None:
     tokenizer, chance = TOKENIZERS[kind], random.Random(number)
     hits = 0
     for tokens in sequences(tokenizer, kind):
@@ -93,7 +93,7 @@ def test_the_token_is_found_that_completes_a_text(kind: str, number: int) -> Non
     assert hits > 20
 
 
-def test_many_answers_are_read_at_once_and_each_by_its_own_texts() -> None:
+def test_answers_are_scanned_together_each_with_its_own_stop_texts() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     answers = [one for one in sequences(tokenizer, "byte-level") if len(one) >= 20]
     readings = [StopScanner(STOPS[number % 4 : number % 4 + 2]) for number in range(len(answers))]
@@ -108,7 +108,7 @@ def test_many_answers_are_read_at_once_and_each_by_its_own_texts() -> None:
         assert ends.get(number) == end_of(tokenizer, tokens[:20], STOPS[number % 4 : number % 4 + 2])
 
 
-def test_a_text_that_a_token_completes_before_half_a_character_counts() -> None:
+def test_a_stop_text_before_an_incomplete_character_counts() -> None:
     tokenizer = TOKENIZERS["byte-fallback"]
     newline, half = token(tokenizer, "\n"), token(tokenizer, "<0xE7>")
     letter = token(tokenizer, "a")
@@ -122,7 +122,7 @@ def test_a_special_token_counts_as_its_text() -> None:
     assert end_of(tokenizer, tokens, ["<|end|>"]) == len(tokens)
 
 
-def test_a_text_that_comes_too_early_is_passed_over_and_a_later_one_is_not() -> None:
+def test_a_stop_text_before_the_minimum_length_is_skipped() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     tokens = tokenizer.encode("the END the the the END the").ids
     first = end_of(tokenizer, tokens, [" END"])
@@ -131,7 +131,7 @@ def test_a_text_that_comes_too_early_is_passed_over_and_a_later_one_is_not() -> 
     assert end_of(tokenizer, early, [" END", "x"], first) is None
 
 
-def test_an_answers_text_is_without_what_ended_it() -> None:
+def test_an_answers_text_is_without_its_stop_text() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     read, end = batch_decoder(tokenizer, skip_special=True), token(tokenizer, "<|end|>")
 

@@ -74,7 +74,7 @@ def test_a_service_that_takes_no_weights_is_refused_in_training(key):
     assert against(plan_of("grpo", "rollout.server_type=openai")) == {}, "it is not used"
 
 
-def test_one_attendant_for_each_server_is_what_the_controller_waits_for(key):
+def test_the_controller_waits_for_one_process_per_attached_server(key):
     from areal_like.rollout.settings import rollout_settings
     from tests.support.planning import loaded
 

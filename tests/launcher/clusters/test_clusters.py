@@ -72,7 +72,7 @@ def test_tasks_look_up_their_gpus_their_port_and_their_number():
     assert "values=(0,1 2,3)" in script
     assert "--port $((FIRST_PORT + 1 + SLURM_PROCID))" in script
     assert "--seed $((1 + SLURM_PROCID))" in script
-    assert "--host 127.0.0.1" in script  # the engine is for its attendant alone
+    assert "--host 127.0.0.1" in script  # the engine is for its server alone
     assert 'MASTER_ADDR="${nodes[1]}"' in script
     assert "<port>" not in script
     assert "<node" not in script

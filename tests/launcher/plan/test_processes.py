@@ -157,18 +157,18 @@ def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_g
 
 
 @pytest.mark.shows("rollout.server_addresses")
-def test_each_server_that_runs_already_has_an_attendant_and_takes_no_device():
+def test_each_attached_server_has_a_process_without_a_device():
     plan = plan_of("grpo", "rollout.server_addresses=['10.0.0.1:8000','http://h:80']", gpus=4)
-    attendants = of_role(plan, "server")
-    assert [server.command[1:3] for server in attendants] == [("-m", "areal_like.serving.external")] * 2
-    assert [server.command[-4:] for server in attendants] == [
+    servers = of_role(plan, "server")
+    assert [server.command[1:3] for server in servers] == [("-m", "areal_like.serving.external")] * 2
+    assert [server.command[-4:] for server in servers] == [
         ("--index", "0", "--attach", "10.0.0.1:8000"),
         ("--index", "1", "--attach", "http://h:80"),
     ]
-    assert [server.gpus for server in attendants] == [(), ()]
+    assert [server.gpus for server in servers] == [(), ()]
     assert plan.servers == {"started": 0, "addresses": ["10.0.0.1:8000", "http://h:80"], "engine": None}
     assert [trainer.gpus for trainer in of_role(plan, "trainer")] == [(0,), (1,), (2,), (3,)]
-    assert {server.env["OPENAI_API_KEY"] for server in attendants} == {"<secret>"}
+    assert {server.env["OPENAI_API_KEY"] for server in servers} == {"<secret>"}
     assert "OPENAI_API_KEY" not in of_role(plan, "rollout")[0].env
     assert [port.policy for port in plan.ports if port.process.startswith("server")] == ["bound", "bound"]
 
@@ -233,7 +233,7 @@ def test_ports_by_policy():
 
 
 def test_ports_that_are_asked_for_count_up():
-    """What others call; an engine behind it listens for its attendant alone."""
+    """What others call; an engine behind it listens for its server alone."""
     plan = plan_of("grpo", "rollout.port=9000", "rollout.backend=vllm:d2", *BIG_MODEL, gpus=4)
     assert [port.port for port in plan.ports if port.policy == "fixed"] == [9000, 9001]
     for server in of_role(plan, "server"):
@@ -260,6 +260,6 @@ def test_servers_listen_on_loopback_unless_the_run_spans_nodes():
     assert {port.host for port in wide.ports if port.purpose != "vllm"} == {"the node's address"}
     asked = plan_of("grpo", "rollout=vllm", "rollout.host=0.0.0.0", *BIG_MODEL, gpus=2)
     assert {port.host for port in asked.ports if port.process == "server/0"} == {"0.0.0.0", "127.0.0.1"}
-    for plan in (wide, asked):  # an engine's own routes are for its attendant alone
+    for plan in (wide, asked):  # an engine's own routes are for its server alone
         command = of_role(plan, "server")[0].command
         assert command[command.index("--host") + 1] == "127.0.0.1"

@@ -12,7 +12,7 @@ ON_GPU = ServerSite(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1
 
 
 def server_of(*overrides, gpus=2, index=0):
-    """Behind its attendant."""
+    """Behind its server process."""
     server = of_role(plan_of("grpo", *BIG_MODEL, *overrides, gpus=gpus), "server")[index]
     return replace(server, command=server.command[server.command.index("--") + 1 :])
 

@@ -20,7 +20,7 @@ def text_of(tokens: list[int]) -> str:
     return "".join(CHARACTERS[token - 2] for token in tokens if token > EOS_ID)
 
 
-def test_a_group_has_as_many_answers_as_it_asked_for_and_each_says_how_it_ended(server: LiveServer) -> None:
+def test_a_group_has_the_requested_answers_each_with_its_finish(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         asked = [group(f"g{n}", n=n, seed=n, max_new_tokens=9) for n in (1, 2, 5)]
@@ -56,7 +56,7 @@ def test_log_probabilities_are_those_of_transformers(server: LiveServer, tempera
     in_session(server, test)
 
 
-def test_a_seed_gives_the_same_answers_again_and_its_samples_differ(server: LiveServer) -> None:
+def test_a_seed_repeats_its_answers_and_samples_differ(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         first = await one.tokens(n=4, seed=11, max_new_tokens=24)
@@ -108,7 +108,7 @@ def test_a_stop_text_ends_an_answer_with_the_token_that_completes_it(server: Liv
     in_session(server, test)
 
 
-def test_an_answer_cannot_end_before_its_least_length(server: LiveServer) -> None:
+def test_an_answer_does_not_end_before_its_minimum_length(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         (free,) = await one.tokens(**GREEDY, max_new_tokens=12)
@@ -125,7 +125,7 @@ def test_an_answer_cannot_end_before_its_least_length(server: LiveServer) -> Non
     in_session(server, test)
 
 
-def test_prompt_and_answer_together_have_their_limit(server: LiveServer) -> None:
+def test_prompt_and_answer_together_are_limited(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         whole = dict[str, Any](min_new_tokens=4, max_new_tokens=40)
@@ -150,9 +150,7 @@ def test_truncation_leaves_only_the_likeliest_token_at_its_end(server: LiveServe
 
 
 @pytest.mark.parametrize("how", [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}], ids=str)
-def test_truncation_keeps_to_the_likely_tokens_and_shares_out_their_chances(
-    server: LiveServer, how: dict[str, Any]
-) -> None:
+def test_truncation_keeps_the_likely_tokens_and_renormalizes_them(server: LiveServer, how: dict[str, Any]) -> None:
     """Log-probabilities are those among the tokens that are left, from which the answer was drawn."""
 
     async def test(one: ServerSession) -> None:
@@ -180,7 +178,7 @@ def _left(chances: torch.Tensor, top_k: int = VOCAB, top_p: float = 1.0, min_p: 
 
 
 @pytest.mark.parametrize("how", [{"frequency_penalty": 1.5}, {"repetition_penalty": 1.7}], ids=str)
-def test_penalties_are_reckoned_as_they_are_documented(server: LiveServer, how: dict[str, Any]) -> None:
+def test_penalties_are_computed_as_documented(server: LiveServer, how: dict[str, Any]) -> None:
     """The likeliest token after the penalty, and its log-probability after it."""
 
     async def test(one: ServerSession) -> None:
@@ -225,7 +223,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def test_what_cannot_be_generated_is_one_clear_error_for_that_group_alone(server: LiveServer) -> None:
+def test_an_invalid_group_gets_one_clear_error_for_itself_alone(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         bad = [group(name, **said) for name, (said, _) in BAD.items()]
@@ -242,7 +240,7 @@ def test_what_cannot_be_generated_is_one_clear_error_for_that_group_alone(server
     in_session(server, test)
 
 
-def test_health_and_statistics_say_what_is_there(server: LiveServer) -> None:
+def test_health_and_statistics_report_the_server(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         health = await one.get("/health")

@@ -59,12 +59,12 @@ def differences(engine: str, root: Path, models: Models, *words: str) -> list[fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY)
-def test_a_llama_answers_as_transformers_says(engine: str, tmp_path: Path) -> None:
+def test_a_llama_gives_the_logprobs_of_transformers(engine: str, tmp_path: Path) -> None:
     assert max(differences(engine, tmp_path, llama)) <= PARITY
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY)
-def test_bfloat16_is_near_what_transformers_says_in_bfloat16(engine: str, tmp_path: Path) -> None:
+def test_bfloat16_logprobs_are_near_those_of_transformers(engine: str, tmp_path: Path) -> None:
     found = differences(engine, tmp_path, rounded, "actor.dtype=bfloat16")
     assert max(found) <= BFLOAT16_MAX and fmean(found) <= BFLOAT16_MEAN, (max(found), fmean(found))

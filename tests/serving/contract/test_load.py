@@ -22,7 +22,7 @@ HOSTILE = COUNT
 """Requests at each route."""
 
 
-def test_256_requests_in_flight_go_through_ten_updates_and_none_is_lost(server: LiveServer) -> None:
+def test_256_requests_in_flight_cross_ten_updates_and_none_is_lost(server: LiveServer) -> None:
     """Each of 256 clients asks for one answer after the other until the tenth version is served."""
 
     async def test(one: ServerSession) -> None:
@@ -54,7 +54,7 @@ def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
 
 
 @pytest.mark.timeout(7200 if FULL else 600)
-def test_after_hostile_requests_by_clients_with_the_key_answers_are_the_same_and_right(server: LiveServer) -> None:
+def test_hostile_requests_by_clients_with_the_key_do_not_change_answers(server: LiveServer) -> None:
     """At each route for clients; the key lets them through to the engine itself."""
 
     async def test(one: ServerSession) -> None:
@@ -102,7 +102,7 @@ def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path)
         asyncio.run(asyncio.wait_for(test(), 120))
 
 
-def test_a_server_that_is_killed_is_gone_with_all_that_it_started_and_comes_again(server: LiveServer) -> None:
+def test_a_killed_server_ends_with_all_its_processes_and_can_start_again(server: LiveServer) -> None:
     """Whoever asked is told so at once."""
 
     async def killed(one: ServerSession) -> None:

@@ -17,7 +17,7 @@ from tests.support.server_session import ServerSession, group, in_session
 from tests.support.tiny_models import EOS_ID
 
 
-def test_weights_that_are_sent_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
+def test_sent_weights_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         said = await send(one, 2)
@@ -50,7 +50,7 @@ def test_requests_cross_an_update_that_is_sent(server: LiveServer) -> None:
     in_session(server, test)
 
 
-def test_a_tensor_that_is_changed_on_the_way_is_named_and_the_old_weights_go_on(server: LiveServer) -> None:
+def test_a_tensor_damaged_in_transfer_is_named_and_the_old_weights_stay(server: LiveServer) -> None:
     def damage(flat: FlatWeights) -> None:
         flat.contents[0][flat.contents[0].numel() // 2] ^= 1
 
@@ -69,7 +69,7 @@ def test_a_tensor_that_is_changed_on_the_way_is_named_and_the_old_weights_go_on(
     in_session(server, test)
 
 
-def test_a_stale_version_that_is_sent_is_refused_before_anything_is_received(server: LiveServer) -> None:
+def test_a_stale_sent_version_is_refused_before_anything_is_received(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.update(1)
         with pytest.raises(HttpError, match="stale") as refused:
@@ -98,7 +98,7 @@ def with_adapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         yield made
 
 
-def test_an_adapter_is_taken_up_and_requests_under_way_end_on_theirs(with_adapters: LiveServer, tmp_path: Path) -> None:
+def test_an_adapter_is_served_and_running_requests_end_on_theirs(with_adapters: LiveServer, tmp_path: Path) -> None:
     server = with_adapters
 
     async def test(one: ServerSession) -> None:
@@ -122,7 +122,7 @@ def test_an_adapter_is_taken_up_and_requests_under_way_end_on_theirs(with_adapte
     in_session(server, test)
 
 
-def test_an_adapter_that_is_damaged_is_refused_by_name(with_adapters: LiveServer, tmp_path: Path) -> None:
+def test_a_damaged_adapter_is_refused_by_name(with_adapters: LiveServer, tmp_path: Path) -> None:
     server = with_adapters
 
     async def test(one: ServerSession) -> None:

@@ -55,7 +55,7 @@ async def _counted(one: ServerSession) -> Any:
     return (await one.get("/control/statistics")).get("tokens")
 
 
-def test_a_pause_that_waits_answers_when_what_runs_is_done(server: LiveServer) -> None:
+def test_a_waiting_pause_returns_when_running_requests_are_done(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         answers = asyncio.ensure_future(one.generate(*long_groups(server, 4)))
@@ -72,7 +72,7 @@ def test_a_pause_that_waits_answers_when_what_runs_is_done(server: LiveServer) -
     in_session(server, test)
 
 
-def test_what_is_aborted_ends_and_says_so_and_the_rest_goes_on(server: LiveServer) -> None:
+def test_aborted_groups_end_with_an_error_and_others_continue(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         answers = asyncio.ensure_future(one.outcomes(*long_groups(server, 3)))
@@ -123,7 +123,7 @@ def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(serv
     in_session(server, test)
 
 
-def test_the_fingerprint_is_that_of_what_was_published(server: LiveServer) -> None:
+def test_the_fingerprint_is_that_of_the_published_weights(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.update(1)
         found = await one.get("/control/fingerprint")
@@ -138,7 +138,7 @@ def test_the_fingerprint_is_that_of_what_was_published(server: LiveServer) -> No
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait", "auto"])
-def test_a_request_that_crosses_an_update_is_explained_by_both_sets_of_weights(server: LiveServer, mode: str) -> None:
+def test_a_request_across_an_update_has_logprobs_of_both_weights(server: LiveServer, mode: str) -> None:
     """What was computed with the old weights is not used with the new ones."""
 
     async def test(one: ServerSession) -> None:
@@ -205,7 +205,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_damaged_weights_are_refused_by_name_and_the_old_ones_go_on(server: LiveServer, fault: str) -> None:
+def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay(server: LiveServer, fault: str) -> None:
     damage, words = FAULTS[fault]
 
     async def test(one: ServerSession) -> None:
@@ -250,7 +250,7 @@ CONTROL = [
 ]
 
 
-def test_nothing_is_commanded_without_the_token_or_by_an_older_attempt(server: LiveServer) -> None:
+def test_control_routes_need_the_token_and_the_newest_attempt(server: LiveServer) -> None:
     strangers: tuple[tuple[dict[str, str], int], ...] = (
         ({}, 401),
         (call_headers(CONTROLLER, "guessed"), 401),
@@ -277,7 +277,7 @@ def test_nothing_is_commanded_without_the_token_or_by_an_older_attempt(server: L
 # The last one, as engines of others do not serve again after it.
 
 
-def test_a_trainer_with_another_model_is_found_out_and_no_mixture_is_served(server: LiveServer) -> None:
+def test_weights_of_another_model_are_detected_and_no_mixture_is_served(server: LiveServer) -> None:
     """What arrived is what was published, and still not what the trainer holds: only the probe can tell. The old
     weights serve on, or nothing does."""
 

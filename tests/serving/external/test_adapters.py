@@ -12,7 +12,7 @@ from tests.support.tiny_models import tiny_qwen3
 UPDATE = "/control/update_weights"
 
 
-def test_an_adapter_is_tried_though_the_engine_is_paused(tmp_path: Path) -> None:
+def test_an_adapter_is_probed_while_the_engine_is_paused(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/pause", {"mode": "keep"})
         probe = {"token_ids": PROMPT, "logprobs": logprobs_of(tiny_qwen3(101), PROMPT)}
@@ -26,7 +26,7 @@ def test_an_adapter_is_tried_though_the_engine_is_paused(tmp_path: Path) -> None
     with_server(tmp_path, test, can_keep=True)
 
 
-def test_an_adapter_for_which_no_room_comes_is_refused_with_what_was_waited_for(tmp_path: Path) -> None:
+def test_an_adapter_without_room_is_refused_with_the_reason(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 1))
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
@@ -44,7 +44,7 @@ def test_an_adapter_for_which_no_room_comes_is_refused_with_what_was_waited_for(
     with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
 
-def test_an_adapter_that_a_later_attempt_makes_of_a_version_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_adapters_of_one_version_from_two_attempts_have_different_names(tmp_path: Path) -> None:
     """What an engine remembers of prompts, it remembers by the adapter's name."""
 
     async def test(client: Client) -> None:

@@ -118,7 +118,7 @@ async def post(client: Client, path: str, body: Any) -> int:
         return found.status
 
 
-def test_a_client_that_does_not_read_its_answer_holds_up_no_update_and_has_it_later(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_delays_no_update_and_gets_its_answer_later(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         engine.parts = 100
         async with connected(client, wanting(b"{}")) as reader:
@@ -153,7 +153,7 @@ def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, mo
     before_one(tmp_path, test)
 
 
-def test_what_is_kept_for_a_slow_client_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_for_a_slow_client_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_proxy, "MAX_UNREAD_BYTES", 1 << 20)
 
     async def test(client: Client, engine: Talkative) -> None:
@@ -165,7 +165,7 @@ def test_what_is_kept_for_a_slow_client_has_a_limit(tmp_path: Path, monkeypatch:
     before_one(tmp_path, test)
 
 
-def test_a_client_that_does_not_finish_its_question_has_no_turn(tmp_path: Path) -> None:
+def test_an_unfinished_request_takes_no_place_in_the_queue(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         async with connected(client, wanting(b"{", length=1000)):
             await asyncio.sleep(0.3)
@@ -176,7 +176,7 @@ def test_a_client_that_does_not_finish_its_question_has_no_turn(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("path", [*GENERATE_PATHS, *TOKENIZE_PATHS])
-def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path: Path, path: str) -> None:
+def test_a_public_client_can_name_no_request_no_adapter_and_no_process(tmp_path: Path, path: str) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         inner = {"temperature": 0.5, "extra_args": {"kv_transfer_params": {}}}
         said = {"model": "m", "prompt": [5, 9], "priority": -5, "sampling_params": inner, **NAMED}
@@ -201,11 +201,11 @@ def test_a_stranger_can_name_no_request_no_adapter_and_no_other_process(tmp_path
         ({"prompt": ["a", "b"], "n": 5, "sampling_params": {"temperature": 1}}, 10),
     ],
 )
-def test_each_answer_to_each_prompt_is_counted(said: dict[str, Any], count: int) -> None:
+def test_sequences_are_prompts_times_answers(said: dict[str, Any], count: int) -> None:
     assert count_sequences(said) == count
 
 
-def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_path: Path) -> None:
+def test_one_request_takes_at_most_the_share_of_clients(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         many = {"prompt": [[5]] * 32, "n": 128}
         assert await post(client, GENERATE_PATHS[0], many) == 200
@@ -220,7 +220,7 @@ def test_one_request_takes_no_more_of_an_engine_than_the_share_of_clients(tmp_pa
     before_one(tmp_path, test)
 
 
-def test_the_run_goes_before_strangers_who_came_first(tmp_path: Path) -> None:
+def test_the_run_goes_before_public_clients_that_came_first(tmp_path: Path) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         await client.update(tmp_path, 1, 1)
         client.parts.queue._max_running = 1

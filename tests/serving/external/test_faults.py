@@ -28,7 +28,7 @@ def fails_once(engine: TinyEngine, name: str, fault: Exception) -> None:
     setattr(engine, name, failing)
 
 
-def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Path) -> None:
+def test_a_version_is_reported_as_served_only_after_verification(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         looks, look = asyncio.Event(), client.engine.verify
@@ -48,7 +48,7 @@ def test_a_version_is_said_to_be_served_only_when_it_was_looked_at(tmp_path: Pat
     with_server(tmp_path, test)
 
 
-def test_an_engine_that_does_not_go_on_after_the_swap_is_broken_and_not_taken_for_served(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_resume_after_the_swap_is_broken(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         fails_once(client.engine, "resume", EngineGone("the engine does not answer"))
@@ -61,7 +61,7 @@ def test_an_engine_that_does_not_go_on_after_the_swap_is_broken_and_not_taken_fo
     with_server(tmp_path, test, can_keep=True)
 
 
-def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path: Path) -> None:
+def test_weights_that_were_removed_before_the_load_can_be_staged_again(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
@@ -77,7 +77,7 @@ def test_weights_that_went_before_the_engine_began_can_be_brought_again(tmp_path
     with_server(tmp_path, test, token_s=0.02)
 
 
-def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: Path) -> None:
+def test_a_resume_that_failed_at_the_engine_can_be_repeated(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         await client.call("POST", "/control/pause", {"mode": "keep"})
@@ -89,7 +89,7 @@ def test_a_resume_that_the_engine_did_not_hear_can_be_asked_for_again(tmp_path: 
     with_server(tmp_path, test, can_keep=True)
 
 
-def test_who_changes_a_pause_does_not_wake_what_another_has_frozen_meanwhile() -> None:
+def test_changing_a_pause_does_not_resume_the_pause_of_another_owner() -> None:
     async def test() -> None:
         engine = TinyEngine(can_keep=True)
         pauser, resume = Pauser(engine, RequestQueue()), engine.resume
@@ -127,7 +127,7 @@ class NoCalls:
         raise AssertionError(f"SGLang was called: {name}")
 
 
-def test_sglang_is_told_nothing_of_files_that_are_gone(tmp_path: Path) -> None:
+def test_sglang_is_not_called_for_removed_files(tmp_path: Path) -> None:
     async def test() -> None:
         folder = Path(published(tmp_path, 1, 1)["folder"])
         arrival = WeightUpdate(1, read_index(folder), folder)

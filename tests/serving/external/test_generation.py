@@ -19,7 +19,7 @@ def same(version: int) -> int:
     return version
 
 
-def test_samples_stand_in_their_order_and_are_as_long_as_was_said(tmp_path: Path) -> None:
+def test_samples_are_in_order_and_have_the_requested_length(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         found = await client.generate(group("a", n=3), group("b", n=2, seed=4, min_new_tokens=6))
@@ -37,7 +37,7 @@ def test_samples_stand_in_their_order_and_are_as_long_as_was_said(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Path, mode: str) -> None:
+def test_answers_continue_after_a_pause_without_lost_or_doubled_tokens(tmp_path: Path, mode: str) -> None:
     async def test(client: Client) -> None:
         engine = client.engine
         await client.update(tmp_path, 1, 1)
@@ -70,7 +70,7 @@ def test_answers_go_on_over_a_pause_and_no_token_is_lost_or_doubled(tmp_path: Pa
     with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
 
-def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -> None:
+def test_an_unsupported_pause_is_refused_with_a_message(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         for mode, status, said in (("keep", 409, "cannot keep requests"), ("freeze", 400, "'freeze' is not known")):
@@ -82,7 +82,7 @@ def test_a_pause_that_the_engine_cannot_do_is_refused_in_words(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", [{"frequency_penalty": 0.5}, {"repetition_penalty": 1.2}, {"stop": ["x"]}])
-def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_an_interrupted_answer_with_penalties_or_stop_texts_starts_again(tmp_path: Path, how: dict[str, Any]) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END, **how)))
@@ -98,7 +98,7 @@ def test_an_answer_that_looks_back_begins_again_when_it_was_interrupted(tmp_path
     with_server(tmp_path, test, token_s=0.02)
 
 
-def test_what_cannot_be_generated_is_one_error_for_its_own_group(tmp_path: Path) -> None:
+def test_an_invalid_group_gets_an_error_and_affects_no_other_group(tmp_path: Path) -> None:
     bad: dict[str, dict[str, Any]] = {
         "empty": {"prompt": []},
         "no token": {"prompt": [VOCAB]},
@@ -148,7 +148,7 @@ def test_an_answer_ends_where_the_context_ends(tmp_path: Path) -> None:
     with_server(tmp_path, test)
 
 
-def test_a_group_past_its_deadline_ends_by_name_and_its_request_with_it(tmp_path: Path) -> None:
+def test_a_group_past_its_deadline_ends_with_an_error_and_its_request_is_aborted(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         hurried = group("hurried", **NO_END) | {"deadline_s": 0.2}
@@ -160,7 +160,7 @@ def test_a_group_past_its_deadline_ends_by_name_and_its_request_with_it(tmp_path
     with_server(tmp_path, test, token_s=0.02)
 
 
-def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
+def test_groups_are_aborted_by_id_and_others_continue(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(name, **NO_END) for name in ("a", "b", "c"))))
@@ -176,7 +176,7 @@ def test_groups_are_ended_by_their_ids_and_others_go_on(tmp_path: Path) -> None:
     with_server(tmp_path, test, token_s=0.02)
 
 
-def test_a_client_that_goes_away_takes_its_groups_along(tmp_path: Path) -> None:
+def test_a_disconnected_client_ends_its_groups(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(str(n), **NO_END) for n in range(5))))
@@ -188,7 +188,7 @@ def test_a_client_that_goes_away_takes_its_groups_along(tmp_path: Path) -> None:
     with_server(tmp_path, test, token_s=0.05)
 
 
-def test_the_urgent_go_first_where_not_all_can_go_at_once(tmp_path: Path) -> None:
+def test_groups_run_in_the_order_of_their_priority(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         client.parts.queue._max_running = 1
@@ -204,7 +204,7 @@ def test_the_urgent_go_first_where_not_all_can_go_at_once(tmp_path: Path) -> Non
     with_server(tmp_path, test)
 
 
-def test_thousands_of_groups_wait_here_and_not_on_connections_of_their_own(tmp_path: Path) -> None:
+def test_thousands_of_groups_wait_in_the_queue_and_not_on_connections(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         count = MAX_IN_FLIGHT + 500
@@ -229,7 +229,7 @@ def test_a_thousand_clients_are_answered(tmp_path: Path) -> None:
     with_server(tmp_path, test)
 
 
-def test_answers_of_an_engine_that_is_gone_are_cut_off_and_not_ended_in_order(tmp_path: Path) -> None:
+def test_answers_of_a_dead_engine_are_cut_off_and_not_ended_regularly(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         body = orjson.dumps({"groups": [group("g", **NO_END)]})
@@ -243,7 +243,7 @@ def test_answers_of_an_engine_that_is_gone_are_cut_off_and_not_ended_in_order(tm
     with_server(tmp_path, test, token_s=0.01)
 
 
-def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_others(
+def test_a_failed_request_of_a_living_engine_does_not_cut_off_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from areal_like.serving.external import server
@@ -264,7 +264,7 @@ def test_an_engine_that_fails_at_one_request_and_lives_is_no_reason_to_cut_off_o
     with_server(tmp_path, test)
 
 
-def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_then_no_more(
+def test_requests_that_end_empty_are_repeated_with_growing_pauses_then_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from areal_like.serving.external import generation
@@ -290,7 +290,7 @@ def test_an_engine_that_gives_nothing_again_and_again_is_asked_less_often_and_th
     with_server(tmp_path, test)
 
 
-def test_a_pause_of_no_mode_is_one_that_the_engine_can_do(tmp_path: Path) -> None:
+def test_a_pause_without_a_mode_is_one_that_the_engine_supports(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path / str(client.engine.can_keep), 1, 1)
         said = await client.call("POST", "/control/pause")
@@ -303,9 +303,7 @@ def test_a_pause_of_no_mode_is_one_that_the_engine_can_do(tmp_path: Path) -> Non
         with_server(root, test, can_keep=can_keep)
 
 
-def test_an_engine_that_does_not_stop_when_it_is_told_to_is_given_up_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_ignores_an_abort_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from areal_like.serving.external import pauser
 
     monkeypatch.setattr(pauser, "ABORT_TIMEOUT_S", 0.2)

@@ -30,7 +30,7 @@ class Frozen(TinyEngine):
 
 
 @pytest.mark.parametrize("can_keep", [True, False])
-def test_a_pause_and_adapters_that_a_run_has_left_behind_are_gone_when_the_next_begins(
+def test_a_pause_and_adapters_left_by_a_run_are_removed_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_keep: bool
 ) -> None:
     folder = write_tiny_model(tmp_path / "model")
@@ -51,7 +51,9 @@ def test_a_pause_and_adapters_that_a_run_has_left_behind_are_gone_when_the_next_
     asyncio.run(main())
 
 
-def test_an_engine_that_is_not_there_yet_is_waited_for_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attaching_waits_for_an_engine_that_does_not_answer_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         engine = TinyEngine(can_keep=True, stopped=True)
         await attach.remove_leftovers(engine)
@@ -61,7 +63,7 @@ def test_an_engine_that_is_not_there_yet_is_waited_for_as_ever(tmp_path: Path, m
     asyncio.run(main())
 
 
-def test_a_run_that_ends_in_a_pause_leaves_the_engine_awake(tmp_path: Path) -> None:
+def test_a_run_that_ends_in_a_pause_resumes_the_engine(tmp_path: Path) -> None:
     async def main() -> None:
         engine = TinyEngine(can_keep=True)
         pauser = Pauser(engine, RequestQueue())

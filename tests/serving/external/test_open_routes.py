@@ -61,7 +61,7 @@ async def nothing_is_commanded(address: str) -> None:
                 assert status in REFUSED or asks_models, (method, target, status)
 
 
-def test_no_spelling_of_a_command_passes_without_the_token_to_a_server_behind() -> None:
+def test_no_spelling_of_a_control_path_is_forwarded_without_the_token() -> None:
     async def test(address: str, behind: embedded_servers.Client) -> None:
         await nothing_is_commanded(address)
         assert not behind.server.async_engine.thread.is_paused
@@ -69,7 +69,7 @@ def test_no_spelling_of_a_command_passes_without_the_token_to_a_server_behind() 
     before(test)
 
 
-def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_a_server_of_ours() -> None:
+def test_the_embedded_server_needs_the_token_for_every_spelling_of_a_control_path() -> None:
     async def test(client: embedded_servers.Client) -> None:
         await nothing_is_commanded(client.address)
         assert not client.server.async_engine.thread.is_paused
@@ -77,7 +77,7 @@ def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_a_server_of_our
     embedded_servers.over_http(test)
 
 
-def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_an_attendant(tmp_path: Path) -> None:
+def test_the_external_server_needs_the_token_for_every_spelling_of_a_control_path(tmp_path: Path) -> None:
     async def test(client: external_server.Client) -> None:
         client.server._proxy._address = "127.0.0.1:9"
         for name in COMMANDS:
@@ -90,7 +90,7 @@ def test_no_spelling_of_a_command_is_obeyed_without_the_token_by_an_attendant(tm
     external_server.with_server(tmp_path, test)
 
 
-def test_the_run_that_attached_last_commands_the_server_whatever_its_clock_says() -> None:
+def test_the_run_that_attached_last_controls_the_server_with_any_clock() -> None:
     async def main() -> None:
         async with embedded_servers.running() as behind:
             guard = behind.server._guard
@@ -109,7 +109,7 @@ def test_the_run_that_attached_last_commands_the_server_whatever_its_clock_says(
 
 
 @pytest.mark.parametrize("path", QUERY_PATHS)
-def test_an_open_path_is_asked_behind_by_its_own_name_and_without_the_key(path: str) -> None:
+def test_an_open_path_is_forwarded_under_its_own_name_and_without_the_key(path: str) -> None:
     """So that nothing which is open can do more than somebody without a key."""
     seen: list[tuple[str, str, str | None, str | None]] = []
 
@@ -134,7 +134,7 @@ def test_an_open_path_is_asked_behind_by_its_own_name_and_without_the_key(path: 
     asyncio.run(main())
 
 
-def test_all_that_is_open_is_named_and_other_methods_of_it_do_nothing() -> None:
+def test_the_open_paths_are_listed_and_answer_one_method_alone() -> None:
     async def test(address: str, behind: embedded_servers.Client) -> None:
         for path in OPEN_PATHS:
             for method in ("DELETE", "PUT", "PATCH", "OPTIONS"):

@@ -43,7 +43,7 @@ async def ask(client: Client, method: str, path: str, body: object = None, **hea
             return response.status, orjson.loads(content) if content[:1] in b"{[" else content
 
 
-def test_who_only_asks_is_answered_by_the_engine(tmp_path: Path) -> None:
+def test_queries_are_answered_by_the_engine(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
         status, said = await ask(client, "GET", "/v1/models")
         assert status == 200 and said["data"][0]["id"] == "builtin:tiny"
@@ -55,7 +55,7 @@ def test_who_only_asks_is_answered_by_the_engine(tmp_path: Path) -> None:
     before_an_engine(tmp_path, test)
 
 
-def test_nothing_that_commands_the_engine_is_passed_on_with_the_token_or_without(tmp_path: Path) -> None:
+def test_no_control_route_of_the_engine_is_forwarded_with_or_without_the_token(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
         for path in COMMANDS:
             assert (await ask(client, "POST", path, {}))[0] in (401, 404, 405), path
@@ -68,7 +68,7 @@ def test_nothing_that_commands_the_engine_is_passed_on_with_the_token_or_without
     before_an_engine(tmp_path, test)
 
 
-def test_generation_for_others_rests_when_the_run_wants_rest(tmp_path: Path) -> None:
+def test_generation_for_public_clients_is_paused_with_the_run(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
         await client.update(tmp_path, 1, 1)
         await client.call("POST", "/control/pause", {"mode": "wait"})
@@ -81,7 +81,7 @@ def test_generation_for_others_rests_when_the_run_wants_rest(tmp_path: Path) -> 
     before_an_engine(tmp_path, test)
 
 
-def test_an_answer_that_was_interrupted_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_interrupted_answer_is_requested_again(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
         await client.update(tmp_path, 1, 1)
         embedded.slow(behind.engine)
@@ -97,7 +97,7 @@ def test_an_answer_that_was_interrupted_is_asked_for_again(tmp_path: Path) -> No
     before_an_engine(tmp_path, test)
 
 
-def test_an_engine_that_does_not_answer_is_told_so(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
         client.server._proxy._address = "127.0.0.1:9"
         status, said = await ask(client, "GET", "/v1/models")

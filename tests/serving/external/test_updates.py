@@ -44,7 +44,7 @@ async def refusal(client: Client, path: str, body: dict[str, Any]) -> HttpError:
     return refused.value
 
 
-def test_nothing_is_served_before_the_run_has_given_weights(tmp_path: Path) -> None:
+def test_nothing_is_served_before_the_first_weights(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         assert (await refusal(client, "/generate", {"groups": []})).status == 503
         health = await client.call("GET", "/health")
@@ -55,7 +55,7 @@ def test_nothing_is_served_before_the_run_has_given_weights(tmp_path: Path) -> N
     with_server(tmp_path, test)
 
 
-def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
+def test_an_update_is_verified_by_hashes_and_the_probe(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         done = await client.update(tmp_path, 1, 1)
         model = tiny_qwen3(1)
@@ -80,7 +80,7 @@ def test_an_update_is_read_back_and_proved_by_the_probe(tmp_path: Path) -> None:
         *(("wait", False), ("abort", False), ("auto", False)),
     ],
 )
-def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path, mode: str, can_keep: bool) -> None:
+def test_answers_cross_updates_and_every_token_has_its_version(tmp_path: Path, mode: str, can_keep: bool) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
@@ -107,7 +107,7 @@ def test_answers_cross_updates_and_every_token_tells_its_version(tmp_path: Path,
     with_server(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
-def test_keep_is_refused_where_the_engine_cannot_tell_versions_and_nothing_is_loaded(tmp_path: Path) -> None:
+def test_keep_is_refused_without_versions_per_token_and_nothing_is_loaded(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2) | {"mode": "keep"})
@@ -117,7 +117,7 @@ def test_keep_is_refused_where_the_engine_cannot_tell_versions_and_nothing_is_lo
     with_server(tmp_path, test, can_keep=False)
 
 
-def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Path) -> None:
+def test_invalid_weights_are_never_sent_to_the_engine(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         path = "/control/update_weights"
         await client.update(tmp_path, 3, 1)
@@ -144,7 +144,7 @@ def test_weights_that_must_not_be_served_never_come_near_the_engine(tmp_path: Pa
     with_server(tmp_path, test)
 
 
-def test_a_publication_that_lacks_a_layer_is_refused_by_what_the_checkpoint_holds(tmp_path: Path) -> None:
+def test_a_publication_without_a_layer_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
     from areal_like.weights.disk import publish_weights
 
     async def test(client: Client) -> None:
@@ -165,9 +165,7 @@ def spoil(engine: TinyEngine) -> None:
 
 
 @pytest.mark.parametrize("can_keep", [True, False])
-def test_a_tensor_that_is_not_what_was_published_is_named_and_nothing_is_served_any_more(
-    tmp_path: Path, can_keep: bool
-) -> None:
+def test_a_wrong_tensor_is_named_and_nothing_is_served_any_more(tmp_path: Path, can_keep: bool) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         client.engine.after_commit = spoil
@@ -185,7 +183,7 @@ def test_a_tensor_that_is_not_what_was_published_is_named_and_nothing_is_served_
     with_server(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
-def test_a_model_that_computes_otherwise_than_the_trainer_is_noticed_by_the_probe(tmp_path: Path) -> None:
+def test_the_probe_finds_a_model_that_computes_differently_from_the_trainer(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         body = published(tmp_path, 1, 1)
         probe = {"token_ids": PROMPT, "logprobs": [-1.0, -2.0, -3.0]}
@@ -209,7 +207,7 @@ def test_a_load_that_fails_half_way_ends_the_process(tmp_path: Path) -> None:
     with_server(tmp_path, test)
 
 
-def test_weights_are_staged_beside_generation_and_swapped_when_told(tmp_path: Path) -> None:
+def test_weights_are_staged_during_generation_and_swapped_on_commit(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         body = published(tmp_path, 2, 2)
@@ -228,7 +226,7 @@ def test_weights_are_staged_beside_generation_and_swapped_when_told(tmp_path: Pa
     with_server(tmp_path, test)
 
 
-def test_who_paused_before_an_update_is_still_paused_after_it(tmp_path: Path) -> None:
+def test_a_pause_before_an_update_remains_after_it(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
@@ -243,7 +241,7 @@ def test_who_paused_before_an_update_is_still_paused_after_it(tmp_path: Path) ->
     with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
 
-def test_a_newer_attempt_ends_what_the_older_asked_for_and_may_bring_older_weights(tmp_path: Path) -> None:
+def test_a_newer_attempt_ends_older_groups_and_may_load_older_weights(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 5, 5)
         await client.call("POST", "/control/pause", {"mode": "wait"})
@@ -299,7 +297,7 @@ def test_new_groups_take_the_newest_adapter_and_old_ones_end_on_theirs(tmp_path:
     with_server(tmp_path, test, token_s=0.02)
 
 
-def test_a_third_adapter_waits_until_nobody_needs_the_first(tmp_path: Path) -> None:
+def test_a_third_adapter_waits_until_no_group_uses_the_first(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         path = "/control/update_weights"
         await client.call("POST", path, publish_tiny_adapter(tmp_path, 1))

@@ -104,7 +104,7 @@ def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
     assert moved[moved.index("--ep-size") + 1] == "2"
 
 
-def test_the_installed_parser_names_the_key_of_what_it_does_not_take(tmp_path):
+def test_the_installed_parser_names_the_key_of_a_rejected_flag(tmp_path):
     python = sglang_python()
     on_cpu = {"SGLANG_USE_CPU_ENGINE": "1"}
     command = ["x", "--model-path", "m", "--attention-backend", "fa9"]

@@ -76,7 +76,7 @@ def _call(sglang: Server, path: str, method: str = "GET", token: str | None = No
 # Generation.
 
 
-def test_it_says_what_it_is(sglang: Server):
+def test_ready_reports_the_engine(sglang: Server):
     facts = sglang.ask(lambda engine: engine.ready())
     assert facts == EngineInfo("sglang", facts.version, str(sglang.model), 512, SHAPE["vocab_size"], (EOS_ID,))
 
@@ -95,7 +95,7 @@ def test_the_likeliest_tokens_and_their_logprobs_at_temperature_1(sglang: Server
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 1}])
-def test_logprobs_are_among_the_tokens_that_are_left(sglang: Server, cut: dict[str, Any]):
+def test_logprobs_are_over_the_remaining_tokens(sglang: Server, cut: dict[str, Any]):
     """Other requests run beside it, with and without such a limit."""
 
     async def both(engine: SGLangEngine) -> list[GenerateOutput]:
@@ -149,7 +149,7 @@ def _letter(sglang: Server, token: int) -> str:
     return next(text for text, known in vocabulary.items() if known == token)
 
 
-def test_an_answer_cannot_end_before_its_least_length(sglang: Server):
+def test_an_answer_does_not_end_before_its_minimum_length(sglang: Server):
     (free,) = generated(sglang, greedy=True)
     stop = free.token_ids[0]
     (late,) = generated(sglang, greedy=True, stop_token_ids=[stop], min_new_tokens=5)
@@ -170,7 +170,7 @@ def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: Server, lengt
     assert_logprobs(output, logits)
 
 
-def test_a_prompt_that_leaves_no_room_is_refused_in_words_and_harms_nobody(sglang: Server):
+def test_a_prompt_without_room_is_refused_and_affects_no_other_request(sglang: Server):
     async def too_long(engine: SGLangEngine) -> None:
         await engine.generate(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 4}))
 
@@ -179,7 +179,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_in_words_and_harms_nobody(sglan
     assert len(generated(sglang)[0].token_ids) > 0
 
 
-def test_aborted_requests_end_with_what_they_have_and_waiting_ones_with_nothing(sglang: Server):
+def test_aborted_requests_end_with_their_tokens_and_waiting_ones_with_none(sglang: Server):
     async def interrupted(engine: SGLangEngine) -> list[GenerateOutput]:
         many = GenerateRequest("many", PROMPT, 16, 1, {"max_new_tokens": 400, "min_new_tokens": 400})
         under_way = asyncio.create_task(engine.generate(many))
@@ -196,7 +196,7 @@ def test_aborted_requests_end_with_what_they_have_and_waiting_ones_with_nothing(
         assert len(output.logprobs) == len(output.token_ids)
 
 
-def test_one_request_is_aborted_by_its_name_and_no_other_with_it(sglang: Server):
+def test_one_request_is_aborted_by_its_name_alone(sglang: Server):
     async def interrupted(engine: SGLangEngine) -> list[list[GenerateOutput]]:
         wants = {"max_new_tokens": 60, "min_new_tokens": 60}
         asked = [GenerateRequest(name, PROMPT, 1, 1, wants) for name in ("g1", "g10", "g1-0")]
@@ -211,7 +211,7 @@ def test_one_request_is_aborted_by_its_name_and_no_other_with_it(sglang: Server)
     assert [len(outputs[0].token_ids) for outputs in others] == [60, 60]
 
 
-def test_who_gives_up_leaves_nothing_running(sglang: Server):
+def test_a_cancelled_call_leaves_no_running_request(sglang: Server):
     async def given_up(engine: SGLangEngine) -> dict[str, Any]:
         wants = {"max_new_tokens": 450, "min_new_tokens": 450}
         under_way = asyncio.create_task(engine.generate(GenerateRequest("a", PROMPT, 2, 1, wants)))
@@ -227,7 +227,7 @@ def test_who_gives_up_leaves_nothing_running(sglang: Server):
     assert sglang.ask(given_up)["waiting"] == 0
 
 
-def test_a_server_without_work_leaves_the_cores_to_others(sglang: Server):
+def test_an_idle_server_uses_no_core(sglang: Server):
     sglang.ask(lambda engine: engine.statistics())
     pids = [sglang.program.pid, *(seen.pid for seen in descendants_of(sglang.program.pid))]
 
@@ -247,6 +247,6 @@ def cpu_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def test_keeping_requests_is_refused_in_words(sglang: Server):
+def test_keep_is_refused_with_a_message(sglang: Server):
     with pytest.raises(ValueError, match="abort or wait"):
         sglang.ask(lambda engine: engine.pause())

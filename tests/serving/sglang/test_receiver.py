@@ -66,7 +66,7 @@ def end(process: "subprocess.Popen[str]") -> None:
     process.communicate()
 
 
-def test_what_a_receiver_that_was_killed_has_left_is_cleared_away_by_the_next(memory) -> None:
+def test_folders_of_a_killed_receiver_are_removed_by_the_next(memory) -> None:
     killed, left = holder(memory, "8001")
     (left / "v000001").mkdir()
     end(killed)
@@ -77,7 +77,7 @@ def test_what_a_receiver_that_was_killed_has_left_is_cleared_away_by_the_next(me
     assert not list(memory.glob("sglang-*"))
 
 
-def test_what_a_receiver_that_lives_has_is_left_alone(memory) -> None:
+def test_folders_of_a_living_receiver_are_kept(memory) -> None:
     lives, its = holder(memory, "8001")
     try:
         (its / "v000001").mkdir()
@@ -92,7 +92,7 @@ def test_what_a_receiver_that_lives_has_is_left_alone(memory) -> None:
         end(lives)
 
 
-def test_it_has_a_folder_for_each_run_whose_weights_come(memory, tmp_path) -> None:
+def test_a_receiver_has_a_folder_for_each_sending_run(memory, tmp_path) -> None:
     one = Pretends("8001")
     assert receive(one).parent.parent == memory
     assert receive(one, run_id="run2").parent.parent == tmp_path / "run2"
@@ -101,7 +101,7 @@ def test_it_has_a_folder_for_each_run_whose_weights_come(memory, tmp_path) -> No
 
 
 @pytest.mark.parametrize("words", ["OSError: [Errno 28] No space left on device: '/dev/shm/run1'"])
-def test_a_receiver_that_fails_is_a_fault_in_its_words_and_nothing_to_try_for_ever(memory, words) -> None:
+def test_a_failed_receiver_is_a_fault_with_its_error(memory, words) -> None:
     one = Pretends("8001", {"failed": words})
     with pytest.raises(BadWeights, match=r"weights could not be received for SGLang: OSError: .*No space left"):
         receive(one)
@@ -109,7 +109,7 @@ def test_a_receiver_that_fails_is_a_fault_in_its_words_and_nothing_to_try_for_ev
     one.close()
 
 
-def test_where_shared_memory_is_too_small_they_come_to_the_run_directory(memory, tmp_path, caplog) -> None:
+def test_weights_are_received_on_disk_if_shared_memory_is_too_small(memory, tmp_path, caplog) -> None:
     one = Pretends("8001", on_disk=tmp_path / "weights")
     small, large = ([Bucket("b", size, "", [])] for size in (1, 1 << 60))
     for version, buckets in ((1, large), (2, large), (3, small)):
@@ -121,13 +121,13 @@ def test_where_shared_memory_is_too_small_they_come_to_the_run_directory(memory,
     assert not list((tmp_path / "weights").glob("sglang-*"))
 
 
-def test_a_place_that_cannot_be_made_is_told_by_its_name(memory, tmp_path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(memory, tmp_path) -> None:
     memory.write_text("no folder")
     with pytest.raises(BadWeights, match=r"weights could not be received for SGLang: .*run1"):
         receive(Pretends("8001"))
 
 
-def test_nobody_else_can_read_what_is_received(memory) -> None:
+def test_received_weights_are_private(memory) -> None:
     one = Pretends("8001")
     folder: Any = receive(one)
     for path in (folder, folder.parent, memory):

@@ -52,7 +52,7 @@ def body(n: int = 1, seed: int = 7, able: Capabilities = ABLE, **sampling: Any) 
     )
 
 
-def test_what_is_started_is_sglang_behind_our_guard_on_loopback():
+def test_sglang_listens_on_loopback_behind_the_token_guard():
     start = started()
     assert start.command[:3] == ["/env/bin/python", "-m", "areal_like.serving.sglang.launch"]
     assert (value_of(start, "--host"), value_of(start, "--port")) == ("127.0.0.1", PORT)
@@ -73,7 +73,7 @@ OTHERWISE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", [key.name for key in fields(SGLangConfig) if key.name != "model_path"])
-def test_every_key_of_the_section_is_passed_translated_or_named(name):
+def test_every_key_of_the_section_is_passed_translated_or_listed(name):
     """But for the model's path, which is the actor's."""
     now = getattr(loaded("grpo", *BIG_MODEL).config.sglang, name)
     word = "other" if isinstance(now, str) or name in ("attention_backend", "sampling_backend", "log_level_http") else 7
@@ -113,7 +113,7 @@ def test_the_flag_of_a_lora_backend_is_the_one_that_runs_on_a_cpu():
     assert value_of(started(on_gpu=False, lora_backend="csgmv"), "--lora-backend") == "csgmv"
 
 
-def test_an_adapter_can_come_while_the_last_one_is_in_use():
+def test_an_adapter_can_be_loaded_beside_the_served_one():
     start = started(words=("actor.use_lora=true", "actor.weight_update_mode=adapter"))
     assert (value_of(start, "--max-loaded-loras"), value_of(start, "--max-loras-per-batch")) == ("2", "2")
     assert keys(start.notes) >= {"sglang.max_loaded_loras", "sglang.max_loras_per_batch"}
@@ -123,12 +123,12 @@ def test_an_adapter_can_come_while_the_last_one_is_in_use():
 
 
 @pytest.mark.parametrize(("modules", "is_fit"), [("[q_proj]", False), ("[q_proj,v_proj]", True), ("[o_proj]", True)])
-def test_adapters_that_sglang_cannot_load_are_refused_before(modules, is_fit):
+def test_adapters_that_sglang_cannot_load_are_refused_before_the_start(modules, is_fit):
     words = ("actor.use_lora=true", "actor.weight_update_mode=adapter", f"actor.target_modules={modules}")
     assert ("actor.target_modules" not in keys(started(words=words).problems)) is is_fit
 
 
-def test_requests_have_priorities_where_the_policy_allows_it():
+def test_requests_have_priorities_if_the_policy_supports_them():
     start = started()
     assert value_of(start, "--schedule-policy") == "fcfs"
     assert "--enable-priority-scheduling" in start.command
@@ -138,7 +138,7 @@ def test_requests_have_priorities_where_the_policy_allows_it():
     assert "--enable-priority-scheduling" not in cached.command
 
 
-def test_a_context_longer_than_the_models_is_cut_and_said(tmp_path):
+def test_a_context_longer_than_the_models_is_cut_with_a_note(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     start = started(model=str(tmp_path))
     assert value_of(start, "--context-length") == str(512 + RESERVED_TOKENS)
@@ -149,7 +149,7 @@ def test_a_context_longer_than_the_models_is_cut_and_said(tmp_path):
     assert value_of(started(context_length=100), "--context-length") == "100"
 
 
-def test_a_seed_of_the_users_own_acts_on_a_gpu_and_is_refused_on_a_cpu():
+def test_a_configured_seed_acts_on_a_gpu_and_is_refused_on_a_cpu():
     on_gpu = started(words=("gconfig.seed=3",))
     assert "--enable-deterministic-inference" in on_gpu.command and not on_gpu.problems
     assert "--enable-deterministic-inference" not in started().command
@@ -167,32 +167,32 @@ def test_a_seed_of_the_users_own_acts_on_a_gpu_and_is_refused_on_a_cpu():
         (("gconfig.min_new_tokens=3", "sglang.skip_tokenizer_init=true"), "gconfig.min_new_tokens"),
     ],
 )
-def test_sampling_that_sglang_would_do_otherwise_is_refused(words, key):
+def test_sampling_that_sglang_does_differently_is_refused(words, key):
     assert key in keys(started(words=words).problems)
 
 
 @pytest.mark.parametrize("name", sorted(UNGUARDED_FLAGS))
-def test_no_door_is_opened_that_the_token_does_not_guard(name):
+def test_flags_that_open_an_unguarded_port_are_refused(name):
     start = started(extra_args={name: 2})
     assert keys(start.problems) == {f"sglang.extra_args.{name}"}
     assert "--" + name.replace("_", "-") not in start.command
 
 
 @pytest.mark.parametrize("name", ["disagg", "disaggregation-mode", "--grpc-po", "engine_info_boot", "grpc_port=1"])
-def test_no_such_door_is_opened_by_another_spelling(name):
+def test_other_spellings_of_these_flags_are_refused(name):
     start = started(extra_args={name: 2})
     assert keys(start.problems) == {f"sglang.extra_args.{name}"}
     assert not [word for word in start.command if name.strip("-")[:6].replace("_", "-") in word]
 
 
-def test_each_sample_has_a_seed_and_a_name_of_its_own():
+def test_each_sample_has_its_own_seed_and_name():
     said = body(n=3)
     assert [how["sampling_seed"] for how in said["sampling_params"]] == [7, 8, 9]
     assert said["rid"] == ["a#0#", "a#1#", "a#2#"]
     assert said["input_ids"] == [[5, 9, 13]] * 3
 
 
-def test_logprobs_among_the_tokens_that_are_left_are_asked_for_where_some_are_left_out():
+def test_logprobs_over_the_remaining_tokens_are_requested_with_truncation():
     assert not body()["return_sampling_mask"]
     cut = body(top_p=0.5)
     assert cut["return_sampling_mask"] and cut["sampling_params"][0]["top_k"] == FACTS.vocab_size
@@ -201,7 +201,7 @@ def test_logprobs_among_the_tokens_that_are_left_are_asked_for_where_some_are_le
     assert not body(top_p=0.5, greedy=True)["return_sampling_mask"]
 
 
-def test_an_answer_ends_where_the_models_does_and_within_the_context():
+def test_an_answer_ends_at_the_models_end_tokens_and_within_the_context():
     how = body(stop_token_ids=[9], max_new_tokens=10_000)["sampling_params"][0]
     assert how["stop_token_ids"] == [1, 9]
     assert how["max_new_tokens"] == FACTS.context_length - 3
@@ -209,14 +209,14 @@ def test_an_answer_ends_where_the_models_does_and_within_the_context():
         request_body(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 8}), ["a"], FACTS, ABLE)
 
 
-def test_what_a_request_asks_in_vain_is_refused_in_words():
+def test_unsupported_sampling_of_a_request_is_refused_by_key():
     with pytest.raises(ValueError, match=r"^gconfig\.min_p: SGLang crashes"):
         body(able=Capabilities(True, by_seed=True), min_p=0.2)
     with pytest.raises(ValueError, match=r"^gconfig\.beams"):
         body(beams=3)
 
 
-def test_an_answer_that_was_aborted_before_it_began_is_empty():
+def test_an_answer_aborted_before_its_start_is_empty():
     response = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}
     assert parse_output(response, truncated=False) == ([], [], "abort", None)
 
@@ -249,14 +249,14 @@ def served(contents: dict[str, Any], rows: int = 60) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("rows", [60, 64])
-def test_what_is_read_back_is_known_though_it_is_fused_and_filled_up(rows):
+def test_fused_and_padded_tensors_are_verified(rows):
     contents = _contents(INFOS)
     found = compare(fused_tensors(INFOS, contents, digest_on_cpu), [served(contents, rows)], INFOS)
     assert found.hashes == {info.name: info.hash for info in INFOS}
     assert not found.wrong and not found.uncovered
 
 
-def test_a_tensor_that_is_served_otherwise_is_named():
+def test_a_tensor_that_differs_is_named():
     contents = _contents(INFOS)
     expected = fused_tensors(INFOS, contents, digest_on_cpu)
     contents["model.layers.0.self_attn.k_proj.weight"][3] ^= 1
@@ -265,7 +265,7 @@ def test_a_tensor_that_is_served_otherwise_is_named():
     assert "qkv_proj" in found.wrong["model.layers.0.self_attn.k_proj.weight"]
 
 
-def test_what_several_ranks_share_is_uncovered_and_never_called_wrong():
+def test_tensors_split_over_ranks_are_uncovered_and_never_wrong():
     contents = _contents(INFOS)
     whole = served(contents)
     parts = [{**whole, "model.layers.0.self_attn.qkv_proj.weight": rank} for rank in ("a", "b")]
@@ -274,7 +274,7 @@ def test_what_several_ranks_share_is_uncovered_and_never_called_wrong():
     assert found.uncovered == [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
 
 
-def test_the_guard_lets_nobody_pass_without_the_token(monkeypatch):
+def test_the_token_guard_refuses_calls_without_the_token(monkeypatch):
     monkeypatch.setenv(TOKEN, "secret")
     passed: list[str] = []
 

