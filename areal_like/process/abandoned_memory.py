@@ -3,7 +3,7 @@ does it for its own user.
 
 A run is alive while a process holds the lock on its folder (guardian, launcher, writers of weights; the kernel releases
 it with the last of them) or a process of this user has the run's id in its environment. Both are checked under the
-exclusive lock, so that nobody can take a folder that is being removed (see `run_memory.lock_folder`).
+exclusive lock, so that no process can take a folder that is being removed (see `run_memory.lock_folder`).
 """
 
 import contextlib

@@ -51,7 +51,7 @@ def missing_requirements(
             reason = f"needs the package {name}, which is not installed; {pip_command(name)} installs it"
             yield MissingRequirement(name, key, f"{reason}, {key}={off} does without")
         elif name == "swanlab" and config.swanlab.mode == "local" and DASHBOARD not in packages:
-            reason = f"local needs the package {DASHBOARD}, which is not installed and wants an older rich than ours"
+            reason = f"local needs the package {DASHBOARD}, which is not installed and needs an older rich than ours"
             yield MissingRequirement(name, key, f"{reason}; {key}=offline writes files for swanlab sync")
         elif name != "tensorboard" and not _has_credentials(name, config, variables):
             mode = getattr(config, name).mode
