@@ -1,4 +1,4 @@
-"""Servers that run already: their addresses, and the key that they want."""
+"""Checks of external servers (`rollout.server_addresses`): their addresses and the API key."""
 
 import re
 from typing import TYPE_CHECKING
@@ -17,37 +17,33 @@ HTTPS = "https://"
 
 
 def address_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
-    """What is wrong with the addresses themselves. An address is part of a command line, which all can read."""
+    """Invalid or repeated addresses, and addresses with credentials, which would be visible in command lines."""
     if not generates(config):
         return []
-    found, seen = [], set[str]()
+    problems, seen = [], set[str]()
     for number, address in enumerate(config.rollout.server_addresses):
         match, key = ADDRESS.fullmatch(address.strip()), f"{KEY}[{number}]"
         if address.strip().startswith(HTTPS):
-            found.append(
-                PlanProblem(key, "https is not spoken here; give host:port of a plain one, through a tunnel say")
-            )
+            problems.append(PlanProblem(key, "https is not supported; give host:port of an http server"))
         elif match is None:
-            found.append(PlanProblem(key, "is no address; write host:port, such as 127.0.0.1:8000"))
+            problems.append(PlanProblem(key, "is not an address; write host:port, such as 127.0.0.1:8000"))
         elif match["account"]:
-            reason = (
-                f"has an account in it, for all to read; put the key into the variable {config.rollout.api_key_var}"
-            )
-            found.append(PlanProblem(key, f"{reason} (rollout.api_key_var)"))
+            reason = f"contains credentials, visible to all users; use the variable {config.rollout.api_key_var}"
+            problems.append(PlanProblem(key, f"{reason} (rollout.api_key_var)"))
         elif (server := address.strip().removeprefix("http://").partition("/")[0]) in seen:
-            found.append(PlanProblem(key, "stands there twice; one server cannot be two of a run"))
+            problems.append(PlanProblem(key, "is given twice; remove one"))
         else:
             seen.add(server)
-    return found
+    return problems
 
 
 def missing_api_key(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
-    """It comes from the environment, or from a file of variables, and stands nowhere else."""
+    """The key comes from the environment or from `launcher.env_file`."""
     if not generates(config) or not config.rollout.server_addresses:
         return []
     name = config.rollout.api_key_var
     if run_environment(config, host.directory).get(name):
         return []
-    reason = f"the variable {name} is not set, which is to hold the key of the servers at {KEY}"
-    way = f"export {name}=... (the key that they were started with), or name the variable that has it"
+    reason = f"the variable {name}, which holds the API key of the servers at {KEY}, is not set"
+    way = f"export {name}=... (the key that they were started with), or name another variable"
     return [PlanProblem("rollout.api_key_var", f"{reason}; {way}")]

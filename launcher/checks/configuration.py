@@ -1,4 +1,4 @@
-"""What a real start would be refused for: by the configuration itself, and by what this framework does not do."""
+"""Problems of the configuration that prevent a start, and features that are not built."""
 
 from typing import TYPE_CHECKING
 
@@ -29,53 +29,53 @@ SCHEMA_ORIGINS = ("default", "group of the schema")
 def configuration_problems(
     loaded: "Loaded",
     allocation: Allocation | None,
-    problems: list[AllocationProblem],
+    allocation_problems: list[AllocationProblem],
     placement: PlacementPlan | None,
     starts: list[ServerCommand],
     batch: BatchPlan,
     host: HostInfo,
 ) -> list[PlanProblem]:
-    """What the configuration says first, then what follows from it."""
+    """Problems of the configuration itself first, then those that follow from it."""
     from areal_like.config.dialects.areal import cannot_start
 
     foreign = [leaf.path for leaf in loaded.foreign]
-    found = [PlanProblem(key, reason) for key, reason in cannot_start(loaded.values, loaded.cls.__name__, foreign)]
-    found += [PlanProblem(finding.key, finding.message) for finding in problems]
-    found += [PlanProblem(finding.key, finding.message) for finding in (allocation.cannot_start if allocation else ())]
-    found += [
+    problems = [PlanProblem(key, reason) for key, reason in cannot_start(loaded.values, loaded.cls.__name__, foreign)]
+    for problem in (*allocation_problems, *(allocation.cannot_start if allocation else ())):
+        problems.append(PlanProblem(problem.key, problem.message))
+    problems += [
         PlanProblem(f"{name}.optimizer", "is null, which freezes the model: nothing would be trained")
         for name, engine in trained_models(loaded.config)
         if name not in ("ref", "critic") and engine.optimizer is None
     ]
     if allocation is not None:
-        found += parallel_size_problems(loaded.config, allocation, host)
+        problems += parallel_size_problems(loaded.config, allocation, host)
     if allocation is None or allocation.actor is not None:
-        found += training_problems(loaded.config, batch)
-        found += answer_length_problems(loaded.config, allocation, host)
+        problems += training_problems(loaded.config, batch)
+        problems += answer_length_problems(loaded.config, allocation, host)
     for start in starts[:1]:
-        found += [PlanProblem(*pair) for pair in start.problems]
-    found += fake_data_problems(loaded.config, batch)
-    found += profiler_problems(loaded.config, allocation, batch)
-    found += [*environment.environment_problems(loaded.config), *address_problems(loaded.config)]
-    found += head_size_problems(loaded.config, allocation, host)
-    found += _processes(loaded.config, placement)
-    found += [PlanProblem(*problem) for problem in not_built_problems(loaded.config, allocation)]
-    return found + _refused_keys(loaded)
+        problems += [PlanProblem(*pair) for pair in start.problems]
+    problems += fake_data_problems(loaded.config, batch)
+    problems += profiler_problems(loaded.config, allocation, batch)
+    problems += [*environment.environment_problems(loaded.config), *address_problems(loaded.config)]
+    problems += head_size_problems(loaded.config, allocation, host)
+    problems += _processes(loaded.config, placement)
+    problems += [PlanProblem(*pair) for pair in not_built_problems(loaded.config, allocation)]
+    return problems + _refused_keys(loaded)
 
 
 def _processes(config: "BaseExperimentConfig", placement: PlacementPlan | None) -> list[PlanProblem]:
-    found = []
+    problems = []
     if config.cluster.type == "local" and placement is not None and placement.num_nodes > 1:
-        reason = f"local starts processes on this machine alone, and these take {placement.num_nodes} nodes"
-        hint = "take sizes that fit into one, and cluster.n_nodes=1"
-        found.append(PlanProblem("cluster.type", f"{reason}; {hint} (several nodes are not started yet)"))
+        reason = f"local starts processes only on this machine, and this run needs {placement.num_nodes} nodes"
+        hint = "choose sizes that fit into one, and cluster.n_nodes=1"
+        problems.append(PlanProblem("cluster.type", f"{reason}; {hint} (several nodes are not started yet)"))
     elif config.cluster.type == "local" and config.cluster.n_nodes > 1:
-        reason = f"is {config.cluster.n_nodes}, and cluster.type=local starts processes on this machine alone"
-        found.append(PlanProblem("cluster.n_nodes", f"{reason}; set it to 1 (several nodes are not started yet)"))
+        reason = f"is {config.cluster.n_nodes}, and cluster.type=local starts processes only on this machine"
+        problems.append(PlanProblem("cluster.n_nodes", f"{reason}; set it to 1 (several nodes are not started yet)"))
     if config.cluster.name_resolve.type == "memory":
-        reason = "memory reaches no other process, and a run is several; use nfs"
-        found.append(PlanProblem("cluster.name_resolve.type", reason))
-    return found
+        reason = "memory works within one process only, and a run has several; use nfs"
+        problems.append(PlanProblem("cluster.name_resolve.type", reason))
+    return problems
 
 
 def _refused_keys(loaded: "Loaded") -> list[PlanProblem]:

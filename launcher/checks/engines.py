@@ -1,5 +1,4 @@
-"""The environment of an engine that is not ours: which Python has it, in which version, and what it says to its
-command line."""
+"""The environment of an external engine (vLLM, SGLang): its Python, its version, its own check of the flags."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,15 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 EXTERNAL_ENGINES = ("vllm", "sglang")
-"""Engines of others: beside each server of theirs stands a process of ours, which speaks for it."""
+"""Engines that run in their own process, with one of our servers in front of each."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Sizes of heads that vLLM's attention for CPUs was made for (0.32)."""
+"""Head sizes that vLLM's CPU attention supports (0.32)."""
 ENGINE_SEPARATOR = "--"
-"""In the command of that process: what follows is the engine's own."""
+"""In the command of that server: the engine's own command follows."""
 
 
 def engine_name(config: "BaseExperimentConfig", allocation: Allocation | None) -> str | None:
-    """That of the servers that are started here, where it is one of others."""
+    """The external engine of the servers that this run starts; None for the embedded engine."""
     if not isinstance(config, GRPOConfig) or not starts_servers(config):
         return None
     if allocation is None or allocation.rollout is None or config.cluster.type != "local":
@@ -34,7 +33,7 @@ def engine_name(config: "BaseExperimentConfig", allocation: Allocation | None) -
 def find_engine(
     config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
 ) -> Installation | str | None:
-    """None where there is nothing to find; a text where it is not there."""
+    """The installation; None for the embedded engine; a text with the reason where it is missing."""
     name = engine_name(config, allocation)
     if name is None or allocation is None:
         return None
@@ -45,7 +44,7 @@ def find_engine(
 
 
 def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> list[Resolved]:
-    """Of an engine's own options those that are left open."""
+    """The engine's own options that are `auto`."""
     from areal_like.serving.sglang.auto_values import auto_values as of_sglang
     from areal_like.serving.vllm.auto_values import auto_values as of_vllm
 
@@ -55,7 +54,7 @@ def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> li
 
 
 def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[Resolved]:
-    """Which Python is taken where none is named."""
+    """The Python that is used where `<engine>.python` is null."""
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
     if (
         name is None
@@ -78,7 +77,7 @@ def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | Non
 def head_size_problems(
     config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
 ) -> list[PlanProblem]:
-    """What vLLM would say after a minute of loading."""
+    """vLLM would report this only after a minute of loading."""
     if engine_name(config, allocation) != "vllm" or allocation is None or allocation.num_gpus:
         return []
     assert isinstance(config, GRPOConfig)
@@ -86,14 +85,12 @@ def head_size_problems(
     if shape is None or shape.head_dim in CPU_HEAD_SIZES:
         return []
     sizes = ", ".join(map(str, CPU_HEAD_SIZES))
-    reason = (
-        f"its attention heads have {shape.head_dim} numbers each, and vLLM on a CPU has attention for {sizes} alone"
-    )
-    return [PlanProblem("actor.path", f"{config.actor.path}: {reason}; take rollout=sglang or rollout=embedded for it")]
+    reason = f"its attention heads have size {shape.head_dim}, and vLLM on a CPU supports only {sizes}"
+    return [PlanProblem("actor.path", f"{config.actor.path}: {reason}; use rollout=sglang or rollout=embedded")]
 
 
 def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> dict[str, Any] | None:
-    """For the plan."""
+    """What a plan shows of the engine."""
     name, found = engine_name(config, allocation), find_engine(config, allocation, host)
     if name is None or not isinstance(found, Installation):
         return None
@@ -101,8 +98,7 @@ def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, h
 
 
 def flag_problems(plan: Plan) -> list[PlanProblem]:
-    """What the installed version says to the command line that it would be given. Asked at a start alone: it takes the
-    engine seconds to be asked, the first time."""
+    """Flags that the installed engine's own parser refuses. Checked only at a start, as it takes seconds."""
     engine = plan.servers.get("engine")
     server = next((process for process in plan.processes if process.role == "server"), None)
     if engine is None or server is None:

@@ -1,4 +1,4 @@
-"""Which comes first: the steps that a user asks for, or the end of the data."""
+"""Warns where the data end before `total_train_steps`."""
 
 from math import ceil
 from pathlib import Path
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 STEPS = "total_train_steps"
 MAX_COUNTED_BYTES = 1 << 26
-"""Bytes of a file whose lines a plan counts; of a larger one the run tells, once it has read it."""
+"""Larger files are not counted for a plan; the run warns once it has read them."""
 MIN_TASK_ROWS = 5000
-"""Every built-in task has more rows for training, as it is."""
+"""Every built-in task has more training rows by default."""
 
 
 def data_end_warning(loaded: "Loaded", host: HostInfo) -> str | None:
-    """What the plan tells of a run whose data end before its steps, as far as its rows can be counted cheaply."""
+    """The warning of a plan, where the rows can be counted cheaply."""
     config = loaded.config
-    if not _asked(loaded) or (rows := _rows(loaded, host)) is None:
+    if not _has_step_goal(loaded) or (rows := _rows(loaded, host)) is None:
         return None
     data = config.train_dataset
     steps = rows // data.batch_size if data.drop_last else ceil(rows / data.batch_size)
@@ -30,9 +30,9 @@ def data_end_warning(loaded: "Loaded", host: HostInfo) -> str | None:
 
 
 def data_end_text(loaded: "Loaded", steps: int) -> str | None:
-    """What to tell of a run that has so many steps."""
+    """The warning for data that end after `steps`; None where they last."""
     config = loaded.config
-    if not _asked(loaded) or not 0 < steps < config.total_train_steps:
+    if not _has_step_goal(loaded) or not 0 < steps < config.total_train_steps:
         return None
     epochs = ceil(config.total_train_steps * config.total_train_epochs / steps)
     return (
@@ -41,7 +41,7 @@ def data_end_text(loaded: "Loaded", steps: int) -> str | None:
     )
 
 
-def _asked(loaded: "Loaded") -> bool:
+def _has_step_goal(loaded: "Loaded") -> bool:
     config = loaded.config
     if config.bench or not config.total_train_steps or config.total_train_n_seqs:
         return False
@@ -56,8 +56,8 @@ def _rows(loaded: "Loaded", host: HostInfo) -> int | None:
     name = config.task.name or path
     if name in BUILT_IN["task"] and path in ("", name):
         needed = config.total_train_steps * config.train_dataset.batch_size / config.total_train_epochs
-        as_it_is = config.task.args in ({}, {"digits": 2})
-        return _rows_of_task(name) if as_it_is and needed > MIN_TASK_ROWS else None
+        is_default = config.task.args in ({}, {"digits": 2})
+        return _rows_of_task(name) if is_default and needed > MIN_TASK_ROWS else None
     file = loaded.file.resolve().parent / Path(path).expanduser()
     file = file if file.is_file() else host.directory / Path(path).expanduser()
     if config.task.name or file.suffix != ".jsonl" or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:

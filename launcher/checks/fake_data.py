@@ -1,4 +1,4 @@
-"""Random tokens in place of data: what they cannot stand in for."""
+"""Checks of fake data (random tokens)."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -21,14 +21,14 @@ def fake_data_problems(config: "BaseExperimentConfig", batch: BatchPlan) -> Iter
             reason = f"{plural(data.batch_size, 'sequence')} for {ranks} ranks; every rank needs at least one"
             yield PlanProblem(f"{key}.batch_size", reason)
     if isinstance(config, GRPOConfig) and valid is not None and valid.fake is not None:
-        reason = "what is evaluated are answers, and to random tokens there is no right one; set it to null"
+        reason = "evaluation needs correct answers, which random tokens do not have; set it to null"
         yield PlanProblem(VALID, reason)
     if fake is None:
         return
     if batch.total_steps is None:
-        yield PlanProblem("total_train_steps", f"is null, and random tokens ({TRAIN}) have no end; set it")
+        yield PlanProblem("total_train_steps", f"is null, and random tokens ({TRAIN}) never end; set it")
     if isinstance(config, GRPOConfig) and fake.batch_size == 1 and _compares(config):
-        reason = "one sequence, compared with itself, teaches nothing and is not computed; take at least 2"
+        reason = "advantages compare sequences, and one sequence has no other; use at least 2"
         yield PlanProblem(f"{TRAIN}.batch_size", reason)
 
 

@@ -1,4 +1,4 @@
-"""What this machine, or the cluster, does not have and a run needs. Said in a plan; refused at a real start."""
+"""What a run needs and this machine or cluster lacks: devices, packages, keys, files."""
 
 import os
 import shutil
@@ -39,124 +39,128 @@ PACKAGE_OF = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_att
 def missing_resources(
     config: "BaseExperimentConfig", allocation: Allocation | None, placement: PlacementPlan | None, host: HostInfo
 ) -> list[PlanProblem]:
-    """By kind: devices, programs, files."""
-    found = []
+    """Devices first, then programs, then files."""
+    problems = []
     if allocation:
-        found += _devices(config, allocation, host)
+        problems += _devices(config, allocation, host)
         if placement and not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
             reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
-            found.append(PlanProblem("cluster.n_nodes", reason))
-        found += _attention(config, allocation, host)
-        found += _embedded(config, allocation, host)
-        if not any(need.key == GPUS_KEY for need in allocation.needs):  # else the engine may be another one in the end
-            found += engine_problems(config, allocation, host)
-    if not host.is_here:  # what lies on a machine that is only described is not known
-        return found
-    found += [*package_problems(host.missing), *missing_api_key(config, host), *tracker_problems(config, host)]
-    found += _commands(config.cluster.type)
-    return found + _files(config, host)
+            problems.append(PlanProblem("cluster.n_nodes", reason))
+        problems += _attention(config, allocation, host)
+        problems += _embedded(config, allocation, host)
+        if not any(need.key == GPUS_KEY for need in allocation.needs):  # otherwise the engine may still change
+            problems += engine_problems(config, allocation, host)
+    if not host.is_here:  # the files of a described machine are not known
+        return problems
+    problems += [*package_problems(host.missing), *missing_api_key(config, host), *tracker_problems(config, host)]
+    problems += _commands(config.cluster.type)
+    return problems + _files(config, host)
 
 
 def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[PlanProblem]:
-    """What the allocation lacks, apart from what no machine could give. This machine is one of its nodes."""
+    """Devices that the allocation needs and this machine, one of its nodes, does not have."""
     total, here = allocation.num_gpus, gpus_per_node(config, host.machine)
     place = host.machine.place
-    said = f"needs {plural(here, 'GPU')} on {place}"
-    better = f"needs {plural(total, 'GPU')}, {here} of them on {place}" if total > here else said
+    per_node = f"needs {plural(here, 'GPU')} on {place}"
+    in_all = f"needs {plural(total, 'GPU')}, {here} of them on {place}" if total > here else per_node
     return [
-        PlanProblem(finding.key, finding.message.replace(said, better))
-        for finding in allocation.needs
-        if OVER_NODES not in finding.message
+        PlanProblem(need.key, need.message.replace(per_node, in_all))
+        for need in allocation.needs
+        if OVER_NODES not in need.message
     ]
 
 
 def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[PlanProblem]:
-    found = []
+    problems = []
     for name, engine in trained_models(config):
-        key, wanted = f"{name}.attn_impl", engine.attn_impl
-        if not allocation.num_gpus and wanted in (*PACKAGE_OF, "flex_attention"):
-            found.append(PlanProblem(key, f"{wanted} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
+        key, attention = f"{name}.attn_impl", engine.attn_impl
+        if not allocation.num_gpus and attention in (*PACKAGE_OF, "flex_attention"):
+            problems.append(PlanProblem(key, f"{attention} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
         elif (
-            wanted in PACKAGE_OF
-            and PACKAGE_OF[wanted] not in host.packages
+            attention in PACKAGE_OF
+            and PACKAGE_OF[attention] not in host.packages
             and config.cluster.type == "local"
             and host.is_here
         ):
-            reason = f"{wanted} needs the package {PACKAGE_OF[wanted]}, which is not installed; {key}=auto does without"
-            found.append(PlanProblem(key, reason))
-        elif wanted in PACKAGE_OF and engine.dtype == "float32":
-            found.append(
-                PlanProblem(key, f"{wanted} does not compute in float32; set {name}.dtype=bfloat16, or use auto")
+            reason = (
+                f"{attention} needs the package {PACKAGE_OF[attention]}, which is not installed; {key}=auto needs none"
             )
-    return found
+            problems.append(PlanProblem(key, reason))
+        elif attention in PACKAGE_OF and engine.dtype == "float32":
+            problems.append(
+                PlanProblem(key, f"{attention} does not support float32; set {name}.dtype=bfloat16, or use auto")
+            )
+    return problems
 
 
 def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[PlanProblem]:
-    """The embedded engine goes where it is told, and would find no GPU there."""
+    """`embedded.device=cuda` without a GPU."""
     rollout = allocation.rollout
     if not isinstance(config, GRPOConfig) or rollout is None or rollout.backend != "embedded" or allocation.num_gpus:
         return []
     if config.embedded.device != "cuda" or not starts_servers(config):
         return []
-    reason = f"cuda is asked for, and there is no GPU ({host.machine.how}); set embedded.device=auto"
+    reason = f"is cuda, and there is no GPU ({host.machine.how}); set embedded.device=auto"
     return [PlanProblem("embedded.device", reason)]
 
 
 def _commands(cluster: str) -> list[PlanProblem]:
     if cluster == "slurm" and shutil.which("sbatch") is None:
-        return [PlanProblem("cluster.type", "sbatch is not found here; start from a machine of the Slurm cluster")]
+        return [PlanProblem("cluster.type", "sbatch is not installed here; start from a machine of the Slurm cluster")]
     return []
 
 
 def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
-    found = []
+    problems = []
     for file in config.launcher.env_file:
         if not (host.directory / Path(file).expanduser()).is_file():
-            found.append(PlanProblem("launcher.env_file", f"{file} does not exist"))
+            problems.append(PlanProblem("launcher.env_file", f"{file} does not exist"))
     for key, path in _models(config):
         if _is_folder(path) and not (host.directory / Path(path).expanduser()).is_dir():
-            found.append(PlanProblem(key, f"there is no folder {path}"))
+            problems.append(PlanProblem(key, f"there is no folder {path}"))
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
-            there = ", ".join(BUILT_IN + known for known in built_in_models())
-            found.append(PlanProblem(key, f"no {path} comes with the package; there are: {there}"))
+            known = ", ".join(BUILT_IN + name for name in built_in_models())
+            problems.append(PlanProblem(key, f"{path} is not a built-in model; known are {known}"))
         if path.startswith(BUILT_IN) and (why := missing_weights_hint(path)):
-            found.append(PlanProblem(key, why))
-    found += [
+            problems.append(PlanProblem(key, why))
+    problems += [
         *offline_model_problems(config, host),
         *reward_model_problems(config, host),
         *model_file_problems(config, host),
     ]
     roots: dict[str, str | Path] = {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}
-    folders: dict[str, str | Path] = {f"{section}.fileroot": said for section, said in roots.items()}
+    folders: dict[str, str | Path] = {f"{section}.fileroot": path for section, path in roots.items()}
     names = config.cluster.name_resolve
     if names.type == "nfs" and not names.nfs_record_root.startswith(config.cluster.fileroot):
         folders["cluster.name_resolve.nfs_record_root"] = names.nfs_record_root
-    for key, said in folders.items():
-        root = host.directory / Path(said).expanduser()
+    for key, path in folders.items():
+        root = host.directory / Path(path).expanduser()
         existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         if not os.access(existing, os.W_OK) or not existing.is_dir():
-            why = "is a file" if not existing.is_dir() else "is closed to this user"
-            found.append(PlanProblem(key, f"nothing can be written into {root}: {existing} {why}; set another folder"))
-    return found
+            why = "is a file" if not existing.is_dir() else "is not writable for this user"
+            problems.append(PlanProblem(key, f"cannot write into {root}: {existing} {why}; set another folder"))
+    return problems
 
 
 def _models(config: "BaseExperimentConfig") -> list[tuple[str, str]]:
-    """Key and path of each; a tokenizer of its own counts as one."""
+    """Key and path of each model, and of a separate tokenizer."""
     models = [(f"{name}.path", engine.path) for name, engine in trained_models(config)]
     tokenizer = config.tokenizer_path
     return models if tokenizer in {path for _, path in models} else [*models, ("tokenizer_path", tokenizer)]
 
 
 def _is_folder(path: str) -> bool:
-    """What can be nothing else, whether it is there or not."""
+    """Whether a path can only be a folder, whether it exists or not."""
     named = not path or path.startswith(BUILT_IN) or NAME.fullmatch(path) is not None
     return path.startswith((".", "/", "~")) or not named
 
 
 def tracker_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
-    """On a cluster as well: metrics are sent by the launcher. A run that measures sends none."""
+    """Packages and keys of trackers, which the launcher needs, also on a cluster. A benchmark sends nothing."""
     there = run_environment(config, host.directory)
-    found = missing_requirements(config.stats_logger, host.packages, there)
+    problems = missing_requirements(config.stats_logger, host.packages, there)
     return [
-        PlanProblem(lack.key, lack.reason) for lack in found if not (config.bench and lack.tracker in REMOTE_TRACKERS)
+        PlanProblem(lack.key, lack.reason)
+        for lack in problems
+        if not (config.bench and lack.tracker in REMOTE_TRACKERS)
     ]

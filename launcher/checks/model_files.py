@@ -1,4 +1,4 @@
-"""What the folder of a model must hold, looked at before any process starts: files, and what an index lists."""
+"""Checks the folders of models before a start: config.json, weights (also those of an index), tokenizer."""
 
 import json
 from collections.abc import Iterator
@@ -25,31 +25,31 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHTS = ("*.safetensors", "*.bin")
 ADAPTER = "adapter_config.json"
-"""Of a folder with adapters alone: it names the model whose weights they change."""
+"""In a folder that holds only adapters; it names their base model."""
 
 
 def model_file_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
-    """Of all models that a run loads from folders; one that the Hub's cache holds is looked at with what to fetch."""
-    found: list[PlanProblem] = []
+    """For all models that a run loads from folders; those in the Hub's cache are checked by `hub`."""
+    problems: list[PlanProblem] = []
     runs = set()
     for name, engine in trained_models(config):
         if engine.path in runs:
             continue
         if (run := _run(engine.path, config, host)) is not None:
             runs.add(engine.path)
-            found.append(PlanProblem(f"{name}.path", _of_run(f"{name}.path", engine.path, run)))
+            problems.append(PlanProblem(f"{name}.path", _of_run(f"{name}.path", engine.path, run)))
             continue
         scratch = f", or {name}.init_from_scratch=true for random weights" if name != "ref" else ""
-        found += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)
+        problems += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)
     if isinstance(config, GRPOConfig) and has_reward_model(config):
         model = reward_model_source(config, host)
         if model is not None and not model.lack:
-            found += _in_folder(REWARD, model.path, host, True)
-    return found + ([] if getattr(config, "tokenizer_path", "") in runs else list(_tokenizer(config, host)))
+            problems += _in_folder(REWARD, model.path, host, True)
+    return problems + ([] if getattr(config, "tokenizer_path", "") in runs else list(_tokenizer(config, host)))
 
 
 def _run(path: str, config: "BaseExperimentConfig", host: HostInfo) -> Path | None:
-    """The run that a path is, or names, where it is no model. Of names with a slash, most are on the Hub."""
+    """The run that a path is, or names, where it is not a model. A name with a slash is taken as one on the Hub."""
     if not path or path.startswith(BUILT_IN) or (host.directory / Path(path).expanduser() / CONFIG).is_file():
         return None
     root = host.directory / Path(config.cluster.fileroot).expanduser()
@@ -65,11 +65,11 @@ def _of_run(key: str, path: str, run: Path) -> str:
     if not checkpoints:
         return f"{path} is a run ({run}), which has no complete checkpoint yet; name the folder of a model"
     newest = checkpoints[-1][1]
-    return f"{path} is a run, and the folder of a model is wanted; its newest checkpoint is {key}={newest}"
+    return f"{path} is a run, not the folder of a model; its newest checkpoint is {key}={newest}"
 
 
 def missing_weights(folder: Path) -> str:
-    """What is not there of the weights; empty where nothing is missing."""
+    """The first missing part of the weights; empty where they are complete."""
     for name in INDEXES:
         if (folder / name).is_file():
             content = read_config(folder / name)
@@ -94,14 +94,14 @@ def _in_folder(key: str, path: str, host: HostInfo, weights: bool, scratch: str 
     try:
         json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except ValueError as fault:
-        yield PlanProblem(key, f"{path}/{CONFIG} is no JSON ({fault}); copy the model again")
+        yield PlanProblem(key, f"{path}/{CONFIG} is not JSON ({fault}); copy the model again")
         return
     if weights and (lack := missing_weights(folder)):
         yield PlanProblem(key, f"{path} has no {lack}; name the folder of a complete model{scratch}")
 
 
 def _tokenizer(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[PlanProblem]:
-    """Texts become token ids by it; random tokens need none."""
+    """A missing tokenizer; random tokens need none."""
     if config.train_dataset.fake is not None and not generates(config):
         return
     folder = _folder(getattr(config, "tokenizer_path", ""), host)
@@ -111,7 +111,7 @@ def _tokenizer(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[PlanP
 
 
 def _folder(path: str, host: HostInfo) -> Path | None:
-    """Where the path is a folder; None where it is another kind of name, or is missing altogether."""
+    """The folder of a path; None for built-in models and names on the Hub."""
     if not path or path.startswith(BUILT_IN):
         return None
     folder = host.directory / Path(path).expanduser()

@@ -1,8 +1,8 @@
-"""Whether the cores and the memory of a machine carry the processes that compute without a GPU.
+"""Checks that the cores and the memory of a machine suffice for the processes that compute without a GPU.
 
-The arithmetic is of what no run does without: an engine's server wants a core for each of its workers, and half of one
-is enough for a server or a trainer rank of ours. One server and one trainer run on any number of cores. Memory is that
-of the programs as they were measured, and of weights, gradients and optimizer; caches and activations come on top.
+A lower bound: an external engine needs a core per worker, an embedded server or a trainer rank half a core. One server
+and one trainer run on any number of cores. Memory counts the programs (measured), weights, gradients and optimizer, but
+not caches and activations.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 KEY = "cluster.allow_oversubscription"
 CORES_PER_ENGINE_WORKER, CORES_PER_PROCESS = 1.0, 0.5
 PROGRAM_BYTES = {"vllm": 3 * GIB // 4, "sglang": GIB}
-"""An engine's processes before they have loaded a model."""
+"""Memory of an engine's processes before they load a model."""
 OUR_PROGRAM_BYTES = GIB // 4
 AUTO_MODES = ("", "auto", "heuristic", "manual")
 
 
 class ResourceNeed(NamedTuple):
-    """Processes of one kind: how many, and what each of them wants."""
+    """Processes of one kind: their number, and what each one needs."""
 
     number: int
     what: str
@@ -43,14 +43,14 @@ def capacity_problems(
     memory: Memory,
     host: HostInfo,
 ) -> list[PlanProblem]:
-    """What is too much for this machine, unless somebody insists."""
+    """What exceeds this machine, unless `cluster.allow_oversubscription` is set."""
     if config.cluster.allow_oversubscription or config.cluster.type != "local":
         return []
-    return _too_much(config, allocation, placement, memory, host, f"or insist with {KEY}=true")
+    return _too_much(config, allocation, placement, memory, host, f"or set {KEY}=true")
 
 
 def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[PlanProblem]:
-    """What is asked of each node of a cluster whose nodes are described."""
+    """Resources that a described cluster node does not have."""
     if host.is_here:
         return []
     if cluster["type"] == "slurm" and "cpus_per_node" in cluster:
@@ -60,16 +60,16 @@ def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[Plan
         size = max((bundle["memory"] for bundle in cluster["bundles"]), default=0)
     else:
         return []
-    found, place, there = [], host.machine.place, host.machine.num_cpu_cores
-    if cores > there:
+    problems, place, available = [], host.machine.place, host.machine.num_cpu_cores
+    if cores > available:
         ways = "lower it, and launcher.inference_server_cpus_per_gpu"
-        reason = f"{cores} cores of a node are asked for, and {place} has {there}"
-        found.append(PlanProblem("launcher.trainer_cpus_per_gpu", f"{reason}; {ways}"))
+        reason = f"{cores} cores per node are requested, and {place} has {available}"
+        problems.append(PlanProblem("launcher.trainer_cpus_per_gpu", f"{reason}; {ways}"))
     if host.memory_bytes and size > host.memory_bytes:
         ways = "lower it, and launcher.inference_server_mem_per_gpu"
-        reason = f"{size_text(size)} of a node's memory are asked for, and {place} has {size_text(host.memory_bytes)}"
-        found.append(PlanProblem("launcher.trainer_mem_per_gpu", f"{reason}; {ways}"))
-    return found
+        reason = f"{size_text(size)} of memory per node are requested, and {place} has {size_text(host.memory_bytes)}"
+        problems.append(PlanProblem("launcher.trainer_mem_per_gpu", f"{reason}; {ways}"))
+    return problems
 
 
 def capacity_warnings(
@@ -79,10 +79,10 @@ def capacity_warnings(
     memory: Memory,
     host: HostInfo,
 ) -> list[str]:
-    """The same where somebody does."""
+    """The same as warnings, with `cluster.allow_oversubscription`."""
     if not config.cluster.allow_oversubscription or config.cluster.type != "local":
         return []
-    lacking = _too_much(config, allocation, placement, memory, host, f"{KEY}=true starts it all the same")
+    lacking = _too_much(config, allocation, placement, memory, host, f"{KEY}=true starts it anyway")
     return [f"{need.key}: {need.reason}" for need in lacking]
 
 
@@ -96,27 +96,30 @@ def _too_much(
 ) -> list[PlanProblem]:
     if allocation is None or placement is None:
         return []
-    wanted = resource_needs(config, allocation, placement, memory)
-    cores, size = sum(need.number * need.cores for need in wanted), sum(need.number * need.bytes for need in wanted)
-    found, place = [], host.machine.place
-    there = host.machine.num_cpu_cores
-    if cores > there and any(need.number > 1 for need in wanted):
-        each = ", ".join(f"{need.cores:g} for each {need.what}" for need in wanted)
-        reason = f"{_listed(wanted)} want {cores:g} cores ({each}), and {place} has {there}"
-        found.append(PlanProblem(_sizes_key(config, placement), f"{reason}; take smaller sizes, {end}"))
+    requirements = resource_needs(config, allocation, placement, memory)
+    cores, size = (
+        sum(need.number * need.cores for need in requirements),
+        sum(need.number * need.bytes for need in requirements),
+    )
+    problems, place = [], host.machine.place
+    available = host.machine.num_cpu_cores
+    if cores > available and any(need.number > 1 for need in requirements):
+        each = ", ".join(f"{need.cores:g} for each {need.what}" for need in requirements)
+        reason = f"{_listed(requirements)} need {cores:g} cores ({each}), and {place} has {available}"
+        problems.append(PlanProblem(_sizes_key(config, placement), f"{reason}; take smaller sizes, {end}"))
     if host.memory_bytes and size > host.memory_bytes:
-        reason = f"{_listed(wanted)} need {size_text(size)} of memory before caches and activations"
+        reason = f"{_listed(requirements)} need {size_text(size)} of memory before caches and activations"
         ways = f"take a smaller model or fewer processes, {end}"
         key = f"{_trained(config)}.path"
-        found.append(PlanProblem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {ways}"))
-    return found
+        problems.append(PlanProblem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {ways}"))
+    return problems
 
 
 def resource_needs(
     config: "BaseExperimentConfig", allocation: Allocation, placement: PlacementPlan, memory: Memory
 ) -> list[ResourceNeed]:
-    """Of the processes that compute, those that have no GPU."""
-    found = []
+    """What the processes without a GPU need."""
+    problems = []
     servers = sum(not seat.gpus for seat in placement.servers)
     if servers and allocation.rollout is not None and starts_servers(config):
         backend = allocation.rollout.backend
@@ -124,19 +127,21 @@ def resource_needs(
         workers = allocation.rollout.tensor * allocation.rollout.pipeline
         cores = CORES_PER_ENGINE_WORKER * workers if backend in PROGRAM_BYTES else CORES_PER_PROCESS
         program = PROGRAM_BYTES.get(backend, OUR_PROGRAM_BYTES)
-        found.append(ResourceNeed(servers, f"{TITLES.get(backend, backend)} server", cores, program + model * workers))
+        problems.append(
+            ResourceNeed(servers, f"{TITLES.get(backend, backend)} server", cores, program + model * workers)
+        )
     ranks = sum(not seat.gpus for seat in placement.trainers)
     if ranks:
-        found.append(
+        problems.append(
             ResourceNeed(ranks, "trainer rank", CORES_PER_PROCESS, OUR_PROGRAM_BYTES + (memory.trainer_rank_bytes or 0))
         )
     if placement.reward is not None and not placement.reward.gpus:
-        found.append(ResourceNeed(1, "reward model server", CORES_PER_PROCESS, OUR_PROGRAM_BYTES))
-    return found
+        problems.append(ResourceNeed(1, "reward model server", CORES_PER_PROCESS, OUR_PROGRAM_BYTES))
+    return problems
 
 
-def _listed(wanted: list[ResourceNeed]) -> str:
-    return " and ".join(plural(need.number, need.what) for need in wanted)
+def _listed(requirements: list[ResourceNeed]) -> str:
+    return " and ".join(plural(need.number, need.what) for need in requirements)
 
 
 def _trained(config: "BaseExperimentConfig") -> str:
@@ -144,7 +149,7 @@ def _trained(config: "BaseExperimentConfig") -> str:
 
 
 def _sizes_key(config: "BaseExperimentConfig", placement: PlacementPlan) -> str:
-    """The key that says how many."""
+    """The key that sets the number of processes."""
     if config.allocation_mode.strip() not in AUTO_MODES:
         return "allocation_mode"
     return "rollout.backend" if len(placement.servers) > 1 else f"{_trained(config)}.backend"

@@ -1,4 +1,4 @@
-"""What the processes of a run import. The command line itself does without, and only looks whether it is there."""
+"""Checks that the packages that a run imports are installed, without importing them."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec

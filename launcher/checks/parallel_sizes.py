@@ -1,4 +1,4 @@
-"""Parallel sizes that divide nothing: no machine could run them."""
+"""Checks parallel sizes: tensor size against attention heads, replicas against data-parallel size."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,14 +20,14 @@ OVER_NODES = "a server cannot span nodes"
 def parallel_size_problems(
     config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo
 ) -> Iterator[PlanProblem]:
-    """Of the servers first, then of the trainer. What follows the actor is said once, of the actor."""
+    """Servers first, then the trainer. Engines that follow the actor are reported once, for the actor."""
     rollout = allocation.rollout if starts_servers(config) else None
     if rollout is not None and isinstance(config, GRPOConfig):
         key = _key(config, "rollout", config.rollout.backend)
         per_node, one = gpus_per_node(config, host.machine), rollout.tensor * rollout.pipeline
         if allocation.num_gpus and 0 < per_node < one:
             reason = f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; {OVER_NODES}. "
-            yield PlanProblem(key, f"{reason}Write a t (and p) of at most {per_node}")
+            yield PlanProblem(key, f"{reason}Choose t (times p) of at most {per_node}")
         yield from _heads(key, rollout, config.actor.path, host)
     seen = set()
     for name, engine in trained_models(config):
@@ -43,13 +43,13 @@ def parallel_size_problems(
 
 
 def _key(config: "BaseExperimentConfig", name: str, backend: str) -> str:
-    """The one that says the sizes."""
-    said_in_mode = ":" not in backend and config.allocation_mode.strip() not in ("", "auto", "heuristic", "manual")
-    return "allocation_mode" if said_in_mode else f"{name}.backend"
+    """The key that sets the sizes."""
+    in_mode = ":" not in backend and config.allocation_mode.strip() not in ("", "auto", "heuristic", "manual")
+    return "allocation_mode" if in_mode else f"{name}.backend"
 
 
 def _heads(key: str, parallel: ParallelStrategy, path: str, host: HostInfo) -> Iterator[PlanProblem]:
-    """Each rank takes whole attention heads; KV heads may also be held by several ranks each."""
+    """Each rank takes whole attention heads; a KV head may be shared by several ranks."""
     size = parallel.tensor
     shape = shape_of(find_config(path, host)[0]) if size > 1 else None
     if shape is None:

@@ -1,4 +1,4 @@
-"""What a run that goes on cannot be told otherwise: its checkpoint would not fit, or be past the end already."""
+"""Checks of a resumed run: changes that its checkpoint does not fit, and folders that were moved."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 ADAPTER_KEYS = ("lora_rank", "lora_alpha", "target_modules", "lora_modules_to_save")
-"""What says of which tensors an adapter consists, and what they mean."""
+"""Keys that determine the tensors of an adapter and their scale."""
 ALL = "all-linear"
 
 
 def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[PlanProblem]:
-    """Looks at the configuration that the run was started with the last time, and at where it would go on."""
+    """Compares with the configuration of the last start, and with the step of the checkpoint."""
     step, run = directory.step, Path(directory.path)
     if directory.state != "continues" or step is None:
         return
@@ -33,8 +33,8 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
 
     total = config.total_train_steps
     if total is not None and total < step and not config.recover.skip_progress:
-        earlier = ", or go on from an earlier one with resume_step=" if config.resume is not None else ""
-        reason = f"is {total}, and the checkpoint that {run} goes on from has {step} steps"
+        earlier = ", or resume from an earlier checkpoint with resume_step=" if config.resume is not None else ""
+        reason = f"is {total}, and the checkpoint from which {run} resumes has {step} steps"
         yield PlanProblem("total_train_steps", f"{reason}; set it to more than {step}{earlier}")
     before = run_config_values(run)
     for name, engine in trained_models(config):
@@ -47,46 +47,46 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
         ]
         folder = step_folder(run, step) / ("critic" if name == "critic" else "")
         for key in keys:
-            was, now = value_at(before, f"{name}.{key}", MISSING), _now(engine, key)
-            if was is not MISSING and _meant(was) != _meant(now):
+            was, now = value_at(before, f"{name}.{key}", MISSING), _current(engine, key)
+            if was is not MISSING and _normalized(was) != _normalized(now):
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
-                ways = f"go on with that, or begin a run of its own from those weights with {name}.path={folder}"
-                yield PlanProblem(f"{name}.{key}", f"{reason} and fits nothing else; {ways}")
+                ways = f"keep that value, or start a new run from those weights with {name}.path={folder}"
+                yield PlanProblem(f"{name}.{key}", f"{reason} and fits no other value; {ways}")
 
 
-def _now(engine: Any, key: str) -> Any:
+def _current(engine: Any, key: str) -> Any:
     for name in key.split("."):
         engine = getattr(engine, name)
     return engine
 
 
-def _meant(value: Any) -> Any:
-    """Lists of modules have no order, and an empty one of those that get an adapter means all."""
+def _normalized(value: Any) -> Any:
+    """Lists of modules are unordered; an empty one means all modules."""
     if not isinstance(value, list):
         return value
     return frozenset([ALL]) if not value or ALL in value else frozenset(map(str, value))
 
 
 def moved_folder_problems(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[PlanProblem]:
-    """What stands against going on with a run: a part that is not where its link leads, or is wanted elsewhere."""
+    """Folders of the run that are missing behind their link, or that the configuration now puts elsewhere."""
     if not (directory / ATTEMPT).is_file():
-        return  # it has never begun
-    wanted = other_roots(config, cwd)
+        return  # never started
+    roots = other_roots(config, cwd)
     for section, name in LINKS.items():
-        key, root, there = f"{section}.fileroot", wanted.get(section), link_target(directory, name)
-        if there is not None and not there.is_dir():
-            yield PlanProblem(key, f"{directory / name} leads to {there}, which is not there; bring that disk back")
-        elif there is not None and root is not None and not there.is_relative_to(root):
-            yield PlanProblem(key, f"is {root}, but this run has its {name} in {there}; leave it out")
-        elif there is None and root is not None:
+        key, root, target = f"{section}.fileroot", roots.get(section), link_target(directory, name)
+        if target is not None and not target.is_dir():
+            yield PlanProblem(key, f"{directory / name} leads to {target}, which does not exist; mount that disk")
+        elif target is not None and root is not None and not target.is_relative_to(root):
+            yield PlanProblem(key, f"is {root}, but this run has its {name} in {target}; leave it out")
+        elif target is None and root is not None:
             reason = f"is {root}, but this run has its {name} in its own directory {directory}; leave it out"
             yield PlanProblem(key, reason)
 
 
 def kept_folder_warnings(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[str]:
-    """Of a run that goes on: the parts that stay where its first start has put them, where nothing says so now."""
-    wanted = other_roots(config, cwd)
+    """Folders that stay where the first start put them, although the configuration no longer sets their key."""
+    roots = other_roots(config, cwd)
     for section, name in LINKS.items():
-        there = link_target(directory, name)
-        if there is not None and section not in wanted and (directory / ATTEMPT).is_file():
-            yield f"{section}.fileroot: this run has its {name} in {there}, and keeps them there"
+        target = link_target(directory, name)
+        if target is not None and section not in roots and (directory / ATTEMPT).is_file():
+            yield f"{section}.fileroot: this run has its {name} in {target}, and keeps them there"

@@ -1,5 +1,5 @@
-"""Rows that a start would find missing, as far as they can be counted before it: in files of JSON, up to one batch, and
-of the tasks that come with the package. Parquet and the Hub are left to the run."""
+"""Checks that a dataset has rows enough for one batch: JSON files and built-in tasks. Parquet and the Hub are checked
+by the run."""
 
 import json
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 TRAIN_SECTION, SIZE_KEY = "train_dataset", "train_dataset.batch_size"
 LARGEST_LIST_BYTES = 1 << 22
-"""A list of JSON has to be read whole to be counted."""
+"""A JSON list has to be read whole to be counted."""
 MIN_TASK_ROWS = 1000
-"""Batches of at most so many rows are within every task as it is; making its rows only to count them takes time."""
+"""Every task has so many rows by default; larger batches are checked by making the rows, which takes time."""
 
 
 def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[PlanProblem]:
-    """Of a file or folder that is there."""
+    """For an existing file or folder."""
     if place.is_dir():
         if (place / SAVED_DATASET_DICT).is_file() or (place / SAVED_DATASET).is_file():
             return
@@ -52,7 +52,7 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
 def task_row_problems(
     name: str, args: dict[str, Any], data: "DatasetConfig", places: tuple[Path, Path]
 ) -> list[PlanProblem]:
-    """Of a task of ours, as training takes them."""
+    """For the training rows of a built-in task."""
     usual = min(MIN_TASK_ROWS, int(args.get("num_rows", MIN_TASK_ROWS)) // 2)
     if name not in BUILT_IN["task"] or not data.drop_last or data.batch_size <= usual:
         return []
@@ -81,6 +81,6 @@ def _count(file: Path, most: int) -> int | None:
         return None
     try:
         rows = json.loads(content)
-    except ValueError:  # what is wrong with it, and where, is said by the run that reads it
+    except ValueError:  # reported by the run that reads it
         return None
     return len(rows) if isinstance(rows, list) else None

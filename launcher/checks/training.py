@@ -1,4 +1,4 @@
-"""Training that would be wrong or would teach nothing: refused at a real start, although the configuration is valid."""
+"""Checks for valid configurations whose training would be wrong or without effect."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def training_problems(config: "BaseExperimentConfig", batch: BatchPlan) -> Iterator[PlanProblem]:
-    """For a run that has a trainer."""
+    """For runs with a trainer."""
     yield from _data(config)
     yield from _parts(config, batch)
     if generates(config):
@@ -29,21 +29,21 @@ def _data(config: "BaseExperimentConfig") -> Iterator[PlanProblem]:
         (SFTConfig, "sft", "fine-tuning"),
         (RWConfig, "rw", "a reward model"),
     )
-    for cls, wanted, noun in kinds:
-        written = config.train_dataset.type
-        if isinstance(config, cls) and written != wanted:
-            yield PlanProblem("train_dataset.type", f"{written} rows do not fit {noun}, which takes {wanted}")
+    for cls, expected, noun in kinds:
+        actual = config.train_dataset.type
+        if isinstance(config, cls) and actual != expected:
+            yield PlanProblem("train_dataset.type", f"{actual} rows do not fit {noun}, which needs {expected}")
 
 
 def _parts(config: "BaseExperimentConfig", batch: BatchPlan) -> Iterator[PlanProblem]:
-    """Parts of a step that cannot be cut. What follows the actor is said once, of the actor."""
+    """Steps that cannot be divided into parts. Engines that follow the actor are reported once, for the actor."""
     samples, seen = batch.samples_per_step, set()
     for name, engine in trained_models(config):
         updates, granularity = getattr(engine, "ppo_n_minibatches", 1), engine.mb_spec.granularity
         if name != "ref" and updates > samples and ("updates", updates) not in seen:
             has = plural(samples, "sample")
             yield PlanProblem(
-                f"{name}.ppo_n_minibatches", f"a step has {has}, which cannot be cut into {updates} parts"
+                f"{name}.ppo_n_minibatches", f"a step has {has}, which cannot be divided into {updates} parts"
             )
         if samples % granularity and ("granularity", granularity) not in seen:
             reason = f"{granularity} does not divide the {plural(samples, 'sample')} of a step"
@@ -52,13 +52,13 @@ def _parts(config: "BaseExperimentConfig", batch: BatchPlan) -> Iterator[PlanPro
 
 
 def _groups(config: GRPOConfig) -> Iterator[PlanProblem]:
-    """A group of one, compared with itself."""
+    """Groups of one sample, which have nothing to compare with."""
     norm = config.actor.reward_norm
     if config.gconfig.n_samples > 1:
         return
     if norm is not None and norm.mean_level == "group":
-        reason = "1 answer per prompt less the mean of its group (actor.reward_norm.mean_level) is always 0, so that "
-        yield PlanProblem("gconfig.n_samples", reason + "nothing would be learnt; take at least 2, or mean_level=batch")
+        reason = "1 answer per prompt less the mean of its group (actor.reward_norm.mean_level) is always 0, so "
+        yield PlanProblem("gconfig.n_samples", reason + "nothing would be learned; use at least 2, or mean_level=batch")
     if config.actor.dynamic_sampling:
-        reason = "leaves out groups whose rewards are all equal, and with gconfig.n_samples=1 that is every group; "
-        yield PlanProblem("actor.dynamic_sampling", reason + "take at least 2 samples, or set it to false")
+        reason = "drops groups whose rewards are all equal, and with gconfig.n_samples=1 that is every group; "
+        yield PlanProblem("actor.dynamic_sampling", reason + "use at least 2 samples, or set it to false")

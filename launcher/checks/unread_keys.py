@@ -1,7 +1,7 @@
-"""Keys that somebody set and that this run does not read.
+"""Keys that the user set and that this run does not read.
 
-What is set on the command line is worth a warning. What the body of a file sets for another algorithm or engine than
-the one that was chosen is only listed in the whole plan: such a file is written once and used with many.
+Keys of the command line give a warning. Keys in the body of a file, for another algorithm or engine than the chosen
+one, are only listed in the full plan: such a file is used with several.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ ALGORITHM = "algorithm"
 """The group that chooses a whole algorithm, and the section that it sets."""
 ALGORITHM_SECTION = "actor."
 CHOOSES = "task.name"
-"""What a group says by being chosen; its other keys are nobody's own words."""
+"""The key by which a group chooses a task; other keys of the group are not set by the user."""
 
 
 def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iterator[str]:
@@ -36,25 +36,25 @@ def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iter
 
 
 def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple[UnreadFileValue, ...]:
-    """In the order of the reasons."""
-    found = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_of_another_algorithm(loaded, key)]
+    """Keys in the body of the file, ordered by reason."""
+    unread = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_of_another_algorithm(loaded, key)]
     if allocation is not None and allocation.rollout is not None:
         why = f"has no effect: {allocation.rollout.backend} is the engine that serves"
         engines = _of_other_engines(loaded, allocation)
-        found += [(key, why) for key in engines if loaded.origin(key).kind == BODY]
+        unread += [(key, why) for key in engines if loaded.origin(key).kind == BODY]
     text = loaded.redactor.text
-    return tuple(UnreadFileValue(key, text(why), text(loaded.origin(key).where)) for key, why in found)
+    return tuple(UnreadFileValue(key, text(why), text(loaded.origin(key).where)) for key, why in unread)
 
 
 def _is_of_another_algorithm(loaded: "Loaded", key: str) -> bool:
-    """Whether the file's body sets it for its own algorithm, and the command line chose another."""
+    """Whether the file sets the key for its algorithm and the command line chose another algorithm."""
     if not key.startswith(ALGORITHM_SECTION) or loaded.origin(key).kind != BODY:
         return False
     return any(word.partition("=")[0] == ALGORITHM for word in loaded.overrides)
 
 
 def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[str]:
-    """Keys in the sections of engines that do not run. A reward model is always served by the embedded one."""
+    """Keys in sections of engines that this run does not use. A reward model is served by the embedded engine."""
     config = loaded.config
     if allocation is None or allocation.rollout is None or not generates(config) or not starts_servers(config):
         return []

@@ -1,4 +1,4 @@
-"""What is worth knowing before a start and stops nothing."""
+"""Warnings of a plan; they do not prevent a start."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ MEMORY_KEYS = {
     "sglang": "sglang.mem_fraction_static",
     "embedded": "embedded.kv_cache_tokens",
 }
-"""Backend -> what says how much of a GPU its server takes."""
+"""Backend -> key that sets the share of a GPU that its server uses."""
 
 
 def plan_warnings(
@@ -40,7 +40,7 @@ def plan_warnings(
     starts: list[ServerCommand],
     host: HostInfo,
 ) -> Iterator[str]:
-    """Each begins with the key that it is about."""
+    """Each begins with its key."""
     config = loaded.config
     if allocation:
         yield from (f"{finding.key}: {finding.message}" for finding in allocation.warnings)
@@ -52,11 +52,11 @@ def plan_warnings(
     if generates(config):
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():
-            yield f"{hint}: accepted, and without effect: the engine no longer has it"
+            yield f"{hint}: has no effect: this version of the engine no longer has it"
         yield from (f"{key}: {reason}" for key, reason in (starts[0].notes if starts else ()))
     if config.cluster.type == "slurm" and config.recover.mode not in ("auto", "resume"):
         mode = config.recover.mode
-        yield f"recover.mode: with {mode} a job that is put back into the queue begins anew; auto goes on"
+        yield f"recover.mode: with {mode} a requeued job starts over; auto resumes it"
 
 
 def _room(allocation: Allocation, memory: Memory, config: "BaseExperimentConfig", host: HostInfo) -> Iterator[str]:
@@ -85,8 +85,8 @@ def _models(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[str]:
                 if own != actor:
                     yield f"{name}.{fact}: {own} is not the actor's ({actor})"
         if strange := unknown_target_modules(engine):
-            there = ", ".join(LINEAR_LAYERS)
-            yield f"{name}.target_modules: {', '.join(strange)} is not known here; known are {there}"
+            known = ", ".join(LINEAR_LAYERS)
+            yield f"{name}.target_modules: {', '.join(strange)} is unknown; known are {known}"
 
 
 def _precision(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _batch(batch: BatchPlan, allocation: Allocation | None) -> Iterator[str]:
         yield (
             f"train_dataset.batch_size: {plural(batch.samples_per_step, 'sample')} for "
             f"{plural(batch.data_parallel_ranks, 'rank')} x {plural(batch.optimizer_steps_per_step, 'optimizer step')} "
-            f"are too few: some ranks would idle"
+            f"are too few: some ranks would be idle"
         )
     limit, generated = batch.max_tokens_per_micro_batch, batch.max_new_tokens
     if limit and generated and generated > limit:
@@ -122,29 +122,29 @@ def _rollout(config: GRPOConfig, allocation: Allocation | None, host: HostInfo) 
             f"true corrects for that"
         )
     if not config.async_training and config.rollout.max_head_offpolicyness:
-        yield "rollout.max_head_offpolicyness: means nothing while async_training is false"
+        yield "rollout.max_head_offpolicyness: has no effect while async_training is false"
     if starts_servers(config) and allocation and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
         key = MEMORY_KEYS[allocation.rollout.backend]
         if allocation.shared_device and allocation.rollout.backend != "embedded":
-            yield f"{key}: the trainer shares this GPU; 0.4 leaves it room"
+            yield f"{key}: the trainer shares this GPU; 0.4 leaves it memory"
         if allocation.num_gpus and allocation.rollout.backend != "embedded":
             yield from _weight_transport(config)
         if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
-            yield f"reward.args.path: the reward model shares the GPU of server/0; {key} leaves it room"
+            yield f"reward.args.path: the reward model shares the GPU of server/0; lower {key} to leave it memory"
 
 
 def _weight_transport(config: GRPOConfig) -> Iterator[str]:
     if config.actor.weight_update_mode in COLLECTIVE_MODES:
         mode, backend = config.actor.weight_update_mode, str(config.rollout.backend).partition(":")[0]
         yield (
-            f"actor.weight_update_mode: {mode} goes by gloo, through the memory of the machine, as {backend} has its "
-            "GPUs to itself; NCCL is for embedded servers with GPUs of their own"
+            f"actor.weight_update_mode: {mode} uses gloo over host memory, because {backend} manages its GPUs "
+            "itself; NCCL needs embedded servers on separate GPUs"
         )
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: HostInfo) -> Iterator[str]:
-    """A context that is too short for the longest sample, or longer than the model was made for."""
+    """A context that is shorter than the longest sample, or longer than the model supports."""
     key, context = server_limit(config, backend)
     shape = shape_of(find_config(config.actor.path, host)[0])
     answer, positions = config.gconfig.max_new_tokens, shape.max_positions if shape else None
@@ -160,5 +160,5 @@ def _server_lengths(config: GRPOConfig, backend: str, host: HostInfo) -> Iterato
 def _cut_off(longest: int, answer: int, limit: int, holds: str) -> str:
     return (
         f"a sample may have {longest} tokens (gconfig.max_tokens), and {holds} {limit}: prompts of more than "
-        f"{limit - answer} get shorter answers, those of {limit} or more none; train_dataset.max_length leaves them out"
+        f"{limit - answer} get shorter answers, those of {limit} or more get none; train_dataset.max_length drops them"
     )

@@ -1,4 +1,4 @@
-"""What each process of a run asks of a Ray cluster."""
+"""Resources that a run requests from a Ray cluster."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ MB = 1 << 20
 
 
 def plan_ray(config: "BaseExperimentConfig", processes: tuple[Process, ...]) -> dict[str, Any]:
-    """One actor for each process; those of one node of the plan go into one bundle of a placement group."""
+    """One actor per process; the processes of one planned node form one bundle of a placement group."""
     actors = [_actor(config, process) for process in processes if process.role not in ("guardian", "launcher")]
     bundles: dict[int, dict[str, int]] = {}
     for actor in actors:
@@ -20,7 +20,7 @@ def plan_ray(config: "BaseExperimentConfig", processes: tuple[Process, ...]) -> 
             bundle[name] += amount
     return {
         "type": "ray",
-        "address": config.launcher.ray.address or "what RAY_ADDRESS says; without it a cluster is started here",
+        "address": config.launcher.ray.address or "RAY_ADDRESS; without it a cluster is started here",
         "strategy": "STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK",
         "bundles": [bundles[node] for node in sorted(bundles)],
         "actors": actors,

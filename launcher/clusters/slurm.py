@@ -1,7 +1,7 @@
-"""The batch script of a run on Slurm: one job, one srun for each role, every task on the node that the plan says.
+"""The batch script of a run on Slurm: one job, one srun per role, every task on its planned node.
 
-`srun --distribution=arbitrary` reads the node of each task from a file; what differs between the tasks of a role
-(GPUs, ports) is looked up by the task's number. The steps share the job's nodes, and the plan divides these.
+`srun --distribution=arbitrary` reads the node of each task from a file; values that differ between the tasks of a role
+(GPUs, ports) are looked up by the task's number. All steps share the job's nodes, as the plan divides them.
 """
 
 import re
@@ -22,7 +22,7 @@ NOTICE_S = 300
 PATIENCE_S = 30
 FIRST_PORT, NUM_PORTS = 20000, 20000
 SCRIPT_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", PROCESS, "RANK")
-"""Variables that the script sets for itself, as they are known inside the job only."""
+"""Variables that the script sets itself, as their values are known only inside the job."""
 
 PRELUDE = f"""
 # Five minutes before the end Slurm says TERM: the trainer finishes its step and writes a checkpoint, and its exit code
@@ -66,9 +66,9 @@ exit "$code"
 def plan_slurm(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], num_nodes: int, gpus_per_node: int, run_dir: str
 ) -> tuple[dict[str, Any], list[PlanProblem]]:
-    """The script and what it asks for, and why Slurm could not run it."""
-    found = {role: [process for process in processes if process.role == role] for role in ROLES}
-    tasks = {role: some for role, some in found.items() if some}
+    """The script, its resources, and problems."""
+    by_role = {role: [process for process in processes if process.role == role] for role in ROLES}
+    tasks = {role: some for role, some in by_role.items() if some}
     needs = [_node_needs(config, tasks, node) for node in range(num_nodes)]
     resources = {
         "nodes": num_nodes,
@@ -83,7 +83,7 @@ def plan_slurm(
 
 
 def _task_needs(config: "BaseExperimentConfig", process: Process) -> tuple[int, int]:
-    """Cores and MB of one task; a process on the CPU counts as one with one GPU."""
+    """Cores and MB of one task; a CPU process counts like one with one GPU."""
     limits, units = config.launcher, max(1, len(process.gpus))
     if process.role in (SERVER, REWARD):
         return units * limits.inference_server_cpus_per_gpu, units * limits.inference_server_mem_per_gpu
@@ -129,7 +129,7 @@ def _starts(config: "BaseExperimentConfig", tasks: dict[str, list[Process]], run
 
 
 def _task_script(tasks: list[Process]) -> list[str]:
-    """What one task does: its variables, some by its number, and then the program."""
+    """The script of one task: exports its variables, some by task number, then runs the program."""
     lines = [f"export {PROCESS}={tasks[0].role}/$SLURM_PROCID"]
     lines += ["export RANK=$SLURM_PROCID"] if tasks[0].role == "trainer" else []
     for name, value in tasks[0].env.items():
@@ -145,7 +145,7 @@ def _task_script(tasks: list[Process]) -> list[str]:
 
 
 def _command(tasks: list[Process]) -> str:
-    """The words that all tasks share, and for the others a sum with the task's number."""
+    """The command; arguments that differ between tasks become a sum with the task's number."""
     words = []
     for place, word in enumerate(tasks[0].command):
         column = [task.command[place] for task in tasks]
@@ -174,9 +174,9 @@ def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Proces
     slurm = config.launcher.slurm
     if slurm.container_type == "none":
         return []
-    wanted = {"trainer_image": slurm.trainer_image}
+    images = {"trainer_image": slurm.trainer_image}
     if "server" in tasks:
-        wanted["inference_server_image"] = slurm.inference_server_image
+        images["inference_server_image"] = slurm.inference_server_image
     ways = "name an image, or set launcher.slurm.container_type=none"
     reason = f"is not set, and launcher.slurm.container_type is apptainer; {ways}"
-    return [PlanProblem(f"launcher.slurm.{name}", reason) for name, image in wanted.items() if not image]
+    return [PlanProblem(f"launcher.slurm.{name}", reason) for name, image in images.items() if not image]

@@ -1,4 +1,4 @@
-"""`chat RUN [step=N]`: the model of a run answers prompts from stdin, one a line."""
+"""`chat RUN [step=N]`: the model of a run answers prompts from stdin, one per line, greedily."""
 
 import sys
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ STEP, REWARD_MODEL = "step=", "reward_model"
 
 
 def chat(name: str, words: list[str]) -> int:
-    """Prints the likeliest answer to each prompt; 1 where some prompt could not be answered."""
+    """Prints the greedy answer to each prompt; returns 1 where a prompt failed."""
     problems = [Problem(obstacle.key, obstacle.reason) for obstacle in package_problems(missing_packages())]
     problems += [
-        Problem(word, "chat takes step=N alone", "command line")
+        Problem(word, "chat takes only step=N", "command line")
         for word in words
         if not word.startswith((STEP, *ROOT_OVERRIDES))
     ]
@@ -29,11 +29,13 @@ def chat(name: str, words: list[str]) -> int:
     directory = find_run(name, words, "chat")
     if read_facts(directory).get("experiment") == REWARD_MODEL:
         use = f"reward.name=model +reward.args.path={directory}"
-        raise ConfigError([Problem("chat", f"{directory} is a reward model, which writes no answers; use it by {use}")])
-    asked = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
-    model = read_checkpoint(directory, asked, lambda folder: _ChatModel(directory, folder), _warn)
+        raise ConfigError(
+            [Problem("chat", f"{directory} is a reward model, which generates no text; use it with {use}")]
+        )
+    step = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
+    model = read_checkpoint(directory, step, lambda folder: _ChatModel(directory, folder), _warn)
     if sys.stdin.isatty():
-        print(f"{model.folder}: write a prompt, Enter answers, Ctrl-D ends", flush=True)
+        print(f"{model.folder}: enter a prompt, Ctrl-D ends", flush=True)
     failed = False
     for prompt in _prompts():
         try:
@@ -78,21 +80,21 @@ class _ChatModel:
 
         self.folder = folder
         config: Any = open_run(directory).config
-        said = getattr(config, "gconfig", None)
+        generation = getattr(config, "gconfig", None)
         trained = config.actor if hasattr(config, "actor") else config.model
         self._tokenizer, self._is_chat = TextTokenizer(folder), has_messages(directory)
         here = replace(config.embedded, model_path=str(folder), device="auto", dtype=trained.dtype)
         self._engine = load_engine(here, folder, trained.trust_remote_code)
         self._sampling = Sampling(
             greedy=True,
-            max_new_tokens=said.max_new_tokens if said else MAX_NEW_TOKENS,
-            stop_token_ids=tuple(said.stop_token_ids or ()) if said else (),
+            max_new_tokens=generation.max_new_tokens if generation else MAX_NEW_TOKENS,
+            stop_token_ids=tuple(generation.stop_token_ids or ()) if generation else (),
         )
 
     def answer(self, prompt: str) -> str:
         from areal_like.serving.requests import GroupRequest
 
-        asked = [{"role": "user", "content": prompt}] if self._is_chat else prompt
-        ids = tuple(self._tokenizer.encode_prompt(asked))
+        messages = [{"role": "user", "content": prompt}] if self._is_chat else prompt
+        ids = tuple(self._tokenizer.encode_prompt(messages))
         [finished] = self._engine.generate([GroupRequest("chat", ids, sampling=self._sampling)])
         return self._tokenizer.decode(finished.samples[0].token_ids)

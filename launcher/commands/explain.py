@@ -1,4 +1,4 @@
-"""`--explain KEY`: a value, where it came from, and what it beat."""
+"""`--explain KEY`: a value, where it was set, and which values it replaced."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ from areal_like.config.suggest import did_you_mean
 
 
 def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
-    """The text for one key, or for every key of a section; raises ConfigError for a key that is not there."""
+    """The text for one key, or for every key of a section; raises ConfigError for an unknown key."""
     path = ALIASES.get(key, key)
     if loaded.get(path, MISSING) is MISSING and path not in loaded.schema.sections:
         above = next((p for p in ancestors(path) if p in loaded.schema.sections and loaded.get(p) is None), None)
@@ -37,10 +37,10 @@ def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
 
 
 def _entry(loaded: Loaded, path: str) -> str:
-    """A key below a map; or one below a section that a stronger layer has made null, and so beaten."""
+    """A key below a map, or below a section that a stronger layer has set to null."""
     if loaded.get(path, MISSING) is not MISSING:
         return _one_line(loaded, path)
-    return f"beats {path} = {_told(loaded, path, loaded.origin(path))}"
+    return f"beats {path} = {_with_origin(loaded, path, loaded.origin(path))}"
 
 
 def _one_line(loaded: Loaded, path: str) -> str:
@@ -50,14 +50,14 @@ def _one_line(loaded: Loaded, path: str) -> str:
 def _lines(loaded: Loaded, path: str, bold: Callable[[str], str]) -> Iterator[str]:
     origin = loaded.origin(path)
     yield f"{bold(path)} = {_shown(loaded, path, loaded.get(path))}"
-    yield f"  from  {_told(loaded, path, origin)}"
+    yield f"  from  {_with_origin(loaded, path, origin)}"
     yield from _reference(loaded, loaded.get_raw(path), seen=[path])
     for beaten in origin.beaten:
-        yield f"  beats {_told(loaded, path, beaten)}"
+        yield f"  beats {_with_origin(loaded, path, beaten)}"
 
 
 def _reference(loaded: Loaded, raw: object, seen: list[str]) -> Iterator[str]:
-    """Follows a plain reference to the key that said the value."""
+    """Follows a plain reference to the key that holds the value."""
     match = WHOLE.fullmatch(raw) if isinstance(raw, str) else None
     if match is None:
         return
@@ -70,7 +70,7 @@ def _reference(loaded: Loaded, raw: object, seen: list[str]) -> Iterator[str]:
     yield from _reference(loaded, loaded.get_raw(source), [*seen, source])
 
 
-def _told(loaded: Loaded, path: str, origin: Origin) -> str:
+def _with_origin(loaded: Loaded, path: str, origin: Origin) -> str:
     place = _place(origin)
     return f"{_shown(loaded, path, origin.value)}  [{loaded.redactor.text(place)}]"
 

@@ -1,4 +1,4 @@
-"""What becomes of a configuration that is right: a plan that is shown, or a start."""
+"""`run` and `--dry-run`: plans a valid configuration, then starts it or prints the plan."""
 
 import json
 import secrets
@@ -22,8 +22,7 @@ from launcher.terminal import has_color, width, write_line
 def dry_run(
     loaded: Loaded, form: str | bool, replace: bool = False, serves: bool = False, host: HostInfo | None = None
 ) -> int:
-    """Shows the plan, whole ("full"), as data ("json"), or else on one screen; starts nothing. `host` is the machine
-    that it is for, where that is not this one."""
+    """Prints the plan: full, as JSON, or on one screen. `host`: the machine to plan for, None for this one."""
     plan = build_plan(loaded, host=host, replace_existing=replace, serves=serves)
     if form == "json":
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
@@ -34,8 +33,8 @@ def dry_run(
 
 
 def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
-    """Refuses what cannot start here (exit 2); runs the rest to its end, under a guardian. What only `serves` has
-    servers and nothing else."""
+    """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here. `serves`: only
+    servers."""
     plan = build_plan(loaded, replace_existing=replace, serves=serves)
     refuse(plan.problems)
     if fetch_from_hub(loaded):
@@ -55,7 +54,7 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
 
 
 def refuse(problems: Sequence[Problem]) -> None:
-    """Raises ConfigError with every reason why this run cannot start here."""
+    """Raises ConfigError with every problem that prevents a start here."""
     if problems:
         raise ConfigError(problems, title="this run cannot start here:")
 

@@ -1,4 +1,4 @@
-"""`serve`: the inference servers of an experiment and nothing else, until somebody ends them."""
+"""`serve`: runs only the inference servers of an experiment, until they are stopped."""
 
 import json
 import os
@@ -30,12 +30,12 @@ from launcher.supervisor.supervisor import RunEnding, Supervisor
 from launcher.terminal import write_line
 
 TRIAL = "trial_name="
-"""A run has another name than the servers that it uses."""
+"""Left out of the suggested command: a run needs another name than its servers."""
 EXAMPLE_REQUEST = {"prompt": "1+1=", "max_tokens": 8, "temperature": 0}
 
 
 def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
-    """Runs the servers of the plan until they are told to end; returns the command's exit code."""
+    """Runs the servers of the plan until they are stopped; returns the command's exit code."""
     try:
         variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
         _check_key(loaded.config, variables)
@@ -70,7 +70,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
 
 
 def _check_key(config: Any, variables: Mapping[str, str]) -> None:
-    """Raises ConfigError where nobody could use the servers."""
+    """Raises ConfigError where the servers would accept no caller."""
     variable = config.rollout.api_key_var
     if opens_generation(config) or variables.get(variable) or os.environ.get(variable):
         return
@@ -106,10 +106,10 @@ def _serve(locked: LockedRun, key: str, say: Callable[[str], None], command: str
 
 
 class _ServerSupervisor(Supervisor):
-    """There is no last word of a trainer to wait for: they are there until they are told to end."""
+    """Supervises servers without a trainer: they run until they are stopped."""
 
     announce: Callable[[Sequence[str]], None]
-    """Is told their addresses once all are ready, and whenever these have changed."""
+    """Called with the addresses once all servers are ready, and when they change."""
     _announced: Sequence[str] = ()
 
     def _finished(self) -> RunEnding | None:
@@ -132,16 +132,16 @@ class _ServerSupervisor(Supervisor):
         return None
 
     def _report_stall(self) -> None:
-        """They wait for others by nature."""
+        """Servers wait for requests: no steps are expected."""
 
 
 def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:
-    """What can be done with them."""
+    """How to use the servers: an example request, and the command that trains with them."""
     config = run.config
     model, variable = display_name(config.actor.path), config.rollout.api_key_var
     body = json.dumps({"model": model, **EXAMPLE_REQUEST})
     first = addresses[0]
-    lines = [f"ready: {', '.join(addresses)}", "", "ask one:"]
+    lines = [f"ready: {', '.join(addresses)}", "", "send a request:"]
     heads = "-H 'Content-Type: application/json'"
     if not run.opens_generation:
         heads += f' -H "Authorization: Bearer ${variable}"'
@@ -154,8 +154,8 @@ def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str
         lines += [f"train with them, with the same {variable} in the environment:", f"  {run_it} {given}{key}"]
     else:
         lines += [
-            f"no run can train with them: {variable} (rollout.api_key_var) was not set, and so nobody knows the key of",
-            "their control routes. Choose one, here and where the run is started:",
+            f"no run can train with them: {variable} (rollout.api_key_var) was not set, so the key of their control",
+            "routes is unknown. Set one, here and where the run is started:",
             f"  export {variable}=...",
         ]
-    return [*lines, "", "Ctrl-C ends them"]
+    return [*lines, "", "Ctrl-C stops them"]

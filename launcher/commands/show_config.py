@@ -1,4 +1,4 @@
-"""`--cfg[=SECTION]`: the configuration as YAML that loads again to the same values."""
+"""`--cfg[=SECTION]`: the resolved configuration as YAML that can be loaded again."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from areal_like.config.suggest import did_you_mean
 
 
 def configuration_text(loaded: Loaded, section: str | None = None) -> str:
-    """References are resolved, `auto` stays, a literal secret is null (a reference to one stays a reference)."""
+    """References are resolved, `auto` stays; a literal secret becomes null, a reference to one stays a reference."""
     values = values_without_secrets(loaded, loaded.values)
     if section is None:
         return to_yaml({"defaults": [{"experiment": loaded.experiment}], **values})
@@ -30,7 +30,7 @@ def configuration_text(loaded: Loaded, section: str | None = None) -> str:
 
 
 def values_without_secrets(loaded: Loaded, chosen: dict[str, Any]) -> dict[str, Any]:
-    """`chosen` are the values of the configuration, or these with what every `auto` became."""
+    """`chosen`: the values of the configuration, with or without `auto` resolved."""
     values: dict[str, Any] = escape_references(_shown(loaded, "", chosen, loaded.raw))
     for leaf in loaded.foreign:
         _put(values, leaf.path, escape_references(loaded.redactor.value(leaf.path, leaf.value)))
@@ -38,7 +38,7 @@ def values_without_secrets(loaded: Loaded, chosen: dict[str, Any]) -> dict[str, 
 
 
 def _shown(loaded: Loaded, path: str, value: Any, raw: Any) -> Any:
-    """A value without what is secret in it: blank, or as the reference that led to it."""
+    """A value without its secrets: blank, or the reference it came from."""
     if isinstance(value, dict):
         below = raw if isinstance(raw, dict) else {}
         return {

@@ -1,4 +1,4 @@
-"""`--multirun`: what the command line and the file say about a sweep, handed to Hydra's sweepers."""
+"""`--multirun`: runs or plans every point of a sweep through Hydra's sweepers."""
 
 import gc
 import json
@@ -28,14 +28,14 @@ RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
 
 
 def sweep_command(arguments: Arguments) -> int:
-    """Checks every point known beforehand, then plans each; 2 where one is wrong."""
-    gc.enable()  # a sweep lives long
+    """Checks the points known beforehand, then runs or plans each; returns 2 where one is invalid."""
+    gc.enable()  # a sweep takes long
     if not has_color(sys.stderr):
-        os.environ["NO_COLOR"] = "1"  # sweepers have logs of their own
+        os.environ["NO_COLOR"] = "1"  # for the logs of sweepers
     one_answer = {"--explain": arguments.explain, "--cfg": arguments.cfg, "--schema": arguments.schema is True or None}
     for flag, value in one_answer.items():
         if value is not None:
-            raise ConfigError([Problem(flag, "answers for one configuration; drop --multirun", "command line")])
+            raise ConfigError([Problem(flag, "is for one configuration; remove --multirun", "command line")])
     points = _SweepPlanner(arguments)
     run_point = points.plan if points.dry_run else points.run
     code = sweep(points.request(), points.check, run_point)
@@ -45,7 +45,7 @@ def sweep_command(arguments: Arguments) -> int:
 
 
 class _SweepPlanner:
-    """The points of one sweep, each an experiment of its own."""
+    """Loads, checks, plans and runs the points of one sweep."""
 
     def __init__(self, arguments: Arguments) -> None:
         assert arguments.config is not None
@@ -86,7 +86,7 @@ class _SweepPlanner:
         return PointResult(None, columns, plan.run_dir)
 
     def show(self) -> None:
-        """The plans, below the table."""
+        """Prints the plans, below the table."""
         if self.form == "json":
             print(json.dumps([planned.data() for planned in self.plans], indent=1))
             return
@@ -94,7 +94,7 @@ class _SweepPlanner:
             print(line)
 
     def run(self, overrides: list[str], trial: str, _number: int) -> PointResult:
-        """A run of its own, with a guardian of its own; what it says appears here."""
+        """Runs the point as another command, with its own guardian; passes its output through."""
         schema = ["--schema", self.schema_class] if self.schema_class else []
         words = ["--config", self.config, *schema, *(["--replace"] if self.replace else []), *overrides]
         ended = run_command(words)
@@ -109,7 +109,7 @@ class _SweepPlanner:
     def request(self) -> SweepRequest:
         composition = Composition(self.config, self.fixed, self.schema_class)
         section, choices = hydra_parts(_file_parts(composition))
-        self._aim(section, choices, named="objective" in composition.file.body())
+        self._set_direction(section, choices, named="objective" in composition.file.body())
         library, schema = composition.library, composition.schema
         return SweepRequest(
             self.overrides,
@@ -126,25 +126,27 @@ class _SweepPlanner:
             quiet=self.form == "json",
         )
 
-    def _aim(self, section: dict[str, Any], choices: dict[str, Any], named: bool) -> None:
-        """By default the objective is the held-out score, of which more is better; Hydra's sweepers would minimize."""
+    def _set_direction(self, section: dict[str, Any], choices: dict[str, Any], named: bool) -> None:
+        """The default objective is the held-out score, which is maximized; Hydra's sweepers minimize by default."""
         sweeper = next(
             (w.partition("=")[2] for w in self.hydra if w.startswith("hydra/sweeper=")), choices.get("hydra/sweeper")
         )
-        said = "direction" in (section.get("sweeper") or {}) or any("hydra.sweeper.direction" in w for w in self.hydra)
+        has_direction = "direction" in (section.get("sweeper") or {}) or any(
+            "hydra.sweeper.direction" in w for w in self.hydra
+        )
         named = named or any(word.lstrip("+").startswith("objective=") for word in self.overrides)
-        if sweeper == "optuna" and not said and not named:
+        if sweeper == "optuna" and not has_direction and not named:
             self.hydra.append("hydra.sweeper.direction=maximize")
 
     def _trial(self) -> str:
-        """The trial name, once for the whole sweep; job n adds `-n`."""
+        """The trial name of the whole sweep; job n appends `-n`."""
         try:
             loaded = self.load(self.fixed)
         except ConfigError:
-            return "r0001"  # a point that lacks what only the sweep gives; the points themselves are checked next
-        named: str = loaded.get("trial_name")
-        if named != "auto":
-            return named
+            return "r0001"  # a required key may come from the sweep; the points themselves are checked next
+        trial: str = loaded.get("trial_name")
+        if trial != "auto":
+            return trial
         return build_plan(loaded).run_dir.rstrip("/").rpartition("/")[2]
 
 

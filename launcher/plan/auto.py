@@ -1,4 +1,4 @@
-"""What every `auto` becomes on this machine, and why. The run's config.yaml will hold these values."""
+"""Resolves every `auto` for this machine, with the reason. The run's config.yaml holds these values."""
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
@@ -27,52 +27,52 @@ MAX_EPISODE_WORKERS = 8
 CLUSTER_EPISODE_WORKERS = 4
 SHARE_OF_MAIN_MEMORY = 0.25
 UNDECIDED = "auto"
-"""The value of what can only be decided by a process that has started."""
+"""The value where only a started process can decide."""
 
 
 def resolve_auto(
     config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo, directory: RunDirectory
 ) -> dict[str, Resolved]:
-    """By key, in the order of the tree. A key that says what it wants is not here."""
-    found: list[Resolved] = []
+    """By key, in the order of the configuration; only keys that are `auto`."""
+    resolved: list[Resolved] = []
     if config.resume is not None and directory.state == "continues":
-        found += _names_of(Path(directory.path), config)
+        resolved += _names_of(Path(directory.path), config)
     elif config.trial_name == "auto" and directory.state != "missing":
-        found.append(Resolved("trial_name", directory.trial, directory.reason))
+        resolved.append(Resolved("trial_name", directory.trial, directory.reason))
     if config.cluster.n_gpus_per_node == "auto":
-        found.append(Resolved("cluster.n_gpus_per_node", host.machine.num_gpus, host.machine.how))
+        resolved.append(Resolved("cluster.n_gpus_per_node", host.machine.num_gpus, host.machine.how))
     if allocation:
-        found += _backends(config, allocation)
-        found += _attention(config, allocation, host)
+        resolved += _backends(config, allocation)
+        resolved += _attention(config, allocation, host)
         if generates(config):
-            found += _rollout(config, host)
-            found += resolved_engine(config, allocation, host)
+            resolved += _rollout(config, host)
+            resolved += resolved_engine(config, allocation, host)
             if allocation.rollout and allocation.rollout.backend == "embedded":
-                found += _embedded(config, allocation, host)
+                resolved += _embedded(config, allocation, host)
             elif allocation.rollout and starts_servers(config):
-                found += resolved_context_length(config, allocation.rollout.backend, host)
-                found += resolved_engine_options(config, allocation.rollout.backend, bool(allocation.num_gpus))
-    found += resolved_reward_model(config, host)
-    found += bench_values(config)
-    return {resolved.key: resolved for resolved in found}
+                resolved += resolved_context_length(config, allocation.rollout.backend, host)
+                resolved += resolved_engine_options(config, allocation.rollout.backend, bool(allocation.num_gpus))
+    resolved += resolved_reward_model(config, host)
+    resolved += bench_values(config)
+    return {each.key: each for each in resolved}
 
 
-def add_server_threads(found: dict[str, Resolved], config: "BaseExperimentConfig", placement: PlacementPlan) -> None:
-    """Adds what is known once every process has its place."""
+def add_server_threads(resolved: dict[str, Resolved], config: "BaseExperimentConfig", placement: PlacementPlan) -> None:
+    """Adds `embedded.threads`, which follows from the placement."""
     if generates(config) and config.embedded.threads == "auto" and placement.servers:
-        backend = found["rollout.backend"].value if "rollout.backend" in found else config.rollout.backend
+        backend = resolved["rollout.backend"].value if "rollout.backend" in resolved else config.rollout.backend
         if str(backend).startswith("embedded"):
             threads = placement.servers[0].threads
-            found["embedded.threads"] = Resolved("embedded.threads", threads, "its share of the cores")
+            resolved["embedded.threads"] = Resolved("embedded.threads", threads, "its share of the cores")
 
 
-def resolved_values(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, Any]:
-    """The values of a configuration with what every `auto` became, also where others refer to it: what the run's
-    config.yaml says."""
+def resolved_values(loaded: "Loaded", resolved: Iterable[Resolved]) -> dict[str, Any]:
+    """The values of a configuration with every `auto` resolved, also in keys that refer to one: the content of the
+    run's config.yaml."""
     from areal_like.config.interpolation import ReferenceResolver, references_in
 
     raw, values = deepcopy(loaded.raw), deepcopy(loaded.values)
-    changed = {resolved.key: resolved.value for resolved in found}
+    changed = {each.key: each.value for each in resolved}
     for path, value in changed.items():
         _put(raw, path, value)
         _put(values, path, value)
@@ -89,7 +89,7 @@ def resolved_values(loaded: "Loaded", found: Iterable[Resolved]) -> dict[str, An
 
 
 def _names_of(run: Path, config: "BaseExperimentConfig") -> Iterator[Resolved]:
-    """A run that goes on keeps its names, whatever file it goes on with."""
+    """A resumed run keeps its names, whatever file it is resumed with."""
     for key, name in (("experiment_name", run.parent.name), ("trial_name", run.name)):
         if getattr(config, key) != name:
             yield Resolved(key, name, f"resume={config.resume}: the run keeps its names")
@@ -104,9 +104,9 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
     if config.allocation_mode.strip() in ("", "auto", "heuristic"):
-        yield Resolved("allocation_mode", _mode(allocation), "what the backends below say together")
-    said = {"rollout": getattr(config, "rollout", None)} | dict(trained_models(config))
-    for name, section in said.items():
+        yield Resolved("allocation_mode", _mode(allocation), "follows from the backends below")
+    sections = {"rollout": getattr(config, "rollout", None)} | dict(trained_models(config))
+    for name, section in sections.items():
         parallel = getattr(allocation, "actor" if name == "model" else name)
         key = f"{name}.backend"
         if section is not None and parallel is not None and section.backend != str(parallel):
@@ -132,7 +132,7 @@ def _rollout(config: GRPOConfig, host: HostInfo) -> Iterator[Resolved]:
     if config.rollout.num_episode_workers == "auto":
         yield Resolved("rollout.num_episode_workers", *episode_workers(config, host))
     if config.rollout.server_addresses and config.rollout.server_type == "auto":
-        reason = "the servers at rollout.server_addresses are asked at the start"
+        reason = "the servers at rollout.server_addresses are queried at the start"
         yield Resolved("rollout.server_type", UNDECIDED, reason)
 
 
@@ -141,45 +141,45 @@ def episode_workers(config: GRPOConfig, host: HostInfo) -> tuple[int, str]:
     if config.cluster.type != "local" and host.is_here:
         count = min(CLUSTER_EPISODE_WORKERS, batch)
         processes = "1 process" if count == 1 else f"{count} processes"
-        return count, f"{processes}: the cores of a {config.cluster.type} node are not known here"
+        return count, f"{processes}: the number of cores of a {config.cluster.type} node is unknown here"
     cores = host.machine.num_cpu_cores
     count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MAX_EPISODE_WORKERS, batch))
-    return count, f"one for every {CORES_PER_EPISODE_WORKER} of {cores} cores, at most {MAX_EPISODE_WORKERS}"
+    return count, f"1 per {CORES_PER_EPISODE_WORKER} cores; {cores} here, at most {MAX_EPISODE_WORKERS}"
 
 
 def _embedded(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> Iterator[Resolved]:
     embedded = config.embedded
     on_gpu = bool(allocation.num_gpus) and embedded.device != "cpu"
     if embedded.dtype == "auto":
-        yield Resolved("embedded.dtype", config.actor.dtype, "that of actor.dtype")
+        yield Resolved("embedded.dtype", config.actor.dtype, "same as actor.dtype")
     if embedded.device == "auto":
-        reason = "it is given a GPU" if on_gpu else f"no GPU ({host.machine.how})"
+        reason = "a GPU is assigned" if on_gpu else f"no GPU ({host.machine.how})"
         yield Resolved("embedded.device", "cuda" if on_gpu else "cpu", reason)
     if embedded.kv_cache_tokens == "auto":
         tokens = _cache_tokens(config, allocation, host, on_gpu)
         if tokens is None:
-            reason = "the size of the model or of the device's memory is not known before the start"
-            yield Resolved("embedded.kv_cache_tokens", UNDECIDED, f"the server decides when it has loaded: {reason}")
+            reason = "the size of the model or of the device's memory is unknown before the start"
+            yield Resolved("embedded.kv_cache_tokens", UNDECIDED, f"decided by the server after loading: {reason}")
         else:
             yield Resolved("embedded.kv_cache_tokens", *tokens)
 
 
 def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: HostInfo, on_gpu: bool) -> tuple[int, str] | None:
-    """Enough for all requests at their greatest length, as far as a share of the memory goes."""
+    """Enough for all requests at maximum length, limited by a share of the memory."""
     shape = shape_of(find_config(config.actor.path, host)[0])
     memory = (host.gpus[0].memory_bytes if host.gpus else None) if on_gpu else host.memory_bytes
     if shape is None or memory is None or allocation.rollout is None:
         return None
     width = BYTES.get(config.embedded.dtype, BYTES[config.actor.dtype])
     longest = min(config.gconfig.max_tokens, config.embedded.context_length or shape.max_positions or 1 << 30)
-    wanted = config.embedded.max_running_requests * longest
+    tokens = config.embedded.max_running_requests * longest
     if on_gpu:
         share = (0.5 if allocation.shared_device else 0.9) * memory - shape.parameters() * width
-        said = "half of the GPU's memory" if allocation.shared_device else "nine tenths of the GPU's memory"
+        limit = "half of the GPU's memory" if allocation.shared_device else "nine tenths of the GPU's memory"
     else:
         share = SHARE_OF_MAIN_MEMORY * memory / allocation.rollout.data
-        said = "a quarter of main memory" + (" over all servers" if allocation.rollout.data > 1 else "")
+        limit = "a quarter of main memory" + (" over all servers" if allocation.rollout.data > 1 else "")
     room = max(longest, int(share) // (shape.kv_per_token * width))
-    if wanted <= room:
-        return wanted, f"embedded.max_running_requests={config.embedded.max_running_requests} of {longest} tokens each"
-    return room, f"what fits into {said}"
+    if tokens <= room:
+        return tokens, f"embedded.max_running_requests={config.embedded.max_running_requests} of {longest} tokens each"
+    return room, f"fits into {limit}"

@@ -1,4 +1,4 @@
-"""The arithmetic of a step: how many prompts, samples, optimizer steps and tokens, and how old they may be."""
+"""Sizes of a training step: prompts, samples, optimizer steps, tokens and staleness."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plan_batch(config: "BaseExperimentConfig", allocation: Allocation | None) -> BatchPlan:
-    """All numbers of a step, each said once."""
+    """All sizes of a step, as numbers and as text."""
     ranks = allocation.actor.data if allocation and allocation.actor else 1
     if generates(config):
         return _rollout_batch(config, ranks)
@@ -84,7 +84,7 @@ def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> BatchPlan:
     what = f"{counted} = {rows * 2} sequences" if per_row == 2 and not fake else counted
     steps = "one optimizer step" if updates == 1 else f"{updates} optimizer steps (actor.ppo_n_minibatches)"
     first = f"a step trains on {what} ({key}) in {steps}{_per_rank(rows * per_row, ranks)}"
-    alone = ["the trainer runs by itself: no server is started, and nothing is generated"] if name == "actor" else []
+    alone = ["the trainer runs alone: no servers, nothing is generated"] if name == "actor" else []
     return _with_words(numbers, [first, *alone, *_tokens(numbers, name), _end(config, numbers)])
 
 
@@ -163,7 +163,7 @@ def _end(config: "BaseExperimentConfig", batch: BatchPlan) -> str:
         measured = BENCH_STEPS - WARM_UP_STEPS
         return f"the run ends after {BENCH_STEPS} steps (bench): the first warms up, the other {measured} are measured"
     if batch.total_steps is None and config.train_dataset.fake:
-        return "nothing says when the run ends"
+        return "the run has no end"
     if batch.total_steps is None:
         return f"the run ends after {epochs} of the data (total_train_epochs)"
     key = "total_train_steps" if batch.total_steps == config.total_train_steps else "total_train_n_seqs"

@@ -1,4 +1,4 @@
-"""What `bench=true` makes of a configuration: so few steps that they can be waited for, and nothing beside them."""
+"""`bench=true`: a few steps, without evaluation, checkpoints or remote tracking."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
 
 BENCH_STEPS = WARM_UP_STEPS + 4
 REMOTE_TRACKERS = ("wandb", "swanlab")
-"""Trackers that a run which measures sends nothing to."""
+"""Trackers that a benchmark does not use."""
 FREQUENCY_KEYS = ("freq_epochs", "freq_steps", "freq_secs")
 
 
 def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
-    """Keys that are set otherwise than the configuration says."""
+    """Keys that a benchmark overrides."""
     if not config.bench:
         return
     yield Resolved("total_train_steps", BENCH_STEPS, f"bench: {WARM_UP_STEPS} to warm up, and 4 that are measured")
     if config.total_train_n_seqs is not None:
         yield Resolved("total_train_n_seqs", None, "bench: the steps decide")
     if config.total_train_epochs < BENCH_STEPS:
-        yield Resolved("total_train_epochs", BENCH_STEPS, "bench: the steps decide, however few rows there are")
+        yield Resolved("total_train_epochs", BENCH_STEPS, "bench: the steps decide, even with few rows")
     if config.valid_dataset is not None:
         yield Resolved("valid_dataset", None, "bench: nothing is evaluated")
     for name in ("evaluator", "saver", "recover"):
         section = getattr(config, name)
         for clock in FREQUENCY_KEYS:
             if getattr(section, clock) is not None:
-                yield Resolved(f"{name}.{clock}", None, "bench: steps alone are measured")
+                yield Resolved(f"{name}.{clock}", None, "bench: only steps are measured")
     for name in REMOTE_TRACKERS:
         if getattr(config.stats_logger, name).mode not in (None, "disabled"):
-            yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: a run that measures is sent nowhere")
+            yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: metrics of a benchmark stay local")
     if config.recover.mode != "disabled":
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")
 
 
 def ignored_by_bench(loaded: "Loaded") -> Iterator[tuple[str, str]]:
-    """Keys that somebody set beside it, and why that has no effect. What a file says is meant for training."""
+    """Overrides that a benchmark ignores, with the reason; the same keys in a file are meant for training."""
     for key in ("total_train_steps", "total_train_n_seqs", "total_train_epochs"):
         if loaded.config.bench and loaded.get(key) is not None and loaded.origin(key).kind == "override":
             yield key, f"has no effect: bench=true measures {BENCH_STEPS} steps"
@@ -49,4 +49,4 @@ def ignored_by_bench(loaded: "Loaded") -> Iterator[tuple[str, str]]:
 def bench_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[PlanProblem]:
     if config.bench and (config.resume is not None or directory.state == "continues"):
         key = "trial_name" if config.resume is None else "resume"
-        yield PlanProblem(key, "bench measures a run of its own, and goes on with none; leave it out")
+        yield PlanProblem(key, "a benchmark is always a new run and resumes none; leave it out")

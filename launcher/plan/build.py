@@ -1,4 +1,4 @@
-"""From a composed configuration to the plan of its run. Looks at the machine and at files, and changes nothing."""
+"""Builds the plan of a run from its configuration. Reads the machine and files, changes nothing."""
 
 import shlex
 from collections.abc import Sequence
@@ -47,13 +47,12 @@ def build_plan(
     replace_existing: bool = False,
     serves: bool = False,
 ) -> Plan:
-    """The plan of this run. `machine` (or `host`, which knows more of it) stands in for the one at hand; `anew` is the
-    command's --replace; one that only `serves` has servers and nothing else."""
+    """`machine` or `host` replaces this machine; `replace_existing` is --replace; `serves`: only servers."""
     config = loaded.config
     host = host or local_host(machine)
     shown = loaded.redactor
-    directory, standing_against = plan_run_directory(config, loaded.file, host, replace_existing)
-    allocation, problems = allocate.allocate(config, host.machine, trains=not serves)
+    directory, directory_problems = plan_run_directory(config, loaded.file, host, replace_existing)
+    allocation, allocation_problems = allocate.allocate(config, host.machine, trains=not serves)
     auto = resolve_auto(config, allocation, host, directory)
     auto |= {each.key: each for each in (*resolved_models(loaded, host), *resolved_datasets(loaded, host))}
     batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
@@ -67,22 +66,22 @@ def build_plan(
         placement = _placement(config, allocation, auto, host, serves)
         add_server_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
-        told = _as_started(loaded, auto) if engine_name(config, allocation) else config
-        site = ProcessContext(
-            told, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves
+        started_config = _as_started(loaded, auto) if engine_name(config, allocation) else config
+        context = ProcessContext(
+            started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves
         )
-        starts = server_starts(site)
-        processes = plan_processes(site, starts)
+        starts = server_starts(context)
+        processes = plan_processes(context, starts)
     spans = placement is not None and placement.num_nodes > 1
     backend = allocation.rollout.backend if allocation and allocation.rollout else None
     ports, taken_port_problems = plan_ports(config, processes, backend, spans)
     redacted = tuple(process.redacted(shown) for process in processes)
     cluster, cluster_problems = _cluster(config, redacted, placement, host, directory.path)
 
-    if config.resume is not None:  # what is not there to go on with is no lack of this machine
-        missing, against = [], list(standing_against)
+    if config.resume is not None:  # a run that cannot be resumed is no lack of this machine
+        missing, problems = [], list(directory_problems)
     else:
-        missing, against = list(standing_against), []
+        missing, problems = list(directory_problems), []
     missing += [*missing_resources(config, allocation, placement, host), *port_problems(ports, config, host)]
     missing += data_problems(loaded, host, counts=not serves) if host.is_here else []
     missing += [*capacity_problems(config, allocation, placement, memory, host), *node_capacity_problems(cluster, host)]
@@ -90,14 +89,14 @@ def build_plan(
         *bench_problems(config, directory),
         *resume_problems(config, directory),
         *_moved_parts(config, directory, host),
-        *configuration_problems(loaded, allocation, problems, placement, starts, batch, host),
+        *configuration_problems(loaded, allocation, allocation_problems, placement, starts, batch, host),
         *taken_port_problems,
     ]
-    against += refusals
-    if "cluster.type" not in {obstacle.key for obstacle in refusals}:  # a cluster that is refused lacks nothing more
-        against += cluster_problems
-    refused = {obstacle.key for obstacle in against}
-    missing = [need for need in missing if need.key not in refused]  # a value that is refused lacks nothing more
+    problems += refusals
+    if "cluster.type" not in {problem.key for problem in refusals}:  # a refused cluster is not checked further
+        problems += cluster_problems
+    refused = {problem.key for problem in problems}
+    missing = [problem for problem in missing if problem.key not in refused]  # a refused value is not checked further
     warnings = [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
     warnings += capacity_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in ignored_by_bench(loaded)]
@@ -126,7 +125,7 @@ def build_plan(
         machine=_machine(host),
         cluster={**cluster, "name": config.cluster.cluster_name},
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
-        cannot_start=_placed(loaded, against),
+        cannot_start=_placed(loaded, problems),
         needs=_placed(loaded, missing),
         redactor=shown,
     )
@@ -148,7 +147,7 @@ def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: 
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
-    """The configuration with what was decided, which is what an engine of others is told by its command line."""
+    """The configuration with every `auto` resolved: external engines get it on their command line."""
     from areal_like.config.loaded import build_config  # brings yaml
 
     return build_config(loaded.cls, resolved_values(loaded, auto.values()))
@@ -156,15 +155,15 @@ def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
 
 def command_line(loaded: "Loaded", host: HostInfo, replace_existing: bool, serves: bool = False) -> list[str]:
     """The command that starts this run."""
-    words = [host.python, "-m", "launcher", "--config", _as_named(loaded.file)]
-    words += ["--schema", loaded.schema_name] if loaded.schema_name else []
-    words += ["--replace"] if replace_existing else []
-    words += ["serve"] if serves else []
-    return [*words, *loaded.overrides]
+    argv = [host.python, "-m", "launcher", "--config", _as_named(loaded.file)]
+    argv += ["--schema", loaded.schema_name] if loaded.schema_name else []
+    argv += ["--replace"] if replace_existing else []
+    argv += ["serve"] if serves else []
+    return [*argv, *loaded.overrides]
 
 
 def _as_named(file: Path) -> str:
-    """A shipped experiment by its name, where no file here has the same."""
+    """A shipped experiment by its name, unless a file here has the same name."""
     is_shipped = file.resolve().parent == data_folder("experiments").resolve()
     return file.name if is_shipped and not Path(file.name).exists() else str(file)
 
@@ -221,7 +220,7 @@ def _part(parallel: ParallelStrategy | None) -> dict[str, Any] | None:
 
 
 def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor) -> dict[str, Any]:
-    """Those that are started, or the addresses of those that run already."""
+    """How many servers are started, or the addresses of external ones."""
     if not allocate.generates(config):
         return {"started": 0, "addresses": []}
     addresses = [shown.text(address) for address in config.rollout.server_addresses]
@@ -229,8 +228,8 @@ def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, show
     return {"started": started, "addresses": addresses}
 
 
-def _placed(loaded: "Loaded", found: Sequence[PlanProblem]) -> tuple[PlanProblem, ...]:
-    """Each once, with the place that set its key."""
+def _placed(loaded: "Loaded", problems: Sequence[PlanProblem]) -> tuple[PlanProblem, ...]:
+    """Each problem once, with the place that set its key."""
     text = loaded.redactor.text
-    placed = (PlanProblem(one.key, text(one.reason), text(where_set(loaded, one.key))) for one in found)
+    placed = (PlanProblem(one.key, text(one.reason), text(where_set(loaded, one.key))) for one in problems)
     return tuple(dict.fromkeys(placed))

@@ -1,4 +1,4 @@
-"""Which keys differ from their defaults, who said so, and what they beat."""
+"""Keys that differ from their defaults, where they were set, and which values they replaced."""
 
 from typing import TYPE_CHECKING, get_args
 
@@ -13,7 +13,7 @@ BODY, CHOSEN, OVERRIDE = "file", "group of the command line", "override"
 
 
 def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetting, ...]:
-    """In the order of the tree."""
+    """In the order of the configuration."""
     settings = []
     for path in loaded.changed():
         origin = loaded.origin(path)
@@ -29,8 +29,8 @@ def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetti
 
 
 def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSetting, ...]:
-    """What the command line sets, and what the file's body sets otherwise than what it builds on; in the order of the
-    tree."""
+    """Keys set by the command line, and by the body of the file where they differ from its defaults list; in the order
+    of the configuration."""
     settings = []
     for path in loaded.merged.history:
         origin = loaded.origin(path)
@@ -48,15 +48,17 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSettin
 
 def replaced_file_values(loaded: "Loaded", redactor: Redactor) -> tuple[ReplacedFileValue, ...]:
     """Every value in the body of the user's file that a group chosen on the command line replaced by another."""
-    found = []
+    replaced = []
     for path in loaded.merged.history:
         origin = loaded.origin(path)
         pair = _beaten_by_group([origin, *origin.beaten])
         if pair is not None:
             body, group = pair
             written, value = redactor.value(path, body.value), redactor.value(path, group.value)
-            found.append(ReplacedFileValue(path, written, redactor.text(body.where), value, redactor.text(group.where)))
-    return tuple(found)
+            replaced.append(
+                ReplacedFileValue(path, written, redactor.text(body.where), value, redactor.text(group.where))
+            )
+    return tuple(replaced)
 
 
 def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin"] | None:
@@ -68,12 +70,12 @@ def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin
 
 
 def where_set(loaded: "Loaded", key: str) -> str:
-    """Where a key was set; of a section that was not set as a whole, where the strongest of what is in it was."""
+    """Where a key was set; for a section, where the strongest of its keys was set."""
     return _strongest(loaded, key).where if key in loaded.schema.keys or key in loaded.schema.sections else ""
 
 
 def is_set_by_user(loaded: "Loaded", key: str) -> bool:
-    """Whether the user's file or command line sets a key, and not only what they build on."""
+    """Whether the body of the user's file or the command line sets a key."""
     return _strongest(loaded, key).kind in (BODY, CHOSEN, OVERRIDE)
 
 

@@ -1,4 +1,4 @@
-"""The environment that each process is given beyond the launcher's own. Secrets are named, never shown."""
+"""Environment variables of each process, in addition to the launcher's own. Secrets are placeholders."""
 
 from typing import TYPE_CHECKING
 
@@ -14,21 +14,21 @@ RESERVED_VARIABLES = (
     *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, "CUDA_VISIBLE_DEVICES"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
-"""Variables that the launcher alone sets: another value would put a process where the plan does not say."""
+"""Variables that only the launcher sets: other values would contradict the plan."""
 
 
 def node_address(node: int, num_nodes: int) -> str:
-    """Loopback unless the run spans nodes; addresses of nodes are known when they have been given."""
+    """Loopback within one node; otherwise a placeholder, as nodes are known only after allocation."""
     return "127.0.0.1" if num_nodes == 1 else f"<node {node}>"
 
 
 def base_environment(
     config: "BaseExperimentConfig", name: str, seat: ProcessPlacement, run_dir: str, hide_gpus: bool
 ) -> dict[str, str]:
-    """What every process gets, the user's variables last but for those that are ours."""
+    """Variables of every process; the user's override the defaults, except for reserved ones."""
     role = name.partition("/")[0]
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(seat.threads)}
-    variables["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait take the cores from all others
+    variables["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads take cores from other processes
     variables |= {key: value for key, value in user_variables(config, role).items() if key not in RESERVED_VARIABLES}
     if seat.visible or hide_gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(seat.visible)
@@ -36,36 +36,36 @@ def base_environment(
 
 
 def user_variables(config: "BaseExperimentConfig", role: str) -> dict[str, str]:
-    """`launcher.env`, then what is for this role alone."""
+    """`launcher.env`, then the variables of this role."""
     serving = config.launcher.inference_server_env_vars
     lists = {SERVER: serving, REWARD: serving, TRAINER: config.launcher.trainer_env_vars}
     return {name: str(value) for name, value in config.launcher.env.items()} | parse_list(lists.get(role, ""))
 
 
 def parse_list(text: str) -> dict[str, str]:
-    """`A=1,B=x=y` -> A is "1", B is "x=y"; a part without "=" is dropped here and refused by `obstacles`."""
+    """`A=1,B=x=y` -> A is "1", B is "x=y"; a part without "=" is ignored here and refused by `environment_problems`."""
     pairs = (part.split("=", 1) for part in text.split(",") if "=" in part)
     return {name.strip(): value.strip() for name, value in pairs}
 
 
 def environment_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
-    """What is wrong with the user's variables."""
-    found = []
+    """Problems of the user's variables."""
+    problems = []
     sources = {"launcher.env": {name: str(value) for name, value in config.launcher.env.items()}}
     for name in ("inference_server_env_vars", "trainer_env_vars"):
         key, text = f"launcher.{name}", getattr(config.launcher, name)
         sources[key] = parse_list(text)
         if any("=" not in part for part in text.split(",") if part.strip()):
-            found.append(PlanProblem(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
+            problems.append(PlanProblem(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
     for key, variables in sources.items():
-        found += [
+        problems += [
             PlanProblem(
                 f"{key}.{name}" if key == "launcher.env" else key, f"{name} is set by the launcher; leave it out"
             )
             for name in variables
             if name in RESERVED_VARIABLES
         ]
-    return found
+    return problems
 
 
 def trainer_environment(rank: int, world_size: int, seat: ProcessPlacement, master: str) -> dict[str, str]:

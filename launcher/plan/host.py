@@ -1,4 +1,4 @@
-"""What is known of this machine beyond its numbers of GPUs and cores: which ones, how large, where models lie."""
+"""The machine of a plan: GPUs, cores, memory, installed packages, the Hugging Face cache."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ NVML = "libnvidia-ml.so.1"
 
 
 class Gpu(NamedTuple):
-    """`id` is what CUDA_VISIBLE_DEVICES calls it."""
+    """`id`: its name in CUDA_VISIBLE_DEVICES."""
 
     id: str
     name: str = "GPU"
@@ -29,7 +29,7 @@ class Gpu(NamedTuple):
 
 
 class HostInfo(NamedTuple):
-    """The machine that plans, with all that `auto` values, placement and warnings look at. Tests make their own."""
+    """Everything about a machine that the plan depends on."""
 
     machine: Machine
     cores: tuple[int, ...]
@@ -43,9 +43,9 @@ class HostInfo(NamedTuple):
     """Packages that the processes of a run import and that are not installed."""
     find_engine: Callable[[str, str | None, Path, bool], installations.Installation] = installations.find_installation
     why_no_port: Callable[[str, int], str] = why_no_port
-    """Why an address cannot be listened on; empty where it can be."""
+    """Returns why an address cannot be bound; empty where it can."""
     configs: Mapping[str, Path] = {}
-    """Files with the configurations of models, by the paths of these: what --model-config names."""
+    """Model path -> its config.json, as given by --model-config."""
 
     @property
     def is_here(self) -> bool:
@@ -53,12 +53,12 @@ class HostInfo(NamedTuple):
 
 
 def local_host(known: Machine | None = None) -> HostInfo:
-    """This machine; `known` replaces what would be found out about its GPUs and cores."""
-    found = detect_machine() if known is None else known
+    """This machine; `known` replaces the detection of its GPUs and cores."""
+    detected = detect_machine() if known is None else known
     return HostInfo(
-        machine=found,
-        cores=_cores(found.num_cpu_cores),
-        gpus=_gpus(found.num_gpus, look=known is None),
+        machine=detected,
+        cores=_cores(detected.num_cpu_cores),
+        gpus=_gpus(detected.num_gpus, look=known is None),
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
@@ -68,13 +68,13 @@ def local_host(known: Machine | None = None) -> HostInfo:
 
 
 def _cores(count: int) -> tuple[int, ...]:
-    """The ids of so many cores, those that this process may use first."""
+    """The ids of `count` cores, first those that this process may use."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return tuple(allowed[:count]) if len(allowed) >= count else tuple(range(count))
 
 
 def _gpus(count: int, look: bool) -> tuple[Gpu, ...]:
-    """Under the names that CUDA_VISIBLE_DEVICES gives them, where it is set."""
+    """With the names in CUDA_VISIBLE_DEVICES, where it is set."""
     if not count:
         return ()
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
@@ -88,7 +88,7 @@ def _gpus(count: int, look: bool) -> tuple[Gpu, ...]:
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """Of the machine, or of the container where that may use less."""
+    """Memory of the machine, or the limit of the container."""
     if "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

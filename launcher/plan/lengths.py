@@ -1,4 +1,4 @@
-"""How long a sequence may be: by what is sampled, by the server, and by the model."""
+"""Maximum lengths of sequences: by the sampling settings, the server, and the model."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
-    """The key by which a server limits prompt and answer together, and its value (None: what the model can)."""
+    """The key that limits prompt plus answer on a server, and its value (None: the model's limit)."""
     limits = {
         "embedded": ("embedded.context_length", config.embedded.context_length),
         "vllm": ("vllm.max_model_len", config.vllm.max_model_len),
@@ -25,7 +25,7 @@ def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
 
 
 def longest_sample(config: GRPOConfig) -> int:
-    """Tokens of prompt and answer, as far as the sampling and the data limit them."""
+    """Tokens of prompt plus answer, as limited by sampling and data."""
     prompt = config.train_dataset.max_length
     if prompt is None:
         return config.gconfig.max_tokens
@@ -33,7 +33,7 @@ def longest_sample(config: GRPOConfig) -> int:
 
 
 def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) -> list[Resolved]:
-    """The schema's limit is meant for models that can as much; vLLM and SGLang do not start with more than theirs."""
+    """Lowers the schema's default to the model's maximum: vLLM and SGLang do not start with more."""
     key, limit = server_limit(config, backend)
     section, name = key.split(".")
     default = next(field.default for field in dataclasses.fields(getattr(config, section)) if field.name == name)
@@ -41,13 +41,13 @@ def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) ->
     positions = shape.max_positions if shape else None
     if limit is None or limit != default or positions is None or positions >= limit:
         return []
-    return [Resolved(key, positions, f"what {config.actor.path} can; the default of {limit} is more")]
+    return [Resolved(key, positions, f"the maximum of {config.actor.path}; the default is {limit}")]
 
 
 def answer_length_problems(
     config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
 ) -> list[PlanProblem]:
-    """An answer as long as all that the server or the model can hold: a server would cut every answer off before it."""
+    """`gconfig.max_new_tokens` that leaves no room for a prompt in the server's or the model's context."""
     if not generates(config):
         return []
     key, context = "", None

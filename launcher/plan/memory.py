@@ -1,4 +1,4 @@
-"""Bytes that can be known before a model is loaded: per trainer rank, and per token of a server's cache."""
+"""Estimates memory before a model is loaded: per trainer rank, and per token of a server's KV cache."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,30 +20,30 @@ ALL_LINEAR = "all-linear"
 
 
 def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> Memory:
-    """What each rank and each server will hold, as far as config.json tells."""
+    """Memory of each rank and each server, computed from config.json."""
     unknown: list[str] = []
     trainer = []
     for name, engine in trained_models(config):
         shape = _shape(f"{name}.path", engine, host, unknown)
         if shape and allocation and allocation.actor:
             parallel = getattr(allocation, name, None) or allocation.actor
-            if strange := unknown_target_modules(engine):
-                unknown.append(f"{name}.target_modules: the size of adapters for {', '.join(strange)}")
+            if unknown_modules := unknown_target_modules(engine):
+                unknown.append(f"{name}.target_modules: the size of adapters for {', '.join(unknown_modules)}")
                 continue
             trainer.append(model_memory(name, engine, shape, parallel, bool(allocation.num_gpus)))
     rank = sum(model.total for model in trainer) if trainer and not unknown else None
     server = _server(config, allocation, host) if generates(config) else None
     words = _words(trainer, rank, server, allocation, host)
     if isinstance(config, GRPOConfig) and config.actor.kl_ctl > 0 and reference_is_base(config):
-        words.insert(0, "ref: the actor with its adapter switched off, so no second model")
+        words.insert(0, "ref: the actor with its adapter disabled, no second model")
     return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(words))
 
 
 def model_memory(
     name: str, engine: "TrainEngineConfig", shape: ModelShape, parallel: ParallelStrategy, on_gpu: bool = True
 ) -> ModelMemory:
-    """One model on one rank. FSDP shards over all ranks of a tensor group's replica; a frozen model has no master copy,
-    and with LoRA only the adapters have gradients and optimizer state. What a GPU offloads is in host memory."""
+    """One model on one rank. FSDP shards over data and context ranks; a frozen model has no master copy; with LoRA only
+    adapters have gradients and optimizer state. Offloaded parts are in host memory."""
     whole = shape.parameters(engine.is_critic)
     shards = max(1, parallel.data * parallel.context // engine.fsdp.dp_replicate)
     split = shards * parallel.tensor
@@ -73,7 +73,7 @@ def model_memory(
 
 
 def lora_parameters(engine: "TrainEngineConfig", shape: ModelShape) -> int:
-    """Two thin matrices beside each adapted one; all linear layers of the blocks where no names are given."""
+    """Two low-rank matrices per adapted one; all linear layers of the blocks where no names are given."""
     query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     inner = shape.mlp // (3 * shape.hidden)
     sides = {
@@ -91,7 +91,7 @@ def lora_parameters(engine: "TrainEngineConfig", shape: ModelShape) -> int:
 
 
 def unknown_target_modules(engine: "TrainEngineConfig") -> list[str]:
-    """Names to adapt that are no linear layer of the models whose size is known here."""
+    """Target modules that are not a known linear layer."""
     if not engine.use_lora or engine.optimizer is None:
         return []
     return [name for name in engine.target_modules if name.rsplit(".", 1)[-1] not in (*LINEAR_LAYERS, ALL_LINEAR)]
@@ -130,7 +130,7 @@ def _shape(key: str, engine: "TrainEngineConfig", host: HostInfo, unknown: list[
     content, where = find_config(engine.path, host)
     shape = shape_of(content, engine.debug.num_layers if engine.debug else None)
     if shape is None:
-        why = f"{where} describes no model whose size is known here"
+        why = f"{where} does not describe a model of a known type"
         why = f"{where}; --dry-run with --model-config FILE takes its config.json" if content is None else why
         unknown.append(f"{key}: {why}")
     return shape

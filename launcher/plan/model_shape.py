@@ -1,4 +1,4 @@
-"""The size of a model, read from the `config.json` beside its weights: parameters and KV cache, without loading it."""
+"""Size of a model from its config.json: parameters and KV cache, without loading it."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ class ModelShape(NamedTuple):
     max_positions: int | None
 
     def parameters(self, critic: bool = False) -> int:
-        """All parameters; a critic has one output per token where a policy has one per word."""
+        """All parameters; a critic's head has one output per token, a policy's one per vocabulary entry."""
         embedding = self.vocab * self.hidden
         head = self.hidden if critic else (0 if self.tied else embedding)
         norms = (2 * self.layers + 1) * self.hidden
@@ -43,20 +43,20 @@ class ModelShape(NamedTuple):
 
     @property
     def largest_unit(self) -> int:
-        """The largest part that is gathered at once: a layer, or the embedding."""
+        """The largest unit that FSDP gathers at once: a layer, or the embedding."""
         return max(self.attention + self.mlp + 2 * self.hidden, self.embedding)
 
 
 def find_config(path: str, host: HostInfo) -> tuple[dict[str, Any] | None, str]:
-    """The content of a local model's config.json, or None and why there is none to read."""
+    """The content of a model's config.json and its path, or None and the reason."""
     if not path:
-        return None, "no model is named"
+        return None, "no model is set"
     if path in host.configs:
         return read_config(host.configs[path]), str(host.configs[path])
     if path.startswith(BUILT_IN):
         name = path.removeprefix(BUILT_IN)
         if name not in built_in_models():
-            return None, f"no {path} comes with the package"
+            return None, f"{path} is not a built-in model"
         file = config_file(name)
         return read_config(file), str(file)
     folder = host.directory / Path(path).expanduser()
@@ -80,7 +80,7 @@ def read_config(file: Path) -> dict[str, Any] | None:
 
 
 def shape_of(config: dict[str, Any] | None, num_layers: int | None = None) -> ModelShape | None:
-    """The dimensions of a decoder in the Llama family's form; None when the config describes something else."""
+    """The dimensions of a decoder of the Llama family's form; None for other models."""
     if config is None:
         return None
     text = config.get("text_config")
@@ -131,7 +131,7 @@ def _attention(config: dict[str, Any], kind: str, hidden: int, query: int, kv: i
 
 
 def _latent_attention(config: dict[str, Any], hidden: int) -> int:
-    """DeepSeek's attention over a compressed cache."""
+    """DeepSeek's multi-head latent attention."""
     heads, rank, rope = config["num_attention_heads"], config["kv_lora_rank"], config["qk_rope_head_dim"]
     nope, value, query_rank = config["qk_nope_head_dim"], config["v_head_dim"], config.get("q_lora_rank")
     query = heads * (nope + rope)

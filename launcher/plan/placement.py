@@ -1,4 +1,4 @@
-"""Which node, GPUs and cores each process gets. Servers come first, then the trainer, in the order of the devices."""
+"""Assigns node, GPUs and cores to each process: servers first, then the trainer, in the order of the devices."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -12,8 +12,8 @@ MAX_THREADS_WITH_GPU = 16
 
 
 class ProcessPlacement(NamedTuple):
-    """A place for one process. `visible` is its CUDA_VISIBLE_DEVICES; a trainer rank sees the GPUs of all ranks of its
-    node and picks one by LOCAL_RANK, as under torchrun. No `cores`: the process is not bound to any."""
+    """Where one process runs. `visible`: its CUDA_VISIBLE_DEVICES; a trainer rank sees the GPUs of all ranks of its
+    node and selects one by LOCAL_RANK, as under torchrun. Empty `cores`: not bound to cores."""
 
     node: int
     gpus: tuple[int, ...]
@@ -25,22 +25,22 @@ class ProcessPlacement(NamedTuple):
 
 
 class PlacementPlan(NamedTuple):
-    """A seat for every process that computes or works on episodes."""
+    """The placement of every process except guardian and launcher."""
 
     servers: tuple[ProcessPlacement, ...]
     trainers: tuple[ProcessPlacement, ...]
     controller: ProcessPlacement
     episodes: tuple[ProcessPlacement, ...]
     reward: ProcessPlacement | None = None
-    """Of the model whose scores are the reward, where there is one."""
+    """Of the reward model's server, if there is one."""
 
     @property
     def num_nodes(self) -> int:
-        return 1 + max(seat.node for seat in (*self.servers, *self.trainers, self.controller))
+        return 1 + max(placement.node for placement in (*self.servers, *self.trainers, self.controller))
 
 
 class PlacementRequest(NamedTuple):
-    """What has to be seated: GPUs of each server (0: on the CPU), ranks of the trainer and whether they take GPUs."""
+    """What has to be placed: GPUs of each server (0: on the CPU), trainer ranks and whether they need GPUs."""
 
     server_gpus: tuple[int, ...]
     trainer_ranks: int
@@ -67,42 +67,42 @@ def placement_request(
 
 
 def place_processes(
-    want: PlacementRequest, gpus_per_node: int, host: HostInfo, limits: LauncherConfig, local: bool
+    request: PlacementRequest, gpus_per_node: int, host: HostInfo, limits: LauncherConfig, local: bool
 ) -> PlacementPlan:
-    """Seats for all. On other machines than this one cores are asked for by number, not named. A reward model shares
-    the GPU of the first server, where that has one: it is asked only when answers are there."""
-    gpu_servers = [size for size in want.server_gpus if size]
-    cpu_servers = len(want.server_gpus) - len(gpu_servers)
-    cpu_trainers = 0 if want.trainer_on_gpu else want.trainer_ranks
-    cpu_rewards = int(want.reward_model and not gpu_servers)
+    """Places all processes. On other machines cores are requested by number, not by id. A reward model shares the GPU
+    of the first server: it is called only after generation."""
+    gpu_servers = [size for size in request.server_gpus if size]
+    cpu_servers = len(request.server_gpus) - len(gpu_servers)
+    cpu_trainers = 0 if request.trainer_on_gpu else request.trainer_ranks
+    cpu_rewards = int(request.reward_model and not gpu_servers)
     computing = cpu_servers + cpu_trainers + cpu_rewards
-    shares, rest = _share_cores(host.cores, computing, want.episodes + 1 if want.episodes else 0)
-    on_gpus = len(gpu_servers) + (want.trainer_ranks if want.trainer_on_gpu else 0)
+    shares, rest = _share_cores(host.cores, computing, request.episodes + 1 if request.episodes else 0)
+    on_gpus = len(gpu_servers) + (request.trainer_ranks if request.trainer_on_gpu else 0)
     beside = _threads(host, min(on_gpus, gpus_per_node)) if local else 0
 
     taken = _GpuAllocator(gpus_per_node, host.gpus if local else ())
-    servers = [taken.seat(size, beside or size * limits.inference_server_cpus_per_gpu) for size in gpu_servers]
+    servers = [taken.placement(size, beside or size * limits.inference_server_cpus_per_gpu) for size in gpu_servers]
     servers += [_cpu_placement(share, limits.inference_server_cpus_per_gpu, local) for share in shares[:cpu_servers]]
-    if want.trainer_on_gpu:
-        if want.shared_device:
+    if request.trainer_on_gpu:
+        if request.shared_device:
             taken = _GpuAllocator(gpus_per_node, host.gpus if local else ())
-        trainers = taken.ranks(want.trainer_ranks, beside or limits.trainer_cpus_per_gpu)
+        trainers = taken.ranks(request.trainer_ranks, beside or limits.trainer_cpus_per_gpu)
     else:
         trainers = [
-            ProcessPlacement(0, (), (), seat.cores, seat.threads, rank, cpu_trainers)
+            ProcessPlacement(0, (), (), placement.cores, placement.threads, rank, cpu_trainers)
             for rank, share in enumerate(shares[cpu_servers : cpu_servers + cpu_trainers])
-            for seat in [_cpu_placement(share, limits.trainer_cpus_per_gpu, local)]
+            for placement in [_cpu_placement(share, limits.trainer_cpus_per_gpu, local)]
         ]
     light = ProcessPlacement(0, (), (), rest if local else (), 1)
     reward = None
-    if want.reward_model:
+    if request.reward_model:
         limit = limits.inference_server_cpus_per_gpu
         reward = servers[0] if gpu_servers else _cpu_placement(shares[-1], limit, local)
-    return PlacementPlan(tuple(servers), tuple(trainers), light, tuple(repeat(light, want.episodes)), reward)
+    return PlacementPlan(tuple(servers), tuple(trainers), light, tuple(repeat(light, request.episodes)), reward)
 
 
 def _threads(host: HostInfo, processes: int) -> int:
-    """A share of the cores for each process that has a GPU, and one share for all the others together."""
+    """A share of the cores per process with a GPU, and one share for all others together."""
     return max(1, min(MAX_THREADS_WITH_GPU, len(host.cores) // (processes + 1)))
 
 
@@ -111,7 +111,7 @@ def _cpu_placement(share: tuple[int, ...], cores_elsewhere: int, local: bool) ->
 
 
 def _share_cores(cores: tuple[int, ...], computing: int, light: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """Neighbouring cores for each process that computes, and those that the light ones share (all, where few)."""
+    """Neighbouring cores for each computing process, and the cores that all light processes share."""
     if not computing:
         return [], ()
     reserved = min(light, len(cores) // 4)
@@ -128,12 +128,12 @@ def _share_cores(cores: tuple[int, ...], computing: int, light: int) -> tuple[li
 
 
 class _GpuAllocator:
-    """Gives GPUs away in order; what belongs together stays on one node."""
+    """Assigns GPUs in order; the GPUs of one server stay on one node."""
 
     def __init__(self, per_node: int, known: Sequence[Gpu]) -> None:
         self.per_node, self.known, self.next = max(1, per_node), known, 0
 
-    def seat(self, size: int, threads: int) -> ProcessPlacement:
+    def placement(self, size: int, threads: int) -> ProcessPlacement:
         used = self.next % self.per_node
         if used and used + size > self.per_node:
             self.next += self.per_node - used
@@ -144,19 +144,19 @@ class _GpuAllocator:
     def ranks(self, count: int, threads: int) -> list[ProcessPlacement]:
         slots = range(self.next, self.next + count)
         self.next += count
-        seats = []
+        placements = []
         for slot in slots:
             node = slot // self.per_node
             here = [other for other in slots if other // self.per_node == node]
             rank, size = here.index(slot), len(here)
-            seats.append(ProcessPlacement(node, self._numbers([slot]), self._names(here), (), threads, rank, size))
-        return seats
+            placements.append(ProcessPlacement(node, self._numbers([slot]), self._names(here), (), threads, rank, size))
+        return placements
 
     def _names(self, slots: Sequence[int]) -> tuple[str, ...]:
         local = [slot % self.per_node for slot in slots]
         return tuple(self.known[slot].id if slot < len(self.known) else str(slot) for slot in local)
 
     def _numbers(self, slots: Sequence[int]) -> tuple[int, ...]:
-        """GPU numbers as the user knows them; places in the list where GPUs go by other names."""
+        """GPU numbers as the user knows them; list indices where GPUs have other names."""
         named = zip(self._names(slots), slots, strict=True)
         return tuple(int(name) if name.isdigit() else slot % self.per_node for name, slot in named)

@@ -1,8 +1,8 @@
-"""What a run will be, as data: the thing that a dry run prints and that the launcher executes.
+"""The plan of a run as data: a dry run prints it, the launcher executes it.
 
-Nothing here decides anything. `<port>`, and `<secret>` for the run's token, stand for what exists only when a process
-is started; secrets of the configuration are in the processes, and out of what is shown. Records are
-named tuples, as a class of these is made in a tenth of the time of a dataclass, and a dry run makes them all.
+`<port>`, and `<secret>` for the run's token, are placeholders for values that exist only when a process is started.
+Processes hold the secrets of the configuration; what is shown does not. Records are named tuples, whose classes are
+created in a tenth of the time of dataclasses.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -16,14 +16,14 @@ VERSION = 1
 
 
 class ReplacedValue(NamedTuple):
-    """A value that somebody wrote and that something stronger replaced."""
+    """A value that a stronger layer replaced."""
 
     value: Any
     where: str
 
 
 class ChangedSetting(NamedTuple):
-    """A key whose value differs from its default; `beaten` are the other sayings about it, strongest first."""
+    """A key whose value differs from its default; `beaten`: the values it replaced, strongest first."""
 
     key: str
     value: Any
@@ -33,7 +33,7 @@ class ChangedSetting(NamedTuple):
 
 
 class BaseSetting(NamedTuple):
-    """A key that the command line (`typed`) or the file's body sets, and the `base` value that it replaces there."""
+    """A key set by the command line (`typed`) or by the body of the file, and the `base` value that it replaces."""
 
     key: str
     value: Any
@@ -43,7 +43,7 @@ class BaseSetting(NamedTuple):
 
 
 class UnreadFileValue(NamedTuple):
-    """A value in the body of the user's file that means nothing to the algorithm or engine that was chosen."""
+    """A value in the body of the user's file that the chosen algorithm or engine does not read."""
 
     key: str
     reason: str
@@ -61,7 +61,7 @@ class ReplacedFileValue(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What an `auto` became on this machine, and why."""
+    """The value of an `auto` on this machine, and the reason."""
 
     key: str
     value: Any
@@ -69,7 +69,7 @@ class Resolved(NamedTuple):
 
 
 class PlanProblem(NamedTuple):
-    """Why a real start would be refused. `where` is the place that set the key, as far as one did."""
+    """Why a start would be refused. `where`: the place that set the key, if any."""
 
     key: str
     reason: str
@@ -78,7 +78,7 @@ class PlanProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class Process:
-    """One process: where it runs, how it is started, and what it is given beyond the launcher's own environment."""
+    """One process: where it runs, its command, and its variables in addition to the launcher's environment."""
 
     role: str
     index: int
@@ -88,22 +88,22 @@ class Process:
     threads: int
     command: tuple[str, ...] = field(repr=False)
     env: dict[str, str] = field(repr=False)
-    """Out of the repr, with the command: both may hold secrets."""
+    """Not in the repr, like the command: both may hold secrets."""
     log: str
-    """Empty where there is none: what the command itself says goes to its terminal."""
+    """Empty where there is none: guardian and launcher write to the terminal."""
 
     @property
     def name(self) -> str:
         return f"{self.role}/{self.index}"
 
     def redacted(self, redactor: Redactor) -> "Process":
-        """The same process as it may be shown."""
+        """The process without secrets."""
         command = tuple(redactor.command(list(self.command)))
         return replace(self, command=command, env=redactor.environment(self.env))
 
 
 class Port(NamedTuple):
-    """Something that listens: `policy` is "bound" (port 0, published), "leased" (taken under a lock) or "fixed"."""
+    """A listening port. `policy`: "bound" (port 0, published), "leased" (reserved under a lock) or "fixed"."""
 
     process: str
     purpose: str
@@ -114,7 +114,7 @@ class Port(NamedTuple):
 
 
 class BatchPlan(NamedTuple):
-    """The arithmetic of a training step. None means: not limited, or not known before the data are read."""
+    """Sizes of a training step. None: not limited, or not known before the data are read."""
 
     prompts_per_step: int
     samples_per_prompt: int
@@ -145,11 +145,11 @@ class ModelMemory(NamedTuple):
     optimizer: int
     working: int
     host: int = 0
-    """those of weights, gradients and optimizer that wait in host memory"""
+    """bytes of weights, gradients and optimizer that are offloaded to host memory"""
 
     @property
     def total(self) -> int:
-        """What is on the device that computes."""
+        """Bytes on the computing device."""
         return self.weights + self.gradients + self.optimizer + self.working - self.host
 
 
@@ -164,7 +164,7 @@ class ServerMemory(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What can be said of memory before anything is loaded; `unknown` says why the rest cannot."""
+    """Memory as estimated before anything is loaded; `unknown`: why some of it cannot be."""
 
     trainer: tuple[ModelMemory, ...]
     trainer_rank_bytes: int | None
@@ -174,20 +174,20 @@ class Memory(NamedTuple):
 
 
 class RunDirectory(NamedTuple):
-    """Where the run writes. `state`: "new", "continues" or "exists" (and is then refused)."""
+    """Where the run writes. `state`: "new", "continues", "replaced", "missing" or "exists" (which is refused)."""
 
     path: str
     trial: str
     state: str
     reason: str
     step: int | None = None
-    """that of the checkpoint that it goes on from"""
+    """step of the checkpoint from which it resumes"""
     attempt: int = 1
-    """which start of the run this would be"""
+    """number of this start of the run"""
 
 
 class Plan(NamedTuple):
-    """Everything that is known of a run before it starts."""
+    """Everything known about a run before it starts."""
 
     version: int
     experiment: str
@@ -208,27 +208,27 @@ class Plan(NamedTuple):
     memory: Memory
     cluster: dict[str, Any]
     machine: dict[str, Any]
-    """The one that the plan is for: whether it is this one, and what it has."""
+    """The machine of the plan: whether it is this one, and its resources."""
     warnings: tuple[str, ...]
     cannot_start: tuple[PlanProblem, ...]
-    """What the configuration asks for and this framework does not do: a real start exits 2."""
+    """Problems of the configuration, and features that are not built: a start exits with 2."""
     needs: tuple[PlanProblem, ...]
-    """What is not there yet (GPUs, files, a free run directory): a real start exits 2."""
+    """Missing resources (GPUs, files, a free run directory): a start exits with 2."""
 
     redactor: Redactor
-    """Knows the secrets that the processes carry."""
+    """Knows the secrets of the processes."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All that a real start would be refused for, in the words and the order of that refusal."""
+        """Everything for which a start would be refused, in the order of the error message."""
         return ConfigError(Problem(o.key, o.reason, o.where) for o in (*self.cannot_start, *self.needs)).problems
 
     def shown(self) -> "Plan":
-        """The plan as it may be shown: the processes of the plan itself hold the secrets that they are started with."""
+        """The plan without the secrets of its processes."""
         return self._replace(processes=tuple(process.redacted(self.redactor) for process in self.processes))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, in the order of the fields; holds no secret."""
+        """Plain data in the order of the fields, without secrets."""
         return {name: _plain(value) for name, value in self.shown()._asdict().items() if name != "redactor"}
 
 

@@ -1,4 +1,4 @@
-"""What listens where. Our own servers bind port 0 and publish what they got; the others get a port under a lock."""
+"""Ports of a run. Our servers bind port 0 and publish the result; other ports are leased under a lock."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,18 +14,18 @@ from launcher.plan.plan import PlanProblem, Port, Process
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-PUBLISHED = "takes a free one and publishes it under its name"
-LEASED = "taken under a lock before the start, tried again when it is in use"
+PUBLISHED = "binds a free port and publishes it under its name"
+LEASED = "reserved under a lock before the start, replaced when it is in use"
 HIGHEST_PORT = 65535
 NODE_ADDRESS = "the node's address"
-"""Known when the node has been given."""
+"""Known once the node is allocated."""
 COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 
 
 def plan_ports(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], backend: str | None, spans_nodes: bool
 ) -> tuple[tuple[Port, ...], list[PlanProblem]]:
-    """In the order of the processes, and what is wrong with numbers that were asked for."""
+    """Ports in the order of the processes, and problems of fixed port numbers."""
     ports: list[Port] = []
     anywhere = NODE_ADDRESS if spans_nodes else "127.0.0.1"
     if generates(config):
@@ -60,10 +60,10 @@ def _weights_port(config: GRPOConfig) -> Port:
 
 
 def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
-    """Numbers that were asked for, on this machine, and are taken."""
+    """Fixed ports of this machine that are in use."""
     if config.cluster.type != "local" or not host.is_here:
         return []
-    found = []
+    problems = []
     for port in ports:
         is_fixed = port.policy == "fixed" and port.host != NODE_ADDRESS and (port.port or 0) <= HIGHEST_PORT
         is_elsewhere = port.policy == "bound" and port.host not in (LOOPBACK, NODE_ADDRESS)
@@ -72,19 +72,17 @@ def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host:
             reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
             is_host = why in (NO_ADDRESS, UNKNOWN_HOST)
             way = "name an address of this machine" if is_host else "choose another, or 0 for a free one"
-            found.append(PlanProblem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {way}"))
+            problems.append(PlanProblem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {way}"))
             if is_host:
                 break
-    return found
+    return problems
 
 
 def _port_number_problems(ports: list[Port]) -> list[PlanProblem]:
     too_high = [port for port in ports if port.port is not None and port.port > HIGHEST_PORT]
     if too_high:
         return [
-            PlanProblem(
-                "rollout.port", f"leaves no number for {too_high[0].process}: the highest port is {HIGHEST_PORT}"
-            )
+            PlanProblem("rollout.port", f"leaves no port for {too_high[0].process}: the highest port is {HIGHEST_PORT}")
         ]
     fixed = [port.port for port in ports if port.port is not None]
     twice = next((number for number in fixed if fixed.count(number) > 1), None)

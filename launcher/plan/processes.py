@@ -1,4 +1,4 @@
-"""Every process of a run, in the order in which it comes to life."""
+"""The processes of a run and their commands, in the order in which they start."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ProcessContext(NamedTuple):
-    """What the processes of one run have in common."""
+    """What all processes of a run share."""
 
     config: "BaseExperimentConfig"
     allocation: Allocation
@@ -37,67 +37,75 @@ class ProcessContext(NamedTuple):
     command: tuple[str, ...]
     attempt: int = 1
     serves: bool = False
-    """Whether servers alone are to be started."""
+    """Whether only servers are started."""
 
     def process(
-        self, role: str, index: int, seat: ProcessPlacement, command: list[str], env: dict[str, str]
+        self, role: str, index: int, placement: ProcessPlacement, command: list[str], env: dict[str, str]
     ) -> Process:
         name = f"{role}/{index}"
-        base = base_environment(self.config, name, seat, self.run_dir, self.allocation.num_gpus > 0)
+        base = base_environment(self.config, name, placement, self.run_dir, self.allocation.num_gpus > 0)
         log = (
             f"{self.run_dir}/logs/{Identity(role, index, self.attempt).start_name}.log" if self.config.log.file else ""
         )
         return Process(
-            role, index, seat.node, seat.gpus, seat.cores, seat.threads, tuple(command), {**base, **env}, log
+            role,
+            index,
+            placement.node,
+            placement.gpus,
+            placement.cores,
+            placement.threads,
+            tuple(command),
+            {**base, **env},
+            log,
         )
 
 
-def plan_processes(site: ProcessContext, starts: list[ServerCommand]) -> tuple[Process, ...]:
-    """`starts` are those of the servers, in order."""
-    serving = [*_servers(site, starts), *_attached(site)]
-    if site.serves:
-        return tuple([*_supervision(site), *serving])
-    serving += _reward(site)
-    return tuple([*_supervision(site), *serving, *_controller(site), *_episodes(site), *_trainers(site)])
+def plan_processes(context: ProcessContext, starts: list[ServerCommand]) -> tuple[Process, ...]:
+    """`starts`: the commands of the servers, in order."""
+    serving = [*_servers(context, starts), *_attached(context)]
+    if context.serves:
+        return tuple([*_supervision(context), *serving])
+    serving += _reward(context)
+    return tuple([*_supervision(context), *serving, *_controller(context), *_episodes(context), *_trainers(context)])
 
 
-def server_starts(site: ProcessContext) -> list[ServerCommand]:
-    """How each server would be started; none where the run uses servers that are there already."""
-    if not isinstance(site.config, GRPOConfig) or site.allocation.rollout is None:
+def server_starts(context: ProcessContext) -> list[ServerCommand]:
+    """The command of each server; empty where the run uses external servers."""
+    if not isinstance(context.config, GRPOConfig) or context.allocation.rollout is None:
         return []
-    rollout, parallel = site.config.rollout, site.allocation.rollout
+    rollout, parallel = context.config.rollout, context.allocation.rollout
     return [
         server_start(
             parallel.backend,
-            site.config,
+            context.config,
             ServerSite(
                 number=index,
-                host=rollout.host or node_address(seat.node, site.num_nodes),
+                host=rollout.host or node_address(placement.node, context.num_nodes),
                 port=rollout.port + index if rollout.port and parallel.backend not in EXTERNAL_ENGINES else 0,
-                run_dir=site.run_dir,
-                model=local_path(site.config.actor.path, site.host),
-                on_gpu=bool(seat.gpus),
+                run_dir=context.run_dir,
+                model=local_path(context.config.actor.path, context.host),
+                on_gpu=bool(placement.gpus),
                 tensor=parallel.tensor,
                 pipeline=parallel.pipeline,
-                cores=seat.cores,
-                python=_python(site, parallel.backend),
-                memory_bytes=site.host.memory_bytes or 0,
+                cores=placement.cores,
+                python=_python(context, parallel.backend),
+                memory_bytes=context.host.memory_bytes or 0,
             ),
         )
-        for index, seat in enumerate(site.placement.servers)
+        for index, placement in enumerate(context.placement.servers)
     ]
 
 
-def _python(site: ProcessContext, backend: str) -> str:
-    """An engine of others has an environment of its own; on the nodes of a cluster that is not known here."""
-    if backend not in EXTERNAL_ENGINES or site.config.cluster.type != "local":
-        return site.host.python
+def _python(context: ProcessContext, backend: str) -> str:
+    """External engines have their own Python; on the nodes of a cluster its path is unknown."""
+    if backend not in EXTERNAL_ENGINES or context.config.cluster.type != "local":
+        return context.host.python
     return f"<{backend}.python>"
 
 
 def local_path(path: str, host: HostInfo) -> str:
-    """A folder is named from the root, since servers may run elsewhere; so is a model that comes with the package, of
-    which engines of others know nothing. A name on the Hub stays as it is."""
+    """Folders become absolute, as servers may run elsewhere; built-in models become folders, which external engines can
+    load. Names on the Hub stay."""
     from pathlib import Path
 
     if not host.is_here:
@@ -112,70 +120,72 @@ def local_path(path: str, host: HostInfo) -> str:
     return str(folder.resolve()) if path and folder.is_dir() else path
 
 
-def _supervision(site: ProcessContext) -> Iterator[Process]:
-    """The command's first process, and the launcher that it forks."""
+def _supervision(context: ProcessContext) -> Iterator[Process]:
+    """The guardian, and the launcher that it forks."""
     for role in ("guardian", "launcher"):
-        yield Process(role, 0, 0, (), (), 1, site.command, {}, log="")
+        yield Process(role, 0, 0, (), (), 1, context.command, {}, log="")
 
 
-def _servers(site: ProcessContext, starts: list[ServerCommand]) -> Iterator[Process]:
-    """Embedded servers, and server processes that start external engines."""
-    for index, (seat, start) in enumerate(zip(site.placement.servers, starts, strict=True)):
-        backend = site.allocation.rollout.backend if site.allocation.rollout else ""
+def _servers(context: ProcessContext, starts: list[ServerCommand]) -> Iterator[Process]:
+    """The embedded engine is one process; a server of ours starts an external engine and serves in front of it."""
+    for index, (placement, start) in enumerate(zip(context.placement.servers, starts, strict=True)):
+        backend = context.allocation.rollout.backend if context.allocation.rollout else ""
         command = (
-            [*_external_server(site, index), ENGINE_SEPARATOR, *start.command]
+            [*_external_server(context, index), ENGINE_SEPARATOR, *start.command]
             if backend in EXTERNAL_ENGINES
             else start.command
         )
-        yield site.process(SERVER, index, seat, command, start.env)
+        yield context.process(SERVER, index, placement, command, start.env)
 
 
-def _attached(site: ProcessContext) -> Iterator[Process]:
-    """Server processes before servers that run already."""
-    if not generates(site.config) or starts_servers(site.config):
+def _attached(context: ProcessContext) -> Iterator[Process]:
+    """Servers of ours in front of external ones that already run."""
+    if not generates(context.config) or starts_servers(context.config):
         return
-    rollout, seat = site.config.rollout, site.placement.controller
+    rollout, placement = context.config.rollout, context.placement.controller
     for index, address in enumerate(rollout.server_addresses):
-        command = [*_external_server(site, index), "--attach", address.strip()]
-        yield site.process(SERVER, index, seat, command, {rollout.api_key_var: SECRET})
+        command = [*_external_server(context, index), "--attach", address.strip()]
+        yield context.process(SERVER, index, placement, command, {rollout.api_key_var: SECRET})
 
 
-def _external_server(site: ProcessContext, index: int) -> list[str]:
-    module = [site.host.python, "-m", "areal_like.serving.external"]
-    return [*module, "--run-dir", site.run_dir, "--index", str(index)]
+def _external_server(context: ProcessContext, index: int) -> list[str]:
+    module = [context.host.python, "-m", "areal_like.serving.external"]
+    return [*module, "--run-dir", context.run_dir, "--index", str(index)]
 
 
-def _reward(site: ProcessContext) -> Iterator[Process]:
-    if site.placement.reward is not None:
-        command = [site.host.python, "-m", "areal_like.serving.reward_model", "--run-dir", site.run_dir]
-        yield site.process(REWARD, 0, site.placement.reward, [*command, "--index", "0"], {})
+def _reward(context: ProcessContext) -> Iterator[Process]:
+    if context.placement.reward is not None:
+        command = [context.host.python, "-m", "areal_like.serving.reward_model", "--run-dir", context.run_dir]
+        yield context.process(REWARD, 0, context.placement.reward, [*command, "--index", "0"], {})
 
 
-def _controller(site: ProcessContext) -> Iterator[Process]:
-    if generates(site.config):
-        command = [site.host.python, "-m", "areal_like.rollout.controller", "--run-dir", site.run_dir]
-        yield site.process(CONTROLLER, 0, site.placement.controller, command, {})
+def _controller(context: ProcessContext) -> Iterator[Process]:
+    if generates(context.config):
+        command = [context.host.python, "-m", "areal_like.rollout.controller", "--run-dir", context.run_dir]
+        yield context.process(CONTROLLER, 0, context.placement.controller, command, {})
 
 
-def _episodes(site: ProcessContext) -> Iterator[Process]:
-    if generates(site.config):
-        for index, seat in enumerate(site.placement.episodes):
-            command = [site.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", site.run_dir]
-            yield site.process(EPISODES, index, seat, [*command, "--index", str(index)], {})
+def _episodes(context: ProcessContext) -> Iterator[Process]:
+    if generates(context.config):
+        for index, placement in enumerate(context.placement.episodes):
+            command = [context.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", context.run_dir]
+            yield context.process(EPISODES, index, placement, [*command, "--index", str(index)], {})
 
 
-def _trainers(site: ProcessContext) -> Iterator[Process]:
-    seats = site.placement.trainers
-    if not seats:
+def _trainers(context: ProcessContext) -> Iterator[Process]:
+    placements = context.placement.trainers
+    if not placements:
         return
-    master = node_address(seats[0].node, site.num_nodes)
-    for rank, seat in enumerate(seats):
-        command = [site.host.python, "-m", "areal_like.training.main", "--run-dir", site.run_dir]
-        yield site.process(TRAINER, rank, seat, command, trainer_environment(rank, len(seats), seat, master))
+    master = node_address(placements[0].node, context.num_nodes)
+    for rank, placement in enumerate(placements):
+        command = [context.host.python, "-m", "areal_like.training.main", "--run-dir", context.run_dir]
+        yield context.process(
+            TRAINER, rank, placement, command, trainer_environment(rank, len(placements), placement, master)
+        )
 
 
 def server_start(backend: str, config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
-    """The start of one server of this backend."""
+    """The command of one server of this backend."""
     if backend == "vllm":
         from areal_like.serving.vllm.command import vllm_command
 
@@ -186,10 +196,10 @@ def server_start(backend: str, config: "GRPOConfig", spec: ServerSite) -> Server
         return sglang_command(config, spec)
     if backend == "embedded":
         return embedded_server_start(spec)
-    raise ValueError(f"rollout.backend: no server is called {backend!r}; there are embedded, vllm and sglang")
+    raise ValueError(f"rollout.backend: unknown server {backend!r}; known are embedded, vllm and sglang")
 
 
 def embedded_server_start(spec: ServerSite) -> ServerCommand:
-    """Our own server reads everything from the run's config.yaml and publishes the port that it was given."""
+    """The embedded server reads the run's config.yaml and publishes its port."""
     module = ["-m", "areal_like.serving.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
     return ServerCommand([spec.python, *module])

@@ -1,4 +1,4 @@
-"""All of a plan as text for a person: what matters most comes first, what to do next last."""
+"""The full text of a plan (`--dry-run=full`): problems first, next steps last."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from launcher.plan.render_processes import process_lines
 
 
 def render(plan: Plan, color: bool = False, width: int = 110) -> str:
-    """The text of `--dry-run=full`. Colours only when asked for."""
+    """The text of `--dry-run=full`, with colours if `color`."""
     return "\n".join(_FullPage(plan.shown(), color, max(60, width)).lines()) + "\n"
 
 
@@ -25,7 +25,7 @@ class _FullPage(PlanPage):
         yield from self.replaced()
         yield from self._unread()
         yield from self.section("processes", process_lines(plan, self.width))
-        yield from self.items("memory", [*plan.memory.words, *(f"not known: {why}" for why in plan.memory.unknown)])
+        yield from self.items("memory", [*plan.memory.words, *(f"unknown: {why}" for why in plan.memory.unknown)])
         yield from self._ports()
         yield from self._cluster()
         yield from self._next()
@@ -38,7 +38,7 @@ class _FullPage(PlanPage):
 
     def _would_start(self) -> str:
         if not self.plan.processes:
-            return "nothing, as long as it is not clear what runs where"
+            return "nothing: it is not decided what runs where"
         roles: dict[str, int] = {}
         for process in self.plan.processes:
             roles[process.role] = roles.get(process.role, 0) + 1
@@ -49,10 +49,10 @@ class _FullPage(PlanPage):
 
     def _auto(self) -> Iterator[str]:
         rows = [(resolved.key, f"= {value_text(resolved.value)}", resolved.reason) for resolved in self.plan.auto]
-        yield from self.section("decided for you", self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
+        yield from self.section("resolved (auto)", self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
 
     def _settings(self) -> Iterator[str]:
-        rows = [(s.key, f"= {value_text(s.value)}", _story(s)) for s in self.plan.changed]
+        rows = [(s.key, f"= {value_text(s.value)}", _provenance(s)) for s in self.plan.changed]
         yield from self.section("settings that differ from the default", self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
 
     def _unread(self) -> Iterator[str]:
@@ -84,12 +84,12 @@ class _FullPage(PlanPage):
         data = f"{command} --dry-run=json" if is_here else "this command again, with --dry-run=json"
         advice.append(f"all of this as data:  {data}")
         advice.append("what a key means:  python -m launcher --help=KEY")
-        advice.append(f"who said its value:  {command} --explain KEY")
+        advice.append(f"where it was set:  {command} --explain KEY")
         yield from self.section("next", [f"  {line}" for line in advice])
 
 
-def _story(setting: ChangedSetting) -> str:
-    """Where it was said, and what it would be otherwise."""
+def _provenance(setting: ChangedSetting) -> str:
+    """Where it was set, the values it replaced, and the default."""
     before = [f"{value_text(beaten.value)} ({beaten.where})" for beaten in setting.beaten]
     replaced = f", in place of {', '.join(before)}" if before else ""
     return f"{setting.where}{replaced}; default {value_text(setting.default)}"

@@ -1,4 +1,4 @@
-"""What a plan as text is made of: sections, tables, and the words for processes and values."""
+"""Building blocks of a plan's text: sections, tables, names of processes, values."""
 
 from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
@@ -22,7 +22,7 @@ NOUNS = {
 
 
 class PlanPage:
-    """A plan that may be shown, and how wide."""
+    """A plan without secrets, to be printed in `width` columns."""
 
     def __init__(self, plan: Plan, color: bool, width: int) -> None:
         self.plan, self.color, self.width = plan, color, width
@@ -54,26 +54,26 @@ class PlanPage:
         return self.paint(f"{self.plan.experiment}: {'/'.join(self.plan.run_dir.split('/')[-2:])}", BOLD)
 
     def machine(self) -> list[tuple[str, str]]:
-        """The one that the plan is for, where that is not the one at hand."""
+        """The machine of the plan, where it is not this one."""
         if self.plan.machine["here"]:
             return []
-        return [("for", f"{machine_text(self.plan.machine)}; nothing of this machine was looked at")]
+        return [("for", f"{machine_text(self.plan.machine)}; this machine was not inspected")]
 
     def engine(self) -> list[tuple[str, str]]:
-        """Where the servers' engine is, if it is one of others."""
+        """The installation of an external engine."""
         engine = self.plan.servers.get("engine")
         if engine is None:
             return []
         name = f"{TITLES[engine['name']]} {engine['version']} (supported: {engine['supported']})"
-        asked = "its own parser is asked about its flags at the start"
-        return [("engine", f"{name} in {engine['python']}: {engine['where']}; {asked}")]
+        check = "its own parser checks its flags at the start"
+        return [("engine", f"{name} in {engine['python']}: {engine['where']}; {check}")]
 
     def noun(self, role: str) -> str:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
         return NOUNS[role].format(backend=backend) if backend or role != "server" else "attached server"
 
     def place(self) -> str:
-        """On which machines the processes are."""
+        """On which machines the processes run."""
         here = "on this machine" if self.plan.machine["here"] else "on that machine"
         place = {"local": here, "slurm": "by Slurm", "ray": "on Ray"}[self.plan.cluster["type"]]
         if self.num_nodes > 1:
@@ -83,15 +83,15 @@ class PlanPage:
         return place if name == "local" else f"{place} ({name})"
 
     def refusal(self) -> str:
-        """What a start would say; empty where it would start."""
+        """Why a start would be refused; empty where it would start."""
         keys = list(dict.fromkeys(problem.key for problem in self.plan.problems))
         if not keys:
             return ""
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        return f"a start would be refused (exit code 2): see to {keys[0]}{more}, then run this again"
+        return f"a start would be refused (exit code 2): correct {keys[0]}{more}, then run this again"
 
     def replaced(self) -> Iterator[str]:
-        """Body values that a group replaced: seldom meant."""
+        """Values of the file that a group on the command line replaced, which is rarely intended."""
         rows = [
             (b.key, f"= {value_text(b.value)}", f"{b.by}, in place of {value_text(b.written)} ({b.where})")
             for b in self.plan.beaten_body_values
@@ -101,7 +101,7 @@ class PlanPage:
 
 
 def value_text(value: Any) -> str:
-    """A value as YAML would write it, cut where it is long."""
+    """A value as YAML writes it, shortened."""
     if value is None or isinstance(value, bool):
         text = {None: "null", True: "true", False: "false"}[value]
     else:
@@ -110,7 +110,7 @@ def value_text(value: Any) -> str:
 
 
 def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    """`text` in lines; the first begins with `first`, the others with `rest`."""
+    """Wraps `text`; the first line begins with `first`, the others with `rest`."""
     if width - len(rest) < 30:
         rest = "        "
     wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
@@ -118,6 +118,6 @@ def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """In one line, cut at a word where it is too long."""
+    """One line, cut between words."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 3].rpartition(" ")[0] + " ..."

@@ -1,6 +1,6 @@
-"""A plan on one screen: what runs where, a step in words, what is wrong, and what the file and the command line set.
+"""A plan on one screen (`--dry-run`): processes, a step, problems, and what the file and the command line set.
 
-Nothing is left out in silence: what does not fit is counted, and `--dry-run=full` has it.
+What does not fit is counted, with a hint to `--dry-run=full`.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ FULL_FLAG = "--dry-run=full"
 
 
 def render_brief(plan: Plan, color: bool = False, width: int = 100) -> str:
-    """The text of a dry run. Colours only when asked for."""
+    """The text of `--dry-run`, with colours if `color`."""
     return "\n".join(_BriefPage(plan.shown(), color, max(60, width)).lines()) + "\n"
 
 
 def warning_lines(plan: Plan, width: int) -> list[str]:
-    """The warnings in one line each, those that do not fit cut at a word."""
+    """The warnings, one line each, shortened."""
     whole = [f"warning: {warning}" for warning in plan.warnings]
     lines = [shortened(text, width) for text in whole[:MOST_WARNINGS]]
     if lines != whole:
@@ -45,8 +45,8 @@ class _BriefPage(PlanPage):
         yield self.title()
         why = "" if directory.state == "new" else f", {directory.reason}"
         rows = [
-            ("file", _near(self.plan.file or "")),
-            ("run directory", f"{_near(directory.path)}: {directory.state}{why}"),
+            ("file", _relative(self.plan.file or "")),
+            ("run directory", f"{_relative(directory.path)}: {directory.state}{why}"),
         ]
         yield from self.table([*rows, *self.machine(), *self.engine()], (16,))
 
@@ -69,27 +69,27 @@ class _BriefPage(PlanPage):
     def _processes(self) -> Iterator[str]:
         count = len(self.plan.processes)
         if not count:
-            yield from self.section("processes", ["  none, as long as it is not clear what runs where"])
+            yield from self.section("processes", ["  none: it is not decided what runs where"])
             return
         rows = []
         for role, group in groupby(self.plan.processes, key=lambda process: process.role):
             if role not in ("guardian", "launcher"):
                 processes = list(group)
-                rows.append((_names(processes), self.noun(role), _seats(processes, self.num_nodes)))
+                rows.append((_names(processes), self.noun(role), _places(processes, self.num_nodes)))
         title = f"{plural(count, 'process', 'processes')} {self.place()}, with a guardian and the launcher"
         if addresses := self.plan.servers["addresses"]:
             title += f"; generation by {', '.join(addresses)}"
         yield from self.section(title, self.table(rows, (24, 24)))
 
     def _step(self, room: int) -> Iterator[str]:
-        """As much of it as there is room for, where problems and warnings take a screen."""
+        """As many lines as fit beside problems and warnings."""
         lines = [line for word in self.plan.batch.words for line in wrapped(word, self.width, "  - ", "    ")]
         most = max(FEWEST_WORDS, room - 2)
         title = "a step" if len(lines) <= most else f"a step (in full: {FULL_FLAG})"
         yield from self.section(title, lines[:most])
 
     def _set(self, room: int) -> Iterator[str]:
-        """What the command line sets, each with what it replaces; then what the file sets over what it builds on."""
+        """Keys set by the command line, with the values they replace; then keys set by the file over its defaults."""
         typed = [f"{_pair(s)} ({_before(s)})" for s in self.plan.over_base if s.typed]
         written = [_pair(s) for s in self.plan.over_base if not s.typed]
         parts = (("the command line", typed), (Path(self.plan.file or "the file").name, written))
@@ -98,7 +98,7 @@ class _BriefPage(PlanPage):
         most = max(FEWEST_SETTINGS, room - 2)
         if len(lines) > most:
             lines = [*lines[: most - 1], f"    ... {len(typed) + len(written)} keys in all: {FULL_FLAG} has them"]
-        yield from self.section("set over what the file builds on", lines)
+        yield from self.section("set over the file's defaults", lines)
 
     def _next(self) -> Iterator[str]:
         command = self.plan.command
@@ -121,8 +121,8 @@ def _names(processes: list[Process]) -> str:
     return first.name if first is last else f"{first.name}..{last.index}"
 
 
-def _seats(processes: list[Process], num_nodes: int) -> str:
-    """Where the processes of one role are, all together."""
+def _places(processes: list[Process], num_nodes: int) -> str:
+    """Nodes, GPUs, cores and threads of the processes of one role."""
     nodes = sorted({process.node for process in processes})
     gpus = sorted({gpu for process in processes for gpu in process.gpus})
     cores = sorted({core for process in processes for core in process.cores})
@@ -134,7 +134,7 @@ def _seats(processes: list[Process], num_nodes: int) -> str:
     return ", ".join([*parts, plural(processes[0].threads, "thread") + each])
 
 
-def _near(path: str) -> str:
-    """As short as it can be typed from here."""
+def _relative(path: str) -> str:
+    """Relative to the working directory, if below it."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

@@ -1,4 +1,4 @@
-"""The processes of a plan as text: a line for each place, a command line for each role."""
+"""The processes of a plan as text: a line per placement, a command line per role."""
 
 import shlex
 from itertools import groupby
@@ -11,7 +11,7 @@ MAX_LINES_PER_ROLE = 8
 
 
 def process_lines(plan: "Plan", width: int) -> list[str]:
-    """The launcher's own command stands at the end of the page, so that here it has only its place."""
+    """The launcher's own command is printed at the end of the page."""
     common = _common(plan)
     lines = []
     for _, group in groupby(plan.processes, key=lambda process: process.role):
@@ -28,7 +28,7 @@ def process_lines(plan: "Plan", width: int) -> list[str]:
 
 
 def _common(plan: "Plan") -> dict[str, str]:
-    """The variables that all processes share; the secret one keeps its angle brackets."""
+    """The variables that all processes share."""
     environments = [process.env for process in plan.processes if process.env]
     if len(environments) < 2:
         return {}
@@ -61,7 +61,7 @@ def _place(processes: list["Process"]) -> tuple[str, str, str]:
 
 
 def _logs(processes: list["Process"]) -> str:
-    """One path for all of them, from the run directory on."""
+    """One path for all, relative to the run directory."""
     first, number = processes[0], f"-{processes[0].index}"
     folder, _, file = first.log.rpartition("/")
     file = file if len(processes) == 1 else file.replace(number, "-*", 1)
@@ -69,7 +69,7 @@ def _logs(processes: list["Process"]) -> str:
 
 
 def _words(processes: list["Process"]) -> list[str]:
-    """The first one's command; what differs in the others is shown as a range."""
+    """The command of the first process; arguments that differ are shown as a range."""
     words = []
     for place, word in enumerate(processes[0].command):
         column = list(dict.fromkeys(process.command[place] for process in processes))
@@ -103,7 +103,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def _folded(words: list[str], width: int, indent: str) -> list[str]:
-    """Words in lines, broken between words with the shell's backslash, so that a command can be copied."""
+    """Wraps a command with the shell's backslash, so that it can be copied."""
     lines, line = [], indent
     for word in words:
         if len(line) + len(word) + 3 > width and line.strip():

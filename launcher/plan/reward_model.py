@@ -1,4 +1,4 @@
-"""The model whose scores are the reward (`reward.name=model`): which folder it is, and why it cannot be served."""
+"""The reward model of a run (`reward.name=model`): its folder, and why it cannot be served."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 KEY = "reward.args.path"
 ARCHITECTURE = "ForSequenceClassification"
-"""What transformers calls a model with one head over a whole text."""
+"""Class name suffix in transformers of models that score a whole text."""
 
 
 class RewardModelSource(NamedTuple):
-    """`path` is what a process is told. `reason` says how a run's name became it, `lack` what speaks against it."""
+    """`path`: the folder to load. `reason`: how the name of a run was resolved to it. `lack`: why it cannot be used."""
 
     path: str
     reason: str = ""
@@ -33,42 +33,42 @@ def has_reward_model(config: "BaseExperimentConfig") -> bool:
 
 
 def reward_model_source(config: "BaseExperimentConfig", host: HostInfo) -> RewardModelSource | None:
-    """That of the run, if its reward is one: a folder, a name on the Hub, or what another run has learnt so far."""
+    """The reward model, if the run uses one: a folder, a name on the Hub, or the newest checkpoint of another run."""
     if not isinstance(config, GRPOConfig) or not has_reward_model(config):
         return None
-    said = str(config.reward.args["path"])
-    found = RewardModelSource(said)
-    content, why = find_config(said, host)
+    path = str(config.reward.args["path"])
+    source = RewardModelSource(path)
+    content, why = find_config(path, host)
     if content is None:
         root = host.directory / Path(config.cluster.fileroot).expanduser()
-        runs = find_runs(said, root, host.directory)
+        runs = find_runs(path, root, host.directory)
         if len(runs) > 1:
-            return RewardModelSource(said, lack=ambiguity_text(said, runs, root))
+            return RewardModelSource(path, lack=ambiguity_text(path, runs, root))
         if not runs:
             ways = (
                 "give the folder of a reward model, or a run that trained one: its folder, experiment/trial, or trial"
             )
-            return RewardModelSource(said, lack=f"{why}, and no run is called so; {ways}")
+            return RewardModelSource(path, lack=f"{why}, and no run has that name; {ways}")
         (run,) = runs
         checkpoints = complete_checkpoints(run / "checkpoints")
         if not checkpoints:
-            return RewardModelSource(said, lack=f"{run} has no complete checkpoint yet")
+            return RewardModelSource(path, lack=f"{run} has no complete checkpoint yet")
         folder = str(checkpoints[-1][1].resolve())
-        found = RewardModelSource(folder, f"the newest checkpoint of {'/'.join(run.parts[-2:])}")
+        source = RewardModelSource(folder, f"the newest checkpoint of {'/'.join(run.parts[-2:])}")
         content, why = find_config(folder, host)
     kinds = (content or {}).get("architectures") or [why]
     if not any(str(kind).endswith(ARCHITECTURE) for kind in kinds):
-        lack = f"{found.path} is no reward model ({', '.join(map(str, kinds))}); reward_model.yaml trains one"
-        return found._replace(lack=lack)
-    return found
+        lack = f"{source.path} is not a reward model ({', '.join(map(str, kinds))}); reward_model.yaml trains one"
+        return source._replace(lack=lack)
+    return source
 
 
 def resolved_reward_model(config: "BaseExperimentConfig", host: HostInfo) -> list[Resolved]:
-    """A run's name stands for one of its checkpoints from the first step to the last."""
-    found = reward_model_source(config, host)
-    return [Resolved(KEY, found.path, found.reason)] if found and found.reason and not found.lack else []
+    """The name of a run is resolved once, so that the whole run uses the same checkpoint."""
+    source = reward_model_source(config, host)
+    return [Resolved(KEY, source.path, source.reason)] if source and source.reason and not source.lack else []
 
 
 def reward_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
-    found = reward_model_source(config, host)
-    return [PlanProblem(KEY, found.lack)] if found and found.lack else []
+    source = reward_model_source(config, host)
+    return [PlanProblem(KEY, source.lack)] if source and source.lack else []

@@ -1,4 +1,4 @@
-"""Which directory a run writes to. Looks, and creates nothing."""
+"""Determines the directory of a run; creates nothing."""
 
 import os
 import re
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 TRIAL = re.compile(r"r(\d{4,})(?:-\d+)?")
-"""The points of a sweep add their number."""
+"""Points of a sweep append their number."""
 MODEL = "config.json"
-"""What a folder has that a model can be read from."""
-THREE_WAYS = "name another with trial_name=, go on with resume={run}, or begin anew with --replace"
-TWO_WAYS = "name another with trial_name=, or begin anew with --replace"
+"""A file that every model folder has."""
+THREE_WAYS = "name another with trial_name=, continue with resume={run}, or start over with --replace"
+TWO_WAYS = "name another with trial_name=, or start over with --replace"
 
 
 def plan_run_directory(
     config: "BaseExperimentConfig", file: Path | None, host: HostInfo, replace_existing: bool = False
 ) -> tuple[RunDirectory, list[PlanProblem]]:
-    """The directory, and what stands against using it."""
+    """The directory, and problems that prevent its use."""
     root = Path(os.path.abspath(host.directory / Path(config.cluster.fileroot).expanduser()))
     if config.resume is not None:
         return _resumed(config, root, file, host)
@@ -43,12 +43,12 @@ def plan_run_directory(
     if (running := _running(path)) is not None:
         return running
     if replace_existing:
-        return RunDirectory(str(path), trial, "replaced", "exists; --replace begins anew in its place"), []
+        return RunDirectory(str(path), trial, "replaced", "exists; --replace starts over in its place"), []
     return _existing(config, path, host)
 
 
 def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[PlanProblem]] | None:
-    """Where another launcher is at work. One on another machine may be dead, which only a start finds out."""
+    """The problem where another launcher uses the directory. A start checks whether one on another machine is dead."""
     claim = lock_holder(path)
     if claim is None or claim.owner is None or not claim.owner.is_local(this_process()):
         return None
@@ -57,11 +57,11 @@ def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[Pl
 
 
 def next_trial(experiment: Path) -> tuple[str, str]:
-    """The free number after the highest one that is taken."""
+    """The number after the highest existing one."""
     taken = [int(match[1]) for name in _names(experiment) if (match := TRIAL.fullmatch(name))]
     if not taken:
-        return "r0001", f"the first trial in {experiment}"
-    return f"r{max(taken) + 1:04d}", f"the next free one after r{max(taken):04d} in {experiment}"
+        return "r0001", f"first trial in {experiment}"
+    return f"r{max(taken) + 1:04d}", f"next free after r{max(taken):04d} in {experiment}"
 
 
 def _names(folder: Path) -> list[str]:
@@ -82,7 +82,7 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     if mode == "auto":
         reason = f"recover.mode=auto: {missing_link_targets(path) or 'no complete checkpoint, from the start'}"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
-    ways = "set recover.mode=auto to begin at the start"
+    ways = "set recover.mode=auto to start from the beginning"
     reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; {ways}"
     return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
 
@@ -91,35 +91,35 @@ def _resumed(
     config: "BaseExperimentConfig", root: Path, file: Path | None, host: HostInfo
 ) -> tuple[RunDirectory, list[PlanProblem]]:
     assert config.resume is not None
-    found = find_runs(config.resume, root, host.directory, file)
-    if len(found) != 1:
-        reason = ambiguity_text(config.resume, found, root)
+    matches = find_runs(config.resume, root, host.directory, file)
+    if len(matches) != 1:
+        reason = ambiguity_text(config.resume, matches, root)
         folder = root if "/" in config.resume else root / config.experiment_name
         where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
         return RunDirectory(str(where), where.name, "missing", reason), [PlanProblem("resume", reason)]
-    (path,) = found
+    (path,) = matches
     if (running := _running(path, "resume")) is not None:
         return running
-    steps, wanted = resumable_steps(path), config.resume_step
+    steps, resume_step = resumable_steps(path), config.resume_step
     if not steps:
         reason = f"{path} cannot be resumed: {why_not_resumable(path)}{_from_its_model(config, path)}"
-        against = (
+        problems = (
             [] if missing_link_targets(path) else [PlanProblem("resume", reason)]
         )  # of a lost part its own key tells
-        return RunDirectory(str(path), path.name, "exists", reason), against
-    if wanted is not None and wanted >= 0 and wanted not in steps:
+        return RunDirectory(str(path), path.name, "exists", reason), problems
+    if resume_step is not None and resume_step >= 0 and resume_step not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])
-        reason = f"{path} has no complete checkpoint of step {wanted}; it has those of steps {listed}"
+        reason = f"{path} has no complete checkpoint of step {resume_step}; it has those of steps {listed}"
         return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem("resume_step", reason)]
-    step = steps[-1] if wanted is None or wanted < 0 else wanted
+    step = steps[-1] if resume_step is None or resume_step < 0 else resume_step
     reason = f"resume={config.resume}: from step {step}"
     return RunDirectory(str(path), path.name, "continues", reason, step, last_attempt(path) + 1), []
 
 
 def _from_its_model(config: "BaseExperimentConfig", path: Path) -> str:
-    """The way on where a run has left a model and nothing else."""
+    """A hint where a run has saved a model without resume state."""
     steps = complete_steps(path)
     if not steps or not (step_folder(path, steps[-1]) / MODEL).is_file():
         return ""
     name = "actor" if hasattr(config, "actor") else "model"
-    return f"; a new run can begin with that model: --config FILE {name}.path={step_folder(path, steps[-1])}"
+    return f"; a new run can start from that model: --config FILE {name}.path={step_folder(path, steps[-1])}"

@@ -1,5 +1,4 @@
-"""A machine that is described (`--for gpus=8,cores=96,memory=1T`): a plan for it is made anywhere, and looks at nothing
-of the machine that makes it but the files that are named."""
+"""Plans for another machine (`--for gpus=8,cores=96,memory=1T`), without inspecting this one."""
 
 import re
 import sys
@@ -32,10 +31,10 @@ EXAMPLE = "gpus=8,cores=96,memory=1T,gpu_memory=80G,nodes=2"
 
 
 def parse_machine(text: str) -> tuple[HostInfo, int | None]:
-    """The machine, and how many of them where that is said. Raises ConfigError with all that is wrong."""
+    """The machine, and the number of nodes if given. Raises ConfigError with all problems."""
     values, problems = _values(text)
     if not problems and "cores" not in values:
-        problems.append(f"cores is missing; write them, as in {FOR} {EXAMPLE}")
+        problems.append(f"cores is missing; add it, as in {FOR} {EXAMPLE}")
     if not problems and "gpu_memory" in values and not values.get("gpus"):
         problems.append("gpu_memory is the memory of one GPU, and there is none; add gpus=")
     if problems:
@@ -49,7 +48,7 @@ def parse_machine(text: str) -> tuple[HostInfo, int | None]:
         python=Path(sys.executable).name,
         directory=Path.cwd(),
         hub=hub_cache(),
-        find_engine=_taken_to_be_there,
+        find_engine=_assume_installed,
     )
     return host, values.get("nodes")
 
@@ -62,16 +61,16 @@ def _values(text: str) -> tuple[dict[str, int], list[str]]:
         if name not in PARTS:
             guess = nearest(name, list(PARTS))
             hint = f"did you mean {guess[0]}? " if guess else ""
-            problems.append(f"{name!r} is no part of a machine; {hint}There are {', '.join(PARTS)}")
+            problems.append(f"{name!r} is unknown; {hint}Known are {', '.join(PARTS)}")
         elif not has_value:
             problems.append(f"{name} has no value; write {name}=..., the {PARTS[name]}")
         elif name in values:
-            problems.append(f"{name} stands twice; keep one")
+            problems.append(f"{name} is given twice; keep one")
         else:
             size = _size(value) if name.endswith("memory") else _count(name, value)
             values[name] = size or 0
             if size is None:
-                problems.append(f"{name}={value} cannot be; {_wanted(name)}")
+                problems.append(f"{name}={value} is not valid; {_expected(name)}")
     return values, problems
 
 
@@ -85,19 +84,19 @@ def _size(value: str) -> int | None:
     return int(float(match[1]) * UNITS[match[2].upper()]) or None if match else None
 
 
-def _wanted(name: str) -> str:
+def _expected(name: str) -> str:
     if name.endswith("memory"):
         return f"it is the {PARTS[name]}"
     return f"it is the {PARTS[name]}, from {0 if name == 'gpus' else 1} to {MAXIMA[name]}"
 
 
-def _taken_to_be_there(engine: str, said: str | None, _directory: Path, _on_gpu: bool) -> Installation:
+def _assume_installed(engine: str, python: str | None, _directory: Path, _on_gpu: bool) -> Installation:
     first = ".".join(map(str, SUPPORTED[engine][0]))
-    return Installation(said or f"<{engine}.python>", first, "taken to be installed on that machine")
+    return Installation(python or f"<{engine}.python>", first, "assumed to be installed on that machine")
 
 
 def machine_text(machine: dict[str, Any]) -> str:
-    """What a plan says of the machine that it is for."""
+    """The machine of a plan as text."""
     gpu_memory, memory = machine["gpu_memory_bytes"], machine["memory_bytes"]
     each = f" of {size_text(gpu_memory)}" if gpu_memory else ""
     words = [f"{plural(machine['gpus'], 'GPU')}{each}" if machine["gpus"] else "no GPU"]
@@ -106,22 +105,22 @@ def machine_text(machine: dict[str, Any]) -> str:
 
 
 def with_model_config(host: HostInfo, path: str, config: Any) -> HostInfo:
-    """`path` is the config.json of the model that the configuration trains, or a model that is here: a folder, one of
-    the package, or a name in the cache."""
+    """`path`: the config.json of the trained model, or a model on this machine: a folder, a built-in model, or a name
+    in the cache."""
     file = host.directory / Path(path).expanduser()
     content, where = (read_config(file), str(file)) if file.is_file() else find_config(path, host)
     if content is None:
-        reason = "is no JSON object" if file.is_file() else f"is not there ({where})"
+        reason = "is not a JSON object" if file.is_file() else f"does not exist ({where})"
         raise ConfigError([Problem(MODEL_CONFIG, f"{path} {reason}; name a model's config.json, or its folder")])
     if shape_of(content) is None:
-        reason = f"{path} describes no model whose size is known here; name the config.json of a decoder"
+        reason = f"{path} does not describe a model of a known type; name the config.json of a decoder"
         raise ConfigError([Problem(MODEL_CONFIG, reason)])
     trained = config.actor if hasattr(config, "actor") else config.model
     return host._replace(configs={trained.path: Path(where)})
 
 
 class TargetMachine:
-    """What the flags of a dry run say of machine and model, for each configuration that is planned with them."""
+    """Machine and model given by the flags of a dry run."""
 
     def __init__(self, machine: str | None, model_config: str | None) -> None:
         self._host: HostInfo | None = None
@@ -132,19 +131,19 @@ class TargetMachine:
 
     @property
     def machine(self) -> Machine | None:
-        """That of the description, for the composition of a configuration."""
+        """The described machine, for composing a configuration."""
         return None if self._host is None else self._host.machine
 
     @property
     def overrides(self) -> list[str]:
-        """What they add to the command line."""
+        """Overrides that follow from the flags."""
         return [] if self._nodes is None else [f"cluster.n_nodes={self._nodes}"]
 
     def host(self, config: Any) -> HostInfo | None:
-        """None: this machine as it is. Raises ConfigError where the configuration wants another number of nodes."""
-        wanted = config.cluster.n_nodes
-        if self._nodes is not None and wanted != self._nodes:
-            reason = f"nodes={self._nodes}, and cluster.n_nodes={wanted}; leave one of them out"
+        """None: this machine. Raises ConfigError where the configuration sets another number of nodes."""
+        nodes = config.cluster.n_nodes
+        if self._nodes is not None and nodes != self._nodes:
+            reason = f"nodes={self._nodes}, and cluster.n_nodes={nodes}; leave one of them out"
             raise ConfigError([Problem(FOR, reason)])
         if self._model_config is None:
             return self._host

@@ -32,7 +32,7 @@ class Served:
     def addresses(self) -> list[str]:
         """Once all are ready."""
         until = time.monotonic() + READY_S
-        while "Ctrl-C ends them" not in self.text():
+        while "Ctrl-C stops them" not in self.text():
             assert self.process.poll() is None and time.monotonic() < until, self.text()
             time.sleep(0.1)
         line = next(line for line in self.text().splitlines() if line.startswith("ready: "))

@@ -123,7 +123,7 @@ def test_no_server_controller_or_worker_is_started_and_the_plan_says_so(kind):
     assert "6 random sequences (train_dataset.fake.batch_size)" in plan.batch.words[0]
     assert plan.batch.words[-1] == "the run ends after 3 steps (total_train_steps), 18 samples"
     if kind != "sft":
-        assert "no server is started" in plan.batch.words[1]
+        assert "no servers" in plan.batch.words[1]
     assert plan.servers["started"] == 0 and plan.memory.server is None
 
 
@@ -137,8 +137,8 @@ def test_all_gpus_are_the_trainers():
     [
         ("grpo", ("actor.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
         ("sft", ("model.backend=fsdp:d8",), "train_dataset.fake.batch_size", "6 sequences for 8 ranks"),
-        ("sft", ("total_train_steps=null",), "total_train_steps", "have no end; set it"),
-        ("grpo", ("train_dataset.fake.batch_size=1",), "train_dataset.fake.batch_size", "take at least 2"),
+        ("sft", ("total_train_steps=null",), "total_train_steps", "never end; set it"),
+        ("grpo", ("train_dataset.fake.batch_size=1",), "train_dataset.fake.batch_size", "use at least 2"),
         ("grpo", ("valid_dataset.fake.seq_len=8",), "valid_dataset.fake", "set it to null"),
         ("reward_model", (), "train_dataset.fake", "set it to null"),
     ],

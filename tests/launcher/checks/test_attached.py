@@ -39,7 +39,7 @@ def test_addresses(address, key):
     [
         (["node7"], 0, "host:port"),
         (["h:1", ""], 1, "host:port"),
-        (["https://h:1"], 0, "https is not spoken"),
+        (["https://h:1"], 0, "https is not supported"),
         (["h:1", "h:2", "h:1"], 2, "twice"),
         (["h:1", "http://h:1/v1"], 1, "twice"),
         (["http://h:1/v2"], 0, "host:port"),

@@ -126,7 +126,7 @@ def test_that_nccl_is_not_used_with_engines_of_others_is_said_before_the_start()
         return [warning for warning in plan.warnings if "goes by gloo" in warning]
 
     (warning,) = said("rollout=vllm")
-    assert warning.startswith("actor.weight_update_mode: nccl") and "vllm has its GPUs to itself" in warning
+    assert warning.startswith("actor.weight_update_mode: nccl") and "vllm manages its GPUs itself" in warning
     assert said("rollout=sglang") and not said("rollout=embedded") and not said("rollout=vllm", gpus=0)
 
 

@@ -77,7 +77,7 @@ def test_a_tokenizer_of_its_own_is_looked_for_too(model, tmp_path):
 
 def test_the_embedded_engine_cannot_be_put_on_a_gpu_that_is_not_there():
     reason = needs("embedded.device=cuda")["embedded.device"]
-    assert reason == "cuda is asked for, and there is no GPU (made up); set embedded.device=auto"
+    assert reason == "is cuda, and there is no GPU (made up); set embedded.device=auto"
     assert "embedded.device" not in needs("embedded.device=cuda", host=machine_with(2))
     assert "embedded.device" not in needs("embedded.device=cuda", "rollout=vllm")
     assert "embedded.device" not in needs("embedded.device=auto")
@@ -123,7 +123,7 @@ def test_a_port_is_tried_where_the_run_listens_alone():
 def test_the_folder_of_names_must_take_files(tmp_path):
     (tmp_path / "file").write_text("no folder")
     key = "cluster.name_resolve.nfs_record_root"
-    assert "nothing can be written into" in needs(f"{key}={tmp_path / 'file' / 'names'}")[key]
+    assert "cannot write into" in needs(f"{key}={tmp_path / 'file' / 'names'}")[key]
     assert key not in needs()
 
 

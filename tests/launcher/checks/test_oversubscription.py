@@ -16,8 +16,8 @@ def needs(*overrides, cores, memory_gib=64, gpus=0, experiment="grpo", **rest):
 
 def test_eight_heavy_processes_on_two_cores_are_refused_with_the_arithmetic():
     assert needs(*FOURS, cores=2)["allocation_mode"] == (
-        "4 vLLM servers and 4 trainer ranks want 6 cores (1 for each vLLM server, 0.5 for each trainer rank), and this "
-        f"machine has 2; take smaller sizes, or insist with {INSIST}"
+        "4 vLLM servers and 4 trainer ranks need 6 cores (1 for each vLLM server, 0.5 for each trainer rank), and this "
+        f"machine has 2; take smaller sizes, or set {INSIST}"
     )
 
 
@@ -47,7 +47,7 @@ def test_supervised_training_counts_its_ranks():
 
 def test_servers_alone_are_counted_alone():
     words = ("rollout=vllm", "rollout.backend=vllm:d4")
-    assert "want 4 cores" in needs(*words, cores=2, serves=True)["rollout.backend"]
+    assert "need 4 cores" in needs(*words, cores=2, serves=True)["rollout.backend"]
 
 
 def test_a_worker_of_a_divided_server_wants_a_core_too():

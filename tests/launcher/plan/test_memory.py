@@ -174,9 +174,7 @@ def test_a_built_in_model_has_the_size_of_its_files():
 def test_a_built_in_model_that_there_is_not_is_needed_and_missing():
     plan = plan_of("grpo", "actor.path=builtin:tiny")
     (need,) = [need for need in plan.needs if need.key == "actor.path"]
-    assert (
-        need.reason == "no builtin:tiny comes with the package; there are: builtin:smollm2-135m, builtin:tiny-addition"
-    )
+    assert need.reason == "builtin:tiny is not a built-in model; known are builtin:smollm2-135m, builtin:tiny-addition"
 
 
 def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):
@@ -379,14 +377,14 @@ def test_adapters_of_modules_that_nobody_knows_have_no_size(tmp_path):
     assert (memory.trainer, memory.trainer_rank_bytes) == ((), None)
     assert "nope" in memory.unknown[0]
     plan = plan_of("grpo", "actor.use_lora=true", "actor.target_modules=[q_proj,nope]")
-    assert any(warning.startswith("actor.target_modules: nope is not known here") for warning in plan.warnings)
+    assert any(warning.startswith("actor.target_modules: nope is unknown") for warning in plan.warnings)
 
 
 def test_a_reference_that_is_the_actor_without_its_adapter_takes_no_memory():
     base = ("actor.kl_ctl=0.1", "actor.use_lora=true")
     plan = plan_of("grpo", *base)
     assert [model.model for model in plan.memory.trainer] == ["actor"]
-    assert plan.memory.words[0].startswith("ref: the actor with its adapter switched off")
+    assert plan.memory.words[0].startswith("ref: the actor with its adapter disabled")
     for own in ("ref.dtype=bfloat16", "actor.use_lora=false"):
         other = plan_of("grpo", *base, "actor.dtype=float32", own)
         assert [model.model for model in other.memory.trainer] == ["actor", "ref"]

@@ -7,7 +7,7 @@ from launcher.plan.render_base import value_text
 from launcher.plan.render_processes import ranges
 from tests.support.planning import BIG_MODEL, plan_of
 
-TITLES = ("a step", "decided for you", "settings that differ from the default", "processes", "memory", "ports", "next")
+TITLES = ("a step", "resolved (auto)", "settings that differ from the default", "processes", "memory", "ports", "next")
 
 
 def lines_of(*overrides, width=110, **rest):

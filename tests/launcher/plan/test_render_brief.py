@@ -43,7 +43,7 @@ def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
     text = render_brief(plan_of("grpo", "actor.lr=1e-4", gpus=4))
     places, step, settings, after = titles(text)[:4]
     assert places.endswith("processes on this machine, with a guardian and the launcher")
-    assert (step, settings, after) == ("a step", "set over what the file builds on", "next")
+    assert (step, settings, after) == ("a step", "set over the file's defaults", "next")
     assert re.search(r"trainer/0\.\.1 +trainer rank +GPUs 2-3", text)
     assert "command line: actor.optimizer.lr=0.0001 (was 0.0003)" in text
     assert "grpo.yaml: experiment_name=grpo-addition" in text

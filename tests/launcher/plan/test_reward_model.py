@@ -109,9 +109,9 @@ def test_a_folder_is_taken_as_it_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("builtin:tiny-addition", rf"no reward model \({SPEAKS}\); reward_model.yaml trains one"),
-        ("speaks", rf"no reward model \({SPEAKS}\)"),
-        ("nobody/r0009", "no run is called so; give the folder"),
+        ("builtin:tiny-addition", rf"not a reward model \({SPEAKS}\); reward_model.yaml trains one"),
+        ("speaks", rf"not a reward model \({SPEAKS}\)"),
+        ("nobody/r0009", "no run has that name; give the folder"),
         ("young", "has no complete checkpoint yet"),
     ],
 )

@@ -201,7 +201,7 @@ def test_what_a_checkpoint_would_not_fit_is_refused_with_both_values_and_what_to
     ((key, reason),) = going_on(tmp_path, ADAPTED, *words(**{name: now})).items()
     assert key == f"model.{name.replace('__', '.')}"
     assert f"is {now}, and the checkpoint of step 8 was made with {was}" in reason
-    assert f"go on with that, or begin a run of its own from those weights with model.path={tmp_path}/other" in reason
+    assert f"keep that value, or start a new run from those weights with model.path={tmp_path}/other" in reason
 
 
 def test_what_a_checkpoint_fits_is_let_through(tmp_path):

@@ -102,7 +102,7 @@ def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
             "--for: memory=1X cannot be; it is the main memory of a node, such as 512G or 1T",
         ),
         ("gpus=8,cores=96,memory=1", "--for: memory=1 cannot be"),
-        ("gpu=8,cores=96", "--for: 'gpu' is no part of a machine; did you mean gpus?"),
+        ("gpu=8,cores=96", "--for: 'gpu' is unknown; did you mean gpus?"),
         ("gpus=8,cores", "--for: cores has no value"),
         ("cores=8,cores=9", "--for: cores is given twice"),
         ("gpus=8", "--for: cores is missing"),
@@ -139,7 +139,12 @@ def test_the_number_of_nodes_is_said_once(capsys):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "is not there"), ("[]", "is no JSON object"), ("{", "is no JSON object"), ("{}", "describes no model")],
+    [
+        (None, "does not exist"),
+        ("[]", "is not a JSON object"),
+        ("{", "is not a JSON object"),
+        ("{}", "does not describe a model"),
+    ],
 )
 def test_what_is_no_model_config_is_refused(capsys, tmp_path, content, message):
     file = tmp_path / "config.json"

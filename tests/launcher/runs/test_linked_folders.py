@@ -72,7 +72,7 @@ def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, 
     assert set(found) == {"saver.fileroot", "evaluator.fileroot"}
     assert all(reason.endswith("leave it out") for reason in found.values())
     (tmp_path / "kept").rename(tmp_path / "away")
-    assert "bring that disk back" in against(begun, *ROOTS)["saver.fileroot"]
+    assert "mount that disk" in against(begun, *ROOTS)["saver.fileroot"]
 
 
 def test_what_is_left_out_stays_where_the_links_lead(begun, tmp_path):
@@ -89,7 +89,7 @@ def test_a_disk_that_is_gone_is_all_that_is_told(begun, tmp_path):
     host = machine_with()._replace(directory=tmp_path)
     plan = plan_of("sft", f"resume={begun.directory}", host=host)
     assert {each.key for each in plan.cannot_start} == {"saver.fileroot", "recover.fileroot"}
-    with pytest.raises(ConfigError, match="bring that disk back") as refused:
+    with pytest.raises(ConfigError, match="mount that disk") as refused:
         read_checkpoint(begun.directory, None, lambda folder: None, print)
     assert gone in refused.value.text() and "no checkpoint" not in refused.value.text()
 
