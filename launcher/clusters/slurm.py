@@ -43,15 +43,15 @@ start() {{  # role, cores of a task, nodes of its tasks, command
 }}"""
 
 ENDING = f"""
-# srun itself would answer TERM by killing its step, so the tasks are told by scancel. The last role (the trainer) is
-# told first, and alone: it needs the others to finish its step.
+# srun answers TERM by killing its step, so scancel sends the signal to the tasks. The last role (the trainer) gets it
+# first, and alone: it needs the others to finish its step.
 step_of() {{
     squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j' | awk -v role="$1" '$2 == role {{print $1}}'
 }}
-trap 'told=yes; scancel --signal=TERM "$(step_of @LAST@)"' TERM
-last=${{steps[-1]}} told=
+trap 'stopping=yes; scancel --signal=TERM "$(step_of @LAST@)"' TERM
+last=${{steps[-1]}} stopping=
 wait -n "${{steps[@]}}"; code=$?
-while [[ $told ]]; do wait "$last"; code=$?; kill -0 "$last" 2> /dev/null || break; done
+while [[ $stopping ]]; do wait "$last"; code=$?; kill -0 "$last" 2> /dev/null || break; done
 trap '' TERM
 scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null
 (sleep {PATIENCE_S}; scancel --signal=KILL "$SLURM_JOB_ID") &

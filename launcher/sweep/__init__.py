@@ -1,1 +1,1 @@
-"""`--multirun`: Hydra's sweepers and launchers over strictly checked points. `run.sweep` is the door."""
+"""Sweeps: Hydra's sweepers and launchers over points that are checked first. Entry point: `run.sweep`."""

@@ -1,7 +1,7 @@
-"""What Hydra composes in a sweep in place of an experiment: which keys and groups exist, and the `hydra` section.
+"""The configuration that Hydra composes in a sweep in place of an experiment: known keys, groups, `hydra` section.
 
-The user's configuration is composed elsewhere, strictly, for each point. The root lives in an address
-(`sweep-root://...`), so that the processes of any launcher find it in what they are sent.
+The user's configuration is composed separately for each point. The root is encoded in its address
+(`sweep-root://...`), so that the processes of any Hydra launcher receive it.
 """
 
 import json
@@ -20,18 +20,18 @@ from omegaconf import DictConfig, OmegaConf
 SCHEME = "sweep-root"
 ROOT_NAME = "areal_like_sweep"
 UNQUOTED = ' {}[]":,/@_-.'
-"""Left as they are in an address, for whoever reads Hydra's records; `$` is not, Hydra would resolve it."""
+"""Not quoted in an address, so that Hydra's records stay legible; `$` is quoted, as Hydra would resolve it."""
 
 
 @dataclass(frozen=True)
 class HydraRoot:
-    """What Hydra composes in place of an experiment: config groups (their options empty), keys, the `hydra` section."""
+    """Config groups (with empty options), keys, and the `hydra` section."""
 
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     names: Sequence[str] = ()
-    """Top-level keys. Below each, everything may be set: a sweeper may name any key."""
+    """Top-level keys; everything below them may be set."""
     placeholders: Sequence[str] = ()
-    """The groups, as Hydra names them in a defaults list, that a sweep may choose."""
+    """The groups of Hydra's defaults list from which a sweep may choose."""
     hydra: Mapping[str, Any] = field(default_factory=dict)
     hydra_choices: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class HydraRoot:
 
 
 class HydraRootSource(ConfigSource):
-    """Serves the root; its state is its address, so that it survives the way into another process."""
+    """Config source of the root; its only state is the address, so that it can be sent to other processes."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -79,7 +79,7 @@ class HydraRootSource(ConfigSource):
 
 
 class HydraRootPath(SearchPathPlugin):
-    """Puts the root onto the search path of the next Hydra that starts, and of no other in this process."""
+    """Adds the root to the search path of the next Hydra instance only."""
 
     pending: str = ""
 
@@ -94,7 +94,7 @@ def _stem(config_path: str) -> str:
 
 
 def compose_next(root: HydraRoot) -> None:
-    """The next Hydra that starts composes this root."""
+    """Makes the next Hydra instance compose this root."""
     Plugins.instance().register(HydraRootSource)
     Plugins.instance().register(HydraRootPath)
     HydraRootPath.pending = root.address()

@@ -1,4 +1,4 @@
-"""Hydra at work: its settings read, its multirun run, and the process as if it were not there."""
+"""Runs Hydra: reads its settings, runs its multirun, hides it from the code of a point."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ PACKAGES = {
     "hydra/sweeper/optuna": "hydra-optuna-sweeper",
 }
 UNHELPFUL = ("To append to your config", "See https", "full_key:", "reference_type=", "object_type=")
-# Hydra 1.3 wants to be told which version's behaviour is meant, 1.4 no longer.
+# Hydra 1.3 needs version_base, 1.4 no longer.
 VERSION_BASE: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 @contextmanager
 def outside_hydra(argv: Sequence[str] | None = None) -> Iterator[None]:
-    """The process as if no Hydra ran in it: a point composes its own configuration inside of Hydra's job."""
+    """Hides the running Hydra instance: a point composes its own configuration inside of Hydra's job."""
     running, settings, arguments = GlobalHydra.instance().hydra, HydraConfig.instance().cfg, sys.argv
     GlobalHydra.instance().clear()
     HydraConfig.instance().cfg = None
@@ -48,7 +48,7 @@ def outside_hydra(argv: Sequence[str] | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class HydraSettings:
-    """What Hydra will do, read before it does it."""
+    """The settings that Hydra will use."""
 
     sweeper: str
     launcher: str
@@ -62,9 +62,9 @@ class HydraSettings:
 
 @contextmanager
 def hydra_settings(root: HydraRoot, overrides: Sequence[str]) -> Iterator[tuple[HydraSettings, ConfigLoader]]:
-    """Hydra's settings with these overrides of them, and a loader that knows the groups."""
+    """Hydra's settings with these overrides, and a config loader that knows the groups."""
     if swept := [text for text in overrides if _is_sweep(text)]:
-        message = "a setting of Hydra itself cannot be swept; quote the value if it is one"
+        message = "a setting of Hydra cannot be swept; quote a value that contains a comma"
         raise ConfigError(Problem(text.partition("=")[0], message, f"override {text}") for text in swept)
     compose_next(root)
     with outside_hydra(), hydra.initialize(config_path=None, job_name="sweep", **VERSION_BASE):
@@ -81,7 +81,7 @@ def _is_sweep(text: str) -> bool:
     try:
         return OverridesParser.create().parse_override(text).is_sweep_override()
     except HydraException:
-        return False  # composing says what is wrong with it
+        return False  # reported by the composition
 
 
 def _settings(node: DictConfig) -> HydraSettings:
@@ -108,7 +108,7 @@ def flat(params: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _explain(error: Exception, overrides: Sequence[str]) -> Problem:
-    """Hydra's words, without the advice that does not hold here."""
+    """Hydra's error message, without advice that does not apply here."""
     causes = [str(one) for one in (error, error.__cause__) if one is not None]
     lines = [line.strip() for cause in causes for line in cause.partition("Config search path")[0].splitlines()]
     text = "; ".join(line for line in lines if line and not line.startswith(UNHELPFUL)).replace(":; ", ": ")
@@ -125,12 +125,12 @@ def _explain(error: Exception, overrides: Sequence[str]) -> Problem:
 
 
 def quoted(text: str) -> str:
-    """As a string in Hydra's syntax, whatever is in it."""
+    """As a quoted string in Hydra's syntax."""
     return QuotedString(text, Quote.single).with_quotes()
 
 
 def run_multirun(root: HydraRoot, arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> int:
-    """Runs the sweep in this process. The exit code is Hydra's: 1 where its sweeper gave up."""
+    """Runs the sweep in this process; returns Hydra's exit code, 1 where its sweeper gave up."""
     compose_next(root)
     with outside_hydra([sys.argv[0], "--multirun", *arguments]):
         try:

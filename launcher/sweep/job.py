@@ -1,4 +1,4 @@
-"""One job of a sweep: what Hydra calls for a point, in this process or in one of its launcher's."""
+"""One job of a sweep: the function that Hydra calls for a point, in this process or in one of its launcher."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ RECORD = "point.json"
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job's file, from which the table is made: another process may have run it."""
+    """The record file of a job, from which the table is made; another process may have written it."""
 
     sweep: str
     number: int
@@ -47,31 +47,31 @@ class JobRecord:
 
 
 def records(directory: Path, sweep: str) -> list[JobRecord]:
-    """What the jobs of this sweep have left, by number."""
-    found = [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.rglob(RECORD)]
-    return sorted((one for one in found if one.sweep == sweep), key=lambda one: one.number)
+    """The records of this sweep, by number."""
+    all_records = [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.rglob(RECORD)]
+    return sorted((each for each in all_records if each.sweep == sweep), key=lambda each: each.number)
 
 
 class PointFailed(CompactHydraException):
-    """Tells an optimizing sweeper that it has no objective to learn from."""
+    """Signals an optimizing sweeper that a point has no objective."""
 
 
 @dataclass(frozen=True)
 class SweepJob:
-    """What all jobs of a sweep share."""
+    """The settings that all jobs of a sweep share."""
 
     sweep: str
     trial: str
     points: SweepPoints
     check: Check | None
-    """Called again just before a point starts; None where nothing can have changed."""
+    """Called just before a point starts; None where the check cannot give another result."""
     run_point: RunPoint
     run_dir: RunDir | None = None
     dry_run: bool = False
     quiet: bool = False
     argv: Sequence[str] = ()
     cwd: str = "."
-    """A launcher's process may have been made in another directory."""
+    """Hydra's launchers may start processes in another directory."""
 
     def task(self) -> Callable[[Any], float | None]:
         def task(_composed: Any) -> float | None:
@@ -86,14 +86,14 @@ class SweepJob:
         trial = f"{self.trial}-{number}"
         record = JobRecord(self.sweep, number, trial, values)
         record.write(directory)
-        if not self.quiet and not self.dry_run:  # a plan shows its table first
+        if not self.quiet and not self.dry_run:  # of a dry run the table comes first
             write_line(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), sys.stdout)
         started = time.monotonic()
         with outside_hydra(self.argv), contextlib.chdir(self.cwd):
             ended = self._attempt(record, directory)
         ended = JobRecord(**{**asdict(ended), "seconds": round(time.monotonic() - started, 3)})
         ended.write(directory)
-        return self._answer(ended)
+        return self._result_for_hydra(ended)
 
     def _attempt(self, record: JobRecord, directory: Path) -> JobRecord:
         overrides = with_trial_name(self.points.overrides(record.values), record.trial)
@@ -105,7 +105,7 @@ class SweepJob:
             result = self.run_point(overrides, record.trial, record.number)
             if result.run_dir is not None and not self.dry_run:
                 link_run(directory, result.run_dir)
-            return self._judge(record, result)
+            return self._with_result(record, result)
         except KeyboardInterrupt:
             return _ended(record, "interrupted")
         except ConfigError as error:
@@ -117,7 +117,7 @@ class SweepJob:
             traceback.print_exc()
             return _ended(record, "failed", f"{type(error).__name__}: {error}")
 
-    def _judge(self, record: JobRecord, result: PointResult) -> JobRecord:
+    def _with_result(self, record: JobRecord, result: PointResult) -> JobRecord:
         state, message = "done", ""
         if result.exit_code == INTERRUPTED:
             state = "interrupted"
@@ -137,9 +137,9 @@ class SweepJob:
             }
         )
 
-    def _answer(self, record: JobRecord) -> float | None:
-        """What Hydra is told. The basic sweeper would give up its next batch for one failure; an optimizing one has a
-        setting for how many it may see, so it is told."""
+    def _result_for_hydra(self, record: JobRecord) -> float | None:
+        """The result for Hydra. Only optimizing sweepers get failures, as they have a limit for them: the basic sweeper
+        would skip its next batch after one."""
         if record.state == "interrupted":
             raise KeyboardInterrupt
         if record.state == "stopped early":
@@ -160,13 +160,13 @@ def _finite(objective: float | None) -> bool:
 
 
 def with_trial_name(overrides: Sequence[str], trial: str) -> list[str]:
-    """The overrides with the point's own trial name in place of the sweep's."""
+    """The overrides with the trial name of the point."""
     others = [text for text in overrides if text.partition("=")[0].lstrip("+~") != "trial_name"]
     return [*others, f"trial_name={trial}"]
 
 
 def link_run(directory: Path, run_dir: str | Path) -> None:
-    """`<job>/run` leads to the run's own directory."""
+    """Links `<job>/run` to the run's directory."""
     path = directory / "run"
     path.unlink(missing_ok=True)
     path.symlink_to(os.path.relpath(Path(run_dir).resolve(), directory.resolve()))

@@ -1,4 +1,4 @@
-"""A sweep worked out before anything starts: Hydra's settings, the points, and what Hydra will be told."""
+"""Plans a sweep before anything starts: Hydra's settings, the points, and the overrides for Hydra."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ class SweepPlan:
     settings: HydraSettings
     points: SweepPoints
     hydra_overrides: Sequence[str]
-    """For Hydra as it starts; the points of `hydra.sweeper.params` are among the arguments instead."""
+    """Overrides of Hydra's own settings; `hydra.sweeper.params` become arguments instead."""
 
 
 def plan_sweep(request: SweepRequest) -> SweepPlan:
-    """Raises ConfigError where Hydra's settings or the sweep itself are wrong; the points are not checked yet."""
+    """Raises ConfigError where Hydra's settings or the sweep are invalid; the points are checked later."""
     params, hydra_overrides = _own_params(request.hydra_overrides)
     root = HydraRoot(
         groups={name: list(options) for name, options in request.groups.items()},
@@ -55,8 +55,8 @@ def plan_sweep(request: SweepRequest) -> SweepPlan:
 
 
 def _own_params(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """What the command line says about `hydra.sweeper.params`, and the other overrides. Hydra itself would take neither
-    a dotted key there nor a sweep that is not quoted."""
+    """Splits off `hydra.sweeper.params` from the overrides: Hydra accepts neither dotted keys nor unquoted sweeps
+    there."""
     params: dict[str, Any] = {}
     others = []
     for text in overrides:
@@ -75,22 +75,26 @@ def _parsed(text: str) -> dict[Any, Any]:
     try:
         value = OverridesParser.create().parse_override(text).value()
     except HydraException as error:
-        message = f"it is {{key: 'sweep', ...}}, each sweep in quotes ({first_line(error)})"
+        message = f"must be {{key: 'sweep', ...}}, each sweep in quotes ({first_line(error)})"
         raise ConfigError([Problem(PARAMS, message, f"override {text}")]) from error
     assert isinstance(value, dict)
     return value
 
 
 def _names(root: HydraRoot, points: SweepPoints) -> list[str]:
-    """Swept keys of no known section stand there too: refusing them is the check's to do, not Hydra's."""
-    swept = [key_of(axis.key).partition(".")[0] for axis in points.axes if key_of(axis.key) not in root.groups]
+    """Top-level keys, also unknown ones that are swept: the check refuses them, not Hydra."""
+    swept = [
+        key_of(swept_key.key).partition(".")[0]
+        for swept_key in points.swept_keys
+        if key_of(swept_key.key) not in root.groups
+    ]
     return list(dict.fromkeys([*root.names, *(name for name in swept if "@" not in name and "/" not in name)]))
 
 
 def _placeholders(root: HydraRoot, points: SweepPoints) -> list[str]:
-    """Hydra chooses an option only for a group that its defaults list names, and adds (`+`) only one it does not."""
-    added = {key_of(axis.key) for axis in points.axes if axis.key.startswith("+")}
-    packaged = [key_of(axis.key) for axis in points.axes if "@" in axis.key]
+    """Hydra selects options only for groups in its defaults list, and adds (`+`) only groups that are not in it."""
+    added = {key_of(swept_key.key) for swept_key in points.swept_keys if swept_key.key.startswith("+")}
+    packaged = [key_of(swept_key.key) for swept_key in points.swept_keys if "@" in swept_key.key]
     return [name for name in dict.fromkeys([*root.groups, *packaged]) if name not in added]
 
 
@@ -102,10 +106,10 @@ def _check_settings(settings: HydraSettings) -> None:
     problems = []
     direction = direction_of(settings.options)
     if direction not in ("minimize", "maximize"):
-        message = f"{direction}: a run has one objective, to minimize or to maximize"
+        message = f"{direction}: a run has one objective; use minimize or maximize"
         problems.append(Problem("hydra.sweeper.direction", message))
     if settings.chdir:
-        message = "runs keep the directory that the command was given in; leave it false"
+        message = "runs use the working directory of the command; leave it false"
         problems.append(Problem("hydra.job.chdir", message))
     if problems:
         raise ConfigError(problems)
@@ -117,7 +121,7 @@ def direction_of(options: Mapping[str, Any]) -> str:
 
 
 def _for_dry_run(root: HydraRoot, settings: HydraSettings, overrides: Sequence[str]) -> tuple[HydraRoot, list[str]]:
-    """A dry run plans its points here, whatever the launcher, and tells no stored study its made-up objective."""
+    """A dry run plans its points in this process and does not add made-up objectives to a stored study."""
     kept = [text for text in overrides if not key_of(text).startswith(("hydra/launcher", "hydra.launcher"))]
     if settings.options.get("storage") is not None:
         kept.append("hydra.sweeper.storage=null")

@@ -1,6 +1,6 @@
-"""Which points a sweep has: Hydra's sweep syntax, read before the sweeper reads it, so that all points can be checked.
+"""The points of a sweep: parses Hydra's sweep syntax before the sweeper does, so that all points can be checked.
 
-Of a sweeper that chooses its points as it goes, the corners of its ranges stand for them.
+For a sweeper that chooses its points while it runs, the corners of its ranges are checked instead.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from areal_like.config.problems import ConfigError, Problem
 
 @dataclass(frozen=True)
 class SweptKey:
-    """A swept key as Hydra names it, the texts it takes, and the override that says so to the sweeper."""
+    """A swept key as Hydra names it, its values as text, and the override for the sweeper."""
 
     key: str
     values: tuple[str, ...]
@@ -28,30 +28,29 @@ class SweptKey:
 
 @dataclass(frozen=True)
 class SweepPoints:
-    """The product of the axes, the last one turning fastest, as Hydra numbers its jobs. `parts` are the overrides in
-    the order in which they were given, an axis where one was swept."""
+    """The product of the swept keys, the last one varying fastest, as Hydra numbers its jobs. `parts`: the overrides in
+    their order, a SweptKey where one is swept."""
 
     parts: tuple[str | SweptKey, ...]
     optimizing: bool = False
 
     @property
-    def axes(self) -> list[SweptKey]:
+    def swept_keys(self) -> list[SweptKey]:
         return [part for part in self.parts if isinstance(part, SweptKey)]
 
     def __len__(self) -> int:
-        return math.prod(len(axis.values) for axis in self.axes)
+        return math.prod(len(swept_key.values) for swept_key in self.swept_keys)
 
     def values(self, number: int) -> dict[str, str]:
-        """What point `number` gives to the swept keys."""
+        """The values of the swept keys at point `number`."""
         chosen = {}
-        for axis in reversed(self.axes):
-            number, index = divmod(number, len(axis.values))
-            chosen[axis.key] = axis.values[index]
-        return {axis.key: chosen[axis.key] for axis in self.axes}
+        for swept_key in reversed(self.swept_keys):
+            number, index = divmod(number, len(swept_key.values))
+            chosen[swept_key.key] = swept_key.values[index]
+        return {swept_key.key: chosen[swept_key.key] for swept_key in self.swept_keys}
 
     def overrides(self, values: Mapping[str, str]) -> list[str]:
-        """All overrides of the point with these values, each where the user has put it; a key that only the sweeper
-        knows comes last."""
+        """All overrides of the point with these values, in the user's order; keys added by the sweeper come last."""
         left = dict(values)
         texts = []
         for part in self.parts:
@@ -62,13 +61,13 @@ class SweepPoints:
         return texts + [f"{key}={value}" for key, value in left.items()]
 
     def sample(self, bound: int) -> list[int]:
-        """At most `bound` points to check. Where there are more, every single value is among them first."""
+        """Up to `bound` points to check, which contain every single value first."""
         if len(self) <= bound:
             return list(range(len(self)))
         singles, stride = [0], 1
-        for axis in reversed(self.axes):
-            singles += [index * stride for index in range(1, len(axis.values))]
-            stride *= len(axis.values)
+        for swept_key in reversed(self.swept_keys):
+            singles += [index * stride for index in range(1, len(swept_key.values))]
+            stride *= len(swept_key.values)
         rest = (number for number in range(len(self)) if number not in set(singles))
         return sorted(itertools.islice(itertools.chain(singles, rest), bound))
 
@@ -85,7 +84,7 @@ def expand(
     aliases: Mapping[str, str] | None = None,
     is_secret: Callable[[str], bool] = lambda _key: False,
 ) -> SweepPoints:
-    """The points of these overrides and of the sweeper's own `params`, which the overrides beat."""
+    """The points of these overrides and of the sweeper's `params`; overrides win."""
     reader = _Reader(OverridesParser.create(config_loader=loader), optimizing, aliases or {}, is_secret)
     given: set[str] = set()
     parts: list[str | SweptKey] = []
@@ -93,7 +92,7 @@ def expand(
     for text in overrides:
         part, name = reader.read(text)
         if name in swept or (name in given and isinstance(part, SweptKey)):
-            reader.problems.append(Problem(name, "given twice, and swept; say it once", f"override {text}"))
+            reader.problems.append(Problem(name, "given twice, and swept; keep one", f"override {text}"))
         given.add(name)
         swept |= {name} if isinstance(part, SweptKey) else set()
         parts.append(part)
@@ -106,7 +105,7 @@ def expand(
         raise ConfigError(reader.problems)
     points = SweepPoints((*own, *parts), optimizing)
     if not optimizing and len(points) > MOST_POINTS:
-        raise ConfigError([Problem("--multirun", f"has {len(points)} points; at most {MOST_POINTS} are taken")])
+        raise ConfigError([Problem("--multirun", f"has {len(points)} points; at most {MOST_POINTS} are allowed")])
     return points
 
 
@@ -119,7 +118,7 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def read(self, text: str, where: str = "") -> tuple[str | SweptKey, str]:
-        """The override, or its axis if it is swept; and the full name of its key."""
+        """The override, or its SweptKey if it is swept; and the full name of its key."""
         where = where or f"override {text}"
         try:
             [override] = self.parser.parse_overrides([text])
@@ -132,7 +131,7 @@ class _Reader:
         if not override.is_sweep_override():
             return text, name
         if self.is_secret(name):
-            message = "a secret cannot be swept; its values would stand in the sweep's records"
+            message = "a secret cannot be swept: its values would be written to the sweep's records"
             self.problems.append(Problem(key, message, f"override {key}=<secret>"))
             return text, name
         try:
@@ -159,11 +158,11 @@ def _swept_key(override: Override, optimizing: bool) -> SweptKey:
         return SweptKey(key, _texts([value.start, value.end]), f"{key}={override.get_value_string()}")
     texts = tuple(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
     if len(texts) > MOST_POINTS:
-        raise ValueError(f"has more than {MOST_POINTS} values; a sweep that long is no sweep")
+        raise ValueError(f"has more than {MOST_POINTS} values; use fewer")
     if not texts:
-        raise ValueError(_nothing(override))
+        raise ValueError(_empty_sweep_text(override))
     if isinstance(value, Glob) or getattr(value, "shuffle", False):
-        # A glob needs to know the groups, and no two shuffles are alike: the sweeper gets what was read here.
+        # A glob needs the groups, and every shuffle differs: the sweeper gets the values that were parsed here.
         return SweptKey(key, texts, f"{key}=choice({','.join(texts)})")
     if optimizing and isinstance(value, RangeSweep):
         texts = _texts(_ends(value))
@@ -171,7 +170,7 @@ def _swept_key(override: Override, optimizing: bool) -> SweptKey:
 
 
 def _ends(sweep: RangeSweep) -> list[float]:
-    """An optimizing sweeper may take the stop as well, where the steps meet it."""
+    """Both ends of a range; for an optimizing sweeper the stop is included where the steps reach it."""
     assert sweep.start is not None and sweep.stop is not None
     steps = math.floor((sweep.stop - sweep.start) / sweep.step + 1e-9)
     return [sweep.start, sweep.start + steps * sweep.step]
@@ -181,11 +180,11 @@ def _texts(values: Iterable[float]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(value) for value in values))
 
 
-def _nothing(override: Override) -> str:
+def _empty_sweep_text(override: Override) -> str:
     if not isinstance(override.value(), Glob):
-        return "the sweep has no value at all"
+        return "the sweep has no values"
     options = override.config_loader.get_group_options(override.key_or_group) if override.config_loader else []
-    known = f"it has {', '.join(options)}" if options else "it is no config group"
+    known = f"it has {', '.join(options)}" if options else "it is not a config group"
     return f"no option of {override.key_or_group} matches {override.get_value_string()}; {known}"
 
 

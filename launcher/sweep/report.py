@@ -1,4 +1,4 @@
-"""What a sweep says: what it will do, what is wrong with its points, and the table of runs and results that ends it."""
+"""Texts of a sweep: its announcement, problems of its points, plans of a dry run, the final table of results."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,25 +14,25 @@ from launcher.sweep.points import SweepPoints
 from launcher.sweep.request import Check, SweepRequest
 
 FULL_PLANS = 8
-"""Points whose plans are printed whole; of further ones a line each."""
+"""Points whose plans are printed in full; of further ones a line each."""
 
 MAX_LISTED_PROBLEMS = 50
 
 
 def check_points(points: SweepPoints, sample: Sequence[int], check: Check) -> list[str]:
-    """Each problem once, with the points that have it; then how many there are. Nothing where all is well."""
-    found: dict[str, list[int]] = {}
+    """Each problem once, with its points, then their number; empty where there are none."""
+    points_of: dict[str, list[int]] = {}
     for number in sample:
         for problem in check(points.overrides(points.values(number))):
-            holders = found.setdefault(problem.text(), [])
+            holders = points_of.setdefault(problem.text(), [])
             if number not in holders[-1:]:
                 holders.append(number)
-    if not found:
+    if not points_of:
         return []
-    lines = [f"{_holders(points, holders, len(sample))}{text}" for text, holders in found.items()]
+    lines = [f"{_holders(points, holders, len(sample))}{text}" for text, holders in points_of.items()]
     if len(lines) > MAX_LISTED_PROBLEMS:
         lines[MAX_LISTED_PROBLEMS:] = [f"... and {len(lines) - MAX_LISTED_PROBLEMS} more"]
-    return [*lines, f"{len(found)} problem{'s' if len(found) > 1 else ''}; nothing was started."]
+    return [*lines, f"{len(points_of)} problem{'s' if len(points_of) > 1 else ''}; nothing was started."]
 
 
 def _holders(points: SweepPoints, holders: Sequence[int], all_of_them: int) -> str:
@@ -45,7 +45,7 @@ def _holders(points: SweepPoints, holders: Sequence[int], all_of_them: int) -> s
 
 
 def opening_lines(request: SweepRequest, plan: SweepPlan, checked: int, directory: Path) -> list[str]:
-    """What is about to happen."""
+    """What the sweep is about to do."""
     settings, count = plan.settings, len(plan.points)
     share = f"all {count}" if checked == count else f"{checked} of the {count}"
     if plan.points.optimizing:
@@ -53,24 +53,24 @@ def opening_lines(request: SweepRequest, plan: SweepPlan, checked: int, director
         aim = f"to {direction_of(settings.options)} the objective"
         lines = [
             f"sweep {request.trial}: hydra/sweeper={settings.sweeper} chooses {trials or 'the'} points, {aim}",
-            f"checked: {share} corners of its ranges; each point is checked before it starts",
+            f"checked: {share} corners of its ranges; every point is checked before it starts",
         ]
     else:
         lines = [f"sweep {request.trial}: {count} point{'s' if count > 1 else ''}"]
         if checked < count:
-            lines.append(f"checked: {share} points, every single value among them; the others before they start")
+            lines.append(f"checked: {share} points, with every single value; the others are checked before they start")
     if not request.dry_run:
         return [*lines, f"hydra/launcher={settings.launcher}, records in {directory}"]
-    lines.append("planned here, one after another; nothing is started")
+    lines.append("planned in this process; nothing is started")
     if settings.launcher != "basic":
-        lines[-1] += f" (a real start hands them to hydra/launcher={settings.launcher})"
+        lines[-1] += f" (a start uses hydra/launcher={settings.launcher})"
     if plan.points.optimizing:
-        lines.append("a plan has no objective: the sweeper is told 0.0 for every point")
+        lines.append("a plan has no objective: the sweeper gets 0.0 for every point")
     return lines
 
 
 def closing_lines(rows: Sequence[JobRecord], plan: SweepPlan, code: int) -> list[str]:
-    """The table, and what it does not say: what never started, and which was best."""
+    """The table, the points that never started, and the best one."""
     options = plan.settings.options
     lines = ["", table(rows)] if rows else ["", "no point was started"]
     if left := points_not_started(rows, plan):
@@ -97,7 +97,7 @@ def points_not_started(rows: Sequence[JobRecord], plan: SweepPlan) -> list[int]:
 
 
 def table(rows: Sequence[JobRecord]) -> str:
-    """A row per point: its trial, the swept values, the objective, what else the runs had to say, and how it ended."""
+    """A row per point: trial, swept values, objective, further results, and how it ended."""
     keys = list(dict.fromkeys(key for row in rows for key in row.values))
     extras = list(dict.fromkeys(key for row in rows for key in row.summary))
     objective = any(row.objective is not None for row in rows)
@@ -121,7 +121,7 @@ def _text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    """A sweeper's number with all its digits is in the records."""
+    """Long numbers are rounded; the records have all digits."""
     try:
         return f"{float(text):.6g}" if len(text) > 12 else text
     except ValueError:
@@ -168,7 +168,7 @@ class PlannedPoint(NamedTuple):
 
 
 def plan_lines(planned: list[PlannedPoint], whole: bool) -> Iterator[str]:
-    """What follows the table."""
+    """The plans below the table."""
     if whole:
         yield from (one.text(whole=True) for one in planned[:FULL_PLANS])
         for one in planned[FULL_PLANS:]:
@@ -182,7 +182,7 @@ def plan_lines(planned: list[PlannedPoint], whole: bool) -> Iterator[str]:
 
 
 def _beside(first: PlannedPoint, others: list[PlannedPoint]) -> Iterator[str]:
-    """Obstacles and warnings that the first point does not have, each once."""
+    """Problems and warnings that the first point does not have, each once."""
     holders: dict[str, list[int]] = {}
     for one in others:
         for text in _remarks(one.plan):

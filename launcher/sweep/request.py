@@ -1,4 +1,4 @@
-"""What a sweep is told, and what it calls. Imports no Hydra."""
+"""The input of a sweep, and the functions that it calls. Imports no Hydra."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ CHECKED_AT_MOST = 1000
 
 @dataclass(frozen=True)
 class PointResult:
-    """What a point's run came to. `summary` holds further columns of the table (JSON values)."""
+    """The result of a point's run. `summary`: further columns of the table (JSON values)."""
 
     objective: float | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -27,10 +27,10 @@ RunDir = Callable[[list[str], str], str | Path]
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What the command line and the user's file say about a sweep."""
+    """A sweep as given by the command line and the user's file."""
 
     overrides: Sequence[str]
-    """All that are not Hydra's, swept or not, in their order."""
+    """All overrides except Hydra's own, swept or not, in their order."""
     trial: str
     """The trial name, resolved once; job n is `<trial>-<n>`."""
     hydra_overrides: Sequence[str] = ()
@@ -44,12 +44,12 @@ class SweepRequest:
     """The top-level keys of the experiment."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     is_secret: Callable[[str], bool] = lambda _key: False
-    """Whether a key holds a secret: such a one is in no record, so it cannot be swept."""
+    """Whether a key holds a secret, which must not be swept: the values would be in the records."""
     run_dir: RunDir | None = None
-    """Where a point's run will live: job n is linked to it before it starts."""
+    """The run directory of a point, to which its job is linked before it starts."""
     dry_run: bool = False
     quiet: bool = False
-    """Prints nothing but problems."""
+    """Prints only problems."""
     checked_at_most: int = CHECKED_AT_MOST
 
 
@@ -58,7 +58,7 @@ def is_hydra_override(text: str) -> bool:
 
 
 def hydra_parts(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a file says to Hydra itself: its `hydra:` section, and the choices of its `override hydra/...` defaults."""
+    """The settings of Hydra in a file: its `hydra:` section, and its `override hydra/...` defaults."""
     choices: dict[str, Any] = {}
     for entry in content.get("defaults") or []:
         for key, option in entry.items() if isinstance(entry, Mapping) else ():

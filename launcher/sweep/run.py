@@ -1,7 +1,6 @@
-"""`--multirun`: every point known beforehand is checked before the first one starts; then Hydra's sweeper and launcher
-run them, and a table of runs and results ends it.
+"""Runs a sweep: checks the known points, runs them by Hydra's sweeper and launcher, prints a table of results.
 
-    code = sweep(SweepRequest(overrides, trial="r0001", hydra_overrides=..., groups=...), check, run_point)
+code = sweep(SweepRequest(overrides, trial="r0001", hydra_overrides=..., groups=...), check, run_point)
 """
 
 import itertools
@@ -28,7 +27,7 @@ from launcher.terminal import write_line
 def sweep(
     request: SweepRequest, check: Check, run_point: RunPoint, out: TextIO | None = None, err: TextIO | None = None
 ) -> int:
-    """0 all points done, 1 some failed, 2 nothing was started because of the configuration, 75 or 130 stopped."""
+    """Returns 0 if all points are done, 1 if some failed, 2 for an invalid configuration, 75 or 130 if stopped."""
     out, err = out or sys.stdout, err or sys.stderr
 
     def say(line: str) -> None:
@@ -81,7 +80,7 @@ def sweep(
 
 
 def new_sweep_directory(directory: Path) -> Path:
-    """A directory of its own for this sweep: two sweeps of one second, or of one `hydra.sweep.dir`, do not mix."""
+    """A new directory for this sweep, also where another one uses the same `hydra.sweep.dir` or second."""
     for path in itertools.chain([directory], (Path(f"{directory}-{number}") for number in itertools.count(2))):
         try:
             path.mkdir(parents=True)
@@ -93,7 +92,7 @@ def new_sweep_directory(directory: Path) -> Path:
 
 
 def _start(plan: SweepPlan, directory: Path, job: SweepJob) -> int:
-    arguments = [axis.argument for axis in plan.points.axes]
+    arguments = [swept_key.argument for swept_key in plan.points.swept_keys]
     arguments += [*plan.hydra_overrides, f"hydra.sweep.dir={quoted(str(directory.absolute()))}"]
     try:
         return run_multirun(plan.root, arguments, job.task())

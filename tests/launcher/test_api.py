@@ -23,11 +23,11 @@ def standing_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "COMMAND", (sys.executable, "-m", "tests.support.standing_in"))
 
-    def told(**what):
+    def messages(**what):
         for name, value in environment_of(tmp_path, **what).items():
             monkeypatch.setenv(name, value)
 
-    return told
+    return messages
 
 
 def test_a_run_from_python_returns_what_it_came_to(tmp_path, standing_in, capsys):
@@ -47,7 +47,7 @@ def test_a_run_that_fails_raises_with_its_words_and_says_where_it_was(tmp_path, 
     assert caught.value.directory == tmp_path / "runs" / "grpo-addition" / "r0001"
 
 
-def test_a_configuration_that_is_refused_raises_a_config_error_with_the_commands_words(tmp_path, monkeypatch):
+def test_a_refused_configuration_raises_a_config_error_with_the_commands_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"actor\.optmizer\.lr .*did you mean actor\.optimizer\.lr") as caught:
         run("grpo.yaml", ["actor.optmizer.lr=1"])

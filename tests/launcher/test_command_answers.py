@@ -72,12 +72,12 @@ class TestHelp:
         assert run.answer(f"--help={path}").startswith(path)
 
     @pytest.mark.parametrize(
-        ("asked", "meant"),
+        ("request", "meant"),
         [("rolout", "rollout"), ("actor.optimzer", "actor.optimizer"), ("actor.learning_rate", "actor.optimizer.lr")],
     )
-    def test_help_of_what_is_not_there_names_the_nearest(self, run: Run, asked: str, meant: str) -> None:
-        said = run.refusal(f"--help={asked}")
-        assert said.startswith(f"{asked} [--help]: no such section or key; did you mean {meant}")
+    def test_help_of_what_is_not_there_names_the_nearest(self, run: Run, request: str, meant: str) -> None:
+        message = run.refusal(f"--help={request}")
+        assert message.startswith(f"{request} [--help]: no such section or key; did you mean {meant}")
         assert run.refusal("--help=nonsense").startswith("nonsense [--help]: no such section or key")
 
     def test_help_of_a_users_class_has_the_keys_of_the_user(self, run: Run) -> None:
@@ -101,7 +101,7 @@ class TestExplain:
 defaults:
   - actor: tiny
   - algorithm: ppo
-experiment_name: told
+experiment_name: example
 actor:
   dtype: bfloat16
   lr: 0.25
@@ -115,8 +115,8 @@ total_train_steps: ${seed}
 
     @pytest.fixture
     def explain(self, run: Run) -> Any:
-        Path("told.yaml").write_text(self.FILE.lstrip())
-        return lambda key, *words: run.answer("--config", "told", f"--explain={key}", *words).splitlines()
+        Path("example.yaml").write_text(self.FILE.lstrip())
+        return lambda key, *words: run.answer("--config", "example", f"--explain={key}", *words).splitlines()
 
     def test_a_default(self, explain: Any) -> None:
         assert explain("gconfig.n_samples") == [
@@ -138,7 +138,7 @@ total_train_steps: ${seed}
 
     def test_the_file_beats_its_groups(self, explain: Any) -> None:
         assert explain("actor.dtype")[1:] == [
-            "  from  bfloat16  [file: told.yaml:6]",
+            "  from  bfloat16  [file: example.yaml:6]",
             "  beats float32  [group of the file: conf/actor/tiny.yaml:3]",
             "  beats bfloat16  [default of PPOActorConfig.dtype]",
         ]
@@ -146,7 +146,7 @@ total_train_steps: ${seed}
     def test_a_group_on_the_command_line_beats_the_file(self, explain: Any) -> None:
         assert explain("actor.dtype", "actor=tiny")[1:] == [
             "  from  float32  [group of the command line: conf/actor/tiny.yaml:3]",
-            "  beats bfloat16  [file: told.yaml:6]",
+            "  beats bfloat16  [file: example.yaml:6]",
             "  beats bfloat16  [default of PPOActorConfig.dtype]",
         ]
 
@@ -154,15 +154,15 @@ total_train_steps: ${seed}
         assert explain("actor.lr", "actor.optimizer.lr=0.5")[:3] == [
             "actor.optimizer.lr = 0.5",
             "  from  0.5  [override actor.optimizer.lr=0.5]",
-            "  beats 0.25  [file: told.yaml:7]",
+            "  beats 0.25  [file: example.yaml:7]",
         ]
         assert explain("actor.optimizer.lr", "actor.lr=0.5")[1] == "  from  0.5  [override actor.lr=0.5]"
 
     def test_a_reference_is_followed_to_who_said_the_value(self, explain: Any) -> None:
         assert explain("total_train_steps", "gconfig.n_samples=7") == [
             "total_train_steps = 7",
-            '  from  "${seed}"  [file: told.yaml:13]',
-            '  via   seed = "${gconfig.n_samples}"  [file: told.yaml:12]',
+            '  from  "${seed}"  [file: example.yaml:13]',
+            '  via   seed = "${gconfig.n_samples}"  [file: example.yaml:12]',
             "  via   gconfig.n_samples = 7  [override gconfig.n_samples=7]",
             "  beats null  [default of PPOConfig.total_train_steps]",
         ]
@@ -170,7 +170,7 @@ total_train_steps: ${seed}
     def test_a_reference_to_a_whole_section_is_followed_as_well(self, explain: Any) -> None:
         lines = explain("critic.lr")
         assert lines[0] == "critic.optimizer.lr = 0.25"
-        assert any("told.yaml:9" in line for line in lines)
+        assert any("example.yaml:9" in line for line in lines)
 
     def test_a_default_of_one_place_in_the_tree_is_told_as_that(self, explain: Any) -> None:
         """The class has another default for this key than the experiment gives it here."""
@@ -181,7 +181,7 @@ total_train_steps: ${seed}
 
     def test_a_section_is_told_key_by_key(self, explain: Any) -> None:
         lines = explain("actor.optimizer")
-        assert "actor.optimizer.lr = 0.25  [told.yaml:7]" in lines
+        assert "actor.optimizer.lr = 0.25  [example.yaml:7]" in lines
         assert "actor.optimizer.beta1 = 0.9  [default of OptimizerConfig.beta1]" in lines
         assert all(line.startswith("actor.optimizer.") for line in lines)
 
@@ -193,15 +193,15 @@ total_train_steps: ${seed}
         assert word in "".join(whole)
 
     def test_a_key_below_a_section_that_is_null_names_the_section_and_who_said_so(self, run: Run) -> None:
-        said = run.refusal("--config", "grpo", "--explain", "actor.adv_norm.eps")
-        assert said == "actor.adv_norm.eps [--explain]: has no value: actor.adv_norm is null (default)\n"
-        said = run.refusal("--config", "grpo", "--explain", "actor.lr", "actor.optimizer=null")
-        assert "actor.optimizer is null (override actor.optimizer=null)" in said
+        message = run.refusal("--config", "grpo", "--explain", "actor.adv_norm.eps")
+        assert message == "actor.adv_norm.eps [--explain]: has no value: actor.adv_norm is null (default)\n"
+        message = run.refusal("--config", "grpo", "--explain", "actor.lr", "actor.optimizer=null")
+        assert "actor.optimizer is null (override actor.optimizer=null)" in message
         assert run.answer("--config", "grpo", "--explain", "actor.adv_norm").startswith("actor.adv_norm = null")
 
     def test_a_key_that_is_not_there_names_the_nearest(self, run: Run) -> None:
-        said = run.refusal("--config", "grpo", "--explain", "actor.optimizer.learning_rate")
-        assert "did you mean actor.optimizer.lr (short: actor.lr)?" in said
+        message = run.refusal("--config", "grpo", "--explain", "actor.optimizer.learning_rate")
+        assert "did you mean actor.optimizer.lr (short: actor.lr)?" in message
 
     def test_what_is_wrong_elsewhere_is_said_instead(self, run: Run) -> None:
         assert run.refusal("--config", "grpo", "--explain", "seed", "seed=x").startswith("seed [override seed=x]")
@@ -283,9 +283,9 @@ class TestCfg:
 
 
 def test_a_section_that_was_made_null_tells_what_it_beat(run: Run) -> None:
-    told = run.answer("--config", "grpo", "--explain", "actor.optimizer", "actor.optimizer=null")
-    assert told.startswith("actor.optimizer = null\n  from  null  [override actor.optimizer=null]")
-    assert "beats actor.optimizer.lr = 0.0003  [file: experiments/grpo.yaml:" in told
+    messages = run.answer("--config", "grpo", "--explain", "actor.optimizer", "actor.optimizer=null")
+    assert messages.startswith("actor.optimizer = null\n  from  null  [override actor.optimizer=null]")
+    assert "beats actor.optimizer.lr = 0.0003  [file: experiments/grpo.yaml:" in messages
 
 
 def test_help_shows_the_items_of_a_list_and_the_options_of_a_group(run: Run) -> None:

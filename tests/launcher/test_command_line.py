@@ -1,4 +1,4 @@
-"""The promises of the command line: any order of words, plain refusals, and no more said or imported than is needed.
+"""The promises of the command line: any order of words, clear errors, and no needless output or imports.
 
 Most tests run the command in this process. The few in a process of their own need a terminal or a fresh interpreter.
 """
@@ -57,9 +57,9 @@ class TestOrder:
         assert "grpo-addition" in run.answer("--config", "grpo", "--dry-run", "actor.lr=0.5")
         assert "lr: 0.5" in run.answer("--config", "grpo", "--cfg", "actor.lr=0.5")
         for flag, word in (("--dry-run", "json"), ("--cfg", "actor")):
-            said = run.refusal("--config", "grpo", flag, word)
-            assert said.startswith(f"{word} [")
-            assert "flag" in said
+            message = run.refusal("--config", "grpo", flag, word)
+            assert message.startswith(f"{word} [")
+            assert "flag" in message
 
     @pytest.mark.parametrize("words", [["--config", "grpo"], ["--config=grpo"], ["-c", "grpo"]])
     def test_a_flag_that_wants_a_value_takes_it_either_way(self, run: Run, words: list[str]) -> None:
@@ -90,9 +90,9 @@ class TestUnknownWords:
         assert f"did you mean {meant}?" in run.refusal("--config", "grpo", flag)
 
     def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
-        said = run.refusal("kesy", "--config", "grpo")
-        assert "did you mean keys?" in said
-        assert "run, serve, chat, keys" in said
+        message = run.refusal("kesy", "--config", "grpo")
+        assert "did you mean keys?" in message
+        assert "run, serve, chat, keys" in message
         for word, meant in (("gropo", "grpo"), ("dry-run", "--dry-run"), ("resume", "resume=RUN"), ("train", "run")):
             assert f"did you mean {meant}?" in run.refusal(word)
 
@@ -126,9 +126,9 @@ class TestUnknownWords:
         assert run.refusal(*words).startswith(f"{flag} [command line]: has no effect on {words[0]}")
 
     def test_all_that_is_wrong_with_the_words_is_said_at_once(self, run: Run) -> None:
-        said = run.refusal("rnu", "--confg", "--multirun=3", "--config", "grpo")
-        assert all(word in said for word in ("rnu", "--confg", "--multirun"))
-        assert "3 problems; nothing was started." in said
+        message = run.refusal("rnu", "--confg", "--multirun=3", "--config", "grpo")
+        assert all(word in message for word in ("rnu", "--confg", "--multirun"))
+        assert "3 problems; nothing was started." in message
 
     def test_no_file_is_named(self, run: Run) -> None:
         for words in ([], ["--dry-run"], ["actor.lr=1"], ["run"]):
@@ -150,25 +150,25 @@ class TestSpaces:
         ],
     )
     def test_a_key_with_spaces_is_told_how_to_write_it(self, run: Run, words: str, meant: str) -> None:
-        said = run.refusal("--config", "grpo", *words.split(), "--dry-run")
-        assert said == f"{meant.partition('=')[0]} [command line]: is a key: write {meant}, without spaces\n"
+        message = run.refusal("--config", "grpo", *words.split(), "--dry-run")
+        assert message == f"{meant.partition('=')[0]} [command line]: is a key: write {meant}, without spaces\n"
 
 
 def test_a_toml_file_is_told_what_is_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "rl.toml").write_text("max_steps = 3\n[model]\nname = 'x'\n")
     for words in (["--config", "rl.toml"], ["rl.toml"]):
-        said = run.refusal(*words, "--dry-run")
-        assert said.startswith("rl.toml: is TOML") and "grpo.yaml" in said and said.count("\n") == 1
+        message = run.refusal(*words, "--dry-run")
+        assert message.startswith("rl.toml: is TOML") and "grpo.yaml" in message and message.count("\n") == 1
 
 
 class TestComplaints:
     def test_a_value_that_a_key_cannot_have_is_told_where_it_was_said(self, run: Run) -> None:
         """Not at each of the keys that follow it, whose defaults nobody has touched."""
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\ngconfig:\n  temperature: 0\n")
-        said = run.refusal("--config", "mine")
-        assert "mine.yaml:5" in said
-        assert "gconfig.temperature" in said.splitlines()[0]
-        assert "problems" not in said
+        message = run.refusal("--config", "mine")
+        assert "mine.yaml:5" in message
+        assert "gconfig.temperature" in message.splitlines()[0]
+        assert "problems" not in message
 
     def test_an_override_that_a_key_cannot_have_is_told_as_typed(self, run: Run) -> None:
         assert "[override temperature=0]" in run.refusal("--config", "grpo", "temperature=0")
@@ -213,9 +213,9 @@ class TestConfigName:
         assert "is a directory" in run.refusal("--config", "mine", "--cfg")
 
     def test_what_is_nowhere_names_what_there_is(self, run: Run) -> None:
-        said = run.refusal("--config", "gropo.yaml", "--dry-run")
-        assert "grpo, ppo, reward_model, sft" in said
-        assert "Did you mean grpo.yaml?" in said
+        message = run.refusal("--config", "gropo.yaml", "--dry-run")
+        assert "grpo, ppo, reward_model, sft" in message
+        assert "Did you mean grpo.yaml?" in message
         assert "no such file or shipped experiment" in run.refusal("--config", "/nowhere/at/all.yaml")
 
 
@@ -334,7 +334,7 @@ class TestStart:
         assert f"\n{key} [" in run.refusal("--config", "grpo.yaml", *words)
 
     @pytest.mark.parametrize(
-        ("name", "key", "said"),
+        ("name", "key", "message"),
         [
             ("grpo_megatron", "allocation_mode", "megatron"),
             ("sft_megatron", "model.megatron", "FSDP2"),
@@ -343,14 +343,14 @@ class TestStart:
         ],
     )
     def test_what_cannot_start_here_is_refused_with_every_reason(
-        self, run: Run, name: str, key: str, said: str
+        self, run: Run, name: str, key: str, message: str
     ) -> None:
         text = run.refusal("--config", AREAL / f"{name}.yaml")
         lines = text.splitlines()
         assert lines[0] == "this run cannot start here:"
-        told = [line for line in lines if line.startswith(key)]
-        assert told, text
-        assert any(said in line for line in told)
+        messages = [line for line in lines if line.startswith(key)]
+        assert messages, text
+        assert any(message in line for line in messages)
 
     @pytest.mark.parametrize(
         "words",

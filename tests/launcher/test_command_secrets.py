@@ -1,4 +1,4 @@
-"""The promise: no answer of the command line and no complaint repeats a secret, wherever somebody put it.
+"""The promise: no output or error of the command line contains a secret, wherever the user put it.
 
 Secrets are the keys that are marked so, and whatever stands under a name such as HF_TOKEN or api_key: in maps of
 variables and arguments, in `A=1,B=2` texts, in addresses with an account.
@@ -36,7 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 def word(place: str) -> str:
-    """The secret as somebody types it."""
+    """The secret as a user types it."""
     key, value = PLACES[place]
     return f"{'+' if key.startswith(IN_MAPS) else ''}{key}='{value}'"
 
@@ -146,12 +146,14 @@ class TestComplaints:
         ],
     )
     def test_a_complaint_about_a_file_does_not_repeat_it(self, run: Run, line: str) -> None:
-        Path("told.yaml").write_text(f"experiment_name: told\nactor: {{path: m}}\n{line.format(SECRET)}\n")
-        assert SECRET not in run.refusal("--config", "told")
+        Path("example.yaml").write_text(f"experiment_name: example\nactor: {{path: m}}\n{line.format(SECRET)}\n")
+        assert SECRET not in run.refusal("--config", "example")
 
     def test_the_place_of_a_complaint_is_still_clear(self, run: Run) -> None:
-        said = run.refusal("--config", "grpo", f"stats_logger.wandb.wandb_api_key=[{SECRET}]")
-        assert said.startswith("stats_logger.wandb.wandb_api_key [override stats_logger.wandb.wandb_api_key=<secret>]")
+        message = run.refusal("--config", "grpo", f"stats_logger.wandb.wandb_api_key=[{SECRET}]")
+        assert message.startswith(
+            "stats_logger.wandb.wandb_api_key [override stats_logger.wandb.wandb_api_key=<secret>]"
+        )
 
 
 class TestCfg:

@@ -27,7 +27,7 @@ def command(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (GOOD + "launcher: {env: {'X$(touch y)': q}}", "is not a name of an environment variable"),
         (GOOD + "launcher: {env: {a: {b: 1}}}", "is not a string"),
@@ -38,13 +38,13 @@ def command(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
         ("x: " + "y" * 6_000_000, "is larger than 5 MB"),
     ],
 )
-def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "b.yaml").write_text("seed: 2\n")
-    assert said in refused(tmp_path, text)
+    assert message in refused(tmp_path, text)
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("experiment=[ppo,sft]", "takes one kind, not a list"),
         ("+launcher.env.a.b=1", "holds single values, not mappings"),
@@ -52,9 +52,9 @@ def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, said: 
         ("rollout.num_episode_workers=1000000", "out of range"),
     ],
 )
-def test_an_override_that_means_harm_is_one_message(tmp_path: Path, override: str, said: str) -> None:
+def test_an_override_that_means_harm_is_one_message(tmp_path: Path, override: str, message: str) -> None:
     text = refused(tmp_path, GOOD, override)
-    assert said in text
+    assert message in text
     assert "defghij" not in text
 
 
@@ -66,7 +66,7 @@ def test_a_file_may_be_named_with_its_suffix_in_a_defaults_list(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("class C(GRPOConfig):\n    a: int = 1", "must be a dataclass"),
         ("@dataclass\nclass C(BaseExperimentConfig):\n    a: int = 1", "must be a dataclass that extends one of"),
@@ -79,11 +79,11 @@ def test_a_file_may_be_named_with_its_suffix_in_a_defaults_list(tmp_path: Path) 
         ("raise SystemExit(7)", "cannot be imported: SystemExit"),
     ],
 )
-def test_a_schema_of_the_users_that_cannot_be_used_says_why(tmp_path: Path, body: str, said: str) -> None:
+def test_a_schema_of_the_users_that_cannot_be_used_says_why(tmp_path: Path, body: str, message: str) -> None:
     module = tmp_path / "mine.py"
     imports = "from areal_like.config.experiment import BaseExperimentConfig, GRPOConfig\n"
     module.write_text(f"from dataclasses import dataclass, field\n{imports}{body}\n")
-    assert said in refused(tmp_path, GOOD, schema=f"{module}:C")
+    assert message in refused(tmp_path, GOOD, schema=f"{module}:C")
 
 
 def test_the_secrets_of_the_environment_are_shown_nowhere(tmp_path: Path) -> None:

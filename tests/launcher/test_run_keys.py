@@ -35,7 +35,7 @@ ROWS = "".join(
 )
 
 
-def told(kind: str, *overrides: str) -> Any:
+def messages(kind: str, *overrides: str) -> Any:
     """A shipped experiment that generates."""
     return load(EXPERIMENTS / f"{kind}.yaml", ["rollout.backend=embedded", *overrides]).config
 
@@ -52,8 +52,8 @@ def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
     """Steps of a run on 40 rows, 8 to a step."""
     if kind in SUPERVISED:
         return int(SupervisedData(of_40_rows(folder, kind, *overrides)).total_steps)
-    said = rollout_settings(told(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
-    return run_length(said, rows=40).total_steps
+    message = rollout_settings(messages(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
+    return run_length(message, rows=40).total_steps
 
 
 LONG = ("total_train_epochs=9", "total_train_steps=null", "total_train_n_seqs=null")
@@ -82,7 +82,7 @@ def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
 def order_of(folder: Path, kind: str, seed: int) -> Any:
     if kind in SUPERVISED:
         return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).batch_sampler.rows(0).tolist()
-    one = World(rollout_settings(told(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
+    one = World(rollout_settings(messages(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
     one.load()
     return [(lease.group.row, lease.group.seed) for lease in one.lease()]
 
@@ -133,8 +133,8 @@ class Ticking(IntervalTimer):
 def kept(section: str, run: Run, kind: str) -> list[int]:
     """After which of nine steps, five to an epoch, a checkpoint is due to be kept, or to go on from."""
     due = CheckpointManager(run, world(), 5).due
-    found = {step: due(step, is_last=False) for step in range(1, 10)}
-    return [step for step, each in found.items() if (each.to_keep if section == "saver" else each.to_resume)]
+    result = {step: due(step, is_last=False) for step in range(1, 10)}
+    return [step for step, each in result.items() if (each.to_keep if section == "saver" else each.to_resume)]
 
 
 def evaluated(section: str, run: Run, kind: str) -> list[int]:
@@ -143,8 +143,8 @@ def evaluated(section: str, run: Run, kind: str) -> list[int]:
         learner = SUPERVISED[kind](load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
         supervised.train(run, ME, world(), learner, SupervisedData(run), StopRequest(world()))
         return sorted(line["step"] for line in metrics_of(run) if "eval/loss" in line)[:-1]
-    said = replace(rollout_settings(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
-    ring = World(replace(said, synchronous=True, max_staleness=0, total_epochs=2, max_steps=10), 20, valid_rows=2)
+    message = replace(rollout_settings(run.config), batch_size=4, n_samples=2, num_servers=1, max_concurrent=4)
+    ring = World(replace(message, synchronous=True, max_staleness=0, total_epochs=2, max_steps=10), 20, valid_rows=2)
     versions = []
     for _ in range(60):
         ring.load_all()
@@ -167,13 +167,13 @@ def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
     for module in (checkpoint, supervised):
         monkeypatch.setattr(module, "Timer", Ticking)
     section, _, clock = key.partition(".")
-    every, wanted = CLOCKS[clock]
+    every, expected = CLOCKS[clock]
     alone = (*(f"{section}.{name}=null" for name in CLOCKS), f"{key}={every}", "recover.mode=auto")
     if kind in SUPERVISED:
         run = of_40_rows(tmp_path, kind, "total_train_steps=10", "total_train_epochs=9", *alone, valid="rows.jsonl")
     else:
         run = make_run(tmp_path, kind, "rollout.backend=embedded", *alone)
-    assert SECTIONS[section](section, run, kind) == wanted
+    assert SECTIONS[section](section, run, kind) == expected
 
 
 # Recovery
@@ -184,7 +184,7 @@ def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
 def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from(tmp_path, kind):
     """For each mode: whether a dead trainer ends the run, whether a start goes on from a checkpoint that is there,
     and whether it begins where there is none."""
-    wanted = {
+    expected = {
         "disabled": ("fail", False, False),
         "auto": ("recover", True, True),
         "fault": ("recover", False, False),
@@ -192,12 +192,12 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
     }
     made(tmp_path / "x" / "with", 5)
     made(tmp_path / "x" / "without")
-    for mode, said in wanted.items():
+    for mode, message in expected.items():
         words = (f"cluster.fileroot={tmp_path}", "experiment_name=x", f"recover.mode={mode}")
         recover = loaded(kind, *words).config.recover
         death = RestartPolicy(recover.mode, recover.retries).decide("trainer/0", -9, True, False).kind
         goes_on = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
-        assert (death, *(state == "continues" for state in goes_on)) == said, mode
+        assert (death, *(state == "continues" for state in goes_on)) == message, mode
 
 
 def test_recover_retries_is_how_often_in_a_row(tmp_path):

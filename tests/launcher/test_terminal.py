@@ -22,7 +22,7 @@ WORDS = ("--config", "grpo.yaml", "tracker=none", "recover.mode=auto")
 class Terminal:
     """A run of stand-ins that was started by hand on a terminal of its own."""
 
-    def __init__(self, root: Path, ignores_hangup: bool, **told: object) -> None:
+    def __init__(self, root: Path, ignores_hangup: bool, **messages: object) -> None:
         self.ours, theirs = pty.openpty()
 
         def take_terminal() -> None:
@@ -34,7 +34,7 @@ class Terminal:
         process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, "-m", "tests.support.standing_in", *WORDS],
             cwd=root,
-            env=inherited | environment_of(root, **told) | {"TERM": "xterm"},
+            env=inherited | environment_of(root, **messages) | {"TERM": "xterm"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -72,7 +72,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("ignores_hangup", [False, True], ids=["as it is", "under nohup"])
-def test_a_run_whose_terminal_is_closed_stops_with_a_checkpoint_or_goes_on_under_nohup(tmp_path, ignores_hangup):
+def test_a_closed_terminal_stops_a_run_with_a_checkpoint_unless_under_nohup(tmp_path, ignores_hangup):
     terminal = Terminal(tmp_path, ignores_hangup, steps=30, step_s=0.2)
     run = terminal.run
     try:

@@ -48,7 +48,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return ended
 
 
-def test_the_same_run_twice_has_the_same_rewards_losses_and_weights_whatever_strangers_throw_at_it(once, tmp_path):
+def test_two_equal_runs_have_equal_weights_whatever_other_clients_send(once, tmp_path):
     with running(tmp_path, *WORDS) as process:
         process.wait_for_step(1)
         with hostile_requests_at(process) as statuses:

@@ -29,7 +29,7 @@ def in_a_process(code, **more):
     )
 
 
-def test_all_descendants_end_with_those_that_left_their_session_and_lost_their_parents():
+def test_all_descendants_end_also_those_that_left_their_session():
     code = f"""
 import os, subprocess, sys, time
 from areal_like.process.process_tree import become_subreaper, descendants_of, kill_descendants
@@ -188,21 +188,21 @@ def test_a_line_that_is_none_is_named_by_its_number_and_never_shown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: path.mkdir(), "Is a directory"),
         (lambda path: path.write_bytes(b"A=\xff\xfe"), "is not UTF-8 text"),
     ],
     ids=["folder", "bytes"],
 )
-def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path, make, said):
+def test_a_file_of_variables_that_cannot_be_read_is_named_with_its_key(tmp_path, make, message):
     make(tmp_path / "a.env")
     with pytest.raises(ConfigError) as caught:
         read_env_files(["a.env"], tmp_path)
-    assert caught.value.text().startswith("launcher.env_file: a.env ") and said in caught.value.text()
+    assert caught.value.text().startswith("launcher.env_file: a.env ") and message in caught.value.text()
 
 
-def test_dead_orphans_are_collected_and_children_that_are_known_are_left_to_their_owner():
+def test_dead_orphans_are_reaped_and_known_children_are_left():
     code = f"""
 import os, subprocess, sys, time
 from areal_like.process.process_tree import become_subreaper, descendants_of, reap_orphans
@@ -230,8 +230,8 @@ def checkpoint(run, step, size=3, resume=True):
     (folder / "resume").mkdir(parents=True)
     (folder / "model").write_text("123")
     parts = {"model": size, "resume/trainer.json": 2} if resume else {"model": size}
-    said = {"parts": {name: {"bytes": bytes, "hash": ""} for name, bytes in parts.items()}}
-    (folder / "manifest.json").write_text(json.dumps(said))
+    message = {"parts": {name: {"bytes": bytes, "hash": ""} for name, bytes in parts.items()}}
+    (folder / "manifest.json").write_text(json.dumps(message))
     (folder / "resume" / "trainer.json").write_text("{}")
     (folder / ".complete").touch()
     return folder

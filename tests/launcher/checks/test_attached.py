@@ -35,7 +35,7 @@ def test_addresses(address, key):
 
 
 @pytest.mark.parametrize(
-    ("addresses", "number", "said"),
+    ("addresses", "number", "message"),
     [
         (["node7"], 0, "host:port"),
         (["h:1", ""], 1, "host:port"),
@@ -46,8 +46,8 @@ def test_addresses(address, key):
         (["http://me:hunter22@h:1"], 0, "OPENAI_API_KEY"),
     ],
 )
-def test_what_is_no_address_is_refused_by_its_place(addresses, number, said, key):
-    assert said in against(addressed(*addresses))[f"{KEY}[{number}]"]
+def test_what_is_no_address_is_refused_by_its_place(addresses, number, message, key):
+    assert message in against(addressed(*addresses))[f"{KEY}[{number}]"]
 
 
 @pytest.mark.shows("rollout.api_key_var")

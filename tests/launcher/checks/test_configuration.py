@@ -127,7 +127,7 @@ def test_an_engine_that_is_not_installed():
     assert not needs(plan_of("grpo", "rollout=embedded", host=bare))
 
 
-def nothing_is_found(engine, said, directory, on_gpu):
+def nothing_is_found(engine, output, directory, on_gpu):
     raise ValueError(f"no {engine} was found")
 
 

@@ -19,7 +19,7 @@ def needs(plan):
 
 
 def environment(folder: Path, distribution: str) -> Path:
-    """As pip leaves one: what it holds is told by names of files alone."""
+    """As pip installs it: the names of files show what it contains."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch(mode=0o755)
     (folder / "lib" / "python3.11" / "site-packages" / f"{distribution}.dist-info").mkdir(parents=True)
@@ -81,8 +81,10 @@ def test_one_of_another_version_is_refused_by_the_range_that_is_supported(real, 
 
 def test_a_python_without_the_engine_is_told(real, tmp_path):
     python = environment(tmp_path / "own", "numpy-2.4.0")
-    for said in (python, "no/such/python"):
-        assert str(said) in needs(plan_of("grpo", "rollout=vllm", f"vllm.python={said}", host=real))["vllm.python"]
+    for message in (python, "no/such/python"):
+        assert (
+            str(message) in needs(plan_of("grpo", "rollout=vllm", f"vllm.python={message}", host=real))["vllm.python"]
+        )
 
 
 def wide_heads(folder: Path) -> Path:
@@ -104,12 +106,12 @@ def test_a_model_is_served_as_a_folder_with_the_context_that_it_has(tmp_path):
         assert (plan.cannot_start, plan.needs) == ((), ())
         command = of_role(plan, "server")[0].command
         assert command[1:3] == ("-m", "areal_like.serving.external")
-        wanted = 64 + (RESERVED_TOKENS if engine == "sglang" else 0)
-        assert command[command.index(flag) + 1] == str(wanted)
+        expected = 64 + (RESERVED_TOKENS if engine == "sglang" else 0)
+        assert command[command.index(flag) + 1] == str(expected)
         assert any(word.endswith("/tiny_addition") and Path(word, "config.json").is_file() for word in command)
 
 
-def test_heads_for_which_vllm_has_no_attention_on_a_cpu_are_told_before_it_is_started(tmp_path):
+def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
     narrow = wide_heads(tmp_path / "m") / "config.json"
     narrow.write_text(narrow.read_text().replace('"head_dim": 32', '"head_dim": 24'))
     words = ("rollout=vllm", f"actor.path={narrow.parent}")
@@ -121,13 +123,13 @@ def test_heads_for_which_vllm_has_no_attention_on_a_cpu_are_told_before_it_is_st
 
 
 def test_that_nccl_is_not_used_with_engines_of_others_is_said_before_the_start():
-    def said(*words, gpus=2):
+    def message(*words, gpus=2):
         plan = plan_of("grpo", *words, "actor.weight_update_mode=nccl", gpus=gpus)
         return [warning for warning in plan.warnings if "goes by gloo" in warning]
 
-    (warning,) = said("rollout=vllm")
+    (warning,) = message("rollout=vllm")
     assert warning.startswith("actor.weight_update_mode: nccl") and "vllm manages its GPUs itself" in warning
-    assert said("rollout=sglang") and not said("rollout=embedded") and not said("rollout=vllm", gpus=0)
+    assert message("rollout=sglang") and not message("rollout=embedded") and not message("rollout=vllm", gpus=0)
 
 
 def test_a_context_that_was_asked_for_is_left_as_it_is():
@@ -136,7 +138,7 @@ def test_a_context_that_was_asked_for_is_left_as_it_is():
 
 
 def test_the_embedded_engine_is_looked_for_by_nobody():
-    def fail(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Installation:
+    def fail(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:
         raise AssertionError(engine)
 
     for words in (("rollout=embedded",), ("rollout=vllm", "rollout.server_addresses=['h:1']")):
@@ -145,12 +147,12 @@ def test_the_embedded_engine_is_looked_for_by_nobody():
 
 
 def test_an_engine_is_asked_for_where_servers_have_gpus():
-    asked = []
+    request = []
 
-    def note(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Installation:
-        asked.append(on_gpu)
-        return find_engine(engine, said, directory, on_gpu)
+    def note(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:
+        request.append(on_gpu)
+        return find_engine(engine, message, directory, on_gpu)
 
     for gpus in (0, 2):
         plan_of("grpo", "rollout=vllm", host=machine_with(gpus)._replace(find_engine=note))
-    assert list(dict.fromkeys(asked)) == [False, True]
+    assert list(dict.fromkeys(request)) == [False, True]

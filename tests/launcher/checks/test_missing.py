@@ -1,4 +1,4 @@
-"""What a run would find missing in its processes and is told of before: GPUs, files of models, ports."""
+"""Missing resources are reported before a start: GPUs, files of models, ports."""
 
 import json
 import shutil
@@ -133,10 +133,10 @@ def test_a_start_is_refused_by_key_before_anything_is_made(tmp_path, monkeypatch
     (model / "model.safetensors").unlink()
     words = ("--config", "grpo.yaml", "embedded.device=cuda", f"rollout.port={taken}", "actor.path=./model")
     assert main([*words]) == 2
-    said = capsys.readouterr().err
+    text = capsys.readouterr().err
     for key in ("actor.path", "embedded.device", "rollout.port"):
-        assert any(line.startswith(f"{key} [") for line in said.splitlines()), said
-    assert "Traceback" not in said and not (tmp_path / "runs").exists()
+        assert any(line.startswith(f"{key} [") for line in text.splitlines()), text
+    assert "Traceback" not in text and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("named", ["{root}/sft-addition/mine", "sft-addition/mine", "mine"])
@@ -147,13 +147,13 @@ def test_a_run_in_place_of_a_model_is_told_its_newest_checkpoint(tmp_path, named
     words = (f"actor.path={named.format(root=tmp_path)}", f"cluster.fileroot={tmp_path}")
     host = machine_with()._replace(directory=tmp_path)
 
-    def told():
+    def messages():
         return {each.key: each.reason for each in plan_of("grpo", *words, host=host).needs}
 
-    assert "has no complete checkpoint yet" in told()["actor.path"]
+    assert "has no complete checkpoint yet" in messages()["actor.path"]
     for step in (3, 12):
         checkpoint = run / "checkpoints" / f"step_{step:06d}"
         checkpoint.mkdir()
         (checkpoint / ".complete").touch()
-    assert told()["actor.path"].endswith(f"its newest checkpoint is actor.path={checkpoint}")
-    assert not {"ref.path", "tokenizer_path"} & told().keys()
+    assert messages()["actor.path"].endswith(f"its newest checkpoint is actor.path={checkpoint}")
+    assert not {"ref.path", "tokenizer_path"} & messages().keys()

@@ -1,4 +1,4 @@
-"""More processes than a machine without a GPU carries: refused, unless somebody insists."""
+"""More processes than a machine without a GPU can run are refused, unless oversubscription is allowed."""
 
 import pytest
 
@@ -36,8 +36,8 @@ def test_eight_heavy_processes_on_two_cores_are_refused_with_the_arithmetic():
     ],
 )
 def test_the_key_that_says_how_many_is_named_above_what_the_cores_carry(overrides, cores, key):
-    found = [name for name, reason in needs(*overrides, cores=cores).items() if "cores (" in reason]
-    assert found == ([] if key is None else [key])
+    result = [name for name, reason in needs(*overrides, cores=cores).items() if "cores (" in reason]
+    assert result == ([] if key is None else [key])
 
 
 def test_supervised_training_counts_its_ranks():

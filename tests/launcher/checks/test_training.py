@@ -43,10 +43,10 @@ def test_a_trainer_that_is_started_by_hand_refuses_the_same_whatever_generates(k
     refuse_not_built(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
 
 
-@pytest.mark.parametrize("said", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
-def test_what_only_ends_an_answer_changes_no_distribution(said):
-    assert not against(plan_of("grpo", said))
-    refuse_not_built(loaded("grpo", said).config)
+@pytest.mark.parametrize("output", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
+def test_what_only_ends_an_answer_changes_no_distribution(output):
+    assert not against(plan_of("grpo", output))
+    refuse_not_built(loaded("grpo", output).config)
 
 
 def test_greedy_answers_of_a_group_are_equal():

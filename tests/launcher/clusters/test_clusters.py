@@ -38,14 +38,16 @@ def test_the_script_is_good_bash(overrides):
 
 
 def test_the_job_asks_for_what_the_plan_needs():
-    found = options(script_of(*TWO_NODES, "launcher.slurm.partition=gpu", "launcher.slurm.account=me", "trial_name=t1"))
-    assert found["job-name"] == "grpo-addition/t1"
-    assert (found["nodes"], found["gres"]) == ("2", "gpu:4")
-    assert (found["partition"], found["account"]) == ("gpu", "me")
-    assert found["signal"] == "B:TERM@300"
-    assert found["requeue"] == ""
-    assert found["output"].endswith("/grpo-addition/t1/logs/slurm-%j.log")
-    assert "time" not in found
+    result = options(
+        script_of(*TWO_NODES, "launcher.slurm.partition=gpu", "launcher.slurm.account=me", "trial_name=t1")
+    )
+    assert result["job-name"] == "grpo-addition/t1"
+    assert (result["nodes"], result["gres"]) == ("2", "gpu:4")
+    assert (result["partition"], result["account"]) == ("gpu", "me")
+    assert result["signal"] == "B:TERM@300"
+    assert result["requeue"] == ""
+    assert result["output"].endswith("/grpo-addition/t1/logs/slurm-%j.log")
+    assert "time" not in result
 
 
 def test_a_time_limit_is_passed_on():
@@ -54,9 +56,9 @@ def test_a_time_limit_is_passed_on():
 
 def test_cores_and_memory_are_those_of_the_fullest_node():
     more = ("launcher.inference_server_cpus_per_gpu=6", "launcher.trainer_cpus_per_gpu=5")
-    found = options(script_of(*TWO_NODES, *more, "launcher.trainer_mem_per_gpu=1000", "rollout.num_episode_workers=2"))
-    assert int(found["cpus-per-task"]) == 4 * 6 + 3 * 2
-    assert found["mem"] == f"{4 * 32768 + 3 * 8192}M"
+    result = options(script_of(*TWO_NODES, *more, "launcher.trainer_mem_per_gpu=1000", "rollout.num_episode_workers=2"))
+    assert int(result["cpus-per-task"]) == 4 * 6 + 3 * 2
+    assert result["mem"] == f"{4 * 32768 + 3 * 8192}M"
 
 
 def test_each_role_has_one_srun_on_the_nodes_of_its_processes():

@@ -50,11 +50,11 @@ def run_dir(tmp_path: Path) -> Path:
 def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     run: Run = standing_in(tmp_path, capsys, monkeypatch)
 
-    def asked(*words: str | Path) -> Done:
+    def request(*words: str | Path) -> Done:
         monkeypatch.setattr("sys.stdin", io.StringIO("12+34=\n"))
         return run("chat", *words)
 
-    return asked
+    return request
 
 
 def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:
@@ -122,12 +122,12 @@ def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask
 
 
 def test_a_reward_model_is_told_what_it_is_for(run_dir, ask):
-    said = json.loads((run_dir / "run.json").read_text())
-    (run_dir / "run.json").write_text(json.dumps({**said, "experiment": "reward_model"}))
+    message = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps({**message, "experiment": "reward_model"}))
     assert f"use it by reward.name=model +reward.args.path={run_dir}\n" in ask(run_dir).err
 
 
-def test_a_checkpoint_that_another_run_begins_with_outlives_the_retention_of_its_own(run_dir, tmp_path):
+def test_a_checkpoint_that_another_run_loads_is_kept_by_its_own_run(run_dir, tmp_path):
     first = run_dir / "checkpoints/step_000002"
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
     config = build_config(loaded.cls, loaded.values)

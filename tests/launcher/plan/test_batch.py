@@ -148,15 +148,15 @@ def early(*words, experiment="grpo"):
 
 def test_data_that_end_before_the_steps_are_told_with_the_epochs_to_set():
     few = ("total_train_steps=400", "total_train_epochs=1", "train_dataset.batch_size=32")
-    told = (
+    messages = (
         "total_train_epochs: is 1, which ends the run after 251 steps, before total_train_steps=400; "
         "set total_train_epochs=2"
     )
-    assert early(*few) == [told]
+    assert early(*few) == [messages]
     assert early(*few, "total_train_epochs=2") == early(*few, "+task.args.digits=3") == []
-    assert early(*few, "total_train_n_seqs=320") == [] and told not in early(*few, "bench=true")
+    assert early(*few, "total_train_n_seqs=320") == [] and messages not in early(*few, "bench=true")
     assert all(early(experiment=name) == [] for name in ("grpo", "ppo", "sft", "reward_model"))
-    assert data_end_text(loaded("grpo", *few), 251) == told and data_end_text(loaded("grpo", *few), 400) is None
+    assert data_end_text(loaded("grpo", *few), 251) == messages and data_end_text(loaded("grpo", *few), 400) is None
 
 
 def test_the_rows_of_a_file_are_counted(tmp_path):
@@ -169,8 +169,8 @@ def test_the_rows_of_a_file_are_counted(tmp_path):
         "train_dataset.batch_size=4",
         "total_train_steps=9",
     )
-    (told,) = early(*words, "total_train_epochs=2", experiment="sft")
-    assert "after 4 steps" in told and told.endswith("set total_train_epochs=5")
+    (messages,) = early(*words, "total_train_epochs=2", experiment="sft")
+    assert "after 4 steps" in messages and messages.endswith("set total_train_epochs=5")
     assert (
         "after 6 steps" in early(*words, "total_train_epochs=2", "train_dataset.drop_last=false", experiment="sft")[0]
     )

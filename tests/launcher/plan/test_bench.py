@@ -1,4 +1,4 @@
-"""A run that measures: what `bench` makes of a configuration, and how what was measured is told."""
+"""`bench=true`: what it changes in a configuration, and the report of a measured run."""
 
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,11 @@ def test_without_it_nothing_is_changed():
 
 
 def test_steps_that_were_asked_for_beside_it_are_told_to_have_no_effect():
-    def told(*words):
+    def messages(*words):
         return [warning for warning in plan_of("sft", *words).warnings if "measures 5 steps" in warning]
 
-    assert told("bench=true", "total_steps=9") == ["total_train_steps: has no effect: bench=true measures 5 steps"]
-    assert told("bench=true") == told("total_steps=9") == []
+    assert messages("bench=true", "total_steps=9") == ["total_train_steps: has no effect: bench=true measures 5 steps"]
+    assert messages("bench=true") == messages("total_steps=9") == []
 
 
 def test_no_checkpoint_is_due_not_even_the_last(tmp_path):
@@ -52,8 +52,8 @@ def test_no_checkpoint_is_due_not_even_the_last(tmp_path):
 
 def test_a_run_that_is_there_is_not_gone_on_with(tmp_path: Path):
     made(tmp_path / "sft-addition" / "mine", 2)
-    (obstacle,) = plan_of("sft", "bench=true", "trial_name=mine", f"cluster.fileroot={tmp_path}").cannot_start
-    assert obstacle.key == "trial_name" and "a run of its own" in obstacle.reason
+    (problem,) = plan_of("sft", "bench=true", "trial_name=mine", f"cluster.fileroot={tmp_path}").cannot_start
+    assert problem.key == "trial_name" and "always a new run" in problem.reason
 
 
 STEPS = [
@@ -63,10 +63,10 @@ STEPS = [
 
 
 def test_the_first_step_is_a_warm_up_and_does_not_count():
-    found = throughput(STEPS)
-    assert found["perf/step_s"] == 1.5
-    assert found["perf/tokens_per_s"] == pytest.approx((100 + 50 + 100 / 1.5) / 3)
-    assert found["perf/memory_gb"] == 2.0, "the most that was held"
+    result = throughput(STEPS)
+    assert result["perf/step_s"] == 1.5
+    assert result["perf/tokens_per_s"] == pytest.approx((100 + 50 + 100 / 1.5) / 3)
+    assert result["perf/memory_gb"] == 2.0, "the most that was held"
     assert throughput_line(STEPS) == "72.2 tokens/s, 1.5 s a step, at most 2 GB (mean of 3 steps after the first)"
     assert throughput(STEPS[:1]) == {} and "second step" in throughput_line(STEPS[:1])
 

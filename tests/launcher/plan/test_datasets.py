@@ -72,7 +72,7 @@ def test_rows_of_a_task_have_no_place(host, path):
 )
 def test_what_is_not_there_is_said_with_the_places(host, path):
     (reason,) = against(experiment(host, path), host)
-    assert reason.startswith(f"there is no file or folder {path} (looked for ")
+    assert reason.startswith(f"there is no file or folder {path} (searched: ")
     assert path.startswith("/") or str(host.directory) in reason
 
 
@@ -119,8 +119,8 @@ def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkey
 
 @pytest.mark.parametrize(("path", "words"), [("rows.csv", "no reader"), ("", "names no data; set train_dataset.path=")])
 def test_what_can_be_nowhere_is_said(host, path, words):
-    found = against(experiment(host, path), host)
-    assert any(words in reason for reason in found)
+    result = against(experiment(host, path), host)
+    assert any(words in reason for reason in result)
 
 
 def test_the_same_is_said_of_held_out_rows(host):
@@ -176,15 +176,15 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     assert fetch_from_hub(loaded, host)
     assert f"{KEY}: fetching {NAME} from the Hugging Face Hub" in capsys.readouterr().err
     assert sorted(online.given) == ["test.jsonl", "train.jsonl"]
-    asked = len(online.asked)
+    request = len(online.asked)
     plan = build_plan(loaded, host=host)
     assert against(loaded, host) == [] and not fetch_from_hub(loaded, host)
     revision = next(each.value for each in plan.auto if each.key == "train_dataset.revision")
     dataset = loaded.config.train_dataset
     dataset.revision = revision
-    found = DatasetSource("train_dataset", "train", dataset).find(SearchFolders(host.directory, host.directory), [])
-    assert len(found.rows) == 20 and REVISION[:12] in found.source
-    assert len(online.asked) == asked, "all of it is in the cache"
+    result = DatasetSource("train_dataset", "train", dataset).find(SearchFolders(host.directory, host.directory), [])
+    assert len(result.rows) == 20 and REVISION[:12] in result.source
+    assert len(online.asked) == request, "all of it is in the cache"
 
 
 @pytest.mark.parametrize("trouble", ["no such dataset", "the Hub is down"])

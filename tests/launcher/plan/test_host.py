@@ -48,17 +48,17 @@ def test_no_driver_is_no_gpu():
 
 def test_a_known_machine_is_taken_as_it_is(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
-    found = host.local_host(Machine(2, 3, "made up"))
-    assert [gpu.id for gpu in found.gpus] == ["0", "1"]
-    assert len(found.cores) == 3
+    result = host.local_host(Machine(2, 3, "made up"))
+    assert [gpu.id for gpu in result.gpus] == ["0", "1"]
+    assert len(result.cores) == 3
 
 
 def test_this_machine_is_looked_at(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = host.local_host()
-    assert found.gpus == ()
-    assert len(found.cores) == found.machine.num_cpu_cores >= 1
-    assert found.memory_bytes
+    result = host.local_host()
+    assert result.gpus == ()
+    assert len(result.cores) == result.machine.num_cpu_cores >= 1
+    assert result.memory_bytes
 
 
 @pytest.mark.parametrize(

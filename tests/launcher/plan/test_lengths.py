@@ -55,12 +55,12 @@ SETTINGS = [
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_key_is_refused_by_its_name_with_what_to_take(setting):
-    found = refused("grpo", setting, "rollout.backend=embedded")
-    (key,) = found
+    result = refused("grpo", setting, "rollout.backend=embedded")
+    (key,) = result
     assert setting.startswith(key)
-    assert NOT_YET in found[key]
-    assert any(word in found[key] for word in ("; use ", "; set it to ", "; leave it out")), found[key]
-    assert (key, found[key]) in [obstacle[:2] for obstacle in plan_of("grpo", setting).cannot_start]
+    assert NOT_YET in result[key]
+    assert any(word in result[key] for word in ("; use ", "; set it to ", "; leave it out")), result[key]
+    assert (key, result[key]) in [obstacle[:2] for obstacle in plan_of("grpo", setting).cannot_start]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_default_is_never_refused():
         assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
 
 
-def test_a_model_that_is_split_otherwise_than_by_data_is_refused_wherever_it_is_said():
+def test_a_model_that_is_split_other_than_by_data_is_refused():
     assert "use fsdp:d2" in refused("grpo", "actor.backend=fsdp:d1t2")["actor.backend"]
     assert refused("grpo", "actor.backend=fsdp:d2") == {}
     plan = plan_of("grpo", "allocation_mode=embedded:d1+fsdp:d1t2", gpus=4)
@@ -130,7 +130,7 @@ def test_a_model_that_is_split_otherwise_than_by_data_is_refused_wherever_it_is_
     assert "use fsdp:d2" in reason
 
 
-def test_the_reference_is_held_to_the_same_where_it_is_loaded_and_what_it_follows_is_said_once():
+def test_the_reference_is_checked_too_and_what_it_follows_is_reported_once():
     assert refused("grpo", "ref.model_impl=custom") == {}
     assert refused("grpo", "ref.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"ref.model_impl"}
     assert refused("grpo", "actor.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"actor.model_impl"}
@@ -152,9 +152,9 @@ def test_rewards_are_measured_against_their_group_once():
 
 def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
     words = ("actor.model_impl=custom", "log.data=true", "curriculum.type=simple")
-    told = loaded("grpo", *words)
+    messages = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:
-        refuse_not_built(told.config)
+        refuse_not_built(messages.config)
     with pytest.raises(ConfigError) as at_start:
         refuse_start(plan_of("grpo", *words).problems)
     for error in (by_trainer.value, at_start.value):
@@ -232,12 +232,12 @@ def test_keys_of_an_engine_that_does_not_run_are_one_warning():
 
 
 def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
-    told = plan_of("grpo", "actor.use_lora=true", "actor.lora_rank=8", "actor.lora_alpha=32").warnings
-    assert not [each for each in told if each.startswith("actor.lora_")]
+    messages = plan_of("grpo", "actor.use_lora=true", "actor.lora_rank=8", "actor.lora_alpha=32").warnings
+    assert not [each for each in messages if each.startswith("actor.lora_")]
 
 
 @pytest.mark.parametrize(
-    ("experiment", "overrides", "said"),
+    ("experiment", "overrides", "message"),
     [
         ("sft", ["valid_dataset=null"], "has no effect"),
         ("sft", [], "only brings the rows of valid_dataset"),
@@ -245,10 +245,10 @@ def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
         ("grpo", ["reward.name=null"], "only brings rewards and the rows of valid_dataset"),
     ],
 )
-def test_a_task_beside_rows_of_a_file_says_what_is_left_of_it(experiment, overrides, said):
+def test_a_task_beside_rows_of_a_file_says_what_is_left_of_it(experiment, overrides, message):
     plan = plan_of(experiment, "train_dataset.path=rows.jsonl", *overrides)
-    told = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
-    assert told == [f"task.name: {said}: training rows come from rows.jsonl (train_dataset.path)"]
+    messages = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
+    assert messages == [f"task.name: {message}: training rows come from rows.jsonl (train_dataset.path)"]
 
 
 def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):
@@ -258,9 +258,9 @@ def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):
 
 
 def test_loss_scaling_is_for_float16_wherever_that_is_said():
-    for said in ("actor.dtype=float16", "actor.grad_reduce_dtype=float16"):
-        told = plan_of("grpo", said, "actor.optimizer.initial_loss_scale=8")
-        assert told.cannot_start == () and not [each for each in told.warnings if "loss_scale" in each]
+    for message in ("actor.dtype=float16", "actor.grad_reduce_dtype=float16"):
+        messages = plan_of("grpo", message, "actor.optimizer.initial_loss_scale=8")
+        assert messages.cannot_start == () and not [each for each in messages.warnings if "loss_scale" in each]
 
 
 def test_the_first_layers_of_a_model_are_for_training_without_servers():
@@ -274,8 +274,8 @@ def test_what_has_no_effect_is_told_at_a_start_too(monkeypatch, capsys):
     from launcher.supervisor import guardian
 
     words = ("train_dataset.num_workers=4", "trial_name=auto")
-    told = loaded("grpo", *words)
+    messages = loaded("grpo", *words)
     monkeypatch.setattr(run, "build_plan", lambda *_, **__: plan_of("grpo", *words))
     monkeypatch.setattr(guardian, "run_guarded", lambda *_: 0)
-    assert run.start(told) == 0
+    assert run.start(messages) == 0
     assert capsys.readouterr().err.startswith("warning: train_dataset.num_workers: has no effect")

@@ -279,7 +279,7 @@ def test_more_context_than_positions_is_a_warning(tmp_path):
     assert any(warning.startswith("vllm.max_model_len: 4096 is more than the 2048") for warning in plan.warnings)
     fitted = plan_of("grpo", *words, gpus=2)
     assert not any(warning.startswith("vllm.max_model_len") for warning in fitted.warnings)
-    assert ("vllm.max_model_len", 2048) in [(found.key, found.value) for found in fitted.auto]
+    assert ("vllm.max_model_len", 2048) in [(result.key, result.value) for result in fitted.auto]
 
 
 def test_words_for_sizes():
@@ -326,9 +326,9 @@ def test_the_longest_sequence_is_what_the_server_takes(tmp_path, overrides, limi
 def test_prompts_that_a_server_has_too_little_room_for_are_a_warning(tmp_path, overrides, key):
     folder = model_folder(tmp_path / "m")
     plan = plan_of("grpo", f"actor.path={folder}", "train_dataset.max_length=null", *overrides, gpus=2)
-    found = [warning for warning in plan.warnings if "a sample may have" in warning]
-    assert len(found) == bool(key)
-    assert all(warning.startswith(key) for warning in found)
+    result = [warning for warning in plan.warnings if "a sample may have" in warning]
+    assert len(result) == bool(key)
+    assert all(warning.startswith(key) for warning in result)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_answers_that_leave_no_room_for_a_prompt_stand_against_a_start(tmp_path,
     assert all("leave no room for a prompt" in reason and where in reason for reason in reasons)
 
 
-def test_a_model_with_fewer_positions_than_the_default_of_an_engine_has_its_own_limit(tmp_path):
+def test_a_model_with_fewer_positions_than_an_engines_default_lowers_it(tmp_path):
     folder = model_folder(tmp_path / "m", QWEN3_06B | {"max_position_embeddings": 2048})
     words = ("rollout=vllm", f"actor.path={folder}", "gconfig.max_new_tokens=4096")
     (reason,) = [one.reason for one in plan_of("grpo", *words, gpus=2).cannot_start if one.key.startswith("gconfig")]

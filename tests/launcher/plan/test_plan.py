@@ -41,8 +41,8 @@ def test_the_same_configuration_on_the_same_machine_gives_the_same_plan(experime
 def test_records_have_the_promised_fields():
     data = plan_of("grpo", gpus=2).to_json()
     assert set(data["changed"][0]) == {"key", "value", "where", "default", "beaten"}
-    wanted = {"role", "index", "node", "gpus", "cores", "threads", "command", "env", "log"}
-    assert all(set(process) == wanted for process in data["processes"])
+    expected = {"role", "index", "node", "gpus", "cores", "threads", "command", "env", "log"}
+    assert all(set(process) == expected for process in data["processes"])
     assert set(data["allocation"]["rollout"]) == {"backend", "dims", "world_size"}
     assert all({"key", "reason"} <= set(obstacle) for obstacle in data["cannot_start"])
 

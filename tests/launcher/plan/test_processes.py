@@ -258,8 +258,8 @@ def test_servers_listen_on_loopback_unless_the_run_spans_nodes():
     overrides = ("cluster=slurm", "cluster.n_nodes=2", "cluster.n_gpus_per_node=1", "rollout=vllm")
     wide = plan_of("grpo", *overrides, *BIG_MODEL)
     assert {port.host for port in wide.ports if port.purpose != "vllm"} == {"the node's address"}
-    asked = plan_of("grpo", "rollout=vllm", "rollout.host=0.0.0.0", *BIG_MODEL, gpus=2)
-    assert {port.host for port in asked.ports if port.process == "server/0"} == {"0.0.0.0", "127.0.0.1"}
-    for plan in (wide, asked):  # an engine's own routes are for its server alone
+    public = plan_of("grpo", "rollout=vllm", "rollout.host=0.0.0.0", *BIG_MODEL, gpus=2)
+    assert {port.host for port in public.ports if port.process == "server/0"} == {"0.0.0.0", "127.0.0.1"}
+    for plan in (wide, public):  # an engine's own routes are for its server alone
         command = of_role(plan, "server")[0].command
         assert command[command.index("--host") + 1] == "127.0.0.1"

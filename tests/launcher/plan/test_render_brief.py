@@ -110,7 +110,7 @@ def test_warnings_that_do_not_fit_are_counted() -> None:
     assert len(many) == MOST_WARNINGS + 1 and many[-1].startswith("9 warnings: --dry-run=full has them")
 
 
-def test_below_the_table_of_a_sweep_is_the_first_plan_and_what_others_have_beside_it() -> None:
+def test_below_a_sweeps_table_is_the_first_plan_and_what_differs_in_others() -> None:
     chosen = (("seed=1",), ("seed=2", *WRONG[:1]), ("seed=3", *WRONG[:1]))
     planned = [
         PlannedPoint(n, f"t-{n}", loaded("grpo", *words), plan_of("grpo", *words)) for n, words in enumerate(chosen)

@@ -85,9 +85,9 @@ def test_a_run_stands_for_its_newest_checkpoint_from_the_first_step_to_the_last(
         plan = plan_of("grpo", root, *words(name))
         assert plan.needs == ()
         assert (KEY, newest, "the newest checkpoint of judge/r0001") in plan.auto
-    said = loaded("grpo", root, *words("r0001"))
-    assert resolved_values(said, plan.auto)["reward"]["args"] == {"path": newest}
-    assert yaml.safe_load(config_text(said, plan))["reward"]["args"] == {"path": newest}
+    message = loaded("grpo", root, *words("r0001"))
+    assert resolved_values(message, plan.auto)["reward"]["args"] == {"path": newest}
+    assert yaml.safe_load(config_text(message, plan))["reward"]["args"] == {"path": newest}
 
 
 def test_a_run_elsewhere_is_known_by_its_name(run_of_another, tmp_path, monkeypatch):

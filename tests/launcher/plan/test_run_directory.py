@@ -84,7 +84,7 @@ def test_where_nothing_can_be_resumed_that_is_no_way_on(tmp_path):
     (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
     assert "--replace" in reason and "resume=" not in reason and "recover.mode=disabled saves nothing" in reason
     _, plan = directory_of(tmp_path, "resume=first")
-    (reason,) = (found.reason for found in plan.cannot_start if found.key == "resume")
+    (reason,) = (result.reason for result in plan.cannot_start if result.key == "resume")
     assert "recover.mode=disabled saves nothing to resume from, recover.mode=auto does" in reason
 
 
@@ -125,7 +125,7 @@ def test_a_step_to_resume_from(tmp_path):
     assert "from step 8" in directory_of(tmp_path, "resume=theirs", "resume_step=-1")[0].reason
     directory, plan = directory_of(tmp_path, "resume=theirs", "resume_step=4")
     assert directory.state == "exists"
-    assert any(found.key == "resume_step" and "0, 3, 8" in found.reason for found in plan.cannot_start)
+    assert any(result.key == "resume_step" and "0, 3, 8" in result.reason for result in plan.cannot_start)
 
 
 def test_a_trial_that_two_experiments_have_is_not_guessed_and_both_are_listed(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def going_on(tmp_path, was, *words):
     run = made(tmp_path / "other" / "theirs", 3, 8)
     (run / "config.yaml").write_text(json.dumps({"experiment_name": "other", "model": was}), "utf-8")
     fileroot = f"cluster.fileroot={tmp_path}"
-    return {found.key: found.reason for found in plan_of("sft", fileroot, "resume=theirs", *words).cannot_start}
+    return {result.key: result.reason for result in plan_of("sft", fileroot, "resume=theirs", *words).cannot_start}
 
 
 ADAPTED = {
@@ -181,9 +181,9 @@ ADAPTED = {
 SAME = {"model.use_lora": "true", "model.lora_rank": "8", "model.target_modules": "[q_proj,k_proj]"}
 
 
-def words(**said):
+def words(**message):
     """Those of the same run, but for some."""
-    changed = {f"model.{name.replace('__', '.')}": value for name, value in said.items()}
+    changed = {f"model.{name.replace('__', '.')}": value for name, value in message.items()}
     return [f"{key}={value}" for key, value in {**SAME, **changed}.items()]
 
 
@@ -218,7 +218,7 @@ def test_the_same_command_is_held_to_it_too(tmp_path):
     run = made(tmp_path / "sft-addition" / "mine", 5)
     (run / "config.yaml").write_text("model: {optimizer: {type: sgd}}\n", "utf-8")
     plan = plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine")
-    assert [found.key for found in plan.cannot_start] == ["model.optimizer.type"]
+    assert [result.key for result in plan.cannot_start] == ["model.optimizer.type"]
     assert plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine", replace_existing=True).cannot_start == ()
 
 
@@ -227,9 +227,9 @@ def test_fewer_steps_than_are_done_are_refused_with_both_numbers(tmp_path):
     assert key == "total_train_steps" and "is 5" in reason and "8 steps" in reason and "more than 8" in reason
 
 
-@pytest.mark.parametrize("said", [["8"], ["5", "resume_step=3"], ["5", "recover.skip_progress=true"]])
-def test_steps_that_are_yet_to_come_are_let_through(tmp_path, said):
-    assert going_on(tmp_path, {}, f"total_train_steps={said[0]}", *said[1:]) == {}
+@pytest.mark.parametrize("message", [["8"], ["5", "resume_step=3"], ["5", "recover.skip_progress=true"]])
+def test_steps_that_are_yet_to_come_are_let_through(tmp_path, message):
+    assert going_on(tmp_path, {}, f"total_train_steps={message[0]}", *message[1:]) == {}
 
 
 def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp_path):

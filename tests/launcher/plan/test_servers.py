@@ -27,15 +27,15 @@ def with_value(section, name, value):
 
 def flags(command):
     """`--a 1 --b --c 2 3` -> {"a": "1", "b": True, "c": ["2", "3"]}"""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     name = ""
     for word in command[3:]:
         if word.startswith("--"):
             name = word[2:]
-            found[name] = []
+            result[name] = []
         else:
-            found[name].append(word)
-    return {key: True if not values else values[0] if len(values) == 1 else values for key, values in found.items()}
+            result[name].append(word)
+    return {key: True if not values else values[0] if len(values) == 1 else values for key, values in result.items()}
 
 
 def vllm(*overrides, **rest):
@@ -111,13 +111,13 @@ def test_an_override_reaches_the_command_line():
 
 
 def test_vllm_is_made_fit_for_learning():
-    found = vllm()
-    assert found["model"] == "some/model"
-    assert found["logprobs-mode"] == "processed_logprobs"
-    assert found["enable-scale-out"] is True
-    assert found["middleware"] == "areal_like.serving.token_guard.RequireToken"
+    result = vllm()
+    assert result["model"] == "some/model"
+    assert result["logprobs-mode"] == "processed_logprobs"
+    assert result["enable-scale-out"] is True
+    assert result["middleware"] == "areal_like.serving.token_guard.RequireToken"
     assert server_of("rollout=vllm").env["VLLM_SERVER_DEV_MODE"] == "1"
-    assert "tool-call-parser" not in found
+    assert "tool-call-parser" not in result
 
 
 @pytest.mark.parametrize("mode", ["nccl", "disk"])
@@ -126,8 +126,8 @@ def test_weights_reach_vllm_through_its_workers(mode):
 
 
 def test_adapters_are_served_at_a_rank_that_vllm_knows():
-    found = vllm("actor.use_lora=true", "actor.lora_rank=20")
-    assert (found["enable-lora"], found["max-lora-rank"]) == (True, "32")
+    result = vllm("actor.use_lora=true", "actor.lora_rank=20")
+    assert (result["enable-lora"], result["max-lora-rank"]) == (True, "32")
     assert server_of("rollout=vllm", "actor.use_lora=true").env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert "enable-lora" not in vllm()
 
@@ -142,12 +142,12 @@ def test_dimensions_are_replicas_and_parallel_sizes():
 
 def test_vllm_on_a_cpu_is_told_its_cores_and_does_without_what_fails_there():
     server = server_of("rollout=vllm", "vllm.enable_chunked_prefill=true", gpus=0)
-    found = flags(server.command)
+    result = flags(server.command)
     assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == ",".join(str(core) for core in server.cores)
     assert server.env["TORCHDYNAMO_DISABLE"] == "1"
-    assert found["block-size"] == "32"
-    assert "no-enable-chunked-prefill" in found
-    assert "gpu-memory-utilization" not in found
+    assert result["block-size"] == "32"
+    assert "no-enable-chunked-prefill" in result
+    assert "gpu-memory-utilization" not in result
 
 
 @pytest.mark.shows_no_effect("vllm.max_seq_len_to_capture", "vllm.swap_space")
@@ -212,16 +212,20 @@ def test_what_sglang_no_longer_does():
 
 def test_sglang_on_a_cpu():
     server = server_of("rollout=sglang", gpus=0)
-    found = flags(server.command)
-    assert (found["device"], found["attention-backend"], found["mem-fraction-static"]) == ("cpu", "torch_native", "0.2")
-    assert found["disable-overlap-schedule"] is True
+    result = flags(server.command)
+    assert (result["device"], result["attention-backend"], result["mem-fraction-static"]) == (
+        "cpu",
+        "torch_native",
+        "0.2",
+    )
+    assert result["disable-overlap-schedule"] is True
     assert server.env["SGLANG_USE_CPU_ENGINE"] == "1"
     assert sglang("sglang.mem_fraction_static=0.4", gpus=0)["mem-fraction-static"] == "0.4"
 
 
 def test_adapters_of_the_actor_are_served_by_sglang():
-    found = sglang("actor.use_lora=true", "actor.lora_rank=20", "actor.target_modules=[q_proj]")
-    assert (found["enable-lora"], found["max-lora-rank"], found["lora-target-modules"]) == (True, "20", "q_proj")
+    result = sglang("actor.use_lora=true", "actor.lora_rank=20", "actor.target_modules=[q_proj]")
+    assert (result["enable-lora"], result["max-lora-rank"], result["lora-target-modules"]) == (True, "20", "q_proj")
     assert sglang("actor.use_lora=true")["lora-target-modules"] == "all"
     assert "enable-lora" not in sglang()
 

@@ -38,7 +38,7 @@ def test_nothing_of_the_machine_at_hand_is_in_the_plan(capsys, monkeypatch, mode
     first = answer(capsys, *flags)
 
     def never(*_):
-        raise AssertionError("this machine was looked at")
+        raise AssertionError("this machine was inspected")
 
     monkeypatch.setattr(machine, "_gpus", never)
     monkeypatch.setattr(host_module, "list_gpus", never)
@@ -95,11 +95,11 @@ def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpus=eight,cores=96", "--for: gpus=eight cannot be; it is the GPUs of a node (0: none), from 0 to 64"),
+        ("gpus=eight,cores=96", "--for: gpus=eight is not valid; it is the GPUs of a node (0: none), from 0 to 64"),
         ("gpus=8,cores=0", "--for: cores=0 cannot be"),
         (
             "gpus=8,cores=96,memory=1X",
-            "--for: memory=1X cannot be; it is the main memory of a node, such as 512G or 1T",
+            "--for: memory=1X is not valid; it is the main memory of a node, such as 512G or 1T",
         ),
         ("gpus=8,cores=96,memory=1", "--for: memory=1 cannot be"),
         ("gpu=8,cores=96", "--for: 'gpu' is unknown; did you mean gpus?"),

@@ -37,8 +37,8 @@ def run_of(root: Path, *words: str, name: str = "t") -> Run:
 
 
 def against(run: Run, *words: str) -> dict[str, str]:
-    found = moved_folder_problems(loaded("sft", *words).config, run.directory, run.cwd)
-    return {obstacle.key: obstacle.reason for obstacle in found}
+    result = moved_folder_problems(loaded("sft", *words).config, run.directory, run.cwd)
+    return {obstacle.key: obstacle.reason for obstacle in result}
 
 
 def test_only_what_is_another_folder_counts(tmp_path):
@@ -68,9 +68,9 @@ def test_what_has_its_links_goes_on(begun):
 
 
 def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, tmp_path):
-    found = against(begun, *ROOTS, "saver.fileroot=other", "evaluator.fileroot=other")
-    assert set(found) == {"saver.fileroot", "evaluator.fileroot"}
-    assert all(reason.endswith("leave it out") for reason in found.values())
+    result = against(begun, *ROOTS, "saver.fileroot=other", "evaluator.fileroot=other")
+    assert set(result) == {"saver.fileroot", "evaluator.fileroot"}
+    assert all(reason.endswith("leave it out") for reason in result.values())
     (tmp_path / "kept").rename(tmp_path / "away")
     assert "mount that disk" in against(begun, *ROOTS)["saver.fileroot"]
 
@@ -108,8 +108,8 @@ def test_what_cannot_be_written_is_told_by_the_key_of_its_folder(place, key):
     roots = ("saver.fileroot=/proc/foo", "recover.fileroot=/kept/below", "fileroot=/runs")
     config = loaded("sft", *roots, "cluster.name_resolve.nfs_record_root=/names").config
     error = OSError(errno.ENOENT, "No such file or directory", place)
-    told = f"{key}: {place}: No such file or directory; name another folder"
-    assert write_error_text(error, config, "/runs/sft-addition/t") == told
+    messages = f"{key}: {place}: No such file or directory; name another folder"
+    assert write_error_text(error, config, "/runs/sft-addition/t") == messages
     full = write_error_text(OSError(errno.ENOSPC, "No space left on device"), config, "/runs/sft-addition/t")
     assert full.startswith("cluster.fileroot: /runs/sft-addition/t: No space") and "make room there" in full
 

@@ -57,8 +57,8 @@ def test_its_config_yaml_composes_again_to_the_same(tmp_path):
 
 def test_what_a_start_was_told_to_resume_is_not_written_into_the_run(tmp_path):
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "resume=x", "resume_step=3"])
-    said = yaml.safe_load(config_text(loaded, build_plan(loaded)))
-    assert (said["resume"], said["resume_step"]) == (None, None)
+    message = yaml.safe_load(config_text(loaded, build_plan(loaded)))
+    assert (message["resume"], message["resume_step"]) == (None, None)
 
 
 def test_no_file_holds_a_secret(tmp_path, monkeypatch):
@@ -74,11 +74,11 @@ def test_no_file_holds_a_secret(tmp_path, monkeypatch):
 
 def test_the_provenance_says_who_said_a_value_and_what_it_beat(tmp_path):
     loaded, plan, _ = described(tmp_path, "actor.lr=1e-4")
-    said = yaml.safe_load(provenance_text(loaded, plan))
-    entry = said["actor.optimizer.lr"]
+    message = yaml.safe_load(provenance_text(loaded, plan))
+    entry = message["actor.optimizer.lr"]
     assert (entry["value"], entry["from"]) == (1e-4, "override actor.lr=1e-4")
     assert any("0.0003" in beaten and "experiments/grpo.yaml" in beaten for beaten in entry["beats"])
-    assert said["actor.attn_impl"]["from"] == "auto" and said["actor.attn_impl"]["because"]
+    assert message["actor.attn_impl"]["from"] == "auto" and message["actor.attn_impl"]["because"]
 
 
 def test_what_a_further_start_would_write_over_is_kept(tmp_path):
@@ -219,12 +219,12 @@ def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, cap
     (places[2] / "config.yaml").unlink()
     for name in ("r0001", "adding/r0001"):
         for words in (("chat", name), (f"resume={name}",), (f"resume={name}", "--config", "grpo")):
-            said = run.refusal(*words)
-            assert f"{name} is the name of 2 runs; name one by its folder:" in said
-            assert all(f"  {place}  (did not end normally, started 2" in said for place in places[:2]), said
-            assert str(places[2]) not in said
-        said = run.refusal("--config", "grpo", "reward.name=model", f"+reward.args.path={name}")
-        assert f"reward.args.path: {name} is the name of 2 runs" in said
+            message = run.refusal(*words)
+            assert f"{name} is the name of 2 runs; name one by its folder:" in message
+            assert all(f"  {place}  (did not end normally, started 2" in message for place in places[:2]), message
+            assert str(places[2]) not in message
+        message = run.refusal("--config", "grpo", "reward.name=model", f"+reward.args.path={name}")
+        assert f"reward.args.path: {name} is the name of 2 runs" in message
     monkeypatch.chdir(tmp_path / "here")
     assert "is the name of" not in run.refusal("chat", "adding/r0001"), "what is here goes before what is elsewhere"
     monkeypatch.chdir(tmp_path)

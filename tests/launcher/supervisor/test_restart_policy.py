@@ -43,14 +43,14 @@ def test_no_retries_means_none():
     assert kinds(RestartPolicy("auto", 0), "server/0", "trainer/0") == ["fail", "fail"]
 
 
-def test_what_failed_by_itself_before_it_was_ready_would_again_and_what_was_killed_would_not():
+def test_a_failure_before_readiness_is_final_unless_it_was_a_kill():
     policy = RestartPolicy("auto", 3)
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=True) == ["fail", "fail"]
     assert kinds(policy, "server/0", "trainer/0", code=-9, ready=False, first=True) == ["replace", "recover"]
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=False) == ["replace", "recover"]
 
 
-def test_who_leaves_as_if_all_were_done_is_counted_and_a_step_of_others_does_not_put_that_off():
+def test_exits_with_code_0_are_counted_across_steps_of_others():
     policy = RestartPolicy("auto", 2)
     assert kinds(policy, "episodes/0", "episodes/0", code=0) == ["replace", "replace"]
     policy.step()

@@ -46,13 +46,13 @@ def test_a_damaged_checkpoint_is_passed_over_by_its_name_and_the_older_one_is_ta
     run = run_in(tmp_path)
     for step in (2, 4, 6):
         checkpoint(run, step)
-    part, harm, said = DAMAGES[damage]
+    part, harm, message = DAMAGES[damage]
     harm(run.checkpoints / "step_000006" / part)
     back = roll_back(run, attempt=2, began=2)
 
     assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
-    told = back.remarks[0]
-    assert told.startswith("not from step 6: ") and f"step_000006/{part}" in told and said in told
+    messages = back.remarks[0]
+    assert messages.startswith("not from step 6: ") and f"step_000006/{part}" in messages and message in messages
     assert (run.checkpoints / "before-attempt-2" / "step_000006").is_dir()
 
 

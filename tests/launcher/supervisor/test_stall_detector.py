@@ -1,4 +1,4 @@
-"""Who waits in front of a run that stands still is told what for, once."""
+"""A run without new steps reports once what its processes wait for."""
 
 import time
 
@@ -47,15 +47,15 @@ WAITS = Log("trainer", line(15, "still waiting for batch 5 from rollout/0: 10 s 
 def test_after_a_while_without_a_step_it_is_said_once_who_waits_for_what():
     assert still(STALL_S - 1, 50, 1).report_lines([WAITS]) == []
     stillness = still(STALL_S + 4, 50, 1)
-    told = stillness.report_lines([WAITS, Log("rollout")])
-    assert told == [
+    messages = stillness.report_lines([WAITS, Log("rollout")])
+    assert messages == [
         "no step for 24 s",
         "  trainer/0 is waiting for batch 5 from rollout/0: 10 s of 3600 s (rollout.request_timeout)",
     ]
     assert stillness.report_lines([WAITS]) == []
     stillness.stepped()
     stillness._clock.now += 1000
-    assert stillness.report_lines([WAITS]), "after a further step it is told anew"
+    assert stillness.report_lines([WAITS]), "after a further step it is reported again"
 
 
 def test_the_first_step_takes_longer_and_so_does_each_where_steps_are_long():
@@ -73,19 +73,19 @@ def test_the_newest_warning_is_told_with_who_gave_it_and_when():
     worker = Log(
         "episodes",
         line(500, "lease 1.1 failed: one thing", "WARNING"),
-        line(300, "lease 2.1 failed (reward; told once): the judge is away", "WARNING"),
+        line(300, "lease 2.1 failed (reward; logged once): the judge is away", "WARNING"),
         "Traceback (most recent call last):",
     )
     server = Log("server", line(400, "CUDA graphs are off", "WARNING"), line(5, "3 running"))
-    told = still(30, 50, 1).report_lines([worker, server, WAITS])
-    assert told[1].startswith("  trainer/0 is waiting for batch 5")
-    assert told[2:] == [
-        "  the newest warning, 300 s ago, by episodes/0: lease 2.1 failed (reward; told once): the judge is away"
+    messages = still(30, 50, 1).report_lines([worker, server, WAITS])
+    assert messages[1].startswith("  trainer/0 is waiting for batch 5")
+    assert messages[2:] == [
+        "  the newest warning, 300 s ago, by episodes/0: lease 2.1 failed (reward; logged once): the judge is away"
     ]
 
 
 def test_a_wait_that_was_over_before_the_last_step_is_no_reason():
     old = Log("trainer", line(200, "still waiting for batch 1 from rollout/0: 10 s of 3600 s"))
-    told = still(30, 50, 1).report_lines([old, Log("server", line(3, "12 running"))])
-    assert told[1:] == ["  the newest log line, 3 s ago, by server/0: 12 running"]
+    messages = still(30, 50, 1).report_lines([old, Log("server", line(3, "12 running"))])
+    assert messages[1:] == ["  the newest log line, 3 s ago, by server/0: 12 running"]
     assert still(30, 50, 1).report_lines([Log("server", "no line of ours")])[1:] == ["  the logs do not say why"]

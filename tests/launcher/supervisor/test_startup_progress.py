@@ -1,4 +1,4 @@
-"""What is said of processes that are not ready yet: nothing in a usual start, then one line in half a minute."""
+"""Processes that are not ready are reported every half a minute; a usual start reports nothing."""
 
 from areal_like.process.identity import Identity
 from launcher.supervisor.startup_progress import REPORT_INTERVAL_S, StartupProgress
@@ -15,13 +15,13 @@ class Child:
 
 
 def words_at(ages, *lines):
-    """What is said at each age of one server."""
+    """The report at each age of one server."""
     now = 0.0
     awaited = StartupProgress(LIMIT, lambda: now)
-    said = []
+    message = []
     for now in ages:
-        said.append(awaited.report_lines([Child(*lines, age_s=now)]))
-    return said
+        message.append(awaited.report_lines([Child(*lines, age_s=now)]))
+    return message
 
 
 def test_a_start_of_the_usual_length_says_nothing():
@@ -29,9 +29,9 @@ def test_a_start_of_the_usual_length_says_nothing():
 
 
 def test_a_longer_one_says_what_is_awaited_once_in_a_while():
-    said = words_at(range(0, 100), "loading")
-    assert [second for second, lines in enumerate(said) if lines] == [30, 60, 90]
-    assert said[30] == [f"  waiting for server/0 (30 s of {LIMIT}): loading"]
+    message = words_at(range(0, 100), "loading")
+    assert [second for second, lines in enumerate(message) if lines] == [30, 60, 90]
+    assert message[30] == [f"  waiting for server/0 (30 s of {LIMIT}): loading"]
 
 
 def test_who_was_started_anew_has_its_own_time():

@@ -92,8 +92,8 @@ def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_p
     assert stand(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
     assert open_run(run.directory).config.seed == 1
     assert "seed: 5\n" in (run.directory / "config.attempt-2.yaml").read_text(), "what was tried is kept"
-    said = yaml.safe_load((run.directory / "provenance.yaml").read_text())
-    assert said["trial_name"]["from"] == "override trial_name=mine"
+    message = yaml.safe_load((run.directory / "provenance.yaml").read_text())
+    assert message["trial_name"]["from"] == "override trial_name=mine"
 
 
 def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
@@ -144,7 +144,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
     assert left_over(tmp_path) == {}
 
 
-def test_with_recovery_off_a_stop_says_what_is_saved_and_nothing_advises_what_is_refused(tmp_path):
+def test_without_recovery_a_stop_says_what_is_saved_and_gives_no_refused_advice(tmp_path):
     words = ("trial_name=t", "recover.mode=disabled")
     run = stand(tmp_path, *words, steps=1000, resumable=False)
     run.until_said("rollout/0 ready")
@@ -200,7 +200,7 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
     assert ended.log("server-0.restart-2.log")
 
 
-def test_a_worker_that_leaves_as_if_all_were_done_again_and_again_ends_the_run_and_is_named(tmp_path):
+def test_a_worker_that_exits_with_0_again_and_again_ends_the_run_and_is_named(tmp_path):
     """Although steps are made all the while, as with other workers."""
     faults = {f"episodes/0 1.{number}": {"do": "exit 0", "after_s": 0.2} for number in range(1, 9)}
     patience = {"launcher.supervisor.supervisor.IDLE_WORKER_S": 0.3}
@@ -216,7 +216,7 @@ def test_a_worker_that_leaves_as_if_all_were_done_again_and_again_ends_the_run_a
     }
 
 
-def test_a_launcher_that_has_lost_its_name_ends_and_leaves_the_directory_to_the_other(tmp_path):
+def test_a_launcher_that_lost_its_name_ends_and_leaves_the_directory(tmp_path):
     run = stand(tmp_path, "cluster.name_resolve.ttl_s=0.5", steps=10_000)
     run.until("checkpoints/step_000002/.complete")
     with closing(file_name_store(tmp_path / "runs" / ".names", prefix(run), "a later launcher", 30.0)) as later:
@@ -254,7 +254,7 @@ def test_what_fails_before_it_is_ready_is_told_at_once_and_not_tried_again(tmp_p
     assert not list((ended.directory / "logs").glob("*.log"))
 
 
-def test_a_run_is_resumed_from_its_newest_sound_checkpoint_or_from_an_earlier_step_from_anywhere(tmp_path):
+def test_a_run_resumes_from_its_newest_sound_checkpoint_or_an_earlier_step(tmp_path):
     run = stand(tmp_path, "trial_name=mine", steps=6)
     assert run.wait().code == 0
     checkpoints = run.directory / "checkpoints"

@@ -33,8 +33,8 @@ NAMES = ["actor", "rollout", "gconfig", "launcher", "seed", "trial_name"]
 
 def plugin(module: str) -> Any:
     """A test of a plugin that may be missing; what others' code warns about is theirs to mend."""
-    found = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec(f"hydra_plugins.{module}")
-    missing = pytest.mark.skipif(not found, reason=f"the package {module.replace('_', '-')} is not installed here")
+    result = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec(f"hydra_plugins.{module}")
+    missing = pytest.mark.skipif(not result, reason=f"the package {module.replace('_', '-')} is not installed here")
     return lambda test: pytest.mark.filterwarnings("ignore")(missing(test))
 
 
@@ -54,8 +54,8 @@ def plan(*words: str, **more: Any) -> SweepPlan:
 
 
 def points(*words: str, **more: Any) -> list[list[str]]:
-    found = plan(*words, **more).points
-    return [found.overrides(found.values(number)) for number in range(len(found))]
+    result = plan(*words, **more).points
+    return [result.overrides(result.values(number)) for number in range(len(result))]
 
 
 def refused(*words: str, **more: Any) -> dict[str, str]:
@@ -98,8 +98,8 @@ class Sweep:
 
     def records(self) -> list[dict[str, Any]]:
         [directory] = self.directories
-        found = [json.loads(path.read_text()) for path in directory.glob("*/point.json")]
-        return sorted(found, key=lambda record: record["number"])
+        result = [json.loads(path.read_text()) for path in directory.glob("*/point.json")]
+        return sorted(result, key=lambda record: record["number"])
 
 
 @pytest.fixture(autouse=True)
@@ -151,9 +151,11 @@ def test_values_keep_their_quotes_lists_and_maps() -> None:
 def test_tags_sorting_and_shuffling_are_hydras() -> None:
     assert points("seed=tag(a,choice(2,1))") == [["seed=2"], ["seed=1"]]
     assert points("seed=sort(3,1,2)") == [["seed=1"], ["seed=2"], ["seed=3"]]
-    found = plan("seed=shuffle(range(20))").points
-    assert sorted(found.axes[0].values, key=int) == [str(number) for number in range(20)]
-    assert found.axes[0].argument == f"seed=choice({','.join(found.axes[0].values)})", "the sweeper shuffles no more"
+    result = plan("seed=shuffle(range(20))").points
+    assert sorted(result.swept_keys[0].values, key=int) == [str(number) for number in range(20)]
+    assert result.swept_keys[0].argument == f"seed=choice({','.join(result.swept_keys[0].values)})", (
+        "the sweeper shuffles no more"
+    )
 
 
 def test_a_map_takes_new_keys_and_a_group_another_package() -> None:
@@ -166,7 +168,7 @@ def test_no_sweep_is_one_point() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {"words": ["hydra.sweeper.params.actor.lr=1e-5,1e-4"]},
         {"words": ["+hydra.sweeper.params.actor.lr='1e-5,1e-4'"]},
@@ -174,23 +176,29 @@ def test_no_sweep_is_one_point() -> None:
         {"words": [], "hydra_section": {"sweeper": {"params": {"actor.lr": "1e-5,1e-4"}}}},
     ],
 )
-def test_the_sweepers_own_params(said: dict[str, Any]) -> None:
-    words = said.pop("words")
-    assert points("seed=1", *words, **said) == [["actor.lr=1e-05", "seed=1"], ["actor.lr=0.0001", "seed=1"]]
-    assert points("actor.optimizer.lr=1", *words, **said) == [["actor.optimizer.lr=1"]], "the command line is stronger"
+def test_the_sweepers_own_params(output: dict[str, Any]) -> None:
+    words = output.pop("words")
+    assert points("seed=1", *words, **output) == [["actor.lr=1e-05", "seed=1"], ["actor.lr=0.0001", "seed=1"]]
+    assert points("actor.optimizer.lr=1", *words, **output) == [["actor.optimizer.lr=1"]], (
+        "the command line is stronger"
+    )
 
 
 @needs_optuna
 def test_the_corners_of_what_an_optimizing_sweeper_may_choose() -> None:
-    found = plan(
+    result = plan(
         "hydra/sweeper=optuna", "actor.lr=tag(log,interval(1e-5,1e-4))", "seed=range(1,6)", "rollout=vllm,sglang"
     ).points
-    assert [axis.values for axis in found.axes] == [("1e-05", "0.0001"), ("1", "6"), ("vllm", "sglang")]
-    assert found.optimizing
-    assert found.axes[0].argument == "actor.lr=tag(log,interval(1e-5,1e-4))"
-    assert plan("hydra/sweeper=optuna", "seed=range(1,6,2)").points.axes[0].values == ("1", "5")
-    assert plan("hydra/sweeper=optuna", "seed=int(interval(2,2))").points.axes[0].values == ("2",)
-    assert plan("hydra/sweeper=optuna", "hydra.sweeper.params.seed=int(interval(1,2))").points.axes[0].values == (
+    assert [swept_key.values for swept_key in result.swept_keys] == [
+        ("1e-05", "0.0001"),
+        ("1", "6"),
+        ("vllm", "sglang"),
+    ]
+    assert result.optimizing
+    assert result.swept_keys[0].argument == "actor.lr=tag(log,interval(1e-5,1e-4))"
+    assert plan("hydra/sweeper=optuna", "seed=range(1,6,2)").points.swept_keys[0].values == ("1", "5")
+    assert plan("hydra/sweeper=optuna", "seed=int(interval(2,2))").points.swept_keys[0].values == ("2",)
+    assert plan("hydra/sweeper=optuna", "hydra.sweeper.params.seed=int(interval(1,2))").points.swept_keys[0].values == (
         "1",
         "2",
     )
@@ -200,20 +208,20 @@ def test_the_corners_of_what_an_optimizing_sweeper_may_choose() -> None:
 def test_points_are_numbered_like_a_product(sizes: list[int]) -> None:
     axes = [SweptKey(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
     product = list(itertools.product(*(axis.values for axis in axes)))
-    found = SweepPoints(tuple(axes))
-    assert len(found) == len(product)
-    assert [tuple(found.values(number).values()) for number in range(len(found))] == product
+    result = SweepPoints(tuple(axes))
+    assert len(result) == len(product)
+    assert [tuple(result.values(number).values()) for number in range(len(result))] == product
 
 
 @given(st.lists(st.integers(1, 9), max_size=4), st.integers(30, 60))
 def test_where_not_all_points_are_checked_every_value_is(sizes: list[int], bound: int) -> None:
     axes = [SweptKey(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
-    found = SweepPoints(tuple(axes))
-    sample = found.sample(bound)
-    assert len(sample) == len(set(sample)) == min(bound, len(found))
+    result = SweepPoints(tuple(axes))
+    sample = result.sample(bound)
+    assert len(sample) == len(set(sample)) == min(bound, len(result))
     if bound > sum(sizes):
         for axis in axes:
-            assert {found.values(number)[axis.key] for number in sample} == set(axis.values)
+            assert {result.values(number)[axis.key] for number in sample} == set(axis.values)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +229,7 @@ def test_where_not_all_points_are_checked_every_value_is(sizes: list[int], bound
     [
         (["seed=interval(1,2)"], "seed", "hydra/sweeper=optuna"),
         (["rollout=glob(x*)"], "rollout", "it has embedded, sglang, vllm"),
-        (["nothing=glob(*)"], "nothing", "no config group"),
+        (["nothing=glob(*)"], "nothing", "not a config group"),
         (["seed=range(3,1)"], "seed", "no value"),
         (["seed=choice("], "seed", "choice("),
         (["~seed=1,2"], "seed", "cannot be deleted by a sweep"),
@@ -316,7 +324,7 @@ def test_problems_are_said_once_with_the_points_that_have_them() -> None:
 def test_a_sweep_that_cannot_be_read_starts_nothing() -> None:
     done = Sweep("seed=range(3,1)")
     assert done.code == 2
-    assert done.err == "seed [override seed=range(3,1)]: the sweep has no value at all\n"
+    assert done.err == "seed [override seed=range(3,1)]: the sweep has no values\n"
     assert not done.directories
 
 
@@ -581,8 +589,8 @@ def test_a_dry_run_asks_the_sweeper_but_neither_the_launcher_nor_its_storage() -
     )
     assert done.code == 0
     assert done.printed.count("the plan of") == 5, "in this process, where they can be seen in order"
-    assert done.out.count("the sweeper is told 0.0") == 1
-    assert "a real start hands them to hydra/launcher=joblib" in done.out
+    assert done.out.count("the sweeper gets 0.0") == 1
+    assert "a start uses hydra/launcher=joblib" in done.out
     assert not list(Path().iterdir())
 
 

@@ -131,7 +131,7 @@ def test_the_command_plans_what_an_optimizing_sweeper_asks_for() -> None:
     done = command("-m", "--dry-run", *words, "hydra.sweeper.direction=maximize", "actor.lr=interval(1e-5,1e-4)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("planned\n") == 3
-    assert done.stdout.count("told 0.0") == 1
+    assert done.stdout.count("gets 0.0") == 1
 
 
 @has_command
