@@ -129,13 +129,13 @@ def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
         *model_file_problems(config, host),
     ]
     roots: dict[str, str | Path] = {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}
-    folders: dict[str, str | Path] = {f"{section}.fileroot": path for section, path in roots.items()}
+    folders: dict[str, str | Path] = {f"{section}.fileroot": root for section, root in roots.items()}
     names = config.cluster.name_resolve
     if names.type == "nfs" and not names.nfs_record_root.startswith(config.cluster.fileroot):
         folders["cluster.name_resolve.nfs_record_root"] = names.nfs_record_root
-    for key, path in folders.items():
-        root = host.directory / Path(path).expanduser()
-        existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    for key, folder in folders.items():
+        root = host.directory / Path(folder).expanduser()
+        existing = next(parent for parent in (root, *root.absolute().parents) if parent.exists())
         if not os.access(existing, os.W_OK) or not existing.is_dir():
             why = "is a file" if not existing.is_dir() else "is not writable for this user"
             problems.append(PlanProblem(key, f"cannot write into {root}: {existing} {why}; set another folder"))
