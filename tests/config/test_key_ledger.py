@@ -242,7 +242,7 @@ def test_what_is_listed_as_different_is() -> None:
 
 def test_what_behaves_differently_is_a_key_of_areal() -> None:
     paths = {home.path for homes in areal_homes().values() for home in homes}
-    for cell in first_cells("Same key, other behaviour"):
+    for cell in first_cells("Same key, different behaviour"):
         path = re.split(r"[`: ]", cell.strip("`"), maxsplit=1)[0].removesuffix(".*")
         assert path in paths, f"docs/differences.md: {cell}"
 
