@@ -47,9 +47,12 @@ def test_without_a_reward_a_request_for_one_is_an_error(reward_spec, tmp_path):
     [
         ({"name": "nothing"}, "reward.name: {mine} has no nothing"),
         ({"name": "acts", "args": {"scale": 1}}, "reward.args: mine.py:acts takes no argument 'scale'"),
-        ({"name": "Judge"}, "reward.args: mine.py:Judge cannot be made with no arguments: missing a required argument"),
+        (
+            {"name": "Judge"},
+            "reward.args: mine.py:Judge cannot be created with no arguments: missing a required argument",
+        ),
         ({"name": "MINE"}, "reward.name: {mine} has no MINE"),
-        ({"task": "mine.py:Task", "task_args": {"x": 1}}, "task.args: mine.py:Task cannot be made"),
+        ({"task": "mine.py:Task", "task_args": {"x": 1}}, "task.args: mine.py:Task cannot be created"),
     ],
 )
 def test_a_reward_that_cannot_be_had_is_known_at_once(reward_spec, tmp_path, options, message):

@@ -54,7 +54,7 @@ def test_a_workflow_may_leave_a_row_out(run):
         (
             "Foreign",
             "row",
-            "train_dataset.path: row 0 of the train split of task addition: 'Ä' cannot be put into tokens",
+            "train_dataset.path: row 0 of the train split of task addition: 'Ä' cannot be tokenized",
         ),
         ("Nothing", "row", "row 0 of the train split of task addition: a prompt without a single token"),
     ],
@@ -143,13 +143,13 @@ def test_good_trajectories_pass_the_check(run):
 @pytest.mark.parametrize(
     ("name", "args", "message"),
     [
-        ("mine.py:Wrong", {"what": 1}, "workflow.args: mine.py:Wrong cannot be made with {'what': 1}: missing a"),
-        ("single_turn", {"turns": 1}, "workflow.args: single_turn cannot be made with {'turns': 1}: "),
-        ("mine.py:Trajectory", {"token_ids": 1}, "workflow.args: mine.py:Trajectory cannot be made"),
+        ("mine.py:Wrong", {"what": 1}, "workflow.args: mine.py:Wrong cannot be created with {'what': 1}: missing a"),
+        ("single_turn", {"turns": 1}, "workflow.args: single_turn cannot be created with {'turns': 1}: "),
+        ("mine.py:Trajectory", {"token_ids": 1}, "workflow.args: mine.py:Trajectory cannot be created"),
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be made: MINE line 95, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be created: MINE line 95, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is not a workflow: it has no method `async def run(self, "),
         (
